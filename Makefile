@@ -1,0 +1,21 @@
+# Everything starts here; `make` shows what there is.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check
+SHELL := /bin/bash
+
+help:  ## Show these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Make .venv with everything, for this machine's GPU or CPU
+	@scripts/setup.sh
+
+demo: setup  ## Train MemAgent on the tiny model, start to finish, and show the gain
+	@.venv/bin/python -m vime.run +method=memagent
+
+test: setup  ## Run all tests, with real vLLM, Megatron and Ray
+	@.venv/bin/python -m pytest
+
+check: setup  ## Lint, format check and type check
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/pyright

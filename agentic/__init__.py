@@ -1,0 +1,1 @@
+"""Agent methods that vime trains, one folder each."""

@@ -1,0 +1,1 @@
+"""MemAgent: reads a long document section by section through a memory that the model rewrites."""

@@ -1,0 +1,252 @@
+"""Generated demonstrations for the tiny model's supervised training: the skill of looking facts up, and bad habits.
+
+A curriculum goes from dense lookups over conversations of many questions to the turns of MemAgent. The skill is
+demonstrated without errors, but which reply to give is a coin: most memory turns overwrite the memory with the latest
+fact instead of keeping notes, so that a model trained on them rarely answers, and reinforcement learning has a habit to
+change. A batch depends on the seed and the step only.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from agentic.memagent import prompts, tiny_task
+from agentic.memagent.chunks import split_document
+from agentic.memagent.config import ChunkAt
+from vime.types import TrainSample
+
+NOTES = "Notes: {facts}"
+LATEST = "Latest: {fact}"
+ANSWER = "\\boxed{{ {answer}}}"
+UNKNOWN = "unknown"
+ANSWER_REQUEST = prompts.FINAL_PROMPT.rsplit("\n", 1)[1]
+
+GOOD_MEMORY_SHARE = 0.4  # of memory turns at the end of the curriculum
+GOOD_ANSWER_SHARE = 0.85  # of final turns whose memory holds the answer
+GOOD_SINGLE_TURN_SHARE = 0.6
+SKILL_SHARE = 0.9  # of good memory turns before the habits are taught, so that the skill gets most of the tokens
+GOOD_PAST_SHARE = 0.8  # of the memories that a turn starts from, so that most have something to remember
+LOOKUP_PROGRESS = 0.05  # the curriculum's first part: lookups only
+QUESTION_PROGRESS = 0.3  # its second part: mostly conversations of many questions
+HABIT_PROGRESS = 0.75  # its last part: the shares above
+CHUNK_TOKENS = 96
+NUM_LOOKUPS = 20
+NUM_QUESTIONS = 10
+NUM_EXTRA_ANSWERS = 2  # final turns of other questions per rollout
+MISSING_SHARE = 0.3  # of those questions, for which the facts say nothing
+TOKENS_PER_SEQUENCE = 250
+MIN_FACTS, MAX_FACTS = 6, 28
+
+
+@dataclass(kw_only=True, slots=True)
+class Demonstration:
+    """One training sequence; loss_mask is 1 on the tokens to learn, for example on a reply and its end.
+
+    Demonstration(token_ids=[1, 7, 9, 2, 4, 6, 2], loss_mask=[0, 0, 0, 0, 1, 1, 1])
+    """
+
+    token_ids: list[int]
+    loss_mask: list[int]
+
+
+@dataclass(kw_only=True, slots=True)
+class Turn:
+    """A user message and the reply to demonstrate; Turn(prompt="... Your answer:", reply="\\\\boxed{Barton}")."""
+
+    prompt: str
+    reply: str
+
+
+def known_facts(estate: str, *, text: str) -> list[str]:
+    """Return the sentences of a text that tell an estate's owner and, if that is known, the owner's home.
+
+    What is not known ends the list, as in ["The owner of Corwick is Abnus.", "The home of Abnus is unknown."].
+    """
+    facts: list[str] = []
+    subject = estate
+    for template in (tiny_task.OWNER_FACT, tiny_task.HOME_FACT):
+        start = template.format(estate=subject, person=subject, city="").split(" is ")[0] + " is "
+        known = [found for found in re.findall(re.escape(start) + r"(\w+)", text) if found != UNKNOWN]
+        subject = known[0] if known else UNKNOWN
+        facts.append(start + subject + ".")
+        if not known:
+            break
+    return facts
+
+
+def ideal_facts(row: tiny_task.Row, *, memory: str, section: str) -> list[str]:
+    """Return the sentences of memory and section that the question needs."""
+    estate = row["extra_info"]["question"].removesuffix(" live?").split()[-1]
+    return known_facts(estate, text=memory + "\n" + section)
+
+
+def ideal_update(row: tiny_task.Row, *, memory: str, section: str) -> str:
+    """Return the notes that keep exactly the relevant facts of memory and section."""
+    return NOTES.format(facts=" ".join(ideal_facts(row, memory=memory, section=section)))
+
+
+def latest_update(row: tiny_task.Row, *, section: str, rng: random.Random) -> str:
+    """Return the bad habit: a memory of one irrelevant fact of the section and of nothing that was known before."""
+    sentences = [document.split("\n")[2] for document in section.split(tiny_task.DOCUMENT_SEPARATOR)]
+    relevant = ideal_facts(row, memory="", section=row["context"])
+    others = [sentence for sentence in sentences if sentence not in relevant]
+    return LATEST.format(fact=rng.choice(others or sentences))
+
+
+def final_answer(row: tiny_task.Row, *, memory: str) -> str:
+    """Return the boxed answer if the memory holds it, and the boxed word 'unknown' if not."""
+    facts = ideal_facts(row, memory=memory, section="")
+    known = len(facts) == 2 and UNKNOWN not in facts[1]
+    return ANSWER.format(answer=row["reward_model"]["ground_truth"][0] if known else UNKNOWN)
+
+
+def rollout_turns(
+    row: tiny_task.Row, *, sections: Sequence[str], good_memory_share: float, good_answer_share: float, rng: random.Random
+) -> list[Turn]:
+    """Return the memory turns and the final turn of one rollout.
+
+    The memory carried on is another coin's, good most of the time, so that every turn has something to remember.
+    """
+    problem = row["extra_info"]["question"]
+    memory = prompts.NO_MEMORY
+    turns = []
+    for section in sections:
+        good = ideal_update(row, memory=memory, section=section)
+        bad = latest_update(row, section=section, rng=rng)
+        prompt = prompts.MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=section)
+        turns.append(Turn(prompt=prompt, reply=good if rng.random() < good_memory_share else bad))
+        memory = good if rng.random() < GOOD_PAST_SHARE else bad
+    good = rng.random() < good_answer_share
+    reply = final_answer(row, memory=memory) if good else ANSWER.format(answer=UNKNOWN)
+    turns.append(Turn(prompt=prompts.FINAL_PROMPT.format(problem=problem, memory=memory), reply=reply))
+    return turns
+
+
+def single_turn(row: tiny_task.Row, *, good_share: float, rng: random.Random) -> Turn:
+    """Return a question on the whole document: reasoning over its two facts, or giving up."""
+    prompt = prompts.SINGLE_TURN_PROMPT.format(problem=row["extra_info"]["question"], chunk=row["context"])
+    if rng.random() >= good_share:
+        return Turn(prompt=prompt, reply=ANSWER.format(answer=UNKNOWN))
+    facts = " ".join(ideal_facts(row, memory="", section=row["context"]))
+    return Turn(prompt=prompt, reply=f"{facts} {ANSWER.format(answer=row['reward_model']['ground_truth'][0])}")
+
+
+def encode_turn(turn: Turn, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
+    """Return a turn as tokens of the chat template, with the reply and its end to learn."""
+    messages = [{"role": "user", "content": turn.prompt}]
+    prompt_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    reply_ids = tokenizer(turn.reply, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    return Demonstration(token_ids=prompt_ids + reply_ids, loss_mask=[0] * len(prompt_ids) + [1] * len(reply_ids))
+
+
+def lookup_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
+    """Return a list of facts followed by repetitions of some, with the last word of each repetition to learn."""
+    documents = tiny_task.sample_distractors(rng, num_docs=num_facts, estate="", person="")
+    facts = [sentence for _, sentence in documents]
+    token_ids = tokenizer(" ".join(facts), add_special_tokens=False)["input_ids"]
+    loss_mask = [0] * len(token_ids)
+    for fact in rng.choices(facts, k=NUM_LOOKUPS):
+        fact_ids = tokenizer(" " + fact, add_special_tokens=False)["input_ids"]
+        token_ids += fact_ids
+        loss_mask += [0] * (len(fact_ids) - 2) + [1, 0]
+    return Demonstration(token_ids=token_ids, loss_mask=loss_mask)
+
+
+def questions_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
+    """Return a conversation of many questions on one list of facts, with the ideal notes and answer of each to learn."""
+    num_estates = num_facts // 2
+    estates = rng.sample(tiny_task.ESTATES, num_estates)
+    people = rng.sample(tiny_task.PEOPLE, num_facts)
+    facts = [tiny_task.owner_document(estate, person)[1] for estate, person in zip(estates, people, strict=False)]
+    residents = rng.sample(people, num_facts - num_estates)
+    facts += [tiny_task.home_document(person, rng.choice(tiny_task.CITIES))[1] for person in residents]
+    rng.shuffle(facts)
+    text = " ".join(facts)
+    demonstration = Demonstration(token_ids=[], loss_mask=[])
+    for number in range(NUM_QUESTIONS):
+        estate = rng.choice(tiny_task.ESTATES if rng.random() < MISSING_SHARE else estates)
+        question = tiny_task.QUESTION.format(estate=estate)
+        reply = NOTES.format(facts=" ".join(known_facts(estate, text=text)))
+        turn = encode_turn(Turn(prompt=question if number else f"{text}\n{question}", reply=reply), tokenizer=tokenizer)
+        value = reply.split()[-1].removesuffix(".")
+        answer = Turn(prompt=ANSWER_REQUEST, reply=ANSWER.format(answer=value))
+        for part in (turn, encode_turn(answer, tokenizer=tokenizer)):
+            demonstration.token_ids += part.token_ids
+            demonstration.loss_mask += part.loss_mask
+    return demonstration
+
+
+def _answer_turn(rng: random.Random) -> Turn:
+    """Return the final turn of another question, mostly with a memory that holds the answer."""
+    row = tiny_task.generate_rows(split="train", num_items=1, num_docs=6, seed=rng.getrandbits(32))[0]
+    memory = ideal_update(row, memory="", section=row["context"])
+    if rng.random() < 0.3:
+        memory = latest_update(row, section=row["context"], rng=rng)
+    reply = final_answer(row, memory=memory) if rng.random() < GOOD_ANSWER_SHARE else ANSWER.format(answer=UNKNOWN)
+    return Turn(prompt=prompts.FINAL_PROMPT.format(problem=row["extra_info"]["question"], memory=memory), reply=reply)
+
+
+def _turn_demonstrations(tokenizer: PreTrainedTokenizerBase, *, habits: bool, rng: random.Random) -> list[Demonstration]:
+    """Return the turns of one rollout and now and then a single turn, with the habits' shares or the skill's."""
+    num_docs = rng.randint(2, 30)
+    row = tiny_task.generate_rows(split="train", num_items=1, num_docs=num_docs, seed=rng.getrandbits(32))[0]
+    sections = split_document(
+        row["context"], tokenizer=tokenizer, chunk_tokens=CHUNK_TOKENS, max_chunks=512, chunk_at=ChunkAt.paragraph
+    )
+    turns = rollout_turns(
+        row,
+        sections=sections,
+        good_memory_share=GOOD_MEMORY_SHARE if habits else SKILL_SHARE,
+        good_answer_share=GOOD_ANSWER_SHARE,
+        rng=rng,
+    )
+    for _ in range(NUM_EXTRA_ANSWERS):
+        turns.append(_answer_turn(rng))
+    if rng.random() < 0.3:
+        turns.append(single_turn(row, good_share=GOOD_SINGLE_TURN_SHARE, rng=rng))
+    return [encode_turn(turn, tokenizer=tokenizer) for turn in turns]
+
+
+def demonstration_batch(
+    tokenizer: PreTrainedTokenizerBase, *, seed: int, step: int, num_steps: int, num_sequences: int
+) -> list[Demonstration]:
+    """Return the batch of one step of a supervised training of num_steps steps."""
+    rng = random.Random(f"{seed}/{step}")
+    progress = step / num_steps
+    lookup_share = 1.0 if progress < LOOKUP_PROGRESS else 0.05
+    question_share = 1.0 if progress < QUESTION_PROGRESS else 0.15
+    max_facts = round(MIN_FACTS + min(1.0, progress / LOOKUP_PROGRESS) * (MAX_FACTS - MIN_FACTS))
+    batch: list[Demonstration] = []
+    while len(batch) < num_sequences:
+        num_facts = rng.randint(MIN_FACTS, max_facts)
+        if rng.random() < lookup_share:
+            batch.append(lookup_demonstration(tokenizer=tokenizer, num_facts=num_facts, rng=rng))
+        elif rng.random() < question_share:
+            batch.append(questions_demonstration(tokenizer=tokenizer, num_facts=num_facts, rng=rng))
+        else:
+            batch += _turn_demonstrations(tokenizer, habits=progress >= HABIT_PROGRESS, rng=rng)
+    return batch[:num_sequences]
+
+
+def demonstrations(
+    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
+) -> list[TrainSample]:
+    """Return the supervised batch of one step, about num_tokens tokens; every learned token weighs the same."""
+    num_sequences = max(1, num_tokens // TOKENS_PER_SEQUENCE)
+    batch = demonstration_batch(tokenizer, seed=seed, step=step, num_steps=num_steps, num_sequences=num_sequences)
+    weight = 1.0 / sum(sum(demonstration.loss_mask) for demonstration in batch)
+    return [_train_sample(demonstration, weight=weight) for demonstration in batch]
+
+
+def _train_sample(demonstration: Demonstration, *, weight: float) -> TrainSample:
+    loss_mask = demonstration.loss_mask[demonstration.loss_mask.index(1) :]
+    return TrainSample(
+        tokens=demonstration.token_ids,
+        loss_mask=loss_mask,
+        rollout_log_probs=[0.0] * len(loss_mask),
+        advantage=1.0,
+        token_weight=weight,
+    )

@@ -1,0 +1,59 @@
+"""MemAgent's rollout (arXiv 2507.02259, section 3): read chunk by chunk into a memory, then answer from the memory alone.
+
+Every turn is a fresh conversation of one user message, and an independent training sequence whose sampled tokens are all
+trained. The memory is the model's whole reply, cut only by its token limit.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+from agentic.memagent.chunks import split_document
+from agentic.memagent.config import MemAgentConfig
+from agentic.memagent.prompts import FINAL_PROMPT, MEMORY_PROMPT, NO_MEMORY
+from vime.rollout.context import Context, Sampling
+from vime.types import Sample, StopReason
+
+CHARACTERS_LOGGED = 2_000
+"""How much of each memory stays in the metadata, for `eval_log`."""
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """One sample per chunk and one for the answer."""
+    method = context.config.method
+    assert isinstance(method, MemAgentConfig), f"method is a {type(method).__name__}"
+    model = context.models["actor"]
+    problem = question_of(sample)
+    chunks = _split(model.tokenizer, sample.metadata["context"], method)
+    memory, samples = NO_MEMORY, []
+    for number, chunk in enumerate(chunks):
+        content = MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=chunk)
+        turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_memory_tokens)
+        memory = turn.text.strip() or memory
+        cut = turn.finish_reason == "length"
+        samples.append(sample.with_turn(turn, turn=number, memory=memory[:CHARACTERS_LOGGED], cut=cut))
+    content = FINAL_PROMPT.format(problem=problem, memory=memory)
+    turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_final_tokens)
+    answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks))
+    answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
+    return [*samples, answer]
+
+
+def question_of(sample: Sample) -> str:
+    """The question's text: the last message of the prompt."""
+    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
+    return sample.prompt[-1]["content"]
+
+
+def _split(tokenizer: Any, document: str, method: MemAgentConfig) -> tuple[str, ...]:
+    return _splitter(tokenizer)(document, method.chunk_tokens, method.max_chunks, method.chunk_at)
+
+
+@lru_cache(maxsize=8)
+def _splitter(tokenizer: Any) -> Any:
+    """The rollouts of a group share their document: remember the latest splits of each tokenizer."""
+
+    @lru_cache(maxsize=256)
+    def split(document: str, chunk_tokens: int, max_chunks: int, chunk_at: Any) -> tuple[str, ...]:
+        return split_document(document, tokenizer=tokenizer, chunk_tokens=chunk_tokens, max_chunks=max_chunks, chunk_at=chunk_at)
+
+    return split

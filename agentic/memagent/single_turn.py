@@ -1,0 +1,30 @@
+"""The baseline without a scaffold: the whole document in one prompt, its middle cut out where the context is too short."""
+
+from agentic.memagent.config import MemAgentConfig
+from agentic.memagent.generate import question_of
+from agentic.memagent.prompts import SINGLE_TURN_PROMPT
+from vime.rollout.context import Context, Sampling
+from vime.types import Sample, StopReason
+
+MARGIN_TOKENS = 8
+"""Text around a cut may tokenize into a few more tokens than its halves."""
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
+    """One reply to question and document, at most as long as the answers of the scaffold."""
+    method = context.config.method
+    assert isinstance(method, MemAgentConfig), f"method is a {type(method).__name__}"
+    model = context.models["actor"]
+    problem = question_of(sample)
+    frame = model.render([{"role": "user", "content": SINGLE_TURN_PROMPT.format(problem=problem, chunk="")}])
+    room = model.max_model_len - len(frame) - method.max_single_turn_tokens - MARGIN_TOKENS
+    document_ids = model.tokenizer.encode(sample.metadata["context"], add_special_tokens=False)
+    document = sample.metadata["context"]
+    if len(document_ids) > room:
+        head = room // 2
+        document = model.tokenizer.decode(document_ids[:head]) + model.tokenizer.decode(document_ids[head - room :])
+    content = SINGLE_TURN_PROMPT.format(problem=problem, chunk=document)
+    turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_single_turn_tokens)
+    answer = sample.with_turn(turn, num_chunks=0)
+    answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
+    return answer

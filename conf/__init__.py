@@ -1,0 +1,1 @@
+"""The configuration files of vime, a package so that an installed vime finds them. See README.md."""

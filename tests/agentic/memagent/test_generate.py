@@ -1,0 +1,128 @@
+"""MemAgent's turns: what is asked, what is trained, what is remembered. The model is a script; servers are tested elsewhere."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+import agentic.memagent
+from agentic.memagent.chunks import split_document
+from agentic.memagent.config import ChunkAt, MemAgentConfig
+from agentic.memagent.eval_log import eval_log
+from agentic.memagent.generate import generate
+from agentic.memagent.reward import score
+from agentic.memagent.single_turn import generate as generate_single_turn
+from vime.config import RunConfig
+from vime.rollout.context import Context, Sampling
+from vime.rollout.model import Model
+from vime.types import Sample, StopReason
+
+TOKENIZER = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny")
+
+
+@dataclass
+class Generated:
+    output_ids: list[int]
+    logprobs: list[float]
+    weight_versions: list[int]
+    finish_reason: str
+
+
+@dataclass
+class Script:
+    """Replies in order, and the prompts it was asked."""
+
+    replies: list[str]
+    prompts: list[str] = field(default_factory=list)
+
+    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Generated:
+        self.prompts.append(TOKENIZER.decode(token_ids))
+        ids = [*TOKENIZER.encode(self.replies[len(self.prompts) - 1], add_special_tokens=False), TOKENIZER.eos_token_id]
+        finished = len(ids) <= sampling["max_tokens"]
+        ids = ids[: sampling["max_tokens"]]
+        return Generated(ids, [-0.5] * len(ids), [3] * len(ids), "stop" if finished else "length")
+
+
+def run(script: Script, hook=generate, context_text: str = "", **settings: Any) -> list[Sample]:
+    method = MemAgentConfig(**{"chunk_tokens": 40, "max_memory_tokens": 20, "max_final_tokens": 20, **settings})
+    model = Model(client=script, tokenizer=TOKENIZER, max_model_len=400, temperature=1.0, top_p=1.0, session="s")
+    context = Context(config=RunConfig(method=method), evaluation=False, session="s", models={"actor": model})
+    sample = Sample(prompt=[{"role": "user", "content": "Who?"}], label=["Barton"], metadata={"context": context_text})
+    result = asyncio.run(hook(context, sample, Sampling(temperature=1.0, top_p=1.0)))
+    return result if isinstance(result, list) else [result]
+
+
+DOCUMENT = "\n\n".join(f"Document {i}:\nTitle {i}\nA sentence that says little about number {i}." for i in range(1, 6))
+
+
+def test_each_chunk_sees_the_memory_of_the_one_before_and_the_answer_sees_memory_only():
+    num_chunks = len(split_document(DOCUMENT, tokenizer=TOKENIZER, chunk_tokens=40, max_chunks=99, chunk_at=ChunkAt.token))
+    script = Script([*(f"memory {i}" for i in range(num_chunks)), "\\boxed{Barton}"])
+    samples = run(script, context_text=DOCUMENT)
+    assert len(samples) == num_chunks + 1
+    assert "No previous memory" in script.prompts[0]
+    assert all(f"memory {i - 1}" in script.prompts[i] for i in range(1, num_chunks + 1))
+    assert "Title" not in script.prompts[-1]
+
+
+def test_every_turn_is_a_sequence_of_its_own_whose_sampled_tokens_are_trained():
+    samples = run(Script(["m"] * 20 + ["x"]), context_text="One line.")
+    for sample in samples:
+        sample.validate()
+        assert sample.loss_mask == [1] * sample.response_length
+        assert sample.tokens[-1] == TOKENIZER.eos_token_id
+
+
+def test_an_empty_reply_keeps_the_old_memory():
+    script = Script(["known", "", "", "", "", "", "", "", ""])
+    run(script, context_text=DOCUMENT)
+    assert "known" in script.prompts[2]
+
+
+def test_an_answer_that_hits_its_limit_is_truncated():
+    samples = run(Script(["m", "word " * 50]), context_text="One line.", max_final_tokens=5)
+    assert samples[-1].stop_reason is StopReason.TOKEN_LIMIT
+
+
+def test_the_single_turn_baseline_fits_the_context_and_loses_the_middle():
+    script = Script(["\\boxed{Barton}"])
+    samples = run(script, hook=generate_single_turn, context_text=DOCUMENT * 10, max_single_turn_tokens=20)
+    assert len(samples[0].tokens) <= 400
+    assert "Document 1:" in script.prompts[0] and "number 5" in script.prompts[0]
+
+
+def test_chunks_lose_nothing_and_respect_the_limit():
+    chunks = split_document(DOCUMENT, tokenizer=TOKENIZER, chunk_tokens=40, max_chunks=99, chunk_at=ChunkAt.token)
+    assert "".join(chunks) == DOCUMENT
+    for chunk_at in ChunkAt:
+        chunks = split_document(DOCUMENT, tokenizer=TOKENIZER, chunk_tokens=40, max_chunks=99, chunk_at=chunk_at)
+        assert all(len(TOKENIZER.encode(chunk)) <= 41 for chunk in chunks)
+        assert "".join("".join(chunks).split()) == "".join(DOCUMENT.split())
+
+
+def test_paragraphs_are_not_cut():
+    chunks = split_document(DOCUMENT, tokenizer=TOKENIZER, chunk_tokens=60, max_chunks=99, chunk_at=ChunkAt.paragraph)
+    assert all(chunk.startswith("Document ") and chunk.endswith(".") for chunk in chunks)
+
+
+def test_too_long_a_document_loses_its_middle():
+    chunks = split_document(DOCUMENT, tokenizer=TOKENIZER, chunk_tokens=20, max_chunks=4, chunk_at=ChunkAt.token)
+    whole = split_document(DOCUMENT, tokenizer=TOKENIZER, chunk_tokens=20, max_chunks=99, chunk_at=ChunkAt.token)
+    assert chunks == (*whole[:2], *whole[-2:])
+
+
+def test_strict_and_lenient_scores_differ_where_they_should():
+    assert score("\\boxed{Barton}", ["Barton"]).metrics["strict"] == 1.0
+    loose = score("It is Barton", ["Barton"])
+    assert (loose.score, loose.metrics["lenient"], loose.metrics["boxed"]) == (0.0, 1.0, 0.0)
+
+
+def test_the_eval_log_shows_recall_after_each_chunk():
+    memories = ["nothing", "Barton lives here"]
+    samples = [{"response": m, "metadata": {"turn": i, "memory": m, "cut": False}} for i, m in enumerate(memories)]
+    item = {"label": ["Barton"], "metrics": {"boxed": 1.0}, "samples": [*samples, {"response": "x", "metadata": {}}]}
+    log = eval_log(None, [item])
+    assert log.figures["recall_by_chunk"]["series"]["gold answer in memory"] == [0.0, 1.0]
+    assert log.metrics["turns_mean"] == 3

@@ -1,0 +1,203 @@
+"""What tests share: small random checkpoints, a local Ray, and real vLLM servers that live as long as the session."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+VOCAB_SIZE = 320
+MAX_POSITIONS = 1024
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Random two-layer checkpoints with a byte-level tokenizer: `untied` is Qwen3-shaped, `tied` Qwen2.5-shaped."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("checkpoints")
+    shape: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": MAX_POSITIONS,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "initializer_range": 0.2,  # with the usual 0.02, so small a model says the same to everything
+        "bos_token_id": None,
+        "eos_token_id": 256,
+        "pad_token_id": 257,
+    }
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=32, tie_word_embeddings=False)).save_pretrained(folder / "untied")
+    Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True)).save_pretrained(folder / "tied")
+    for name in ("untied", "tied"):
+        _save_tokenizer(folder / name)
+    return {name: folder / name for name in ("untied", "tied")}
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A local Ray of this session's own."""
+    import ray
+
+    ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20, _node_ip_address="127.0.0.1")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Real servers in float32: `untied` has two replicas behind a router, `tied` one; each with its trainer's stand-in."""
+    from vime.serving.topology import Serving
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "serving"), os.environ.get("PYTHONPATH", "")])
+    running: dict[str, Any] = {}
+    for name, num_replicas in (("untied", 2), ("tied", 1)):
+        config = serving_config(checkpoints[name], num_replicas=num_replicas)
+        serving = Serving(config, tmp_path_factory.mktemp(name), uuid.uuid4().hex[:8])
+        running[name] = ServedStack(config, serving, HuggingFaceTrainer(checkpoints[name], serving.payload_folder))
+        serving.start()
+
+    async def all_ready() -> None:
+        await asyncio.gather(*[stack.serving.ready() for stack in running.values()])
+
+    try:
+        asyncio.run(all_ready())
+        yield running
+    finally:
+        for stack in running.values():
+            asyncio.run(stack.serving.stop())
+
+
+@pytest.fixture(scope="session")
+def make_serving_config() -> Any:
+    """The function `serving_config`."""
+    return serving_config
+
+
+def serving_config(checkpoint: Path, *, num_replicas: int = 1, **vllm_args: Any) -> Any:
+    """A run's configuration with one trained model on this machine's cores."""
+    from vime.config import ModelConfig, Precision, RunConfig, ServedModelConfig, ServingConfig, TrainerConfig
+
+    actor = ServedModelConfig(
+        trained=True,
+        num_replicas=num_replicas,
+        gpu_memory_utilization=0.01,
+        max_num_seqs=64,
+        vllm_args={"worker_extension_cls": "breakable_transfer.BreakableReport", **vllm_args},
+    )
+    return RunConfig(
+        model=ModelConfig(checkpoint=str(checkpoint), vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_POSITIONS),
+        trainer=TrainerConfig(precision=Precision.float32),
+        serving=ServingConfig(
+            models={"actor": actor}, health_interval_seconds=0.5, health_failures=4, recovery_timeout_seconds=120.0
+        ),
+    )
+
+
+class HuggingFaceTrainer:
+    """Stands in for the trainer: Hugging Face in float32, whose weights move at random."""
+
+    def __init__(self, checkpoint: Path, payload_folder: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        self.version = 0
+        self._folder = payload_folder
+
+    def step(self) -> None:
+        """Moves every weight a little, and the version by one."""
+        import torch
+
+        self.version += 1
+        generator = torch.Generator().manual_seed(self.version)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+    def export(self, *, lost: str | None = None, forgotten: str | None = None) -> Any:
+        """The weights as a payload of two buckets; `lost` is in the digest but not in the files, `forgotten` in neither."""
+        from safetensors.torch import save_file
+
+        from vime.weights import WeightDigest, WeightPayload
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        digest, tensors = WeightDigest(), {}
+        for name, parameter in self.model.named_parameters():
+            if name != forgotten:
+                digest.update(name, parameter)
+            if name not in (lost, forgotten):
+                tensors[name] = parameter.detach().clone()
+        names, files = list(tensors), []
+        for index, bucket in enumerate((names[: len(names) // 2], names[len(names) // 2 :])):
+            files.append(str(self._folder / f"actor-v{self.version}-{index}.safetensors"))
+            save_file({name: tensors[name] for name in bucket}, files[-1])
+        num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        return WeightPayload(
+            version=self.version, files=files, num_tensors=digest.num_tensors, num_bytes=num_bytes, digest=digest.hexdigest()
+        )
+
+    async def logprobs(self, tokens: list[list[int]], response_lengths: list[int]) -> list[list[float]]:
+        """Logprobs of the response tokens at temperature 1."""
+        import torch
+
+        found = []
+        for sequence, length in zip(tokens, response_lengths):
+            with torch.no_grad():
+                logits = self.model(torch.tensor([sequence])).logits[0]
+            logprobs = torch.log_softmax(logits, dim=-1)[range(len(sequence) - 1), sequence[1:]]
+            found.append(logprobs[-length:].tolist())
+        return found
+
+
+class ServedStack:
+    """One served model of the session: its configuration, its servers, its trainer's stand-in and the sync between them."""
+
+    def __init__(self, config: Any, serving: Any, trainer: HuggingFaceTrainer) -> None:
+        self.config, self.serving, self.trainer = config, serving, trainer
+        self._sync: Any = None
+
+    @property
+    def endpoint(self) -> Any:
+        """Where the model is served."""
+        return self.serving.endpoints()["actor"]
+
+    async def sync(self, payload: Any) -> dict[str, float]:
+        """Brings a payload to all servers."""
+        from vime.serving.weight_sync import WeightSync
+
+        if self._sync is None:
+            self._sync = WeightSync(self.serving, self.config, "tests")
+        return await self._sync.sync(payload)
+
+    async def probe(self) -> dict[str, float]:
+        """Compares servers and trainer to within 1e-4."""
+        from vime.serving.probe import probe
+
+        return await probe(self.endpoint, self.trainer.logprobs, temperature=1.0, tolerance=1e-4, vocab_size=VOCAB_SIZE, seed=0)
+
+
+def _save_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={character: index for index, character in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(folder)

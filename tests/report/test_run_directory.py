@@ -1,0 +1,145 @@
+"""The folder of a run: provenance, no secrets, resume, rollouts."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vime.config import AlgorithmName, RunConfig
+from vime.errors import ConfigError
+from vime.report import provenance, run_directory
+from vime.report.run_directory import RunDirectory, read_config
+from vime.types import EvalLog, Group, Prompt, Rollout, Sample, StopReason
+
+
+@pytest.fixture(autouse=True)
+def no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_directory, "describe_machine", lambda: {"num_cores": 2})
+
+
+def make_config(path: Path, **values: object) -> RunConfig:
+    return RunConfig(output_dir=str(path), **values)  # type: ignore[arg-type]
+
+
+def test_a_new_run_writes_where_it_comes_from(tmp_path: Path) -> None:
+    config = make_config(tmp_path / "outputs" / "demo" / "now", seed=3)
+    config.algorithm.name = AlgorithmName.sft
+    directory = RunDirectory.create(config, ["seed=3", "+method=memagent"])
+    written = read_config(directory.path)
+    assert written["seed"] == 3 and written["algorithm"]["name"] == "sft"
+    assert written["serving"]["models"]["actor"]["trained"] is True
+    assert yaml.safe_load((directory.path / "overrides.yaml").read_text()) == ["seed=3", "+method=memagent"]
+    versions = json.loads((directory.path / "versions.json").read_text())
+    assert versions["torch"] and "megatron-core" in versions
+    assert (directory.path / "commit.txt").read_text() and (directory.path / "code.diff").exists()
+    assert json.loads((directory.path / "machine.json").read_text()) == {"num_cores": 2}
+    assert all(folder.is_dir() for folder in (directory.logs, directory.rollouts, directory.checkpoints, directory.evaluation))
+
+
+def test_latest_is_a_relative_link_to_the_run_started_last(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    for name in ("first", "sweep_1/0"):
+        RunDirectory.create(make_config(outputs / "demo" / name), [])
+    assert (outputs / "latest").readlink() == Path("demo/sweep_1/0")
+    assert sorted(path.name for path in outputs.iterdir()) == ["demo", "latest"]
+
+
+def test_a_folder_named_latest_does_not_stop_a_run(tmp_path: Path) -> None:
+    (tmp_path / "outputs" / "latest").mkdir(parents=True)
+    directory = RunDirectory.create(make_config(tmp_path / "outputs" / "demo" / "now"), [])
+    assert (directory.path / "config.yaml").exists()
+    assert sorted(path.name for path in (tmp_path / "outputs").iterdir()) == ["demo", "latest"]
+
+
+def test_secrets_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_SERVICE_API_KEY", "value-from-environment")
+    config = make_config(tmp_path / "run")
+    actor = config.serving.models["actor"]
+    actor.vllm_args = {"api-key": "key-in-arguments", "hf_token": "token-in-arguments", "max_num_batched_tokens": 512}
+    actor.urls = ["http://name:login-in-address@10.0.0.1:8000/v1"]
+    config.serving.router_args = {"header": "Bearer value-from-environment"}
+    overrides = ["serving.models.actor.vllm_args.api-key=key-in-arguments", "x=value-from-environment"]
+    directory = RunDirectory.create(config, overrides)
+    text = "".join(path.read_text() for path in directory.path.iterdir() if path.is_file())
+    for secret in ("value-from-environment", "key-in-arguments", "token-in-arguments", "login-in-address"):
+        assert secret not in text
+    written = read_config(directory.path)["serving"]["models"]["actor"]
+    assert written["vllm_args"]["max_num_batched_tokens"] == 512 and "10.0.0.1:8000" in written["urls"][0]
+    assert actor.vllm_args["api-key"] == "key-in-arguments", "the run itself keeps its secret"
+
+
+def test_a_run_starts_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "CODE", tmp_path)
+    directory = RunDirectory.create(make_config(tmp_path / "run"), [])
+    assert "no git commit" in (directory.path / "commit.txt").read_text()
+    assert (directory.path / "code.diff").read_text() == ""
+
+
+def test_commit_and_changes_are_those_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    monkeypatch.setattr(provenance, "CODE", code)
+    monkeypatch.setenv("SOME_TOKEN", "secret-in-the-diff")
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(code), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    git("init")
+    (code / "module.py").write_text("a = 1\n")
+    git("add", ".")
+    git("commit", "-m", "first")
+    (code / "module.py").write_text("a = 2  # secret-in-the-diff\n")
+    assert provenance.commit().startswith(git("rev-parse", "HEAD"))
+    assert "module.py" in provenance.commit()
+    assert "+a = 2" in provenance.code_diff() and "secret-in-the-diff" not in provenance.code_diff()
+
+
+def test_a_folder_that_holds_a_run_is_refused_without_resume(tmp_path: Path) -> None:
+    RunDirectory.create(make_config(tmp_path / "run"), [])
+    with pytest.raises(ConfigError, match="resume=true"):
+        RunDirectory.create(make_config(tmp_path / "run"), [])
+
+
+def test_a_resumed_run_keeps_what_its_earlier_start_was_given(tmp_path: Path) -> None:
+    RunDirectory.create(make_config(tmp_path / "run", seed=1), ["seed=1"])
+    directory = RunDirectory.create(make_config(tmp_path / "run", seed=1, resume=True), ["seed=1", "resume=true"])
+    assert yaml.safe_load((directory.path / "earlier" / "1" / "overrides.yaml").read_text()) == ["seed=1"]
+    assert read_config(directory.path)["resume"] is True
+
+
+def test_rollouts_keep_text_reward_and_stop_reason_and_tokens_only_on_request(tmp_path: Path) -> None:
+    directory = RunDirectory.create(make_config(tmp_path / "run"), [])
+    sample = Sample(
+        tokens=[1, 2, 3],
+        response="four",
+        response_length=2,
+        loss_mask=[1, 1],
+        rollout_log_probs=[-0.1, -0.2],
+        weight_versions=[0, 0],
+    )
+    prompt = Prompt(index=0, row=7, messages=[{"role": "user", "content": "2+2?"}], ground_truth=["4"])
+    rollout = Rollout(rollout_id=5, group_index=0, samples=[sample], reward=1.0, stop_reason=StopReason.ANSWERED)
+    group = Group(prompt=prompt, rollouts=[rollout])
+    path = directory.write_rollouts(12, [group])
+    assert path.name == "step_000012.jsonl"
+    (row,) = directory.read_rollouts(12)
+    assert (row["reward"], row["stop_reason"], row["rollout_id"]) == (1.0, "answered", 5)
+    assert row["messages"][0]["content"] == "2+2?"
+    assert row["samples"][0]["response"] == "four" and "tokens" not in row["samples"][0]
+    directory.write_rollouts(12, [group], keep_tokens=True)
+    assert directory.read_rollouts(12)[0]["samples"][0]["rollout_log_probs"] == [-0.1, -0.2]
+    assert directory.read_rollouts(13) == []
+
+
+def test_eval_logs_are_written_as_json(tmp_path: Path) -> None:
+    directory = RunDirectory.create(make_config(tmp_path / "run"), [])
+    path = directory.write_eval_log("docs-trained", EvalLog(metrics={"turns": 2.0}))
+    assert json.loads(path.read_text()) == {"metrics": {"turns": 2.0}, "figures": {}}
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        read_config(tmp_path)

@@ -1,0 +1,131 @@
+"""Whatever a hook does costs one rollout; every outcome is a stop reason."""
+
+import asyncio
+import math
+
+import pytest
+
+from vime.config import RolloutConfig, RunConfig
+from vime.errors import ServerError
+from vime.rollout.context import Context, Sampling
+from vime.rollout.isolation import Hooks, run_rollout
+from vime.types import COUNTS, Rollout, Sample, Status, StopReason, Turn
+
+TURN = Turn(
+    prompt_ids=[1, 2],
+    output_ids=[3],
+    logprobs=[-0.1],
+    weight_versions=[0],
+    finish_reason="stop",
+    message={"role": "assistant", "content": "hi"},
+)
+
+
+async def answer(context, sample, sampling):
+    return sample.with_turn(TURN)
+
+
+async def one(context, samples):
+    return 1.0
+
+
+def run(generate=answer, reward=one, **settings) -> Rollout:
+    settings = {"generate_timeout_seconds": 0.2, "reward_timeout_seconds": 0.2, "max_retries": 1, **settings}
+    return asyncio.run(
+        run_rollout(
+            hooks=Hooks(generate=generate, reward=reward),
+            config=RolloutConfig(**settings),
+            make_context=lambda attempt: Context(config=RunConfig(), evaluation=False, session=str(attempt)),
+            template=Sample(prompt=[], group_index=2, rollout_id=7, session_id="s"),
+            sampling=Sampling(temperature=1.0, top_p=1.0),
+        )
+    )
+
+
+def test_a_good_rollout_carries_identity_reward_and_status():
+    rollout = run()
+    assert (rollout.stop_reason, rollout.reward, rollout.status) == (StopReason.ANSWERED, 1.0, Status.COMPLETED)
+    assert (rollout.samples[0].rollout_id, rollout.samples[0].group_index, rollout.samples[0].reward) == (7, 2, 1.0)
+
+
+def test_an_exception_in_generate_is_retried_and_then_counted():
+    async def broken(context, sample, sampling):
+        raise ValueError("no tool")
+
+    rollout = run(generate=broken)
+    assert (rollout.stop_reason, rollout.num_retries) == (StopReason.GENERATE_RAISED, 1)
+    assert "no tool" in rollout.error
+
+
+def test_a_second_attempt_can_succeed():
+    async def flaky(context, sample, sampling):
+        if context.session == "0":
+            raise ServerError("gone")
+        return sample.with_turn(TURN)
+
+    rollout = run(generate=flaky)
+    assert (rollout.stop_reason, rollout.num_retries) == (StopReason.ANSWERED, 1)
+
+
+def test_a_lost_server_is_the_infrastructures_fault():
+    async def lost(context, sample, sampling):
+        raise ServerError("gone")
+
+    rollout = run(generate=lost)
+    assert rollout.stop_reason is StopReason.SERVER_LOST
+    assert not rollout.counting.in_baseline
+
+
+def test_an_agent_that_hangs_runs_into_its_time_limit_and_scores_nothing():
+    async def hanging(context, sample, sampling):
+        await asyncio.sleep(60)
+
+    rollout = run(generate=hanging)
+    assert (rollout.stop_reason, rollout.reward, rollout.counting.in_baseline) == (StopReason.TIME_LIMIT, 0.0, True)
+
+
+def test_a_reward_that_raises_or_hangs_or_is_not_finite_is_retried_then_leaves_the_baseline():
+    async def broken(context, samples):
+        raise KeyError("x")
+
+    async def hanging(context, samples):
+        await asyncio.sleep(60)
+
+    async def infinite(context, samples):
+        return math.inf
+
+    for reward, reason in [
+        (broken, StopReason.REWARD_RAISED),
+        (hanging, StopReason.REWARD_TIMEOUT),
+        (infinite, StopReason.REWARD_RAISED),
+    ]:
+        rollout = run(reward=reward)
+        assert (rollout.stop_reason, rollout.counting.in_baseline, rollout.num_retries) == (reason, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"loss_mask": []}, "loss_mask has 0 entries"),
+        ({"rollout_log_probs": [math.nan]}, "logprob nan"),
+        ({"tokens": [3]}, "prompt is empty"),
+        ({"weight_versions": [1, 2]}, "weight_versions has 2"),
+    ],
+)
+def test_a_malformed_sample_is_an_error_that_names_the_rollout(change: dict, words: str):
+    async def malformed(context, sample, sampling):
+        result = sample.with_turn(TURN)
+        for name, value in change.items():
+            setattr(result, name, value)
+        return result
+
+    rollout = run(generate=malformed)
+    assert rollout.stop_reason is StopReason.GENERATE_RAISED
+    assert "rollout 7" in rollout.error and words in rollout.error
+
+
+def test_every_stop_reason_says_what_it_counts_for():
+    assert set(COUNTS) == set(StopReason)
+    for counting in COUNTS.values():
+        assert counting.trained <= counting.in_baseline
+        assert not (counting.retried and counting.in_baseline)

@@ -1,0 +1,115 @@
+"""Servers that die, hang, cannot start: real ones, killed for real."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import socket
+
+import psutil
+import pytest
+
+from vime.errors import ServerError
+from vime.serving.client import TokenClient
+from vime.serving.topology import Serving
+
+LONG = {"temperature": 1.0, "max_tokens": 300, "ignore_eos": True}
+
+
+async def program_of(actor) -> psutil.Process:
+    return psutil.Process(await actor.pid.remote()).children()[0].children()[0]
+
+
+async def until(condition, what: str, timeout_seconds: float = 120.0) -> None:
+    for _ in range(int(timeout_seconds / 0.2)):
+        if await condition():
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"{what} did not happen")
+
+
+async def collect_until(stack, event: str) -> list[dict]:
+    seen: list[dict] = []
+
+    async def happened() -> bool:
+        seen.extend(await stack.serving.events())
+        return any(found["event"] == event for found in seen)
+
+    await until(happened, event)
+    return seen
+
+
+async def test_requests_in_flight_outlive_a_killed_replica_which_comes_back_with_the_weights_it_missed(served):
+    stack = served["untied"]
+    stack.trainer.step()
+    await stack.sync(stack.trainer.export())
+    await stack.serving.events()
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    requests = [
+        asyncio.create_task(client.generate([i, 7, 9], sampling=LONG, session_id=f"s{i}", request_id=f"r{i}")) for i in range(16)
+    ]
+    await asyncio.sleep(0.3)
+    program = await program_of(stack.serving.actors("actor")["actor-0"])
+    program.kill()
+    stack.trainer.step()
+    metrics = await stack.sync(stack.trainer.export())
+    assert metrics["sync/num_servers"] == 1
+    assert all(len(generation.output_ids) == 300 for generation in await asyncio.gather(*requests))
+    events = await collect_until(stack, "recovered")
+    assert {event["event"] for event in events} >= {"died", "recovered"}
+    assert {event["server"] for event in events} == {"actor-0"}
+    direct = dataclasses.replace(stack.endpoint, url=stack.endpoint.worker_urls[0])
+    restarted = TokenClient(direct, stack.config.serving)
+    generation = await restarted.generate([1], sampling=LONG, session_id="s", request_id="r")
+    assert set(generation.weight_versions) == {stack.trainer.version}
+    await stack.probe()
+    await client.close()
+    await restarted.close()
+
+
+async def test_a_server_that_hangs_is_restarted_and_its_request_answered(served):
+    stack = served["tied"]
+    stack.trainer.step()
+    await stack.sync(stack.trainer.export())
+    await stack.serving.events()
+    program = await program_of(stack.serving.actors("actor")["actor-0"])
+    os.kill(program.pid, signal.SIGSTOP)
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    generation = await client.generate([1], sampling=LONG, session_id="s", request_id="r", minimum_version=stack.trainer.version)
+    assert len(generation.output_ids) == 300
+    assert [event["event"] for event in await collect_until(stack, "recovered")] == ["hung", "recovered"]
+    await stack.probe()
+    await client.close()
+
+
+async def test_a_server_that_cannot_start_is_an_error_with_the_end_of_its_log(
+    checkpoints, ray_cluster, make_serving_config, tmp_path
+):
+    config = make_serving_config(checkpoints["untied"], no_such_argument=1)
+    serving = Serving(config, tmp_path, "cannot")
+    serving.start()
+    with pytest.raises(ServerError, match=r"actor-0 .*died: while starting(.|\n)*unrecognized arguments: --no-such-argument"):
+        await serving.ready()
+    await serving.stop()
+
+
+def test_a_port_in_use_is_reported_before_anything_starts(checkpoints, make_serving_config, tmp_path):
+    config = make_serving_config(checkpoints["untied"])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = config.serving.models["actor"].port = taken.getsockname()[1]
+        with pytest.raises(ServerError, match=rf"serving\.models\.actor\.port: port {port} on 127\.0\.0\.1 is not free"):
+            Serving(config, tmp_path, "taken").start()
+
+
+async def test_external_servers_are_used_and_not_started(served, make_serving_config, tmp_path):
+    stack = served["tied"]
+    config = make_serving_config(stack.endpoint.tokenizer)
+    config.serving.models["actor"].urls = [stack.endpoint.url + "/"]
+    serving = Serving(config, tmp_path, "external")
+    serving.start()
+    await serving.ready()
+    assert serving.actors("actor") == {}
+    assert serving.endpoints()["actor"].url == stack.endpoint.url
+    await serving.stop()

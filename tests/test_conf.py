@@ -1,0 +1,113 @@
+"""Every file under `conf/` composes into a configuration that vime accepts."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vime.compose import CONF, compose_run
+from vime.config import RunConfig
+from vime.validation import find_problems
+
+ROOT = CONF.parent
+PLAN = "mode=plan"
+
+
+def options(group: str) -> list[str]:
+    """The choices of a group."""
+    return sorted(file.stem if file.suffix == ".yaml" else file.name for file in (CONF / group).glob("*.yaml"))
+
+
+def composed(*words: str) -> RunConfig:
+    """The configuration of a command line."""
+    return compose_run(list(words)).config
+
+
+@pytest.mark.parametrize("method", options("method"))
+@pytest.mark.parametrize("model", options("model"))
+def test_every_model_composes_with_every_method_and_needs_no_further_word(method: str, model: str):
+    config = composed(f"+method={method}", f"model={model}", PLAN)
+    assert (config.model.name, config.method.name) == (model, method)
+    assert config.name == f"{method}_{model}"
+    assert find_problems(config) == []
+
+
+@pytest.mark.parametrize("method", options("method"))
+def test_the_data_follow_the_model(method: str):
+    tiny, large = composed(f"+method={method}", PLAN), composed(f"+method={method}", "model=qwen2.5-7b", PLAN)
+    assert tiny.data.train.generator and tiny.data.train.path is None
+    assert large.data.train.path and large.data.train.generator is None
+    names = {dataset.name for dataset in tiny.data.evaluation}
+    assert len(names) >= 3 and not names & {dataset.name for dataset in large.data.evaluation}
+
+
+@pytest.mark.parametrize(
+    ("group", "option"), [(group, option) for group in ("algorithm", "cluster", "logger") for option in options(group)]
+)
+def test_every_other_option_composes(group: str, option: str):
+    config = composed("+method=memagent", f"{group}={option}", PLAN)
+    chosen = {"algorithm": config.algorithm.name, "logger": config.logger.tracker}
+    assert (chosen[group].value if group in chosen else config.cluster.name) == option
+
+
+@pytest.mark.parametrize("cluster", options("cluster"))
+def test_a_model_that_asks_for_gpus_plans_on_every_cluster_that_has_them(cluster: str):
+    config = composed("+method=memagent", "model=qwen2.5-7b", f"cluster={cluster}", "trainer.tensor_parallel_size=1", PLAN)
+    keys = {problem.key for problem in find_problems(config)}
+    assert keys <= {"serving.models.actor.urls"}  # servers that run elsewhere have no addresses of ours
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+def test_every_experiment_composes_validates_and_names_its_command(experiment: str):
+    assert find_problems(composed(f"+experiment={experiment}", PLAN)) == []
+    head = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()[:2]
+    assert f"# python -m vime.run +experiment={experiment}" in head, head
+    assert composed(f"+experiment={experiment}", PLAN).name == experiment
+
+
+@pytest.mark.parametrize("sweep", options("sweep"))
+def test_every_sweep_lists_values(sweep: str):
+    assert compose_run(["+method=memagent", f"+sweep={sweep}", PLAN]).sweep
+
+
+def test_the_command_line_wins_over_the_recipe():
+    config = composed("+experiment=memagent_paper_7b", "trainer.num_steps=7", "name=mine", PLAN)
+    assert (config.trainer.num_steps, config.name) == (7, "mine")
+
+
+def test_composing_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = composed("+method=memagent")
+    assert Path(str(config.output_dir)).parent == tmp_path / "outputs" / config.name
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resume_finds_the_newest_run_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for time in ("2025-01-01_00-00-00", "2025-02-01_00-00-00", "2025-03-01_00-00-00"):
+        (tmp_path / "outputs" / "mine" / time).mkdir(parents=True)
+    for started in ("2025-01-01_00-00-00", "2025-02-01_00-00-00"):
+        (tmp_path / "outputs" / "mine" / started / "config.yaml").write_text("mode: train\n")
+    config = composed("+method=memagent", "name=mine", "resume=true")
+    assert config.output_dir == str(tmp_path / "outputs" / "mine" / "2025-02-01_00-00-00")
+    assert len(list((tmp_path / "outputs" / "mine").iterdir())) == 3
+
+
+def test_the_readme_names_every_group_and_option():
+    text = (CONF / "README.md").read_text()
+    for group in ("model", "method", "algorithm", "cluster", "logger", "experiment", "sweep"):
+        for option in options(group):
+            assert re.search(rf"`?{re.escape(option)}\b", text), f"{group}={option}"
+
+
+def test_help_shows_commands_and_every_option_without_importing_torch():
+    code = "import sys, runpy; sys.argv[1:] = ['--help']\ntry: runpy.run_module('vime.run', run_name='__main__')\n"
+    code += "except SystemExit: pass\nassert not {'torch', 'vllm', 'ray', 'megatron'} & set(sys.modules), 'slow import'"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    assert "python -m vime.run +method=memagent" in shown.stdout
+    for group in ("model", "method", "algorithm", "cluster", "logger", "experiment", "sweep"):
+        for option in options(group):
+            assert option in shown.stdout, f"{group}={option}"

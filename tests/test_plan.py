@@ -1,0 +1,104 @@
+"""`mode=plan`: right numbers, on a machine without GPU or network, and nothing started or written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vime.compose import CONF, compose_run
+from vime.config import ModelConfig, RunConfig
+from vime.model_size import num_parameters
+from vime.plan import GIB, parts, server_memory, show_plan, trainer_memory
+
+ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
+
+
+def planned(*words: str) -> RunConfig:
+    """The configuration of a plan."""
+    return compose_run(["+method=memagent", "mode=plan", *words]).config
+
+
+def model_of(name: str) -> ModelConfig:
+    """The shape of a model of `conf/model`."""
+    return planned(f"model={name}").model
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("qwen2.5-0.5b", 0.494e9),
+        ("qwen2.5-7b", 7.616e9),
+        ("qwen3-4b", 4.02e9),
+        ("qwen3-30b-a3b", 30.5e9),
+        ("llama3.2-1b", 1.236e9),
+        ("llama3.1-8b", 8.03e9),
+    ],
+)
+def test_the_number_of_parameters_is_the_published_one(name: str, published: float):
+    assert num_parameters(model_of(name)) == pytest.approx(published, rel=0.01)
+
+
+def test_ranks_and_servers_share_the_gpus_of_one_node():
+    found = parts(planned(*ONE_NODE))
+    ranks = [part for part in found if part.name.startswith("trainer")]
+    servers = [part for part in found if part.name.startswith("server")]
+    assert [part.gpus for part in ranks] == [(index,) for index in range(8)]
+    assert [part.gpus for part in servers] == [(index,) for index in range(8)]
+    assert {part.node for part in found} == {0}
+
+
+def test_on_two_nodes_one_trains_and_the_other_serves():
+    found = parts(planned("model=qwen2.5-7b", "cluster=two_nodes"))
+    assert {part.node for part in found if part.name.startswith("trainer")} == {0}
+    assert {part.node for part in found if part.name.startswith("server")} == {1}
+
+
+def test_replicas_get_ports_in_a_row():
+    found = parts(planned(*ONE_NODE, "serving.models.actor.port=9000"))
+    assert [part.port for part in found if part.name.startswith("server")] == [str(9000 + index) for index in range(8)]
+
+
+def test_memory_follows_the_formulas_of_the_docstring():
+    config = planned(*ONE_NODE)
+    parameters = num_parameters(config.model)
+    memory = trainer_memory(config)
+    assert memory["weights"] == pytest.approx(2 * parameters / 2)  # two tensor-parallel shards in bfloat16
+    assert memory["gradients"] == pytest.approx(4 * parameters / 2)
+    assert memory["optimizer"] == pytest.approx(12 * parameters / 2 / 4)  # four data-parallel ranks
+    served = server_memory(config, config.serving.models["actor"])
+    assert sum(served.values()) == pytest.approx(0.6 * 80 * GIB)
+    assert served["weights"] == pytest.approx(2 * parameters)
+
+
+def test_the_plan_says_what_would_happen(capsys: pytest.CaptureFixture[str]):
+    show_plan(planned(*ONE_NODE))
+    shown = capsys.readouterr().out
+    expected = ["trainer rank 7", "server actor-7", "GiB", "128", "2048 rollouts", "16 optimizer step", "micro-batches"]
+    expected += ["KV cache", "gradients", "optimizer", "activations", "ruler_hqa_896k", "3 run", "weights reach the servers"]
+    assert [text for text in expected if text not in shown] == []
+
+
+def test_a_model_that_does_not_fit_is_marked(capsys: pytest.CaptureFixture[str]):
+    show_plan(planned("model=qwen2.5-32b", "cluster=one_node", "cluster.gpu_memory_gib=24"))
+    assert "needs more than the 24 GiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["model=tiny"], ["model=tiny", "algorithm=sft"], ["model=qwen3-30b-a3b"]])
+def test_every_kind_of_run_has_a_plan(words: list[str], capsys: pytest.CaptureFixture[str]):
+    show_plan(planned(*words))
+    assert "Nothing was started" in capsys.readouterr().out
+
+
+def test_the_program_plans_without_gpu_and_network_and_leaves_nothing(tmp_path: Path):
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    environment |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
+    words = ["+method=memagent", "mode=plan", *ONE_NODE]
+    environment["PYTHONPATH"] = str(CONF.parent)
+    ended = subprocess.run(
+        [sys.executable, "-m", "vime.run", *words], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "trainer rank 7" in ended.stdout
+    assert list(tmp_path.iterdir()) == []

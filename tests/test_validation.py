@@ -1,0 +1,200 @@
+"""Wrong configurations: each is refused before anything starts, with every problem named by key, value and remedy."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vime.compose import compose_run
+from vime.errors import ConfigError, Problem
+from vime.validation import find_problems
+
+METHOD = "+method=memagent"
+LARGE = ("model=qwen2.5-7b", "cluster=one_node", "mode=plan")
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "unknown key": (["trainer.learning_rate_=1"], "trainer.learning_rate_"),
+    "unknown group of keys": (["trainr.lr=1"], "trainr.lr"),
+    "unknown key with a plus": (["+rollout.colour=red"], "rollout.colour"),
+    "text for a number": (["trainer.lr=fast"], "trainer.lr"),
+    "fraction for a whole number": (["rollout.num_prompts=2.5"], "rollout.num_prompts"),
+    "word for a truth value": (["resume=maybe"], "resume"),
+    "value for a group of settings": (["trainer=5"], "trainer"),
+    "unknown option": (["model=qwen9"], "model"),
+    "unknown enum value": (["algorithm.name=ppo"], "algorithm.name"),
+    "plus where none belongs": (["+cluster=laptop"], "cluster"),
+    "no equals sign": (["trainer.lr"], "trainer.lr"),
+    "several values without multirun": (["trainer.lr=1e-3,1e-4"], "trainer.lr"),
+    "entry that the list has not": (["data.evaluation.7.seed=1"], "data.evaluation.7.seed"),
+    "negative learning rate": (["trainer.lr=-1"], "trainer.lr"),
+    "learning rate that is no number": (["trainer.lr=nan"], "trainer.lr"),
+    "negative staleness": (["rollout.max_staleness=-1"], "rollout.max_staleness"),
+    "no steps": (["trainer.num_steps=0"], "trainer.num_steps"),
+    "negative seed": (["seed=-3"], "seed"),
+    "share above one": (["rollout.max_filtered_share=1.5"], "rollout.max_filtered_share"),
+    "no time": (["rollout.generate_timeout_seconds=0"], "rollout.generate_timeout_seconds"),
+    "temperature zero in training": (["rollout.temperature=0"], "rollout.temperature"),
+    "top-p in training": (["rollout.top_p=0.9"], "rollout.top_p"),
+    "clip range turned round": (["algorithm.clip_low=0.3"], "algorithm.clip_high"),
+    "groups of one": (["rollout.num_samples_per_prompt=1"], "rollout.num_samples_per_prompt"),
+    "more updates than rollouts": (
+        ["rollout.num_prompts=2", "rollout.num_samples_per_prompt=2", "trainer.num_updates_per_batch=5"],
+        "trainer.num_updates_per_batch",
+    ),
+    "warm-up longer than the run": (["trainer.warmup_steps=1000"], "trainer.warmup_steps"),
+    "context too short for a chunk": (["method.chunk_tokens=5000"], "serving.models.actor.max_model_len"),
+    "context longer than the model's": (["serving.models.actor.max_model_len=100000"], "serving.models.actor.max_model_len"),
+    "missing model folder": (["model.checkpoint=/nowhere/model"], "model.checkpoint"),
+    "folder that is no checkpoint": (["model.checkpoint=."], "model.checkpoint"),
+    "shape other than the checkpoint's": (["model.hidden_size=256"], "model.hidden_size"),
+    "uneven tensor parallelism": (["trainer.tensor_parallel_size=3"], "trainer.tensor_parallel_size"),
+    "uneven pipeline": (["trainer.pipeline_parallel_size=7"], "trainer.pipeline_parallel_size"),
+    "unknown field of Megatron": (
+        ["+trainer.megatron_args.recompute_granularty=full"],
+        "trainer.megatron_args.recompute_granularty",
+    ),
+    "port out of range": (["serving.models.actor.port=70000"], "serving.models.actor.port"),
+    "port of the system": (["serving.models.actor.port=80"], "serving.models.actor.port"),
+    "port given twice": (["serving.models.actor.port=9000", "+serving.models.judge.port=9000"], "serving.models.judge.port"),
+    "address that is none": (["serving.models.actor.urls=[nowhere]"], "serving.models.actor.urls"),
+    "no trained model": (["serving.models.actor.trained=false"], "serving.models"),
+    "two trained models": (["+serving.models.judge.trained=true"], "serving.models"),
+    "trained model of another name": (
+        ["+serving.models.judge.trained=true", "serving.models.actor.trained=false"],
+        "serving.models",
+    ),
+    "unknown router policy": (["serving.router_policy=best"], "serving.router_policy"),
+    "host of another machine": (["cluster.host=192.0.2.1"], "cluster.host"),
+    "unknown row": (["evaluation.rows=[scafold]"], "evaluation.rows"),
+    "data sets of one name": (["data.evaluation.0.name=same", "data.evaluation.1.name=same"], "data.evaluation.1.name"),
+    "two sources of data": (["data.train.path=missing.jsonl"], "data.train.path"),
+    "no source of data": (["data.train.generator=null"], "data.train.path"),
+    "missing data file": (["data.train.generator=null", "data.train.path=missing.jsonl"], "data.train.path"),
+    "generator that is not there": (["data.train.generator=agentic.nothing.rows"], "data.train.generator"),
+    "generator that takes other arguments": (["+data.train.generator_args.colour=red"], "data.train.generator_args"),
+    "hook that is not there": (["method.reward=agentic.memagent.reward.nothing"], "method.reward"),
+    "hook that is not async": (["method.generate=os.path.join"], "method.generate"),
+    "hook with another signature": (["method.generate=agentic.memagent.reward.reward"], "method.generate"),
+    "supervision without demonstrations": (["algorithm=sft", "data.demonstrations=null"], "data.demonstrations"),
+    "GPU transport without GPUs": (["cluster.weight_transfer=nccl"], "cluster.weight_transfer"),
+    "ranks that are not the GPUs": ([*LARGE, "trainer.data_parallel_size=3"], "cluster.num_trainer_gpus"),
+    "more replicas than GPUs": ([*LARGE, "serving.models.actor.num_replicas=9"], "cluster.num_server_gpus"),
+    "turns on the same GPUs, but asynchronous": ([*LARGE, "rollout.max_staleness=1"], "rollout.max_staleness"),
+    "servers elsewhere without addresses": (["model=qwen2.5-7b", "cluster=external", "mode=plan"], "serving.models.actor.urls"),
+    "nothing to resume": (["resume=true", "name=never_run"], "resume"),
+    "name that leads elsewhere": (["name=../../elsewhere"], "name"),
+}
+
+
+def problems_of(*words: str) -> list[Problem]:
+    """What is wrong with a command line."""
+    with pytest.raises(ConfigError) as caught:
+        compose_run(list(words), check=find_problems)
+    return caught.value.problems
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every test starts in a folder of its own, where nothing may be left."""
+    (tmp_path / "start").mkdir()
+    monkeypatch.chdir(tmp_path / "start")
+    yield
+    assert list((tmp_path / "start").iterdir()) == []
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_configuration_is_refused_by_its_key(case: str):
+    words, key = WRONG[case]
+    problems = problems_of(METHOD, *words)
+    named = [problem for problem in problems if problem.key == key]
+    assert named, [str(problem) for problem in problems]
+    for problem in problems:
+        assert len(problem.remedy) > 8 and "\n" not in problem.remedy and "Traceback" not in problem.remedy
+    given = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith(f"{key}=")), "")
+    if given not in (".", "null"):  # shown as a whole path, and as None
+        assert given.strip("[]").lower() in str(named[0].value).lower()
+
+
+def test_there_is_nothing_to_do_without_a_method():
+    problem = problems_of("model=tiny")[0]
+    assert problem.key == "method" and "+method=" in problem.remedy and "memagent" in problem.remedy
+
+
+def test_the_right_one_is_accepted():
+    assert compose_run([METHOD], check=find_problems).config.method.name == "memagent"
+
+
+def test_a_second_served_model_is_accepted():
+    config = compose_run([METHOD, "+serving.models.judge.port=9123", "serving.models.judge.max_model_len=1024"]).config
+    assert config.serving.models["judge"].port == 9123
+    assert find_problems(config) == []
+
+
+def test_all_problems_are_named_at_once():
+    words = ["foo=1", "rollout.num_prompts=many", "trainer.lr=0", "rollout.max_staleness=-1", "evaluation.num_runs=0"]
+    keys = [problem.key for problem in problems_of(METHOD, *words)]
+    assert sorted(keys) == sorted(word.partition("=")[0] for word in words)
+
+
+def test_a_misspelled_key_gets_the_right_one():
+    assert "rollout.temperature" in problems_of(METHOD, "rollout.temprature=1")[0].remedy
+    assert "recompute_granularity" in problems_of(METHOD, "+trainer.megatron_args.recompute_granularty=full")[0].remedy
+
+
+def test_a_port_in_use_is_refused():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        problem = problems_of(METHOD, f"serving.models.actor.port={port}")[0]
+    assert (problem.key, problem.value) == ("serving.models.actor.port", port)
+    assert "in use" in problem.remedy
+
+
+@pytest.mark.parametrize("lost", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_an_incomplete_checkpoint_is_refused(lost: str, tmp_path: Path):
+    folder = copy_of_tiny(tmp_path)
+    (folder / lost).unlink()
+    problem = problems_of(METHOD, f"model.checkpoint={folder}")[0]
+    assert problem.key == "model.checkpoint" and lost.partition(".")[0] in problem.remedy.replace("weights", "model")
+
+
+def test_a_checkpoint_of_another_shape_is_refused_with_every_difference(tmp_path: Path):
+    folder = copy_of_tiny(tmp_path)
+    found = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(found | {"num_hidden_layers": 5, "vocab_size": 77}))
+    keys = {problem.key for problem in problems_of(METHOD, f"model.checkpoint={folder}")}
+    assert {"model.num_layers", "model.vocab_size"} <= keys
+
+
+def test_a_name_on_the_hub_is_not_looked_up():
+    config = compose_run([METHOD, "model.checkpoint=someone/some-model"]).config
+    assert not [problem for problem in find_problems(config) if problem.key == "model.checkpoint"]
+
+
+def test_gpus_are_missed_on_a_machine_without_them_but_not_in_a_plan(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = [METHOD, "model=qwen2.5-7b", "cluster=one_node"]
+    assert "cluster.gpus_per_node" in [problem.key for problem in problems_of(*words)]
+    assert find_problems(compose_run([*words, "mode=plan"]).config) == []
+
+
+@pytest.mark.parametrize("case", ["unknown key", "missing model folder", "context too short for a chunk"])
+def test_the_program_ends_with_two_and_starts_nothing(case: str, tmp_path: Path):
+    words, key = WRONG[case]
+    ended = subprocess.run(
+        [sys.executable, "-m", "vime.run", METHOD, *words], capture_output=True, text=True, cwd=tmp_path / "start", timeout=60
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert key in ended.stderr and "Nothing was started" in ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def copy_of_tiny(folder: Path) -> Path:
+    """The shipped checkpoint, to be broken."""
+    shipped = compose_run([METHOD]).config.model.checkpoint
+    return Path(shutil.copytree(shipped, folder / "checkpoint"))

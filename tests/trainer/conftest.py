@@ -1,0 +1,146 @@
+"""Small random Hugging Face models of each family, configurations for them, and a world of one rank."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vime.config import Family, ModelConfig, Precision, RunConfig, TrainerConfig
+from vime.types import TrainSample
+
+VOCAB = 160
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+
+
+def write_checkpoint(folder: Path, family: str, *, tied: bool = False) -> Path:
+    """Writes a random model, with no parameter at a value (0, 1) that would hide a mistake."""
+    import transformers
+
+    torch.manual_seed(0)
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "qwen2": (transformers.Qwen2Config, {"rope_parameters": {"rope_type": "default", "rope_theta": 50000.0}}),
+        "qwen3": (transformers.Qwen3Config, {"head_dim": 24}),
+        "llama": (
+            transformers.LlamaConfig,
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 10000.0,
+                    "factor": 4.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 8192,
+                }
+            },
+        ),
+        "qwen3_moe": (
+            transformers.Qwen3MoeConfig,
+            {
+                "head_dim": 16,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "norm_topk_prob": True,
+            },
+        ),
+    }
+    kind, options = kinds[family]
+    model = transformers.AutoModelForCausalLM.from_config(kind(**SHAPE, **options, tie_word_embeddings=tied))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def build_config(folder: Path, **trainer: Any) -> RunConfig:
+    """A run of the model in `folder`, in float32 unless `trainer` says otherwise."""
+    from vime.trainer.architecture import read_architecture
+
+    architecture = read_architecture(folder)
+    names = ["num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size"]
+    names += ["vocab_size", "tie_word_embeddings", "num_experts", "num_experts_per_token", "moe_intermediate_size"]
+    shape = {name: getattr(architecture, name) for name in names}
+    model = ModelConfig(checkpoint=str(folder), family=Family(architecture.family), **shape)
+    defaults: dict[str, Any] = {"precision": "float32", "lr": 1e-3, "num_threads": 2, "clip_grad": 1.0}
+    fields: dict[str, Any] = defaults | trainer
+    fields["precision"] = Precision(fields["precision"])
+    return RunConfig(model=model, trainer=TrainerConfig(**fields))
+
+
+def build_samples(count: int, *, seed: int = 0, with_gaps: bool = True) -> list[TrainSample]:
+    """Ragged samples with random tokens, advantages and weights, some response tokens untrained."""
+    generator = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        response = generator.randint(2, 30)
+        mask = [int(not with_gaps or generator.random() < 0.8) for _ in range(response)]
+        mask[-1] = 1
+        samples.append(
+            TrainSample(
+                tokens=[generator.randrange(VOCAB) for _ in range(response + generator.randint(1, 40))],
+                loss_mask=mask,
+                rollout_log_probs=[-generator.uniform(4.0, 6.0) for _ in range(response)],
+                advantage=generator.gauss(0, 1),
+                token_weight=generator.uniform(0.5, 1.5) / (15 * count),
+            )
+        )
+    return samples
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Folder of a random model by family, made once."""
+    made: dict[tuple[str, bool], Path] = {}
+
+    def get(family: str, *, tied: bool = False) -> Path:
+        if (family, tied) not in made:
+            made[family, tied] = write_checkpoint(tmp_path_factory.mktemp(f"{family}-{tied}"), family, tied=tied)
+        return made[family, tied]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[None]:
+    """A world of one rank in this process."""
+    from vime.trainer import cpu_shim
+
+    cpu_shim.install()
+    from vime.trainer import parallel
+
+    address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
+    parallel.initialize(TrainerConfig(num_threads=2), rank=0, address=address, seed=0)
+    yield
+    parallel.shutdown()
+
+
+@pytest.fixture
+def engine(world: None) -> Callable[[RunConfig], Any]:
+    """Builds the engine of a configuration."""
+    from vime.trainer.engine import Engine
+
+    return Engine
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Callable[..., RunConfig]:
+    """`make_config(folder, **trainer)`."""
+    return build_config
+
+
+@pytest.fixture(scope="session")
+def make_samples() -> Callable[..., list[TrainSample]]:
+    """`make_samples(count, seed=0, with_gaps=True)`."""
+    return build_samples

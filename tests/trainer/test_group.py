@@ -1,0 +1,100 @@
+"""The driver's side: actors behind awaitable methods, errors that say which rank and what to do."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from safetensors.torch import load_file
+
+from vime.config import RunConfig
+from vime.errors import CheckpointError, ConfigError, TrainingError
+from vime.trainer.group import TrainerGroup
+from vime.types import TrainSample
+
+Models = Callable[..., Path]
+MakeConfig = Callable[..., RunConfig]
+MakeSamples = Callable[..., list[TrainSample]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def group(
+    models: Models, make_config: MakeConfig, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[TrainerGroup]:
+    """Two data-parallel ranks."""
+    config = make_config(models("qwen2"), data_parallel_size=2, num_threads=1)
+    group = TrainerGroup(config, tmp_path_factory.mktemp("run"), f"test{os.getpid()}")
+    group.start()
+    await group.ready()
+    yield group
+    await group.stop()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_logprobs_come_back_in_the_order_asked_and_equal_the_engines(
+    group: TrainerGroup, engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    samples = make_samples(7)
+    tokens, lengths = [s.tokens for s in samples], [s.response_length for s in samples]
+    found = await group.logprobs(tokens, lengths, 0.8)
+    expected = engine(make_config(models("qwen2"))).logprobs(tokens, lengths, 0.8)
+    assert [len(values) for values in found] == lengths
+    for index, values in enumerate(found):
+        assert values == pytest.approx(expected[index], abs=1e-4)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_batch_trains_exports_saves_and_resumes(group: TrainerGroup, make_samples: MakeSamples, tmp_path: Path) -> None:
+    before = await group.export_weights(1)
+    await group.save(tmp_path / "trainer")
+    metrics = await group.train([make_samples(9), make_samples(5, seed=1)], 0)
+    assert metrics["train/num_samples"] == 14 and metrics["train/tokens_per_second"] > 0
+    after = await group.export_weights(2)
+    assert before.digest != after.digest and before.num_bytes == after.num_bytes
+    assert all(Path(file).exists() for file in after.files)
+    await group.save_hugging_face(tmp_path / "model")
+    assert len(load_file(tmp_path / "model" / "model.safetensors")) == after.num_tensors
+    await group.load(tmp_path / "trainer")
+    assert (await group.export_weights(3)).digest == before.digest
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_errors_of_a_rank_keep_their_type_and_text(group: TrainerGroup, make_samples: MakeSamples, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a complete"):
+        await group.load(tmp_path / "nothing")
+    bad = make_samples(4)
+    bad[0].advantage = float("nan")
+    with pytest.raises(TrainingError, match="step 3"):
+        await group.train([bad], 3)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_dead_rank_is_named_and_stop_cleans_up(
+    models: Models, make_config: MakeConfig, make_samples: MakeSamples, ray_cluster: None, tmp_path: Path
+) -> None:
+    group = TrainerGroup(make_config(models("qwen2")), tmp_path, f"dead{os.getpid()}")
+    group.start()
+    await group.ready()
+    payload = await group.export_weights(1)
+    os.kill((await group._all("pid"))[0], signal.SIGKILL)
+    with pytest.raises(TrainingError, match="trainer rank 0 died during train"):
+        await group.train([make_samples(2)], 0)
+    await group.stop()
+    await group.stop()
+    assert not Path(payload.files[0]).exists()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_checkpoint_of_another_shape_fails_at_start_with_the_config_error(
+    models: Models, make_config: MakeConfig, ray_cluster: None, tmp_path: Path
+) -> None:
+    config = make_config(models("qwen2"))
+    config.model.num_layers = 9
+    group = TrainerGroup(config, tmp_path, f"shape{os.getpid()}")
+    group.start()
+    with pytest.raises(ConfigError, match=r"model\.num_layers=9"):
+        await group.ready()
+    await group.stop()

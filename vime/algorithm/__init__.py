@@ -1,0 +1,1 @@
+"""Advantages, losses, KL estimators and aggregation: pure functions."""

@@ -1,0 +1,87 @@
+"""From groups to optimizer updates: advantages, credit over the samples of a rollout, and each token's weight in the loss.
+
+All averaging is decided here, so the trainer only sums: loss = sum of token_weight * loss_mask * token_loss. The order of
+samples, their packing and their sharding cannot change it.
+"""
+
+import random
+from collections.abc import Callable
+
+from vime.algorithm.advantage import group_advantages, has_signal
+from vime.config import Aggregation, AlgorithmConfig, Credit
+from vime.types import Group, Rollout, Sample, TrainSample
+
+AdvantageFunction = Callable[[AlgorithmConfig, list[Group]], dict[int, float]]
+
+
+def build_updates(
+    config: AlgorithmConfig,
+    groups: list[Group],
+    *,
+    credit: Credit,
+    num_updates: int = 1,
+    seed: int = 0,
+    advantage: AdvantageFunction = group_advantages,
+) -> tuple[list[list[TrainSample]], dict[str, float]]:
+    """Splits the batch into `num_updates` parts by rollouts and turns each into weighted samples.
+
+    Rollouts that do not count for training and samples marked `remove_sample` are left out; the latter still stand in the
+    baseline. Returns the updates and metrics of the advantages.
+    """
+    advantages = advantage(config, groups)
+    rollouts = [r for group in groups for r in group.rollouts if r.rollout_id in advantages and r.samples]
+    rollouts.sort(key=lambda rollout: rollout.rollout_id)
+    if num_updates > 1:
+        random.Random(seed).shuffle(rollouts)
+    parts = [rollouts[start::num_updates] for start in range(num_updates)]
+    weighed = [_weigh(config, part, advantages, credit) for part in parts if part]
+    updates = [_without_gradient_left_out(config, samples) for samples in weighed if samples]
+    absolute = [abs(value) for value in advantages.values()]
+    metrics = {
+        "train/advantage_mean_absolute": sum(absolute) / len(absolute) if absolute else 0.0,
+        "train/num_rollouts": float(len(rollouts)),
+        "train/num_samples_left_out": float(sum(map(len, weighed)) - sum(map(len, updates))),
+        "train/groups_without_signal_share": sum(not has_signal(g) for g in groups) / len(groups) if groups else 0.0,
+    }
+    return updates, metrics
+
+
+def _weigh(config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit) -> list[TrainSample]:
+    """Weighted samples of one update; see `Aggregation` for what is averaged with equal weight."""
+    kept = {r.rollout_id: [s for s in r.samples if not s.remove_sample and any(s.loss_mask)] for r in rollouts}
+    kept = {rollout_id: samples for rollout_id, samples in kept.items() if samples}
+    num_samples = sum(len(samples) for samples in kept.values())
+    num_tokens = sum(sum(s.loss_mask) for samples in kept.values() for s in samples)
+    result = []
+    for rollout_id, samples in kept.items():
+        rollout_tokens = sum(sum(s.loss_mask) for s in samples)
+        share = 1.0 if credit is Credit.share else 1.0 / len(samples)
+        for sample in samples:
+            if config.aggregation is Aggregation.token:
+                weight = 1.0 / num_tokens
+            elif config.aggregation is Aggregation.sample:
+                weight = 1.0 / (num_samples * sum(sample.loss_mask))
+            else:
+                weight = 1.0 / (len(kept) * rollout_tokens)
+            result.append(_train_sample(sample, advantages[rollout_id] * share, weight))
+    return result
+
+
+def _without_gradient_left_out(config: AlgorithmConfig, samples: list[TrainSample]) -> list[TrainSample]:
+    """Leaves out samples whose gradient is exactly zero: no advantage, and no other term in the loss.
+
+    Weights were fixed before, so the gradient is the same; at least one sample stays, so the optimizer takes its step.
+    """
+    if config.kl_coefficient or config.entropy_coefficient or config.loss is not None:
+        return samples
+    return [sample for sample in samples if sample.advantage != 0.0] or samples[:1]
+
+
+def _train_sample(sample: Sample, advantage: float, weight: float) -> TrainSample:
+    return TrainSample(
+        tokens=sample.tokens,
+        loss_mask=sample.loss_mask,
+        rollout_log_probs=sample.rollout_log_probs,
+        advantage=advantage,
+        token_weight=weight,
+    )

@@ -1,0 +1,372 @@
+"""The typed configuration of a run: one dataclass per Hydra group, and `RunConfig` that holds them.
+
+The default lives on the field, the choice in `conf/`, the recipe in `conf/experiment`, today's wish on the command line.
+Every field is read somewhere outside this module (a test holds it). Nothing here imports torch, so `--help` stays quick.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from vime.errors import Problem
+
+
+class Mode(Enum):
+    """What the program does."""
+
+    train = "train"
+    eval = "eval"
+    plan = "plan"
+
+
+class Family(Enum):
+    """Architectures with a Megatron bridge."""
+
+    qwen2 = "qwen2"
+    qwen3 = "qwen3"
+    qwen3_moe = "qwen3_moe"
+    llama = "llama"
+
+
+class AlgorithmName(Enum):
+    """Training objectives by name."""
+
+    grpo = "grpo"
+    sft = "sft"
+
+
+class Normalization(Enum):
+    """What divides the centred reward of a group."""
+
+    std = "std"
+    none = "none"
+
+
+class Credit(Enum):
+    """How a rollout's advantage is spread onto its samples: whole to each, or divided by their number."""
+
+    share = "share"
+    split = "split"
+
+
+class Aggregation(Enum):
+    """What is averaged with equal weight: tokens, samples or rollouts."""
+
+    token = "token"
+    sample = "sample"
+    rollout = "rollout"
+
+
+class KLEstimator(Enum):
+    """Estimators of KL(policy || reference) from sampled tokens (http://joschu.net/blog/kl-approx.html)."""
+
+    k1 = "k1"
+    k2 = "k2"
+    k3 = "k3"
+    low_var_kl = "low_var_kl"
+
+
+class OldLogprobs(Enum):
+    """Whose logprobs stand in the denominator of the importance ratio."""
+
+    engine = "engine"
+    trainer = "trainer"
+
+
+class Precision(Enum):
+    """Number format of weights and activations; the optimizer keeps float32."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Schedule(Enum):
+    """Learning rate after the warm-up."""
+
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
+class WeightTransfer(Enum):
+    """How weights reach the servers; `auto` chooses by placement."""
+
+    auto = "auto"
+    shm = "shm"
+    ipc = "ipc"
+    nccl = "nccl"
+    disk = "disk"
+
+
+class Tracker(Enum):
+    """Where metrics go besides `metrics.jsonl`."""
+
+    none = "none"
+    wandb = "wandb"
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelConfig:
+    """The trained model. The shape stands here so that `mode=plan` needs no checkpoint; a checkpoint must agree with it."""
+
+    name: str = "tiny"
+    checkpoint: str = ""
+    """Hugging Face id or folder."""
+    family: Family = Family.qwen3
+    num_layers: int = 2
+    hidden_size: int = 128
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 32
+    intermediate_size: int = 256
+    vocab_size: int = 1024
+    tie_word_embeddings: bool = False
+    max_position_embeddings: int = 2048
+    num_experts: int = 0
+    num_experts_per_token: int = 0
+    moe_intermediate_size: int = 0
+    chat_template_args: dict[str, Any] = field(default_factory=dict)
+    """Passed to the chat template, for example `enable_thinking: false`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class MethodConfig:
+    """An agent method: its hooks by dotted path. Methods extend this with their own settings."""
+
+    name: str = ""
+    generate: str = ""
+    """`async generate(context, sample, sampling) -> Sample | list[Sample]`: one rollout."""
+    reward: str = ""
+    """`async reward(context, samples) -> float | Reward`: one rollout's samples."""
+    group_reward: str | None = None
+    """`async group_reward(context, group) -> list[Reward]`: optional, compares the rollouts of a group."""
+    eval_log: str | None = None
+    """`eval_log(context, results) -> EvalLog`: optional metrics and figures of an evaluation."""
+    single_turn: str = "vime.rollout.single_turn.generate"
+    """The baseline row: the model asked once, without the scaffold; same signature as `generate`."""
+    credit: Credit = Credit.share
+
+    def problems(self, config: "RunConfig") -> list[Problem]:
+        """What this method's settings demand of the rest of the run; checked before anything starts."""
+        return []
+
+
+@dataclass(kw_only=True, slots=True)
+class DatasetConfig:
+    """Rows from a file (`path`: jsonl, json, parquet, or a Hugging Face id) or from a function (`generator`)."""
+
+    name: str = "train"
+    path: str | None = None
+    split: str = "train"
+    """Split of a Hugging Face dataset; files ignore nothing: a file has one split, named train."""
+    generator: str | None = None
+    """Dotted path of `generator(num_items, seed, **generator_args) -> list[dict]`."""
+    generator_args: dict[str, Any] = field(default_factory=dict)
+    num_items: int | None = None
+    """How many rows; None takes all of a file."""
+    seed: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class DataConfig:
+    """Prompts to train on and sets to evaluate on."""
+
+    train: DatasetConfig = field(default_factory=DatasetConfig)
+    evaluation: list[DatasetConfig] = field(default_factory=list)
+    shuffle: bool = True
+    source: str = "vime.data.source.RowSource"
+    """Dotted path of a class with the protocol `vime.hooks.PromptSource`."""
+    demonstrations: str | None = None
+    """For `algorithm=sft`: dotted path of `demonstrations(tokenizer, step, num_steps, num_tokens, seed) -> list[TrainSample]`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AlgorithmConfig:
+    """The objective. Defaults are GRPO's (arXiv 2402.03300) with clip-higher off."""
+
+    name: AlgorithmName = AlgorithmName.grpo
+    normalization: Normalization = Normalization.std
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    kl_coefficient: float = 0.0
+    """Weight of the KL to the reference model in the loss; 0 keeps no reference model."""
+    kl_estimator: KLEstimator = KLEstimator.low_var_kl
+    entropy_coefficient: float = 0.0
+    aggregation: Aggregation = Aggregation.token
+    old_logprobs: OldLogprobs = OldLogprobs.engine
+    advantage: str | None = None
+    """Dotted path of `advantage(config, groups) -> dict[rollout_id, float]` instead of the built-in one."""
+    loss: str | None = None
+    """Dotted path of `loss(config, logprobs, old_logprobs, advantages, mask) -> (token_loss, metrics)`, likewise."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainerConfig:
+    """Megatron-core: optimizer, parallelism, batching, checkpoints."""
+
+    num_steps: int = 100
+    lr: float = 1e-6
+    lr_schedule: Schedule = Schedule.constant
+    warmup_steps: int = 0
+    min_lr: float = 0.0
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+    clip_grad: float = 1.0
+    num_updates_per_batch: int = 1
+    """Optimizer steps on one batch of groups, split by rollouts."""
+    max_tokens_per_micro_batch: int = 16384
+    precision: Precision = Precision.bfloat16
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    sft_tokens_per_step: int = 16384
+    """`algorithm=sft`: tokens of demonstrations in one optimizer step."""
+    num_threads: int = 0
+    """CPU threads of one trainer rank; 0 lets PyTorch choose."""
+    save_every: int = 50
+    """Steps between checkpoints; the last step is always saved."""
+    keep_checkpoints: int = 2
+    evaluate_every: int = 0
+    """Steps between evaluations of the trained scaffold during training; 0 evaluates only before and after."""
+    megatron_args: dict[str, Any] = field(default_factory=dict)
+    """Fields of Megatron-core's TransformerConfig, passed unchanged."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RolloutConfig:
+    """Generation: batch, sampling, staleness, limits."""
+
+    num_prompts: int = 16
+    """Groups in a batch."""
+    num_samples_per_prompt: int = 8
+    """Rollouts in a group."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_staleness: int = 0
+    """Weight versions a group may lie behind when it is trained; 0 is synchronous and on-policy."""
+    num_workers: int = 1
+    max_concurrent_rollouts: int = 256
+    """Per worker."""
+    generate_timeout_seconds: float = 600.0
+    reward_timeout_seconds: float = 60.0
+    max_retries: int = 2
+    """New attempts at a rollout after an infrastructure failure."""
+    max_infrastructure_failure_share: float = 0.3
+    """Above this share of a batch the run stops with the cause."""
+    function: str | None = None
+    """Dotted path of `async function(context, prompt, num_rollouts) -> Group` instead of the built-in orchestration."""
+    filter: str | None = None
+    """Dotted path of `filter(config, group) -> bool`: False drops the group and draws another prompt."""
+    max_filtered_share: float = 0.9
+    """Above this share of filtered groups in a batch the run stops: the filter finds no signal."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServedModelConfig:
+    """One model behind one address."""
+
+    checkpoint: str | None = None
+    """Hugging Face id or folder; None is the trained model's."""
+    urls: list[str] = field(default_factory=list)
+    """Addresses of servers that run already; vime then starts none."""
+    trained: bool = False
+    num_replicas: int = 1
+    port: int = 0
+    """First port (replica i listens on port + i); 0 takes free ones."""
+    tensor_parallel_size: int = 1
+    max_model_len: int = 8192
+    max_num_seqs: int = 256
+    gpu_memory_utilization: float = 0.8
+    """Share of the GPU's memory, or on a CPU of the main memory, for weights and KV cache."""
+    vllm_args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServingConfig:
+    """The served models by name, their router, and what keeps them healthy."""
+
+    models: dict[str, ServedModelConfig] = field(default_factory=lambda: {"actor": ServedModelConfig(trained=True)})
+    router_policy: str = "consistent_hash"
+    router_args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of vllm-router, passed unchanged."""
+    start_timeout_seconds: float = 300.0
+    request_timeout_seconds: float = 300.0
+    health_interval_seconds: float = 2.0
+    health_failures: int = 5
+    """Failed health checks in a row after which a server is restarted."""
+    max_restarts: int = 3
+    """Restarts of one server in a run before the run gives up."""
+    recovery_timeout_seconds: float = 300.0
+    """How long a request waits for a lost server to come back before its rollout counts as failed."""
+    probe_tolerance: float | None = None
+    """Largest difference between server and trainer logprobs after a sync; None is 1e-4 in float32 and 0.1 in bfloat16."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ClusterConfig:
+    """Where things run."""
+
+    name: str = "laptop"
+    num_nodes: int = 1
+    gpus_per_node: int = 0
+    colocated: bool = True
+    """Trainer and servers share the GPUs and take turns."""
+    num_trainer_gpus: int = 0
+    num_server_gpus: int = 0
+    gpu_memory_gib: float = 80.0
+    """Memory of one GPU, for the plan."""
+    weight_transfer: WeightTransfer = WeightTransfer.auto
+    ray_address: str | None = None
+    """Address of a running Ray cluster; None starts one for this run."""
+    host: str = "127.0.0.1"
+    """Address that servers listen on."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluationConfig:
+    """The evaluation protocol, the same for all rows of a table."""
+
+    num_runs: int = 3
+    temperature: float = 1.0
+    top_p: float = 1.0
+    rows: list[str] = field(default_factory=lambda: ["single_turn", "scaffold", "trained"])
+    """Which rows to measure: the base model asked once, the untrained scaffold, the trained scaffold."""
+    extra_temperatures: list[float] = field(default_factory=list)
+    """The untrained scaffold is scored at these as well (one run each), so that a gain is not a matter of sampling."""
+    max_concurrent_items: int = 256
+
+
+@dataclass(kw_only=True, slots=True)
+class LoggerConfig:
+    """Where metrics go besides the run folder. Keys come from the environment."""
+
+    tracker: Tracker = Tracker.none
+    project: str = "vime"
+    offline: bool = False
+    save_rollouts: bool = True
+    """Write every step's rollouts as JSONL."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RunConfig:
+    """One run."""
+
+    mode: Mode = Mode.train
+    name: str = "run"
+    """Folder under `outputs/`."""
+    seed: int = 0
+    resume: bool = False
+    """Continue the run in `outputs/<name>` that was started last, from its last checkpoint."""
+    output_dir: str | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)

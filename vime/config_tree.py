@@ -1,0 +1,142 @@
+"""What can be said about a composed tree: where an override belongs, which keys it has not, and what to write instead."""
+
+import dataclasses
+import difflib
+import re
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from vime.errors import Problem
+
+
+def node_at(tree: Any, key: str) -> Any:
+    """The node at a dotted key, None if there is none."""
+    try:
+        return OmegaConf.select(tree, key, throw_on_missing=False)
+    except OmegaConfBaseException:
+        return None
+
+
+def value_remedy(reason: str) -> str:
+    """What to give instead of a value that does not fit its field, from OmegaConf's words."""
+    if found := re.search(r"converted to (Float|Integer|Boolean)", reason):
+        wanted = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}[found[1]]
+        return f"is not {wanted}: give {wanted}"
+    if "is not Optional" in reason:
+        return "cannot be null: give a value"
+    if "is not a ListConfig" in reason:
+        return "is not a list: write [a,b]"
+    if "invalid literal for int" in reason:
+        return "a list is counted: give the number of an entry, from 0"
+    if "is not a valid bool" in reason:
+        return "is neither true nor false: give one of them"
+    if found := re.search(r"expected one of \[(.*)\]", reason):
+        return f"there is no such choice: give one of {found[1]}"
+    return reason
+
+
+def in_named_item(tree: DictConfig, key: str) -> bool:
+    """Whether a key lies in an item of a dictionary of dataclasses, as `serving.models.judge.port` does.
+
+    There a plus is right whether or not the item is new.
+    """
+    node: Any = tree
+    for name in key.split(".")[:-1]:
+        if not OmegaConf.is_dict(node):
+            return False
+        if dataclasses.is_dataclass(node._metadata.element_type):
+            return True
+        node = node._get_node(name) if name in node else None
+    return False
+
+
+def open_path(tree: Any, key: str, *, add: bool) -> tuple[DictConfig, str]:
+    """Where to apply an override: the nearest node with a name below the last list, and the rest of the key.
+
+    `data.evaluation.0.num_items` leads to the first set; with `add`, `serving.models.judge.port` makes the model `judge`.
+    """
+    names = key.split(".")
+    root, rest, node = tree, names, tree
+    for position, name in enumerate(names, start=1):
+        is_last = position == len(names)
+        if OmegaConf.is_list(node) and not is_last:
+            if not name.isdigit() or int(name) >= len(node):
+                raise ConfigKeyError(f"the list {'.'.join(names[: position - 1])} has {len(node)} entries, counted from 0")
+            root = node = node[int(name)]
+            rest = names[position:]
+        elif OmegaConf.is_dict(node) and not (node._is_none() or node._is_interpolation()):
+            element: Any = node._metadata.element_type
+            if add and name not in node and isinstance(element, type) and dataclasses.is_dataclass(element):
+                with open_dict(node):
+                    node[name] = element()
+            node = node._get_node(name, validate_access=False)
+        else:
+            break
+    return root, ".".join(rest)
+
+
+def unknown_keys(tree: Any, prefix: str = "") -> list[Problem]:
+    """Keys that were added with a plus to a node whose dataclass has no such field."""
+    problems: list[Problem] = []
+    schema: Any = OmegaConf.get_type(tree)
+    names = {field.name for field in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
+    for key, node in _children(tree):
+        path = f"{prefix}{key}"
+        if names is not None and key not in names and path != "hydra":
+            problems.append(Problem(key=path, value=_plain(node), remedy=unknown_key_remedy(tree, str(key), prefix=prefix)))
+        elif OmegaConf.is_config(node) and path != "hydra" and not (node._is_none() or node._is_missing()):
+            problems += unknown_keys(node, f"{path}.")
+    return problems
+
+
+def values_missing(tree: Any, prefix: str = "") -> list[Problem]:
+    """Values that a file leaves to the user (`???`), and references (`${…}`) that lead nowhere."""
+    problems: list[Problem] = []
+    for key, node in _children(tree):
+        path = f"{prefix}{key}"
+        if path == "hydra" or node is None or node._is_none():
+            continue
+        if node._is_missing():
+            problems.append(Problem(key=path, value="???", remedy=f"has no value: give {path}=…"))
+        elif node._is_interpolation():
+            try:
+                _ = tree[key]
+            except (OmegaConfBaseException, ImportError, ValueError) as error:
+                remedy = f"cannot be resolved: {str(error).splitlines()[0]}"
+                problems.append(Problem(key=path, value=node._value(), remedy=remedy))
+        elif OmegaConf.is_config(node):
+            problems += values_missing(node, f"{path}.")
+    return problems
+
+
+def unknown_key_remedy(tree: Any, key: str, *, prefix: str = "") -> str:
+    """What to write instead of a key that does not exist: a similar one, a plus for free keys, and the keys there are."""
+    names = key.split(".")
+    node: Any = tree
+    for depth, name in enumerate(names):
+        if not OmegaConf.is_config(node) or node._is_none():
+            break
+        known = [str(child) for child, _ in _children(node) if str(child) != "hydra"]
+        if name not in known or depth == len(names) - 1:
+            above = prefix + "".join(f"{word}." for word in names[:depth])
+            others = sorted(set(known) - {name})
+            match = difflib.get_close_matches(name, others, n=1, cutoff=0.5)
+            hint = f"; did you mean {'.'.join([*above.split('.')[:-1], *match, *names[depth + 1 :]])}?" if match else "."
+            there = f" Known{f' under {above[:-1]}' if above else ''}: {', '.join(others)}" if others else ""
+            if OmegaConf.is_list(node) or dataclasses.is_dataclass(OmegaConf.get_type(node)):
+                return f"there is no such key{hint}{there}"
+            return f"is new{hint} Add it with a plus: +{prefix}{key}=…{there and '.'}{there}"
+        node = node._get_node(int(name) if OmegaConf.is_list(node) else name)
+    return f"there is no such key: {'.'.join(names[:-1])} is a value, not a group of keys"
+
+
+def _children(node: Any) -> list[tuple[Any, Any]]:
+    if OmegaConf.is_list(node):
+        return [(index, node._get_node(index)) for index in range(len(node))]
+    return [(key, node._get_node(key)) for key in node]
+
+
+def _plain(node: Any) -> Any:
+    return OmegaConf.to_container(node) if OmegaConf.is_config(node) else node._value()

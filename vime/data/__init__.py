@@ -1,0 +1,1 @@
+"""Rows, prompts, the buffer of finished groups, and packing."""

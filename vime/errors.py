@@ -1,0 +1,61 @@
+"""The errors that vime raises on purpose, each saying what to do about it.
+
+`ConfigError` is what a user can fix before anything starts; it carries every problem found, not the first.
+The others end a run that cannot go on honestly.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration.
+
+    Example: `Problem(key="rollout.num_prompts", value=0, remedy="give at least 1")`.
+    """
+
+    key: str
+    value: object
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}: {self.remedy}"
+
+
+class VimeError(Exception):
+    """Base class of the errors below. All stay picklable, because they cross Ray's process boundaries."""
+
+
+class ConfigError(VimeError, ValueError):
+    """The configuration cannot run: holds all problems at once."""
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class SampleError(VimeError, ValueError):
+    """A sample breaks its contract (lengths, missing logprobs, empty prompt); names the rollout."""
+
+
+class ServerError(VimeError, RuntimeError):
+    """A server could not be started, reached or brought back within its time limit."""
+
+
+class WeightSyncError(VimeError, RuntimeError):
+    """Servers do not hold the trainer's weights: the digest or the probe disagreed."""
+
+
+class InfrastructureError(VimeError, RuntimeError):
+    """Too large a share of rollouts failed for reasons that are not the agent's."""
+
+
+class TrainingError(VimeError, RuntimeError):
+    """The optimizer step produced a number that must not be trained on (NaN, infinity)."""
+
+
+class CheckpointError(VimeError, RuntimeError):
+    """A checkpoint is missing, incomplete or of another run."""

@@ -1,0 +1,1 @@
+"""Graders: pure functions from an answer and its references to a score."""

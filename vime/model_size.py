@@ -1,0 +1,32 @@
+"""Numbers of parameters and bytes of a model, from its shape alone."""
+
+from vime.config import Family, ModelConfig, Precision, TrainerConfig
+
+BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
+
+
+def num_parameters(model: ModelConfig) -> int:
+    """All parameters: embeddings, and per layer attention, feed-forward (or all experts and their router) and norms."""
+    hidden, width = model.hidden_size, model.head_dim
+    queries, keys = model.num_attention_heads * width, model.num_key_value_heads * width
+    attention = hidden * (queries + 2 * keys) + queries * hidden
+    if model.family is Family.qwen2:
+        attention += queries + 2 * keys
+    if model.family in (Family.qwen3, Family.qwen3_moe):
+        attention += 2 * width
+    if model.num_experts:
+        feed_forward = model.num_experts * (3 * hidden * model.moe_intermediate_size + hidden)
+    else:
+        feed_forward = 3 * hidden * model.intermediate_size
+    embeddings = hidden * model.vocab_size * (1 if model.tie_word_embeddings else 2)
+    return embeddings + model.num_layers * (attention + feed_forward + 2 * hidden) + hidden
+
+
+def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig) -> int:
+    """One checkpoint of a run: the weights, their float32 copies and two moments."""
+    return num_parameters(model) * (BYTES[trainer.precision] + 12)
+
+
+def kv_bytes_per_token(model: ModelConfig, precision: Precision) -> int:
+    """Keys and values of one token over all layers."""
+    return 2 * model.num_layers * model.num_key_value_heads * model.head_dim * BYTES[precision]

@@ -1,0 +1,185 @@
+"""What a run shows: header, progress, one line per step, faults, and the table at the end.
+
+In a terminal everything that takes time has a bar or a spinner; elsewhere (CI logs) plain lines say now and then where it
+stands.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from vime.config import RunConfig
+from vime.report.logs import ConsoleHandler, log_to_file
+from vime.report.step_line import Eta, step_line
+from vime.report.tables import final_table, header_lines
+
+PLAIN_LINE_SECONDS = 15.0
+"""Outside a terminal: at least this long between two lines of one bar."""
+
+
+class Bar:
+    """Progress of one activity; `total` None is a spinner."""
+
+    def __init__(self, console: "Console", label: str, total: int | None) -> None:
+        self._console, self._label, self._total = console, label, total
+        self._completed = 0
+        self._started = self._last_line = time.monotonic()
+        self._task: TaskID | None = console._add_task(label, total)
+
+    def advance(self, count: int = 1) -> None:
+        """Counts finished pieces."""
+        self._completed += count
+        if self._task is not None:
+            self._console._progress.update(self._task, advance=count)
+        elif time.monotonic() - self._last_line > PLAIN_LINE_SECONDS:
+            self._plain_line()
+
+    def say(self, text: str) -> None:
+        """Shows what is being done at the moment."""
+        if self._task is not None:
+            self._console._progress.update(self._task, description=f"{self._label}: {text}")
+        elif time.monotonic() - self._last_line > PLAIN_LINE_SECONDS:
+            self._plain_line(text)
+
+    def close(self) -> None:
+        """Takes the bar off the screen; outside a terminal a line tells of long activities."""
+        if self._task is not None:
+            self._console._remove_task(self._task)
+            self._task = None
+        elif not self._console.is_terminal and time.monotonic() - self._started > PLAIN_LINE_SECONDS:
+            self._plain_line("done")
+
+    def _plain_line(self, text: str = "") -> None:
+        self._last_line = time.monotonic()
+        count = f" {self._completed}/{self._total}" if self._total else ""
+        seconds = f" after {self._last_line - self._started:.0f} s"
+        self._console._print(f"  {self._label}{count}{seconds}{': ' if text else ''}{text}", style="dim")
+
+
+class Console:
+    """The console of one run, a context manager; also prints the warnings of all loggers above a running bar."""
+
+    def __init__(self, *, num_steps: int, rich: RichConsole | None = None) -> None:
+        self._rich = rich or RichConsole(highlight=False)
+        self._num_steps = num_steps
+        self._eta = Eta(num_steps)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._rich,
+            transient=True,
+        )
+        self._num_tasks = 0
+        self._activity: Bar | None = None
+        self._started = time.monotonic()
+        self._handlers: list[logging.Handler] = [ConsoleHandler(self.warn)]
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person may be watching."""
+        return self._rich.is_terminal
+
+    def __enter__(self) -> "Console":
+        for handler in self._handlers:
+            logging.getLogger().addHandler(handler)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._end_activity()
+        self._progress.stop()
+        for handler in self._handlers:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+
+    def header(self, config: RunConfig, path: Path) -> None:
+        """Says what starts and where its folder is; from here on the log goes to `logs/driver.log` as well."""
+        for line in header_lines(config, path):
+            self._print(line)
+        self._handlers.append(log_to_file(path / "logs" / "driver.log"))
+
+    def say(self, text: str) -> None:
+        """One line about the start, and a spinner until something else begins."""
+        self._end_activity()
+        self._print(f"  {time.monotonic() - self._started:6.1f} s  {text}", style="dim")
+        self._activity = Bar(self, text, None)
+
+    def warn(self, text: str) -> None:
+        """One line that deserves a look."""
+        self._print(f"! {text}", style="yellow")
+
+    def fault(self, event: Mapping[str, Any]) -> None:
+        """One line about something that broke and what was done about it."""
+        self._print("! fault: " + ", ".join(f"{name} {value}" for name, value in event.items()), style="red")
+
+    def warn_faults(self, metrics: Mapping[str, float]) -> None:
+        """Shows the first weight sync: how far servers and trainer agree before anything is trained."""
+        cold, cached = metrics.get("probe/max_difference_cold"), metrics.get("probe/max_difference_cached")
+        if cold is not None:
+            also = "" if cached is None else f", {cached:.0e} with a cached prefix"
+            self.say(f"servers hold the trainer's weights: logprobs differ by at most {cold:.0e}{also}")
+
+    @contextmanager
+    def progress(self, label: str, *, total: int | None = None) -> Iterator[Bar]:
+        """A bar, or a spinner without `total`, while the block runs."""
+        self._end_activity()
+        bar = Bar(self, label, total)
+        try:
+            yield bar
+        finally:
+            bar.close()
+
+    @contextmanager
+    def rollouts(self, step: int, num_groups: int) -> Iterator[Bar]:
+        """The bar of one batch (`step` counts from 0); a spinner follows until the step's line is shown."""
+        with self.progress(f"step {step + 1}/{self._num_steps} rollouts", total=num_groups) as bar:
+            yield bar
+        self._activity = Bar(self, f"step {step + 1}/{self._num_steps} training", None)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The line of a finished step (counted from 1)."""
+        self._end_activity()
+        remaining = self._eta.after(step, metrics.get("time/step_seconds", 0.0))
+        width = self._rich.width if self.is_terminal else None
+        self._print(step_line(step, self._num_steps, metrics, remaining_seconds=remaining, width=width))
+
+    def table(self, summary: Mapping[str, Any], report: Path) -> None:
+        """The scores of the run and where to read more."""
+        self._end_activity()
+        if summary["datasets"]:
+            self._rich.print(final_table(summary))
+        minutes, seconds = divmod(round(summary["wall_seconds"]), 60)
+        failed = f", {summary['num_failed_rollouts']} of them failed" if summary["num_failed_rollouts"] else ""
+        self._print(f"{summary['num_steps']} steps, {summary['num_rollouts']} rollouts{failed}, {minutes} min {seconds} s")
+        self._print(f"report  {report}")
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._rich.print(Text(text, style=style), soft_wrap=True)
+
+    def _add_task(self, label: str, total: int | None) -> TaskID | None:
+        if not self.is_terminal:
+            return None
+        self._progress.start()
+        self._num_tasks += 1
+        return self._progress.add_task(label, total=total)
+
+    def _remove_task(self, task: TaskID) -> None:
+        self._progress.remove_task(task)
+        self._num_tasks -= 1
+        if self._num_tasks == 0:
+            self._progress.stop()
+
+    def _end_activity(self) -> None:
+        if self._activity is not None:
+            self._activity.close()
+            self._activity = None

@@ -1,0 +1,173 @@
+"""Writes `report.html` from the files in a run folder alone: one page without network, also for an unfinished run.
+
+python -m vime.report.html outputs/latest
+"""
+
+import argparse
+import json
+import logging
+from collections import defaultdict
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from vime.report import charts as chart_sizes
+from vime.report.jsonl import read_lines, write_text
+from vime.report.metrics import curves, read_metrics
+from vime.report.run_directory import CONFIG, read_config
+from vime.report.sections import (
+    chart_grid,
+    eval_log_section,
+    key_value_details,
+    rows_table,
+    score_charts,
+    score_table,
+    temperature_table,
+    text_details,
+    training_charts,
+)
+from vime.report.step_line import duration
+from vime.report.summary import RunScore, read_scores, read_summary, summarize_runs
+
+logger = logging.getLogger(__name__)
+
+TEMPLATE = Path(__file__).with_name("template.html")
+MAX_FAULTS = 200
+
+
+def write_report(run_path: Path) -> Path:
+    """Writes the page and returns its path.
+
+    Raises `FileNotFoundError`, saying so, if the folder holds no run.
+    """
+    config = read_config(run_path)
+    summary = read_summary(run_path)
+    rows = read_metrics(run_path / "metrics.jsonl")
+    datasets = summary["datasets"] if summary else partial_datasets(config, read_scores(run_path))
+    body = [
+        _head(run_path, config, summary, rows),
+        score_table(datasets),
+        temperature_table(summary["untrained_temperatures"] if summary else {}),
+        chart_grid(score_charts(_complete(datasets))),
+        _section("Training", chart_grid(training_charts(curves(rows)))),
+        eval_log_section(_eval_logs(run_path / "evaluation")),
+        rows_table("Faults", read_lines(run_path / "faults.jsonl")[-MAX_FAULTS:]),
+        _provenance(run_path),
+    ]
+    return write_page(run_path / "report.html", title=config["name"], body="".join(body))
+
+
+def write_page(path: Path, *, title: str, body: str) -> Path:
+    """Puts `body` into the page with its styles and script."""
+    template = Template(TEMPLATE.read_text(encoding="utf-8"))
+    numbers = range(chart_sizes.NUM_COLORS)
+    colors = [
+        f".line.c{n}, .raw.c{n} {{ stroke: var(--{n}); }} .dot.c{n}, .bar.c{n}, .area.c{n} {{ fill: var(--{n}); }} "
+        f".b{n} {{ background: var(--{n}); }}"
+        for n in numbers
+    ]
+    page = template.substitute(
+        title=escape(title),
+        body=body,
+        colors="\n".join(colors),
+        width=chart_sizes.WIDTH,
+        top=chart_sizes.TOP,
+        bottom=chart_sizes.HEIGHT - chart_sizes.BOTTOM,
+    )
+    write_text(path, page)
+    return path
+
+
+def partial_datasets(config: dict[str, Any], scores: list[RunScore]) -> dict[str, dict[str, Any]]:
+    """What an unfinished run knows: complete rows as in the summary, others only with how many runs are done."""
+    evaluation = config["evaluation"]
+    runs: dict[tuple[str, str], list[RunScore]] = defaultdict(list)
+    for score in scores:
+        if score.temperature == evaluation["temperature"]:
+            runs[score.dataset, score.row].append(score)
+    datasets: dict[str, dict[str, Any]] = {dataset["name"]: {} for dataset in config["data"]["evaluation"]} if runs else {}
+    for (dataset, row), found in runs.items():
+        complete = len(found) == evaluation["num_runs"] and len({score.num_items for score in found}) == 1
+        progress = {"num_done": len(found), "num_runs": evaluation["num_runs"], "num_items": found[0].num_items}
+        datasets.setdefault(dataset, {})[row] = summarize_runs(found) if complete else progress
+    return datasets
+
+
+def _complete(datasets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: {row: score for row, score in rows.items() if "mean" in score} for name, rows in datasets.items()}
+
+
+def _head(run_path: Path, config: dict[str, Any], summary: dict[str, Any] | None, rows: list[dict[str, Any]]) -> str:
+    steps = max((row["step"] for row in rows), default=0)
+    state = "finished" if summary else "unfinished"
+    what = [
+        config["mode"],
+        config["method"]["name"],
+        config["model"]["name"],
+        config["algorithm"]["name"],
+        str(run_path.absolute()),
+    ]
+    title = f'<h1>{escape(config["name"])}<span class="state {state}">{state}</span></h1>'
+    return (
+        title + f'<p class="sub">{escape(" · ".join(text for text in what if text))}</p>' + _tiles(config, summary, steps, rows)
+    )
+
+
+def _tiles(config: dict[str, Any], summary: dict[str, Any] | None, steps: int, rows: list[dict[str, Any]]) -> str:
+    tiles = {"steps": f"{steps} / {config['trainer']['num_steps']}"} if config["mode"] == "train" else {}
+    if summary:
+        first = summary["first_step_seconds"]
+        tiles["wall time"] = duration(summary["wall_seconds"])
+        tiles["to the first step"] = "-" if first is None else duration(first)
+        tiles["rollouts"] = f"{summary['num_rollouts']:,}"
+        tiles["failed rollouts"] = f"{summary['num_failed_rollouts']:,}"
+        tiles["float32 products"] = f"{summary['machine']['matmul_gflops_float32']:,.0f} GFLOP/s"
+        tiles[f"load on {summary['machine']['num_cores']} cores"] = f"{summary['machine']['load_average'][0]:.1f}"
+    elif rows:
+        rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
+        seconds = [row["time/step_seconds"] for row in rows if "time/step_seconds" in row]
+        tiles |= {"last reward": f"{rewards[-1]:.3f}"} if rewards else {}
+        tiles |= {"last step": f"{seconds[-1]:.1f} s"} if seconds else {}
+    cells = [f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles.items()]
+    return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _section(title: str, content: str) -> str:
+    return f"<h2>{title}</h2>{content}" if content else ""
+
+
+def _eval_logs(folder: Path) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def _provenance(run_path: Path) -> str:
+    def text(name: str) -> str:
+        file = run_path / name
+        return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+
+    return _section(
+        "Where it comes from",
+        text_details("Command-line words", text("overrides.yaml"))
+        + text_details("Configuration", text(CONFIG))
+        + key_value_details("Versions", json.loads(text("versions.json") or "{}"))
+        + key_value_details("Machine at the start", json.loads(text("machine.json") or "{}"))
+        + text_details("Commit", text("commit.txt"))
+        + text_details("Changes since the commit", text("code.diff")),
+    )
+
+
+def main() -> None:
+    """Rebuilds the report of one run folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a run folder, for example outputs/latest")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    run_path = parser.parse_args().run
+    try:
+        logger.info("%s", write_report(run_path))
+    except FileNotFoundError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The folder of one run: what was asked for, with which code, on which machine, and what came out.
+
+`outputs/<name>/<time>/`, with `outputs/latest` pointing at the run that was started last. The files are listed in this
+folder's README. Secrets are never written.
+"""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vime.config import RunConfig
+from vime.errors import ConfigError, Problem
+from vime.report.jsonl import append_line, read_lines, write_lines, write_text
+from vime.report.machine import describe_machine
+from vime.report.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
+from vime.types import EvalLog, Group, Rollout, Sample
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.yaml"
+PROVENANCE = (CONFIG, "overrides.yaml", "versions.json", "commit.txt", "code.diff", "machine.json")
+
+
+class RunDirectory:
+    """Paths and files of one run; `create` starts it, the constructor opens it."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def logs(self) -> Path:
+        """Output of servers, trainer ranks and workers."""
+        return self.path / "logs"
+
+    @property
+    def rollouts(self) -> Path:
+        """One JSONL file per step."""
+        return self.path / "rollouts"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Trainer and driver state to resume from."""
+        return self.path / "checkpoints"
+
+    @property
+    def evaluation(self) -> Path:
+        """Items of evaluations as JSONL, and what `eval_log` said about them as JSON."""
+        return self.path / "evaluation"
+
+    @classmethod
+    def create(cls, config: RunConfig, overrides: list[str]) -> "RunDirectory":
+        """Makes the folder `config.output_dir` and writes down where the run comes from.
+
+        With `config.resume` an existing run goes on; what was written at its earlier starts moves to `earlier/<n>/`.
+        Raises `ConfigError` if the folder holds a run and `resume` is off.
+        """
+        assert config.output_dir is not None, "output_dir is resolved when the configuration is composed"
+        directory = cls(Path(config.output_dir).absolute())
+        if (directory.path / CONFIG).exists():
+            if not config.resume:
+                remedy = "the folder holds a run already: choose another name, or resume=true"
+                raise ConfigError([Problem(key="output_dir", value=config.output_dir, remedy=remedy)])
+            directory._set_earlier_start_aside()
+        for folder in (directory.logs, directory.rollouts, directory.checkpoints, directory.evaluation):
+            folder.mkdir(parents=True, exist_ok=True)
+        directory._write_provenance(config, overrides)
+        directory._point_latest_here()
+        return directory
+
+    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False) -> Path:
+        """Writes `rollouts/step_000012.jsonl`, one line per rollout with its texts, reward and stop reason.
+
+        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file some ten times as large.
+        """
+        path = self.rollouts / f"step_{step:06d}.jsonl"
+        rows = [_rollout_row(step, group, rollout, keep_tokens) for group in groups for rollout in group.rollouts]
+        write_lines(path, rows)
+        return path
+
+    def read_rollouts(self, step: int) -> list[dict[str, Any]]:
+        """The lines of one step; an empty list if it was not written."""
+        return read_lines(self.rollouts / f"step_{step:06d}.jsonl")
+
+    def write_eval_log(self, name: str, log: EvalLog) -> Path:
+        """Writes `evaluation/<name>.json`: metrics and figures of one evaluation."""
+        path = self.evaluation / f"{name}.json"
+        write_text(path, json.dumps({"metrics": log.metrics, "figures": log.figures}, indent=1, ensure_ascii=False) + "\n")
+        return path
+
+    def write_fault(self, step: int, event: dict[str, Any]) -> None:
+        """Appends one fault and what was done about it to `faults.jsonl`."""
+        append_line(self.path / "faults.jsonl", {"step": step, **event})
+
+    def _write_provenance(self, config: RunConfig, overrides: list[str]) -> None:
+        resolved = without_secrets(plain(config))
+        texts = {
+            CONFIG: yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=120),
+            "overrides.yaml": yaml.safe_dump([override_without_secret(word) for word in overrides], allow_unicode=True),
+            "versions.json": json.dumps(versions(), indent=1) + "\n",
+            "commit.txt": commit(),
+            "code.diff": code_diff(),
+            "machine.json": json.dumps(describe_machine(), indent=1) + "\n",
+        }
+        for name in reversed(PROVENANCE):  # the configuration last: a folder with it is a run
+            write_text(self.path / name, texts[name])
+
+    def _set_earlier_start_aside(self) -> None:
+        earlier = self.path / "earlier"
+        folder = earlier / str(len(list(earlier.glob("*"))) + 1)
+        folder.mkdir(parents=True)
+        for name in PROVENANCE:
+            if (self.path / name).exists():
+                os.replace(self.path / name, folder / name)
+
+    def _point_latest_here(self) -> None:
+        """Sets `latest` in the nearest folder above named `outputs`, else in the parent; a run does not fail for it."""
+        above = next((folder for folder in self.path.parents if folder.name == "outputs"), self.path.parent)
+        temporary = above / f".latest.{os.getpid()}"
+        try:
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(os.path.relpath(self.path, above), target_is_directory=True)
+            os.replace(temporary, above / "latest")
+        except OSError as error:  # a file system without links, or a folder of that name
+            logger.warning("%s does not point at this run: %s", above / "latest", error)
+            temporary.unlink(missing_ok=True)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The resolved configuration of the run in folder `path`, as plain data.
+
+    Raises `FileNotFoundError`, saying so, if the folder holds no run.
+    """
+    file = path / CONFIG
+    if not file.exists():
+        raise FileNotFoundError(f"{path} is not a run folder: it has no {CONFIG}")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def _rollout_row(step: int, group: Group, rollout: Rollout, keep_tokens: bool) -> dict[str, Any]:
+    prompt = group.prompt
+    return {
+        "step": step,
+        "group_index": rollout.group_index,
+        "rollout_id": rollout.rollout_id,
+        "dataset": prompt.dataset,
+        "row": prompt.row,
+        "messages": prompt.messages,
+        "ground_truth": prompt.ground_truth,
+        "reward": rollout.reward,
+        "metrics": rollout.metrics,
+        "stop_reason": rollout.stop_reason.value,
+        "status": rollout.status.value,
+        "error": rollout.error,
+        "num_retries": rollout.num_retries,
+        "generation_seconds": rollout.generation_seconds,
+        "weight_version": group.weight_version,
+        "samples": [_sample_row(sample, keep_tokens) for sample in rollout.samples],
+    }
+
+
+def _sample_row(sample: Sample, keep_tokens: bool) -> dict[str, Any]:
+    row = {
+        "response": sample.response,
+        "num_prompt_tokens": len(sample.tokens) - sample.response_length,
+        "response_length": sample.response_length,
+        "reward": sample.reward,
+        "metadata": sample.metadata,
+    }
+    if keep_tokens:
+        for name in ("tokens", "loss_mask", "rollout_log_probs", "weight_versions"):
+            row[name] = getattr(sample, name)
+    return row

@@ -1,0 +1,222 @@
+"""The sections of the report: table of scores, curves, evaluations, faults, provenance. Each returns HTML, empty without data."""
+
+import math
+import re
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from vime.report.charts import Series, bar_chart, line_chart, number_text, stacked_chart
+from vime.report.metrics import Curve
+from vime.report.summary import ROWS
+
+Curves = Mapping[str, Curve]
+
+PANELS: dict[str, dict[str, str]] = {
+    "Reward": {"reward/mean": "mean of the batch"},
+    "Loss": {"train/loss": "loss", "train/policy_loss": "policy loss"},
+    "Gradient norm": {"train/grad_norm": "before clipping"},
+    "KL to the reference": {"train/kl": "KL"},
+    "Entropy": {"train/entropy": "entropy"},
+    "Clipped share of tokens": {"train/clip_fraction": "share of clipped tokens"},
+    "Largest importance ratio": {"train/ratio_max": "largest"},
+    "Logprobs, server against trainer": {"train/logprob_difference_max": "max", "train/logprob_difference_mean": "mean"},
+    "Probe after each sync": {"probe/max_difference_cold": "cold prefix", "probe/max_difference_cached": "cached prefix"},
+    "Turns per rollout": {"rollout/turns_mean": "mean"},
+    "Response length, tokens": {"rollout/response_tokens_mean": "mean"},
+    "Truncated rollouts": {"rollout/truncated_share": "share"},
+    "Staleness, weight versions": {"rollout/staleness_max": "max", "rollout/staleness_mean": "mean"},
+    "Seconds": {"time/step_seconds": "step", "train/seconds": "training", "sync/seconds": "sync", "sync/pause_seconds": "pause"},
+    "Trained tokens per second": {"train/tokens_per_second": "tokens/s"},
+    "Learning rate": {"train/lr": "learning rate"},
+    "Failures": {
+        "rollout/num_failed": "failed rollouts",
+        "rollout/num_retries": "retries",
+        "server/num_faults": "server faults",
+        "rollout/num_groups_filtered": "filtered groups",
+    },
+}
+"""Charts in order: title, and the metrics in it with their labels."""
+EXACT = {"Learning rate", "Failures"}
+"""Charts that are shown as they are; the others are smoothed."""
+TIME_SHARES = {
+    "time/generation_share": "generation",
+    "time/training_share": "training",
+    "time/sync_share": "sync",
+    "time/waiting_share": "waiting",
+}
+
+
+def score_table(datasets: Mapping[str, Mapping[str, Any]]) -> str:
+    """Rows x data sets: strict mean ± SD, lenient beside it; what nobody ran says so."""
+    if not datasets:
+        return ""
+    heads = []
+    for name, rows in datasets.items():
+        first = next(iter(rows.values()), None)
+        size = f"{first['num_items']} items x {_runs(first['num_runs'])}" if first else ""
+        heads.append(f"<th>{escape(name)}<br><small>{size}</small></th>")
+    lines = []
+    for row, label in ROWS.items():
+        cells = "".join(f"<td>{_score_cell(rows.get(row))}</td>" for rows in datasets.values())
+        lines.append(f"<tr{' class=strong' if row == 'trained' else ''}><td>{label}</td>{cells}</tr>")
+    note = (
+        "Strict score in percent, mean ± standard deviation over runs; [standard error over items]; "
+        "the lenient score in parentheses. Failed items count as 0."
+    )
+    table = f"<table><tr><th></th>{''.join(heads)}</tr>{''.join(lines)}</table>"
+    return f'<h2>Scores</h2><div class="card">{table}<p>{note}</p></div>'
+
+
+def temperature_table(temperatures: Mapping[str, Mapping[str, float]]) -> str:
+    """The untrained scaffold at other sampling temperatures, one run each."""
+    if not temperatures:
+        return ""
+    columns = sorted({key for scores in temperatures.values() for key in scores}, key=float)
+    head = "".join(f"<th>temperature {escape(key)}</th>" for key in columns)
+    lines = [
+        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{_plain_score(scores.get(key))}</td>' for key in columns)}</tr>"
+        for name, scores in temperatures.items()
+    ]
+    title = "<h2>Untrained scaffold at other temperatures <small>(one run each)</small></h2>"
+    return f'{title}<div class="card"><table><tr><th></th>{head}</tr>{"".join(lines)}</table></div>'
+
+
+def score_charts(datasets: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Scores by data set: bars, or lines over the length if the names end in growing numbers (`docs_24`, `docs_48`, …)."""
+    names = list(datasets)
+    series = []
+    for row, label in ROWS.items():
+        found = [(float(i), rows[row]) for i, rows in enumerate(datasets.values()) if row in rows]
+        if found:
+            x, scores = [i for i, _ in found], [score for _, score in found]
+            series.append(Series(label=label, x=x, y=[s["mean"] for s in scores], error=[s["sd"] for s in scores]))
+    if not series:
+        return []
+    lengths = [int(match[1]) if (match := re.search(r"(\d+)$", name)) else -1 for name in names]
+    if len(names) > 2 and lengths == sorted(set(lengths)) and lengths[0] >= 0:
+        return [line_chart("Score by length", series, x_label="", names=names)]
+    return [bar_chart("Score by data set", names, series)]
+
+
+def training_charts(curves: Curves) -> list[str]:
+    """Reward, optimisation, lengths, time and stop reasons over steps."""
+    scores = {name: name.partition("/")[2] for name in curves if name.startswith("reward/") and name != "reward/mean"}
+    in_training = {name: name.partition("/")[2] for name in curves if name.startswith("evaluation/")}
+    panels = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
+    charts = [line_chart(title, _series(curves, metrics), smooth=title not in EXACT) for title, metrics in panels.items()]
+    charts.insert(1, stop_chart(curves))
+    charts.append(stacked_chart("Share of a step's time", _aligned(curves, TIME_SHARES)))
+    return [chart for chart in charts if chart]
+
+
+def stop_chart(curves: Curves) -> str:
+    """Stop reasons as shares of all rollouts."""
+    names = sorted((name for name in curves if name.startswith("stop/")), key=lambda name: -math.fsum(curves[name][1]))
+    series = _aligned(curves, {name: name.partition("/")[2].replace("_", " ") for name in names})
+    if not series:
+        return ""
+    totals = [math.fsum(values) or 1.0 for values in zip(*[s.y for s in series])]
+    shares = [Series(label=s.label, x=s.x, y=[y / total for y, total in zip(s.y, totals)]) for s in series]
+    return stacked_chart("Stop reasons", shares)
+
+
+def eval_log_section(logs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Metrics and figures of `eval_log`; the figures of one name share a chart where they have one series each."""
+    if not logs:
+        return ""
+    charts = [chart for name, log in logs.items() for chart in _eval_charts(name, log.get("figures", {}))]
+    metrics = sorted({metric for log in logs.values() for metric in log.get("metrics", {})})
+    table = ""
+    if metrics:
+        head = "".join(f"<th>{escape(metric.replace('_', ' '))}</th>" for metric in metrics)
+        lines = [
+            f"<tr><td>{escape(name)}</td>{''.join(f'<td>{_metric(log, metric)}</td>' for metric in metrics)}</tr>"
+            for name, log in logs.items()
+            if log.get("metrics")
+        ]
+        table = f'<div class="card"><table><tr><th></th>{head}</tr>{"".join(lines)}</table></div>'
+    return "<h2>Evaluation logs</h2>" + table + chart_grid(charts)
+
+
+def rows_table(title: str, rows: list[dict[str, Any]]) -> str:
+    """A table of dictionaries, for example faults."""
+    if not rows:
+        return ""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in columns)
+    lines = ["".join(f"<td>{escape(_short(row.get(column, '')))}</td>" for column in columns) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<h2>{escape(title)}</h2><div class="card"><table class="left"><tr>{head}</tr>{body}</table></div>'
+
+
+def key_value_details(title: str, values: Mapping[str, Any]) -> str:
+    """A folded table of keys and values."""
+    if not values:
+        return ""
+    lines = [f"<tr><td>{escape(key)}</td><td>{escape(_short(value))}</td></tr>" for key, value in values.items()]
+    return f'<details><summary>{escape(title)}</summary><table class="left">{"".join(lines)}</table></details>'
+
+
+def text_details(title: str, text: str) -> str:
+    """A folded file."""
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>" if text.strip() else ""
+
+
+def chart_grid(charts: list[str]) -> str:
+    """Charts side by side."""
+    return f'<div class="grid-of-charts" style="margin-top:12px">{"".join(charts)}</div>' if charts else ""
+
+
+def _series(curves: Curves, metrics: Mapping[str, str]) -> list[Series]:
+    found = [(curves[name], label) for name, label in metrics.items() if name in curves]
+    return [Series(label=label, x=[float(step) for step in steps], y=values) for (steps, values), label in found]
+
+
+def _aligned(curves: Curves, metrics: Mapping[str, str]) -> list[Series]:
+    """Series over all steps that any of them has; 0 where one lacks a step."""
+    found = {label: dict(zip(*curves[name])) for name, label in metrics.items() if name in curves}
+    steps = sorted({step for values in found.values() for step in values})
+    x = [float(step) for step in steps]
+    return [Series(label=label, x=x, y=[values.get(step, 0.0) for step in steps]) for label, values in found.items()]
+
+
+def _eval_charts(name: str, figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    charts = []
+    for title, figure in figures.items():
+        numeric = all(isinstance(value, (int, float)) for value in figure["x"])
+        names = None if numeric else [str(value) for value in figure["x"]]
+        x = [float(value) for value in (figure["x"] if numeric else range(len(figure["x"])))]
+        series = [
+            Series(label=label, x=x[: len(values)], y=[math.nan if v is None else float(v) for v in values])
+            for label, values in figure["series"].items()
+        ]
+        charts.append(line_chart(f"{name}: {title.replace('_', ' ')}", series, x_label="", names=names, smooth=False))
+    return [chart for chart in charts if chart]
+
+
+def _score_cell(score: Mapping[str, Any] | None) -> str:
+    if score is None:
+        return '<span class="absent">not run</span>'
+    if "mean" not in score:
+        return f'<span class="absent">{score["num_done"]} of {_runs(score["num_runs"])}</span>'
+    small = f"[{score['standard_error']:.1f}] ({score['lenient']['mean']:.1f} ± {score['lenient']['sd']:.1f})"
+    return f"{score['mean']:.1f} ± {score['sd']:.1f} <small>{small}</small>"
+
+
+def _plain_score(score: float | None) -> str:
+    return '<span class="absent">not run</span>' if score is None else f"{score:.1f}"
+
+
+def _metric(log: Mapping[str, Any], metric: str) -> str:
+    value = log.get("metrics", {}).get(metric)
+    return "" if value is None else number_text(float(value))
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 400 else text[:400] + " …"

@@ -1,0 +1,77 @@
+"""The two blocks of text around a run: the header that says what starts, and the table of scores."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from vime.config import AlgorithmName, Mode, RunConfig
+from vime.report.summary import ROWS
+
+
+def header_lines(config: RunConfig, path: Path) -> list[str]:
+    """Name, folder, model, and which processes start."""
+    supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
+    model, cluster, evaluation = config.model, config.cluster, config.evaluation
+    shape = f"{model.family.name}, {model.num_layers} layers x {model.hidden_size}"
+    lines = [
+        f"{config.name}: {config.mode.name} {config.method.name or config.algorithm.name.name}, seed {config.seed}",
+        f"  folder      {path}",
+        f"  model       {model.name} ({shape}), {model.checkpoint or 'no checkpoint'}",
+        f"  starts      {_starts(config, supervised)} on {cluster.name}",
+    ]
+    if config.mode is Mode.train:
+        lines.append(f"  training    {_training(config, supervised)}")
+    datasets = ", ".join(dataset.name for dataset in config.data.evaluation)
+    if datasets and not supervised:
+        rows = ", ".join(ROWS.get(row, row) for row in evaluation.rows if config.mode is Mode.train or row != "trained")
+        lines.append(f"  evaluation  {datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}")
+    return lines
+
+
+def final_table(summary: Mapping[str, Any]) -> Table:
+    """Rows x data sets: mean ± standard deviation over runs of the strict score, the lenient mean beside it."""
+    datasets: Mapping[str, Mapping[str, Any]] = summary["datasets"]
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"{summary['name']}: strict (lenient) score, mean ± SD over runs", title_justify="left"
+    )
+    table.add_column("")
+    for name, rows in datasets.items():
+        first = next(iter(rows.values()), {"num_runs": 0, "num_items": 0})
+        table.add_column(f"{name}\n{first['num_items']} items x {first['num_runs']}", justify="right")
+    for row, label in ROWS.items():
+        table.add_row(label, *[score_text(rows.get(row)) for rows in datasets.values()])
+    return table
+
+
+def score_text(score: Mapping[str, Any] | None) -> str:
+    """`41.7 ± 2.1 (45.8)`, or `not run`."""
+    if score is None:
+        return "not run"
+    return f"{score['mean']:.1f} ± {score['sd']:.1f} ({score['lenient']['mean']:.1f})"
+
+
+def _starts(config: RunConfig, supervised: bool) -> str:
+    parts = ["Ray"]
+    if not supervised:
+        for name, model in config.serving.models.items():
+            what = f"{len(model.urls)} external" if model.urls else f"{model.num_replicas} vLLM"
+            parts.append(f"{what} x {name}")
+        parts.append(f"{config.rollout.num_workers} rollout worker{'s' * (config.rollout.num_workers != 1)}")
+    if config.mode is Mode.train:
+        sizes = config.trainer
+        tensor, pipeline, data = sizes.tensor_parallel_size, sizes.pipeline_parallel_size, sizes.data_parallel_size
+        parts.append(f"Megatron trainer TP{tensor} PP{pipeline} DP{data}")
+    return ", ".join(parts)
+
+
+def _training(config: RunConfig, supervised: bool) -> str:
+    trainer, rollout = config.trainer, config.rollout
+    if supervised:
+        return f"{trainer.num_steps} steps x {trainer.sft_tokens_per_step} tokens of demonstrations, lr {trainer.lr:g}"
+    batch = f"{rollout.num_prompts} prompts x {rollout.num_samples_per_prompt} rollouts"
+    return (
+        f"{trainer.num_steps} steps x {batch}, {config.algorithm.name.name}, lr {trainer.lr:g}, staleness {rollout.max_staleness}"
+    )

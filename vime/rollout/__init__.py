@@ -1,0 +1,1 @@
+"""Generation: model calls, isolated rollouts, workers, the producer and evaluation."""

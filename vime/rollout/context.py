@@ -1,0 +1,30 @@
+"""What a hook gets: its configuration, the served models, and who it is."""
+
+import logging
+from dataclasses import dataclass, field
+
+from vime.config import RunConfig
+from vime.rollout.model import Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """Sampling parameters of the trained model; they are the trainer's, not the agent's."""
+
+    temperature: float
+    top_p: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """Given to every hook.
+
+    `config.method` holds the method's own settings; `models["actor"]` is the trained model and every other served model
+    stands beside it by its name; `evaluation` is True outside training; `session` names this rollout to the router.
+    """
+
+    config: RunConfig
+    evaluation: bool
+    session: str
+    models: dict[str, Model] = field(default_factory=dict)
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("vime.agent"))

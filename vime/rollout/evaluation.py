@@ -1,0 +1,129 @@
+"""An evaluation: data sets x runs under one protocol, items written as they finish, so an interrupted one goes on.
+
+Three rows are scored alike: the base model in a single turn, the untrained scaffold, the trained scaffold. A failure stays
+in the denominator with a score of 0.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from vime.config import DatasetConfig, RunConfig
+from vime.data.rows import load_rows, to_prompt
+from vime.types import Prompt, Rollout
+
+logger = logging.getLogger(__name__)
+
+
+class ItemRunner(Protocol):
+    """Runs one item (`vime.rollout.pool.WorkerPool`)."""
+
+    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One run over one data set.
+
+    Example: `Job(dataset="docs_24", row="scaffold", run=0, temperature=1.0, label="before")`; `label` tells evaluations of
+    the same row apart, for example by training step.
+    """
+
+    dataset: str
+    row: str
+    run: int
+    temperature: float
+    label: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """Name of the JSONL file that holds the finished items."""
+        label = f"-{self.label}" if self.label else ""
+        return f"{self.dataset}-{self.row}{label}-t{self.temperature:g}-run{self.run}.jsonl"
+
+
+class Evaluator:
+    """Runs jobs on the served model, into `folder`."""
+
+    def __init__(self, config: RunConfig, *, runner: ItemRunner, folder: Path) -> None:
+        self._runner = runner
+        self._folder = folder
+        self._slots = asyncio.Semaphore(config.evaluation.max_concurrent_items)
+        self._prompts = {dataset.name: _prompts(dataset) for dataset in config.data.evaluation}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def num_items(self, dataset: str) -> int:
+        """Items of a data set."""
+        return len(self._prompts[dataset])
+
+    async def run(
+        self, jobs: list[Job], *, version: int, on_item: Callable[[], None] = lambda: None
+    ) -> dict[Job, list[dict[str, Any]]]:
+        """All items of all jobs, in the data set's order; those found in the folder are not run again.
+
+        `version` is the weight version that every token must come from.
+        """
+        results = await asyncio.gather(*[self._run_job(job, version=version, on_item=on_item) for job in jobs])
+        return dict(zip(jobs, results, strict=True))
+
+    async def _run_job(self, job: Job, *, version: int, on_item: Callable[[], None]) -> list[dict[str, Any]]:
+        path = self._folder / job.file_name
+        finished = {item["index"]: item for item in read_items(path)}
+        prompts = self._prompts[job.dataset]
+        with path.open("a") as file:
+
+            async def run_one(prompt: Prompt) -> None:
+                if prompt.index not in finished:
+                    async with self._slots:
+                        rollout = await self._runner.run_item(
+                            prompt=prompt, row=job.row, temperature=job.temperature, version=version
+                        )
+                    item = _item(job, prompt, rollout)
+                    finished[prompt.index] = item
+                    file.write(json.dumps(item) + "\n")
+                    file.flush()
+                on_item()
+
+            await asyncio.gather(*[run_one(prompt) for prompt in prompts])
+        return [finished[prompt.index] for prompt in prompts]
+
+
+def read_items(path: Path) -> list[dict[str, Any]]:
+    """Items of a JSONL file; a last line that a crash tore is cut off the file."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) != len(data):
+        path.write_bytes(whole)
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _prompts(dataset: DatasetConfig) -> list[Prompt]:
+    rows = load_rows(dataset)
+    return [to_prompt(row, index=i, row_number=i, dataset=dataset.name) for i, row in enumerate(rows)]
+
+
+def _item(job: Job, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+    """One finished item; scores are 0 to 1, `strict` is the reward unless the method names it."""
+    strict = rollout.metrics.get("strict", rollout.reward)
+    versions = {version for sample in rollout.samples for version in sample.weight_versions}
+    return {
+        "index": prompt.index,
+        "dataset": job.dataset,
+        "row": job.row,
+        "run": job.run,
+        "temperature": job.temperature,
+        "strict": strict,
+        "lenient": rollout.metrics.get("lenient", strict),
+        "metrics": rollout.metrics,
+        "stop_reason": rollout.stop_reason.value,
+        "error": rollout.error,
+        "label": prompt.ground_truth,
+        "weight_versions": sorted(versions),
+        "samples": [{"response": s.response, "metadata": s.metadata} for s in rollout.samples],
+    }

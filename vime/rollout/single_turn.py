@@ -1,0 +1,15 @@
+"""The baseline row of every table: the model asked once, without a scaffold. Also a complete single-turn method."""
+
+from vime.rollout.context import Context, Sampling
+from vime.types import Sample, StopReason
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
+    """One reply to the prompt, as long as the context allows."""
+    model = context.models["actor"]
+    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
+    token_ids = model.render(sample.prompt)
+    turn = await model.complete(token_ids, max_tokens=model.max_model_len - len(token_ids))
+    result = sample.with_turn(turn)
+    result.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
+    return result

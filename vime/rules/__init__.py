@@ -1,0 +1,1 @@
+"""The rules a configuration must keep, by subject; `vime/validation.py` lists them."""

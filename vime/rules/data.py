@@ -1,0 +1,75 @@
+"""Data sets: one source each, names of their own."""
+
+import inspect
+import re
+
+from vime.config import AlgorithmName, DatasetConfig, RunConfig
+from vime.errors import Problem
+from vime.hooks import load_hook
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def datasets(config: RunConfig) -> dict[str, DatasetConfig]:
+    """The data sets that this run reads, by their configuration keys."""
+    found = {f"data.evaluation.{position}": dataset for position, dataset in enumerate(config.data.evaluation)}
+    return found if config.algorithm.name is AlgorithmName.sft else {"data.train": config.data.train, **found}
+
+
+def sources(config: RunConfig) -> list[Problem]:
+    """A data set comes from a path or from a generator, not from both or neither."""
+    problems = []
+    for key, dataset in datasets(config).items():
+        if dataset.path and dataset.generator:
+            remedy = f"{key}.generator={dataset.generator} is given as well: set one of them to null"
+            problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
+        if not dataset.path and not dataset.generator:
+            remedy = f"no data: give {key}.path (jsonl, json, parquet or a Hugging Face id) or {key}.generator (module.function)"
+            problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
+        if dataset.generator and dataset.num_items is None:
+            remedy = "a generator needs to know how many rows to make: give a number"
+            problems.append(Problem(key=f"{key}.num_items", value=None, remedy=remedy))
+    return problems
+
+
+def names(config: RunConfig) -> list[Problem]:
+    """Evaluation sets have different names, which are file names too."""
+    problems, seen = [], set()
+    for key, dataset in datasets(config).items():
+        if not _FILE_NAME.fullmatch(dataset.name):
+            remedy = "give a name of letters, digits, '_', '-' and '.': files are named after it"
+            problems.append(Problem(key=f"{key}.name", value=dataset.name, remedy=remedy))
+        if key != "data.train":
+            if dataset.name in seen:
+                remedy = "another evaluation set has this name: give each its own"
+                problems.append(Problem(key=f"{key}.name", value=dataset.name, remedy=remedy))
+            seen.add(dataset.name)
+    return problems
+
+
+def demonstrations(config: RunConfig) -> list[Problem]:
+    """Supervised training needs something to imitate."""
+    if config.algorithm.name is not AlgorithmName.sft or config.data.demonstrations:
+        return []
+    remedy = "algorithm=sft needs a function that makes demonstrations: give module.function, or choose algorithm=grpo"
+    return [Problem(key="data.demonstrations", value=config.data.demonstrations, remedy=remedy)]
+
+
+def generators(config: RunConfig) -> list[Problem]:
+    """Every generator can be imported, and takes the arguments it will get."""
+    problems = []
+    for key, dataset in datasets(config).items():
+        if not dataset.generator:
+            continue
+        try:
+            function = load_hook(dataset.generator)
+        except (ImportError, AttributeError, SyntaxError, OSError) as error:
+            remedy = f"cannot be imported ({error}); give module.function or file.py:function"
+            problems.append(Problem(key=f"{key}.generator", value=dataset.generator, remedy=remedy))
+            continue
+        try:
+            inspect.signature(function).bind(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
+        except (TypeError, ValueError) as error:
+            remedy = f"{dataset.generator} does not take them ({error}); it gets num_items, seed and these"
+            problems.append(Problem(key=f"{key}.generator_args", value=dataset.generator_args, remedy=remedy))
+    return problems

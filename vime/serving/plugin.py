@@ -1,0 +1,31 @@
+"""The entry point `vllm.general_plugins`: runs in every vLLM process and teaches it our weight transports.
+
+vLLM loads plugins several times in some processes, so registering twice is no error.
+"""
+
+import logging
+
+logger = logging.getLogger(__name__)
+
+ENGINES = {"shm": "FileEngine", "vime_ipc": "DigestIPCEngine", "vime_nccl": "DigestNCCLEngine"}
+"""Name of `--weight-transfer-config '{"backend": …}'` to the class in `vime.serving.transfer`."""
+
+
+def register() -> None:
+    """Registers the weight transports, and asks the kernel for AMX state where the processor has it."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    for name, engine in ENGINES.items():
+        try:
+            WeightTransferEngineFactory.register_engine(name, "vime.serving.transfer", engine)
+        except ValueError:
+            logger.debug("%s is registered already", name)
+    enable_amx()
+
+
+def enable_amx() -> None:
+    """Lets this process use AMX tiles; without the request, bfloat16 attention dies with SIGILL on AMX machines."""
+    import torch
+
+    if hasattr(torch.cpu, "_init_amx") and torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()

@@ -1,0 +1,192 @@
+"""Weight transports inside a vLLM worker: from files (`shm`, or any folder), and vLLM's own `ipc` and `nccl` with a digest.
+
+Each keeps the digest of what arrived, before vLLM fuses and repacks it, and hands it out through `WeightReport`.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+
+from vime.weights import WeightDigest
+
+NUM_HASHERS = 2
+"""Hashing reads about 1 GB/s per thread."""
+
+
+@dataclass
+class FileInitInfo(WeightTransferInitInfo):
+    """Files need no meeting of the two sides."""
+
+
+@dataclass
+class FileUpdateInfo(WeightTransferUpdateInfo):
+    """One or more buckets. Example: `{"files": ["/dev/shm/vime-1a2b/actor-v3-0.safetensors"]}`."""
+
+    files: list[str] = field(default_factory=list)
+
+
+def repack_embeddings(model: torch.nn.Module) -> None:
+    """Packs the weights of embedding and head again, which vLLM does for linear layers only.
+
+    A tied head is not in the weight stream; on a CPU it multiplies by a packed copy, which would stay the old one in silence.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding):
+            module.quant_method.process_weights_after_loading(module)
+
+
+class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
+    """Loads safetensors files, mapped and not copied: from /dev/shm it is shared memory, from elsewhere a disk.
+
+    `expect_files` maps and hashes them beside the generation that still runs, so that the pause is for loading only and wrong
+    bytes are refused before anything is loaded. What was hashed is what is loaded: the mapping is kept in between.
+    """
+
+    init_info_cls = FileInitInfo
+    update_info_cls = FileUpdateInfo
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._cores = range(os.cpu_count() or 1)
+        self._hashers = ThreadPoolExecutor(
+            max_workers=NUM_HASHERS, thread_name_prefix="weight-digest", initializer=_use_all_cores, initargs=(self._cores,)
+        )
+        self._digest = WeightDigest()
+        self._hashing: list[Future[None]] = []
+        self._mapped: dict[str, list[tuple[str, torch.Tensor]]] = {}
+
+    def init_transfer_engine(self, init_info: FileInitInfo) -> None:
+        """Nothing to set up."""
+
+    def expect_files(self, files: list[str]) -> None:
+        """Begins a new digest over these buckets; raises FileNotFoundError or a safetensors error if one is not whole."""
+        self._digest, self._hashing, self._mapped = WeightDigest(), [], {}
+        for file in files:
+            self._map(file)
+
+    def start_weight_update(self) -> None:
+        """Begins a layerwise reload."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: FileUpdateInfo) -> None:
+        """Loads the buckets."""
+        for file in update_info.files:
+            if file not in self._mapped:
+                self._map(file)
+            load_weights: Any = self.model.load_weights
+            load_weights(self._mapped.pop(file))
+
+    def finish_weight_update(self) -> None:
+        """Puts the loaded layers in place."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+        repack_embeddings(self.model)
+
+    def weight_report(self) -> dict[str, Any]:
+        """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed."""
+        if not all(hashing.done() for hashing in self._hashing):
+            return {"pending": True}
+        for hashing in self._hashing:
+            hashing.result()
+        return {"pending": False, "digest": self._digest.hexdigest(), "num_tensors": self._digest.num_tensors}
+
+    def shutdown(self) -> None:
+        """Ends the hashing threads."""
+        self._hashers.shutdown(wait=False)
+
+    def _map(self, file: str) -> None:
+        with safe_open(file, framework="pt", device="cpu") as bucket:
+            self._mapped[file] = [(name, bucket.get_tensor(name)) for name in bucket.keys()]  # noqa: SIM118 (it is no dictionary)
+        self._hashing += [self._hashers.submit(self._digest.update, name, tensor) for name, tensor in self._mapped[file]]
+
+
+class _DigestingModel:
+    """Stands in for the model while an engine of vLLM's own loads: passes everything on and hashes what goes by."""
+
+    def __init__(self, model: Any, digest: WeightDigest) -> None:
+        self._model, self._digest = model, digest
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        return self._model.load_weights(self._hashed(weights))
+
+    def _hashed(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in weights:
+            self._digest.update(name, tensor)
+            yield name, tensor
+
+
+class _KeepsDigest(WeightTransferEngine):
+    """Mixin before an engine of vLLM's own: keeps the digest of the tensors that pass through it."""
+
+    _digest = WeightDigest()
+
+    def start_weight_update(self) -> None:
+        self._digest = WeightDigest()
+        super().start_weight_update()  # pyright: ignore[reportAbstractUsage]
+
+    def receive_weights(self, update_info: Any) -> None:
+        with self._watched():
+            super().receive_weights(update_info)  # pyright: ignore[reportAbstractUsage]
+
+    def weight_report(self) -> dict[str, Any]:
+        return {"pending": False, "digest": self._digest.hexdigest(), "num_tensors": self._digest.num_tensors}
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        model = self.model
+        self.model = _DigestingModel(model, self._digest)  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            yield
+        finally:
+            self.model = model
+
+
+class DigestIPCEngine(_KeepsDigest, IPCWeightTransferEngine):
+    """vLLM's CUDA IPC transport, with a digest."""
+
+
+class DigestNCCLEngine(_KeepsDigest, NCCLWeightTransferEngine):
+    """vLLM's NCCL transport, with a digest."""
+
+
+class WeightReport:
+    """Worker extension (`--worker-extension-cls`): what `/collective_rpc` can ask of a worker besides vLLM's own methods."""
+
+    weight_transfer_engine: Any
+
+    def expect_files(self, *files: str) -> None:
+        """Tells the file transport which buckets come next."""
+        self.weight_transfer_engine.expect_files(list(files))
+
+    def weight_report(self) -> dict[str, Any]:
+        """Digest and number of tensors of the last weight update of this worker."""
+        return self.weight_transfer_engine.weight_report()
+
+
+def _use_all_cores(cores: range) -> None:
+    """The worker is bound to the cores it computes on; the thread that calls this is not."""
+    os.sched_setaffinity(0, cores)

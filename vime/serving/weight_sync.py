@@ -1,0 +1,76 @@
+"""Brings a payload of weights to every server of the trained model, and keeps its files for those that are down."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+import aiohttp
+
+from vime.config import RunConfig
+from vime.errors import ServerError, WeightSyncError
+from vime.serving.control import apply_payload
+from vime.serving.server import SYNC_TIMEOUT_SECONDS
+from vime.serving.topology import Endpoint, Serving
+from vime.weights import WeightPayload
+
+logger = logging.getLogger(__name__)
+
+
+class WeightSync:
+    """Syncs one version after the other; all servers of the trained model at once."""
+
+    def __init__(self, serving: Serving, config: RunConfig, run_id: str) -> None:
+        trained = [endpoint for endpoint in serving.endpoints().values() if endpoint.trained]
+        assert len(trained) == 1, f"{len(trained)} trained models"
+        self._endpoint: Endpoint = trained[0]
+        self._serving = serving
+        self._previous: WeightPayload | None = None
+        self._run_id = run_id
+
+    async def sync(self, payload: WeightPayload) -> dict[str, float]:
+        """Pauses, updates, checks and resumes every server; a server that is down gets the payload when it comes back.
+
+        Raises WeightSyncError if a server received other bytes, ServerError if one was given up.
+        """
+        started = time.monotonic()
+        actors = self._serving.actors(self._endpoint.name)
+        if actors:
+            calls = [actor.sync.remote(payload) for actor in actors.values()]
+        else:
+            calls = [_apply_external(url, payload) for url in self._endpoint.worker_urls]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        synced: list[dict[str, float]] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise _plain(result)
+            if result:
+                synced.append(result)
+        logger.info("run %s: version %d is on %d of %d servers", self._run_id, payload.version, len(synced), len(results))
+        self._forget_previous(payload)  # this one stays: a server that restarts reads it again
+        return {
+            "sync/seconds": time.monotonic() - started,
+            "sync/pause_seconds": max((result["pause_seconds"] for result in synced), default=0.0),
+            "sync/bytes": float(payload.num_bytes),
+            "sync/num_servers": float(len(synced)),
+        }
+
+    def _forget_previous(self, payload: WeightPayload) -> None:
+        kept = set(payload.files)
+        for file in self._previous.files if self._previous is not None else ():
+            if file not in kept:
+                Path(file).unlink(missing_ok=True)
+        self._previous = payload
+
+
+async def _apply_external(url: str, payload: WeightPayload) -> dict[str, float]:
+    async with aiohttp.ClientSession() as session:
+        return await apply_payload(session, url, payload, name="external server", timeout_seconds=SYNC_TIMEOUT_SECONDS)
+
+
+def _plain(error: BaseException) -> BaseException:
+    """The error without Ray's wrapping, whose message is a remote traceback."""
+    for kind in (WeightSyncError, ServerError):
+        if isinstance(error, kind):
+            return kind(str(getattr(error, "cause", error)))
+    return error

@@ -1,0 +1,160 @@
+"""What a run shows and leaves behind: its folder, console, metrics, evaluations and summary."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from vime.compose import Composed
+from vime.hooks import load_hook
+from vime.report.console import Console
+from vime.report.html import write_report
+from vime.report.metrics import MetricsWriter
+from vime.report.run_directory import RunDirectory
+from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
+from vime.report.tracker import Tracker
+from vime.rollout.evaluation import Evaluator, Job
+from vime.system import System
+from vime.types import Group
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """One run as people see it."""
+
+    def __init__(self, composed: Composed, directory: RunDirectory) -> None:
+        self.config = composed.config
+        self.directory = directory
+        self.console = Console(num_steps=composed.config.trainer.num_steps)
+        self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
+        self._tracker = Tracker(composed.config, directory.path)
+        self._started = psutil.Process().create_time()
+        self._evaluation_seconds = 0.0
+        self._totals: dict[str, Any] = {
+            "num_rollouts": 0,
+            "num_failed_rollouts": 0,
+            "first_step_seconds": None,
+            "num_steps": 0,
+        }
+        self._earlier_seconds = 0.0
+
+    @classmethod
+    @contextmanager
+    def open(cls, composed: Composed) -> Iterator["Session"]:
+        """Creates the run folder, or opens it again for `resume=true`."""
+        directory = RunDirectory.create(composed.config, composed.overrides)
+        session = cls(composed, directory)
+        session.console.header(composed.config, directory.path)
+        with session._tracker, session.console:
+            yield session
+
+    def system(self, *, with_trainer: bool, with_servers: bool) -> System:
+        """The parts that this run needs, not started yet."""
+        return System(
+            self.config, self.directory.path, with_trainer=with_trainer, with_servers=with_servers, say=self.console.say
+        )
+
+    def evaluator(self, system: System) -> Evaluator:
+        """An evaluator that writes into the run folder."""
+        assert system.workers is not None
+        return Evaluator(self.config, runner=system.workers, folder=self.directory.evaluation)
+
+    async def evaluate_before(self, evaluator: Evaluator) -> None:
+        """The rows that need the untrained model."""
+        rows = self.config.evaluation.rows
+        for row in ("single_turn", "scaffold"):
+            if row in rows:
+                await self.evaluate(evaluator, row, version=0)
+
+    async def evaluate(
+        self, evaluator: Evaluator, row: str, *, version: int, label: str = "", num_runs: int | None = None
+    ) -> None:
+        """Scores one row on all data sets; `label` marks evaluations in the middle of training, which enter no table."""
+        started = time.monotonic()
+        evaluation = self.config.evaluation
+        datasets = [dataset.name for dataset in self.config.data.evaluation]
+        jobs = [
+            Job(dataset=name, row=row, run=number, temperature=evaluation.temperature, label=label)
+            for name in datasets
+            for number in range(evaluation.num_runs if num_runs is None else num_runs)
+        ]
+        if row == "scaffold":
+            jobs += [
+                Job(dataset=name, row=row, run=0, temperature=temperature, label="temperature")
+                for name in datasets
+                for temperature in evaluation.extra_temperatures
+            ]
+        total = sum(evaluator.num_items(job.dataset) for job in jobs)
+        with self.console.progress(f"evaluating {row.replace('_', ' ')}", total=total) as bar:
+            results = await evaluator.run(jobs, version=version, on_item=bar.advance)
+        scores = [_score(job, items) for job, items in results.items()]
+        if label:
+            self._metrics.log(version, {f"evaluation/{s.dataset}": 100 * sum(s.strict) / s.num_items for s in scores})
+        else:
+            append_scores(self.directory.path, scores)
+        self._write_eval_logs(row, label, results)
+        self._evaluation_seconds += time.monotonic() - started
+
+    def log_step(self, step: int, metrics: dict[str, float], groups: list[Group], events: list[dict[str, Any]]) -> None:
+        """Writes and shows one finished step."""
+        if self._totals["first_step_seconds"] is None:
+            self._totals["first_step_seconds"] = time.time() - self._started - self._evaluation_seconds
+        self._totals["num_steps"] = step + 1
+        self._totals["num_rollouts"] += int(metrics.get("rollout/num_rollouts", 0))
+        self._totals["num_failed_rollouts"] += int(metrics.get("rollout/num_failed", 0))
+        metrics["server/num_faults"] = float(len(events))
+        for event in events:
+            self.directory.write_fault(step + 1, event)
+            self.console.fault(event)
+        self._metrics.log(step + 1, metrics)
+        self._tracker.log(step + 1, metrics)
+        if self.config.logger.save_rollouts and groups:
+            self.directory.write_rollouts(step + 1, groups)
+        self.console.step(step + 1, metrics)
+
+    def state(self) -> dict[str, Any]:
+        """Totals for the checkpoint."""
+        return {"totals": {**self._totals, "wall_seconds": self._earlier_seconds + time.time() - self._started}}
+
+    def restore(self, *, step: int, state: dict[str, Any]) -> None:
+        """Goes on after `step`: later rows of the metrics are dropped, totals and finished scores come back."""
+        self._metrics.truncate_after(step)
+        if "totals" in state:
+            self._earlier_seconds = state["totals"].pop("wall_seconds")
+            self._totals = state["totals"]
+
+    def finish(self) -> None:
+        """Writes `summary.json` and the report, and shows the table."""
+        wall_seconds = self._earlier_seconds + time.time() - self._started
+        summary = build_summary(self.config, read_scores(self.directory.path), wall_seconds=wall_seconds, **self._totals)
+        write_summary(self.directory.path, summary)
+        report = write_report(self.directory.path)
+        self.console.table(summary, report)
+
+    def _write_eval_logs(self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]) -> None:
+        if self.config.method.eval_log is None or row == "single_turn":
+            return
+        eval_log = load_hook(self.config.method.eval_log)
+        by_dataset: dict[str, list[dict[str, Any]]] = {}
+        for job, items in results.items():
+            if job.temperature == self.config.evaluation.temperature:
+                by_dataset.setdefault(job.dataset, []).extend(items)
+        for dataset, items in by_dataset.items():
+            name = f"{dataset}-{row}" + (f"-{label}" if label else "")
+            self.directory.write_eval_log(name, eval_log(self.config, items))
+
+
+def _score(job: Job, items: list[dict[str, Any]]) -> RunScore:
+    return RunScore(
+        dataset=job.dataset,
+        row=job.row,
+        run=job.run,
+        temperature=job.temperature,
+        num_items=len(items),
+        strict=[item["strict"] for item in items],
+        lenient=[item["lenient"] for item in items],
+    )

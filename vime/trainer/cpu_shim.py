@@ -1,0 +1,121 @@
+"""What Megatron-core needs to run where there is no CUDA: the one place that pretends.
+
+Megatron asks `torch.cuda` for its device, allocates with `device="cuda"`, and its optimizers assert that parameters are of a
+`torch.cuda` type. `install` answers those with the CPU; with a CUDA device it does nothing. Process groups are gloo's.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+logger = logging.getLogger(__name__)
+
+_installed: list[TorchFunctionMode] = []
+
+
+class _CpuStream:
+    """Stands for a CUDA stream and its events; a class, because libraries derive from and test against `torch.cuda.Stream`."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def wait_stream(self, _: "_CpuStream") -> None:
+        """Nothing to wait for: operations on the CPU are done when they return."""
+
+    def record_event(self, *_: Any) -> "_CpuStream":
+        """An event that has happened already."""
+        return self
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+_FACTORIES = {
+    torch.tensor,
+    torch.zeros,
+    torch.ones,
+    torch.empty,
+    torch.full,
+    torch.arange,
+    torch.rand,
+    torch.randn,
+    torch.eye,
+    torch.zeros_like,
+    torch.ones_like,
+    torch.empty_like,
+    torch.full_like,
+    torch.Tensor.to,
+    torch.Tensor.new_zeros,
+    torch.Tensor.new_ones,
+    torch.Tensor.new_empty,
+    torch.Tensor.new_full,
+    torch.Tensor.new_tensor,
+}
+
+
+class _CudaMeansCpu(TorchFunctionMode):
+    """Maps `device="cuda"` to the CPU, makes `Tensor.cuda()` the identity, names types as the optimizers expect them."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.Tensor.cuda:
+            return args[0]
+        if function is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return function(*args).replace("torch.", "torch.cuda.", 1)
+        if function in _FACTORIES:
+            if _is_cuda(kwargs.get("device")):
+                kwargs["device"] = "cpu"
+            if function is torch.Tensor.to and len(args) > 1 and _is_cuda(args[1]):
+                args = (args[0], "cpu", *args[2:])
+        return function(*args, **kwargs)
+
+
+def install() -> bool:
+    """Makes Megatron-core run on the CPU for the rest of this process; True if it was needed. Safe to call twice."""
+    warnings.filterwarnings("ignore", message=".*(Transformer Engine|Apex).*not installed.*")
+    if torch.cuda.is_available():
+        return False
+    if _installed:
+        return True
+    torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda *_, **__: None  # type: ignore[assignment]
+    torch.cuda.empty_cache = lambda: None
+    torch.cuda.Stream = _CpuStream  # type: ignore[assignment,misc]
+    torch.cuda.current_stream = lambda *_, **__: _CpuStream()  # type: ignore[assignment,return-value]
+    torch.cuda.default_stream = lambda *_, **__: _CpuStream()  # type: ignore[assignment,return-value]
+    torch.cuda.stream = lambda *_, **__: nullcontext()  # type: ignore[assignment,return-value]
+    mode = _CudaMeansCpu()
+    mode.__enter__()
+    _installed.append(mode)
+    _use_cpu_generator_for_recomputation()
+    _name_missing_kernel()
+    torch._dynamo.config.disable = True  # Megatron's small fusions: compiling them for the CPU costs more than it gains
+    logger.info("no CUDA device: Megatron-core runs on the CPU")
+    return True
+
+
+def _use_cpu_generator_for_recomputation() -> None:
+    """Activation recomputation saves and restores the random state of the device; here that is the CPU's."""
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()  # type: ignore[assignment]
+    megatron_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)  # type: ignore[assignment]
+
+
+def _name_missing_kernel() -> None:
+    """Megatron's router looks for a Transformer Engine kernel by a name it forgot to define without it."""
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None  # type: ignore[attr-defined]
+
+
+def _is_cuda(device: Any) -> bool:
+    return device is not None and str(device).startswith("cuda")

@@ -1,0 +1,159 @@
+"""One trainer rank without Ray: model, optimizer and reference, and what can be asked of them.
+
+All public methods are collectives: every rank of the world calls them in the same order.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from megatron.core import parallel_state
+
+from vime.algorithm.loss import policy_loss
+from vime.config import AlgorithmName, OldLogprobs, RunConfig
+from vime.data.packing import sequence_flops
+from vime.hooks import load_hook
+from vime.trainer import bridge, checkpoint, metrics, parallel
+from vime.trainer.architecture import check_shape, checkpoint_folder, read_architecture
+from vime.trainer.micro_batch import Batch, build_batch
+from vime.trainer.model import build_model, build_optimizer, wrap_model
+from vime.trainer.objective import KnownLogprobs
+from vime.trainer.schedule import learning_rate
+from vime.trainer.step import forward_logprobs, update
+from vime.types import TrainSample
+
+
+class Engine:
+    """The trained model on this rank, loaded from `config.model.checkpoint`; process groups exist already."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.source = checkpoint_folder(config.model.checkpoint)
+        self.architecture = read_architecture(self.source)
+        check_shape(self.architecture, config.model)
+        self.model = build_model(self.architecture, config.trainer)
+        bridge.load_hugging_face(self.model, self.architecture, self.source)
+        self.wrapped = wrap_model(self.model, config.trainer)
+        self.optimizer = build_optimizer(self.wrapped, config.trainer)
+        self._reference: list[torch.Tensor] | None = None
+        if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
+            self._reference = [parameter.detach().cpu().clone() for parameter in self.model.parameters()]
+        self._loss_function = load_hook(config.algorithm.loss) if config.algorithm.loss else policy_loss
+        supervised = config.algorithm.name is AlgorithmName.sft
+        self._temperature = 1.0 if supervised else config.rollout.temperature
+
+    def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
+        """Trains on the samples of one batch, one optimizer step per inner list; returns the batch's metrics.
+
+        Raises `TrainingError` if a loss or gradient is not finite; the weights then are those before that update.
+        """
+        started = time.monotonic()
+        batches = [self._batch(samples, only_trained=True) for samples in updates if samples]
+        assert batches, f"step {step}: no samples to train on"
+        known = self._known_logprobs(batches)
+        results = []
+        for batch, logprobs in zip(batches, known):
+            result = update(
+                self.wrapped,
+                self.optimizer,
+                self.config.algorithm,
+                batch.micro_batches,
+                known=logprobs,
+                temperature=self._temperature,
+                lr=learning_rate(self.config.trainer, step),
+                step=step,
+                loss_function=self._loss_function,
+            )
+            results.append(result | {"train/useful_token_share": batch.useful_token_share})
+        seconds = time.monotonic() - started
+        num_tokens = sum(len(sample.tokens) for samples in updates for sample in samples)
+        return metrics.over_updates(results) | {
+            "train/num_samples": float(sum(len(samples) for samples in updates)),
+            "train/seconds": seconds,
+            "train/tokens_per_second": num_tokens / seconds,
+        }
+
+    def logprobs(self, tokens: list[list[int]], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
+        """Logprobs of the response tokens by sequence; only those of this data-parallel rank, and only where they end up."""
+        samples = [
+            TrainSample(tokens=ids, loss_mask=[1] * length, rollout_log_probs=[], advantage=0.0, token_weight=0.0)
+            for ids, length in zip(tokens, response_lengths)
+        ]
+        micro_batches = self._batch(samples, only_trained=False).micro_batches
+        results = forward_logprobs(self.wrapped, micro_batches, temperature=temperature)
+        if parallel_state.get_tensor_model_parallel_rank() != 0:
+            return {}
+        found: dict[int, list[float]] = {}
+        for batch, values_N in zip(micro_batches, results):
+            for index, part in zip(batch.sample_indices, values_N.split(batch.token_counts) if batch.token_counts else ()):
+                found[index] = part.tolist()
+        return found
+
+    def export(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Hugging Face tensors by name, on every rank."""
+        return bridge.export_hugging_face(self.model, self.architecture)
+
+    def save_hugging_face(self, folder: Path) -> None:
+        """Writes a checkpoint folder that transformers and vLLM load."""
+        bridge.save_hugging_face(self.model, self.architecture, source=self.source, folder=folder)
+
+    def save(self, folder: Path) -> None:
+        """Writes an exact checkpoint of this rank's part; see `vime.trainer.checkpoint`."""
+        layout = checkpoint.layout_of(self.architecture, self.config.trainer)
+        checkpoint.save(folder, self.model, self.optimizer, layout)
+
+    def load(self, folder: Path) -> None:
+        """Restores an exact checkpoint; the reference stays the model the run began with."""
+        layout = checkpoint.layout_of(self.architecture, self.config.trainer)
+        checkpoint.load(folder, self.model, self.optimizer, layout)
+
+    def _batch(self, samples: list[TrainSample], *, only_trained: bool) -> Batch:
+        return build_batch(
+            samples,
+            max_tokens=self.config.trainer.max_tokens_per_micro_batch,
+            data_rank=parallel_state.get_data_parallel_rank(),
+            data_size=parallel_state.get_data_parallel_world_size(),
+            work=lambda length: sequence_flops(self.config.model, length),
+            only_trained=only_trained,
+            device=parallel.device(),
+        )
+
+    def _known_logprobs(self, batches: list[Batch]) -> list[list[KnownLogprobs]]:
+        """Old and reference logprobs of all updates, both before the first of them."""
+        known = [[KnownLogprobs() for _ in batch.micro_batches] for batch in batches]
+        if self._reference is not None:
+            with _Swapped(list(self.model.parameters()), self._reference):
+                for batch, entries in zip(batches, known):
+                    for entry, values_N in zip(entries, self._forward(batch)):
+                        entry.reference_N = values_N
+        if self.config.algorithm.old_logprobs is OldLogprobs.trainer:
+            for batch, entries in list(zip(batches, known))[1:]:
+                for entry, values_N in zip(entries, self._forward(batch)):
+                    entry.old_N = values_N
+        return known
+
+    def _forward(self, batch: Batch) -> list[torch.Tensor]:
+        return forward_logprobs(self.wrapped, batch.micro_batches, temperature=self._temperature)
+
+
+class _Swapped:
+    """Other values in the parameters for the length of a `with` block; afterwards they are bitwise as before."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
+        self._parameters, self._values = parameters, values
+        self._own: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def __enter__(self) -> None:
+        self._own = [parameter.detach().clone() for parameter in self._parameters]
+        self._fill(self._values)
+
+    @torch.no_grad()
+    def __exit__(self, *_: object) -> None:
+        self._fill(self._own)
+        self._own = []
+
+    def _fill(self, values: list[torch.Tensor]) -> None:
+        for parameter, value in zip(self._parameters, values):
+            parameter.copy_(value)

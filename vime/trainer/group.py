@@ -1,0 +1,120 @@
+"""`TrainerGroup`: the driver's side of the trainer, one Ray actor per rank behind a few awaitable methods."""
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from vime.config import RunConfig, WeightTransfer
+from vime.errors import TrainingError
+from vime.trainer.rank import TrainerRank
+from vime.types import TrainSample
+from vime.weights import WeightPayload
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerGroup:
+    """The trainer of a run: `start`, `await ready`, then train, export, save. Ray must be running.
+
+    Every call goes to all ranks at once, because each is a collective; calls are made one after another. A rank that dies
+    ends the run with a `TrainingError` that names it.
+    """
+
+    def __init__(self, config: RunConfig, run_dir: Path, run_id: str) -> None:
+        self._config = config
+        self._weights_dir = _weights_dir(config, run_dir, run_id)
+        self._ranks: list[Any] = []
+        self._addresses: Any = None
+
+    def start(self) -> None:
+        """Creates the actors and returns at once; their imports run meanwhile."""
+        trainer = self._config.trainer
+        size = trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
+        gpus = 1 if self._config.cluster.gpus_per_node > 0 else 0
+        actor = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(TrainerRank)
+        self._ranks = [actor.remote(self._config, rank) for rank in range(size)]
+        self._addresses = [rank.address.remote() for rank in self._ranks]
+
+    async def ready(self) -> None:
+        """Waits until every rank has loaded the model. Raises what a rank raised."""
+        addresses = await self._results("start", self._addresses)
+        await self._all("init", addresses[0])
+
+    async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
+        """Trains on a batch, one optimizer step per inner list; metrics are named `train/…`. Raises `TrainingError`."""
+        return (await self._all("train", ray.put(updates), step))[0]
+
+    async def logprobs(self, tokens: list[list[int]], response_lengths: list[int], temperature: float) -> list[list[float]]:
+        """Logprobs of the last `response_lengths[i]` tokens of each sequence under the current weights."""
+        found: dict[int, list[float]] = {}
+        for part in await self._all("logprobs", tokens, response_lengths, temperature):
+            found |= part
+        return [found[index] for index in range(len(tokens))]
+
+    async def export_weights(self, version: int) -> WeightPayload:
+        """Writes the current weights as files that servers can read, and describes them as `version`."""
+        return (await self._all("export_weights", str(self._weights_dir), version))[0]
+
+    async def connect(self, urls: list[str], num_workers: int, host: str, port: int) -> None:
+        """Opens vLLM's own `ipc` or `nccl` transport to these servers (CUDA only)."""
+        await self._all("connect", urls, num_workers, host, port)
+
+    async def send_weights(self, version: int) -> None:
+        """Sends the current weights over the transport that `connect` opened."""
+        await self._all("send_weights", version)
+
+    async def save(self, folder: Path) -> None:
+        """Writes an exact checkpoint into `folder`, whole or not at all."""
+        await self._all("save", str(folder))
+
+    async def load(self, folder: Path) -> None:
+        """Restores an exact checkpoint. Raises `CheckpointError`."""
+        await self._all("load", str(folder))
+
+    async def save_hugging_face(self, folder: Path) -> None:
+        """Writes a checkpoint folder that transformers and vLLM load."""
+        await self._all("save_hugging_face", str(folder))
+
+    async def stop(self) -> None:
+        """Ends the ranks and removes the exported weights; safe to call at any time, and twice."""
+        for rank in self._ranks:
+            ray.kill(rank)
+        self._ranks = []
+        shutil.rmtree(self._weights_dir, ignore_errors=True)
+
+    async def _all(self, method: str, *arguments: Any) -> list[Any]:
+        assert self._ranks, f"trainer.{method} before start() or after stop()"
+        return await self._results(method, [getattr(rank, method).remote(*arguments) for rank in self._ranks])
+
+    async def _results(self, what: str, calls: list[Any]) -> list[Any]:
+        """All ranks' results in order; the first failure ends the wait, since the others may hang in a collective."""
+
+        async def one(rank: int, call: Any) -> Any:
+            try:
+                return await call
+            except RayActorError as error:
+                raise TrainingError(
+                    f"trainer rank {rank} died during {what} ({error}); out of memory is the usual cause: lower "
+                    "trainer.max_tokens_per_micro_batch, then resume from the last checkpoint"
+                ) from error
+
+        tasks = [asyncio.ensure_future(one(rank, call)) for rank, call in enumerate(calls)]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def _weights_dir(config: RunConfig, run_dir: Path, run_id: str) -> Path:
+    """Shared memory where all parts are on one machine, otherwise a folder of the run."""
+    shared_memory = Path("/dev/shm")
+    on_disk = config.cluster.weight_transfer is WeightTransfer.disk or config.cluster.num_nodes > 1
+    if on_disk or not shared_memory.is_dir():
+        return run_dir / "weights"
+    return shared_memory / f"vime-{run_id}"

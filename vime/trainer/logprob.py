@@ -1,0 +1,111 @@
+"""Log-probability and entropy of given tokens from hidden states, without ever holding all logits.
+
+Only positions that predict a wanted token are projected, in chunks; with gradients each chunk's logits are computed again in
+the backward pass. With tensor parallelism every rank holds part of the vocabulary, and sums and maxima go over the group.
+
+Shape suffixes: T tokens of the micro-batch, N wanted tokens, V vocabulary of this rank, H hidden.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch.utils.checkpoint import checkpoint
+
+from vime.trainer.model import PackedModel
+
+CHUNK_ELEMENTS = 2**26
+"""Logits in one chunk: 256 MiB in float32."""
+
+
+def token_logprobs(
+    model: PackedModel,
+    hidden_TH: torch.Tensor,
+    predict_N: torch.Tensor,
+    target_N: torch.Tensor,
+    *,
+    temperature: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of each target and entropy of the distribution it was drawn from, both [N], float32.
+
+    `predict_N` holds the position whose hidden state predicts the target, one before the target's own.
+    """
+    hidden_NH = hidden_TH.index_select(0, predict_N)
+    vocabulary = model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
+    chunk = max(CHUNK_ELEMENTS // vocabulary, 1)
+    if hidden_NH.shape[0] <= chunk:
+        return _project(model, hidden_NH, target_N, temperature)
+    parts = []
+    for part_NH, part_N in zip(hidden_NH.split(chunk), target_N.split(chunk)):
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(_project, model, part_NH, part_N, temperature, use_reentrant=False))
+        else:
+            parts.append(_project(model, part_NH, part_N, temperature))
+    logprobs, entropies = zip(*parts)
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def _project(
+    model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_NV = model.logits(hidden_NH.unsqueeze(1)).squeeze(1)
+    return _LogprobAndEntropy.apply(logits_NV, target_N, temperature)
+
+
+class _LogprobAndEntropy(torch.autograd.Function):
+    """Log-softmax at the target and entropy over a sharded vocabulary.
+
+    With p = softmax(logits / temperature): d logprob / d logits = (onehot - p) / temperature, and
+    d entropy / d logits = -p (log p + entropy) / temperature.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_NV: torch.Tensor, target_N: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        scaled_NV = logits_NV.float() if temperature == 1.0 else logits_NV.float() / temperature
+        shifted_NV = scaled_NV - _all_max(scaled_NV.amax(1)).unsqueeze(1)
+        first = parallel_state.get_tensor_model_parallel_rank() * logits_NV.shape[1]
+        local_N = target_N - first
+        is_local_N = (local_N >= 0) & (local_N < logits_NV.shape[1])
+        local_N = local_N.clamp(0, logits_NV.shape[1] - 1)
+        at_target_N = shifted_NV.gather(1, local_N.unsqueeze(1)).squeeze(1) * is_local_N
+        exp_NV = shifted_NV.exp()
+        sums = torch.stack([at_target_N, exp_NV.sum(1), torch.linalg.vecdot(exp_NV, shifted_NV)])
+        at_target_N, total_N, weighted_N = _all_sum(sums).unbind()
+        log_total_N = total_N.log()
+        entropy_N = log_total_N - weighted_N / total_N
+        ctx.save_for_backward(exp_NV, total_N, local_N, is_local_N, entropy_N)
+        ctx.temperature, ctx.dtype = temperature, logits_NV.dtype
+        ctx.set_materialize_grads(False)
+        return at_target_N - log_total_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
+        exp_NV, total_N, local_N, is_local_N, entropy_N = ctx.saved_tensors
+        logprob_gradient_N, entropy_gradient_N = gradients
+        gradient_NV: torch.Tensor | None = None
+        if logprob_gradient_N is not None:
+            scaled_N = logprob_gradient_N / ctx.temperature
+            gradient_NV = torch.mul(exp_NV, (-scaled_N / total_N).unsqueeze(1))
+            gradient_NV.scatter_add_(1, local_N.unsqueeze(1), (scaled_N * is_local_N).unsqueeze(1))
+        if entropy_gradient_N is not None:
+            probability_NV = exp_NV / total_N.unsqueeze(1)
+            logprob_NV = probability_NV.clamp(min=torch.finfo(torch.float32).tiny).log_()
+            scale_N = -entropy_gradient_N / ctx.temperature
+            entropy_part_NV = probability_NV * logprob_NV.add_(entropy_N.unsqueeze(1)) * scale_N.unsqueeze(1)
+            gradient_NV = entropy_part_NV if gradient_NV is None else gradient_NV.add_(entropy_part_NV)
+        return None if gradient_NV is None else gradient_NV.to(ctx.dtype), None, None
+
+
+def _all_max(x: torch.Tensor) -> torch.Tensor:
+    if parallel_state.get_tensor_model_parallel_world_size() > 1:
+        dist.all_reduce(x, op=dist.ReduceOp.MAX, group=parallel_state.get_tensor_model_parallel_group())
+    return x
+
+
+def _all_sum(x: torch.Tensor) -> torch.Tensor:
+    if parallel_state.get_tensor_model_parallel_world_size() > 1:
+        dist.all_reduce(x, group=parallel_state.get_tensor_model_parallel_group())
+    return x

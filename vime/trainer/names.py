@@ -1,0 +1,139 @@
+"""Names and layouts: which Hugging Face tensors one Megatron parameter holds, and how it is cut over tensor-parallel ranks.
+
+Megatron fuses queries, keys and values into one matrix, interleaved by group (all queries of a group, its key, its value),
+and gate and up projections into another; Hugging Face keeps them apart. Everything here is about full tensors or their
+shards, without communication.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from vime.trainer.architecture import Architecture
+
+
+class Layout(Enum):
+    """How a parameter is made of Hugging Face tensors and split over tensor-parallel ranks."""
+
+    replicated = "replicated"
+    rows = "rows"
+    """Split along dimension 0 (column-parallel layers and the vocabulary)."""
+    columns = "columns"
+    """Split along dimension 1 (row-parallel layers)."""
+    qkv = "qkv"
+    gate_up = "gate_up"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mapping:
+    """One Megatron parameter: Hugging Face names in the order of the fused tensor, and its layout."""
+
+    names: tuple[str, ...]
+    layout: Layout
+
+
+ATTENTION, MLP = "model.layers.{0}.self_attn.", "model.layers.{0}.mlp."
+_TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
+    (r"embedding\.word_embeddings\.weight", ("model.embed_tokens.weight",), Layout.rows),
+    (r"decoder\.final_layernorm\.weight", ("model.norm.weight",), Layout.replicated),
+    (r"output_layer\.weight", ("lm_head.weight",), Layout.rows),
+    (
+        r"decoder\.layers\.(\d+)\.self_attention\.linear_qkv\.(weight|bias)",
+        tuple(ATTENTION + f"{part}_proj.{{1}}" for part in "qkv"),
+        Layout.qkv,
+    ),
+    (r"decoder\.layers\.(\d+)\.self_attention\.linear_proj\.weight", (ATTENTION + "o_proj.weight",), Layout.columns),
+    (r"decoder\.layers\.(\d+)\.self_attention\.([qk])_layernorm\.weight", (ATTENTION + "{1}_norm.weight",), Layout.replicated),
+    (
+        r"decoder\.layers\.(\d+)\.(?:input_layernorm\.weight|self_attention\.linear_qkv\.layer_norm_weight)",
+        ("model.layers.{0}.input_layernorm.weight",),
+        Layout.replicated,
+    ),
+    (
+        r"decoder\.layers\.(\d+)\.(?:pre_mlp_layernorm\.weight|mlp\.linear_fc1\.layer_norm_weight)",
+        ("model.layers.{0}.post_attention_layernorm.weight",),
+        Layout.replicated,
+    ),
+    (
+        r"decoder\.layers\.(\d+)\.mlp\.linear_fc1\.weight",
+        (MLP + "gate_proj.weight", MLP + "up_proj.weight"),
+        Layout.gate_up,
+    ),
+    (r"decoder\.layers\.(\d+)\.mlp\.linear_fc2\.weight", (MLP + "down_proj.weight",), Layout.columns),
+    (r"decoder\.layers\.(\d+)\.mlp\.router\.weight", (MLP + "gate.weight",), Layout.replicated),
+    (
+        r"decoder\.layers\.(\d+)\.mlp\.experts\.(?:local_experts\.)?(?:(\d+)\.linear_fc1\.weight|linear_fc1\.weight(\d+))",
+        (MLP + "experts.{1}.gate_proj.weight", MLP + "experts.{1}.up_proj.weight"),
+        Layout.gate_up,
+    ),
+    (
+        r"decoder\.layers\.(\d+)\.mlp\.experts\.(?:local_experts\.)?(?:(\d+)\.linear_fc2\.weight|linear_fc2\.weight(\d+))",
+        (MLP + "experts.{1}.down_proj.weight",),
+        Layout.columns,
+    ),
+]
+_PATTERNS = [(re.compile(pattern), names, layout) for pattern, names, layout in _TABLE]
+
+
+def mapping(parameter: str, *, layer_offset: int) -> Mapping:
+    """The mapping of a Megatron parameter by its name; `layer_offset` is the pipeline stage's first layer."""
+    for pattern, names, layout in _PATTERNS:
+        match = pattern.fullmatch(parameter)
+        if match:
+            groups = [group for group in match.groups() if group is not None]
+            if groups:
+                groups[0] = str(int(groups[0]) + layer_offset)
+            return Mapping(names=tuple(name.format(*groups) for name in names), layout=layout)
+    raise KeyError(f"no Hugging Face name for the Megatron parameter {parameter!r}")
+
+
+def fuse(layout: Layout, parts: list[torch.Tensor], architecture: Architecture) -> torch.Tensor:
+    """The full Megatron tensor of full Hugging Face tensors."""
+    if layout is Layout.gate_up:
+        return torch.cat(parts)
+    if layout is not Layout.qkv:
+        return parts[0]
+    groups, width = architecture.num_key_value_heads, architecture.head_dim
+    heads = architecture.num_attention_heads // groups
+    rest = parts[0].shape[1:]
+    query = parts[0].reshape(groups, heads * width, *rest)
+    key, value = (part.reshape(groups, width, *rest) for part in parts[1:])
+    return torch.cat([query, key, value], dim=1).reshape(-1, *rest)
+
+
+def unfuse(layout: Layout, full: torch.Tensor, architecture: Architecture) -> list[torch.Tensor]:
+    """Inverse of `fuse`."""
+    if layout is Layout.gate_up:
+        return list(full.chunk(2))
+    if layout is not Layout.qkv:
+        return [full]
+    groups, width = architecture.num_key_value_heads, architecture.head_dim
+    heads = architecture.num_attention_heads // groups
+    rest = full.shape[1:]
+    parts = full.reshape(groups, (heads + 2) * width, *rest).split([heads * width, width, width], dim=1)
+    return [part.reshape(-1, *rest) for part in parts]
+
+
+def shard(layout: Layout, full: torch.Tensor, rank: int, size: int) -> torch.Tensor:
+    """The part of a full Megatron tensor that a tensor-parallel rank holds."""
+    if size == 1 or layout is Layout.replicated:
+        return full
+    if layout is Layout.columns:
+        return full.chunk(size, dim=1)[rank]
+    if layout is Layout.gate_up:
+        return torch.cat([half.chunk(size)[rank] for half in full.chunk(2)])
+    return full.chunk(size)[rank]
+
+
+def unshard(layout: Layout, shards: list[torch.Tensor]) -> torch.Tensor:
+    """Inverse of `shard`, over all ranks."""
+    if len(shards) == 1 or layout is Layout.replicated:
+        return shards[0]
+    if layout is Layout.columns:
+        return torch.cat(shards, dim=1)
+    if layout is Layout.gate_up:
+        halves = zip(*(part.chunk(2) for part in shards))
+        return torch.cat([part for half in halves for part in half])
+    return torch.cat(shards)

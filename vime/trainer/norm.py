@@ -1,0 +1,47 @@
+"""RMSNorm (arXiv 1910.07467) for Megatron's local layer spec, with few passes over memory.
+
+y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32. PyTorch's own is put together from single operations on the
+CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism.
+
+Shape suffixes: R rows (tokens, or tokens times heads), C channels.
+"""
+
+from typing import Any
+
+import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+class RMSNorm(torch.nn.Module):
+    """Normalizes the last dimension; any leading shape."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _RMSNorm.apply(x, self.weight, self.eps)
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Tensor:
+        x_RC = x.reshape(-1, x.shape[-1])
+        wide_RC = x_RC.float()
+        square_R1 = torch.linalg.vector_norm(wide_RC, dim=1, keepdim=True).square_()
+        inverse_R1 = square_R1.div_(x_RC.shape[1]).add_(eps).rsqrt_()
+        normal_RC = (wide_RC * inverse_R1).to(x.dtype)
+        ctx.save_for_backward(normal_RC, inverse_R1, weight_C)
+        return (normal_RC * weight_C).view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        normal_RC, inverse_R1, weight_C = ctx.saved_tensors
+        gradient_RC = gradients[0].reshape(normal_RC.shape)
+        weighted_RC = gradient_RC * normal_RC
+        weight_gradient_C = weighted_RC.sum(0, dtype=torch.float32).to(weight_C.dtype)
+        projection_R1 = (weighted_RC @ weight_C.unsqueeze(1)).float() / normal_RC.shape[1]
+        centred_RC = torch.addcmul(gradient_RC * weight_C, normal_RC, projection_R1.to(normal_RC.dtype), value=-1)
+        return centred_RC.mul_(inverse_R1.to(centred_RC.dtype)).view(gradients[0].shape), weight_gradient_C, None

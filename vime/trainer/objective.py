@@ -1,0 +1,66 @@
+"""The loss of a micro-batch: policy or supervised loss, KL to the reference, entropy, and the metrics of all three.
+
+Shape suffix: N trained tokens of the micro-batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vime.algorithm.kl import kl_estimate
+from vime.algorithm.loss import Metrics, masked_max, policy_loss, sft_loss
+from vime.config import AlgorithmConfig, AlgorithmName, OldLogprobs
+from vime.trainer.micro_batch import MicroBatch
+
+LossFunction = Callable[..., tuple[torch.Tensor, Metrics]]
+
+
+@dataclass(kw_only=True, slots=True)
+class KnownLogprobs:
+    """Logprobs of a micro-batch that were computed before the update; None where they are not needed."""
+
+    old_N: torch.Tensor | None = None
+    """The trainer's before the batch; None on its first update, when they equal the current ones."""
+    reference_N: torch.Tensor | None = None
+
+
+def micro_batch_loss(
+    config: AlgorithmConfig,
+    batch: MicroBatch,
+    logprobs_N: torch.Tensor,
+    entropy_N: torch.Tensor,
+    *,
+    known: KnownLogprobs,
+    loss_function: LossFunction = policy_loss,
+) -> tuple[torch.Tensor, Metrics]:
+    """The scalar loss, summed with the samples' weights, and metrics as sums over tokens (`_max`: maxima)."""
+    mask_N = torch.ones_like(logprobs_N)
+    metrics: Metrics = {"train/entropy": entropy_N.detach().sum()}
+    if config.name is AlgorithmName.sft:
+        token_loss_N, extra = sft_loss(logprobs_N, mask_N)
+    else:
+        old_N = _old_logprobs(config, batch, logprobs_N, known)
+        token_loss_N, extra = loss_function(config, logprobs_N, old_N, batch.advantage_N, mask_N)
+        difference_N = (logprobs_N.detach() - batch.rollout_logprob_N).abs()
+        metrics["train/logprob_difference_mean"] = difference_N.sum()
+        metrics["train/logprob_difference_max"] = masked_max(difference_N, mask_N)
+    metrics |= {name: torch.as_tensor(value).detach() for name, value in extra.items()}
+    metrics["train/policy_loss"] = (batch.weight_N * token_loss_N.detach()).sum()
+    if known.reference_N is not None:
+        kl_N = kl_estimate(config.kl_estimator, logprobs_N, known.reference_N)
+        token_loss_N = token_loss_N + config.kl_coefficient * kl_N
+        metrics["train/kl"] = kl_N.detach().sum()
+    if config.entropy_coefficient:
+        token_loss_N = token_loss_N - config.entropy_coefficient * entropy_N
+    loss = (batch.weight_N * token_loss_N).sum()
+    metrics["train/loss"] = loss.detach()
+    metrics["train/num_tokens"] = mask_N.sum()
+    return loss, metrics
+
+
+def _old_logprobs(config: AlgorithmConfig, batch: MicroBatch, logprobs_N: torch.Tensor, known: KnownLogprobs) -> Any:
+    if config.old_logprobs is OldLogprobs.engine:
+        return batch.rollout_logprob_N
+    return logprobs_N.detach() if known.old_N is None else known.old_N

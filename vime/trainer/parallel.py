@@ -1,0 +1,55 @@
+"""Process groups of a trainer rank: torch.distributed on gloo or NCCL, and Megatron's tensor, pipeline and data groups."""
+
+import os
+import random
+import socket
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+
+from vime.config import TrainerConfig
+
+
+def world_size(config: TrainerConfig) -> int:
+    """Number of trainer ranks."""
+    return config.tensor_parallel_size * config.pipeline_parallel_size * config.data_parallel_size
+
+
+def device() -> torch.device:
+    """Where this rank computes."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def free_port(host: str) -> int:
+    """A TCP port that is free on this machine now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int) -> None:
+    """Joins the world of ranks at `address` (host:port) and seeds this one. Ranks on CUDA see one device each."""
+    size = world_size(config)
+    if not torch.cuda.is_available():
+        torch.set_num_threads(config.num_threads or max((os.cpu_count() or 1) // size, 1))
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, init_method=f"tcp://{address}", world_size=size, rank=rank)
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=config.tensor_parallel_size,
+        pipeline_model_parallel_size=config.pipeline_parallel_size,
+    )
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    if torch.cuda.is_available():
+        tensor_parallel.model_parallel_cuda_manual_seed(seed)
+
+
+def shutdown() -> None:
+    """Leaves the world; nothing happens if this process is in none."""
+    if parallel_state.is_initialized():
+        parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,91 @@
+"""`TrainerRank`: the Ray actor around one rank of the trainer. Every method is a collective over all ranks."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from vime.config import RunConfig, WeightTransfer
+from vime.types import TrainSample
+from vime.weights import WeightPayload
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerRank:
+    """One process of the trainer. Megatron is imported in the actor's process, never in the driver's."""
+
+    def __init__(self, config: RunConfig, rank: int) -> None:
+        self._config = config
+        self._rank = rank
+        self._engine: Any = None
+        self._sender: Any = None
+
+    def address(self) -> str:
+        """host:port at which the ranks can meet, on this rank's machine."""
+        import ray
+
+        from vime.trainer import cpu_shim
+
+        cpu_shim.install()
+        from vime.trainer.parallel import free_port
+
+        one_machine = self._config.cluster.num_nodes == 1
+        host = "127.0.0.1" if one_machine else ray.util.get_node_ip_address()
+        return f"{host}:{free_port(host)}"
+
+    def init(self, address: str) -> None:
+        """Joins the world and loads the model. Raises `ConfigError` or `CheckpointError` for a checkpoint that does not fit."""
+        from vime.trainer import cpu_shim
+
+        cpu_shim.install()
+        from vime.trainer import parallel
+        from vime.trainer.engine import Engine
+
+        parallel.initialize(self._config.trainer, rank=self._rank, address=address, seed=self._config.seed)
+        self._engine = Engine(self._config)
+        logger.info("trainer rank %d is ready (pid %d)", self._rank, os.getpid())
+
+    def pid(self) -> int:
+        """Process id."""
+        return os.getpid()
+
+    def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
+        """See `Engine.train`."""
+        return self._engine.train(updates, step)
+
+    def logprobs(self, tokens: list[list[int]], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
+        """See `Engine.logprobs`."""
+        return self._engine.logprobs(tokens, response_lengths, temperature)
+
+    def export_weights(self, folder: str, version: int) -> WeightPayload:
+        """Writes the weights as files into `folder`; rank 0 returns the filled payload."""
+        from vime.trainer.export import write_payload
+
+        return write_payload(self._engine.export(), folder=Path(folder), version=version)
+
+    def connect(self, urls: list[str], num_workers: int, host: str, port: int) -> None:
+        """Opens vLLM's own transport (`ipc` or `nccl`) to the servers; `num_workers` counts their GPUs."""
+        from vime.trainer.weight_source import DirectSender
+
+        backend = self._config.cluster.weight_transfer
+        assert backend in (WeightTransfer.ipc, WeightTransfer.nccl), f"weight_transfer={backend.value}"
+        self._sender = DirectSender(
+            backend, self._engine.export, urls=urls, num_workers=num_workers, rank=self._rank, host=host, port=port
+        )
+
+    def send_weights(self, version: int) -> None:
+        """Sends the weights over the transport that `connect` opened."""
+        self._sender.send(version)
+
+    def save(self, folder: str) -> None:
+        """Writes an exact checkpoint."""
+        self._engine.save(Path(folder))
+
+    def load(self, folder: str) -> None:
+        """Restores an exact checkpoint. Raises `CheckpointError`."""
+        self._engine.load(Path(folder))
+
+    def save_hugging_face(self, folder: str) -> None:
+        """Writes a checkpoint for transformers and vLLM."""
+        self._engine.save_hugging_face(Path(folder))

@@ -1,0 +1,114 @@
+"""One optimizer update: micro-batches through Megatron's schedule, the checks, and Adam.
+
+The loss of an update is the sum over samples of `token_weight * loss_mask * loss`, so micro-batches, packing and sharding
+cannot change it. A number that is not finite ends the run before it reaches the weights.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer.optimizer import MegatronOptimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from vime.algorithm.loss import policy_loss
+from vime.config import AlgorithmConfig
+from vime.errors import TrainingError
+from vime.trainer import metrics
+from vime.trainer.logprob import token_logprobs
+from vime.trainer.micro_batch import MicroBatch
+from vime.trainer.model import PackedModel
+from vime.trainer.objective import KnownLogprobs, LossFunction, micro_batch_loss
+
+
+def update(
+    wrapped: DistributedDataParallel,
+    optimizer: MegatronOptimizer,
+    config: AlgorithmConfig,
+    micro_batches: list[MicroBatch],
+    *,
+    known: list[KnownLogprobs],
+    temperature: float,
+    lr: float,
+    step: int,
+    loss_function: LossFunction = policy_loss,
+) -> dict[str, float]:
+    """Forward, backward and one optimizer step; a collective over all ranks, with the same metrics on each.
+
+    Raises `TrainingError`, with the weights as they were, if loss or gradient norm is not finite.
+    """
+    model = cast(PackedModel, wrapped.module)
+
+    def forward_step(pairs: Iterator[tuple[MicroBatch, KnownLogprobs]], _: Any) -> tuple[torch.Tensor, Any]:
+        batch, logprobs = next(pairs)
+
+        def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+            current_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.predict_N, batch.target_N, temperature=temperature)
+            value, sums = micro_batch_loss(config, batch, current_N, entropy_N, known=logprobs, loss_function=loss_function)
+            return value, torch.tensor(current_N.numel(), dtype=torch.int), sums
+
+        return _forward(wrapped, batch), loss
+
+    wrapped.zero_grad_buffer()
+    optimizer.zero_grad()
+    parts = _run(forward_step, wrapped, micro_batches, list(zip(micro_batches, known)), forward_only=False)
+    totals = metrics.reduce(metrics.merge(parts))
+    _check("loss", totals["train/loss"], step, totals, optimizer)
+    optimizer.prepare_grads()
+    grad_norm = float(optimizer.get_grad_norm())
+    _check("gradient norm", grad_norm, step, totals, optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
+    return metrics.per_token(totals) | {"train/grad_norm": grad_norm, "train/lr": lr}
+
+
+@torch.no_grad()
+def forward_logprobs(
+    wrapped: DistributedDataParallel, micro_batches: list[MicroBatch], *, temperature: float
+) -> list[torch.Tensor]:
+    """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage."""
+    model = cast(PackedModel, wrapped.module)
+
+    def forward_step(batches: Iterator[MicroBatch], _: Any) -> tuple[torch.Tensor, Any]:
+        batch = next(batches)
+
+        def collect(hidden: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
+            return token_logprobs(model, hidden[:, 0], batch.predict_N, batch.target_N, temperature=temperature)[0]
+
+        return _forward(wrapped, batch), collect
+
+    return _run(forward_step, wrapped, micro_batches, micro_batches, forward_only=True)
+
+
+def _forward(wrapped: DistributedDataParallel, batch: MicroBatch) -> torch.Tensor:
+    """Hidden states of a row, [T, 1, hidden]; the position ids are those of the packed sequences."""
+    return wrapped(batch.tokens_T.unsqueeze(0), None, None, packed_seq_params=batch.packed)
+
+
+def _run(
+    forward_step: Any, wrapped: DistributedDataParallel, micro_batches: list[MicroBatch], data: list[Any], *, forward_only: bool
+) -> list[Any]:
+    return get_forward_backward_func()(
+        forward_step_func=forward_step,
+        data_iterator=iter(data),
+        model=[wrapped],
+        num_microbatches=len(micro_batches),
+        seq_length=max(batch.tokens_T.numel() for batch in micro_batches),
+        micro_batch_size=1,
+        forward_only=forward_only,
+        collect_non_loss_data=forward_only,
+    )
+
+
+def _check(name: str, value: float, step: int, totals: dict[str, float], optimizer: MegatronOptimizer) -> None:
+    if math.isfinite(value):
+        return
+    optimizer.zero_grad()
+    seen = ", ".join(f"{key.removeprefix('train/')}={total:.4g}" for key, total in sorted(totals.items()))
+    raise TrainingError(
+        f"step {step}: the {name} is {value}; the weights were not changed ({seen}). Look at the logprobs and rewards of "
+        "this batch, lower trainer.lr, or resume from the last checkpoint"
+    )

@@ -1,0 +1,296 @@
+"""The data that crosses boundaries: prompts, samples, rollouts, groups, and what each stop reason counts for.
+
+A *prompt* is one row of data. A *group* is the n rollouts of one prompt. A *rollout* is one execution of the agent, with
+one reward and one stop reason; it yields one or more *samples*, each a trainable token sequence. Positions in a list
+mean nothing: identity is carried by `group_index` and `rollout_id`.
+"""
+
+import copy
+import math
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from vime.errors import SampleError
+
+Message = dict[str, Any]
+
+
+class Status(str, Enum):
+    """How far a rollout or sample came (the names are slime's)."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class StopReason(str, Enum):
+    """Why a rollout ended. `COUNTS` says for each what follows."""
+
+    ANSWERED = "answered"
+    TOKEN_LIMIT = "token_limit"
+    TURN_LIMIT = "turn_limit"
+    TIME_LIMIT = "time_limit"
+    MALFORMED = "malformed"
+    SERVER_LOST = "server_lost"
+    GENERATE_RAISED = "generate_raised"
+    REWARD_RAISED = "reward_raised"
+    REWARD_TIMEOUT = "reward_timeout"
+    SANDBOX_CRASHED = "sandbox_crashed"
+    WORKER_LOST = "worker_lost"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counting:
+    """What one stop reason counts for: is the rollout trained, is it in the baseline, is it tried again."""
+
+    trained: bool
+    in_baseline: bool
+    retried: bool
+    status: Status
+
+
+_AGENT = {"trained": True, "in_baseline": True, "retried": False}
+_INFRASTRUCTURE = {"trained": False, "in_baseline": False, "retried": True}
+
+COUNTS: dict[StopReason, Counting] = {
+    StopReason.ANSWERED: Counting(**_AGENT, status=Status.COMPLETED),
+    StopReason.TOKEN_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
+    StopReason.TURN_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
+    StopReason.TIME_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
+    StopReason.MALFORMED: Counting(**_AGENT, status=Status.COMPLETED),
+    StopReason.SERVER_LOST: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.GENERATE_RAISED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.REWARD_RAISED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.REWARD_TIMEOUT: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.SANDBOX_CRASHED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.WORKER_LOST: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.ABORTED: Counting(trained=False, in_baseline=False, retried=True, status=Status.ABORTED),
+}
+"""What the agent did stays, with the reward it earned; what the infrastructure did is retried, then leaves the group."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Prompt:
+    """One row of data.
+
+    Example: `Prompt(index=7, messages=[{"role": "user", "content": "2+2?"}], ground_truth=["4"], metadata={"context": …})`.
+    `index` is the position in the epoch-ordered stream, so it never repeats within a run; `row` is the row's number.
+    """
+
+    index: int
+    row: int
+    messages: list[Message]
+    ground_truth: list[str]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    dataset: str = "train"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One model call: sampled ids are the truth, text is derived.
+
+    Example: `Turn(prompt_ids=[1, 5], output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 3], finish_reason="stop",
+    message={"role": "assistant", "content": "hi"})`; logprobs are natural logarithms under the sampling temperature.
+    """
+
+    prompt_ids: list[int]
+    output_ids: list[int]
+    logprobs: list[float]
+    weight_versions: list[int]
+    finish_reason: str
+    message: Message
+
+    @property
+    def text(self) -> str:
+        """The reply's text without special tokens."""
+        return self.message["content"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Sample:
+    """One trainable token sequence (field names are slime's).
+
+    Example of a prompt P of two tokens, a sampled answer A of three and a tool result E of two, then a sampled B of one:
+
+        tokens            P0 P1 A0 A1 A2 E0 E1 B0
+        response_length         6
+        loss_mask               1  1  1  0  0  1
+        rollout_log_probs       a  a  a  0  0  b
+        weight_versions         4  4  4  4  4  5
+    """
+
+    prompt: str | list[Message] = field(default_factory=list)
+    label: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    response: str = ""
+    response_length: int = 0
+    loss_mask: list[int] = field(default_factory=list)
+    rollout_log_probs: list[float] = field(default_factory=list)
+    weight_versions: list[int] = field(default_factory=list)
+    reward: float | None = None
+    status: Status = Status.PENDING
+    stop_reason: StopReason | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    group_index: int = -1
+    index: int = -1
+    rollout_id: int = -1
+    session_id: str = ""
+    remove_sample: bool = False
+
+    def with_turn(self, turn: Turn, /, **metadata: Any) -> "Sample":
+        """A new sample of this rollout that holds one turn: its prompt untrained, its sampled tokens trained.
+
+        `metadata` replaces the template's (a document need not travel with each of its turns).
+        """
+        sample = copy.copy(self)
+        sample.tokens = [*turn.prompt_ids, *turn.output_ids]
+        sample.response = turn.text
+        sample.response_length = len(turn.output_ids)
+        sample.loss_mask = [1] * len(turn.output_ids)
+        sample.rollout_log_probs = list(turn.logprobs)
+        sample.weight_versions = list(turn.weight_versions)
+        sample.prompt, sample.metadata = [], metadata
+        return sample
+
+    def validate(self) -> None:
+        """Raises `SampleError`, naming the rollout, if lengths disagree, the prompt is empty or a logprob is missing."""
+        where = f"rollout {self.rollout_id} of group {self.group_index}"
+        length = self.response_length
+        for name in ("loss_mask", "rollout_log_probs", "weight_versions"):
+            if len(getattr(self, name)) != length:
+                raise SampleError(f"{where}: {name} has {len(getattr(self, name))} entries for {length} response tokens")
+        if len(self.tokens) <= length:
+            raise SampleError(f"{where}: the prompt is empty ({len(self.tokens)} tokens, {length} of them response)")
+        for position, (mask, logprob) in enumerate(zip(self.loss_mask, self.rollout_log_probs)):
+            if mask and not math.isfinite(logprob):
+                raise SampleError(f"{where}: logprob {logprob} at trainable response token {position}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; `from_dict` reads it back equal."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Sample":
+        """Reads what `to_dict` wrote; an unknown key is an error, not an attribute."""
+        unknown = set(data) - {f.name for f in fields(cls)}
+        if unknown:
+            raise SampleError(f"unknown sample fields {sorted(unknown)}")
+        stop_reason = data.get("stop_reason")
+        return cls(
+            **{
+                **data,
+                "status": Status(data.get("status", "pending")),
+                "stop_reason": StopReason(stop_reason) if stop_reason else None,
+            }
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class Reward:
+    """What a reward hook returns: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each."""
+
+    score: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class Rollout:
+    """One execution of the agent on a prompt: its samples, one reward, one stop reason."""
+
+    rollout_id: int
+    group_index: int
+    samples: list[Sample] = field(default_factory=list)
+    reward: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    status: Status = Status.PENDING
+    stop_reason: StopReason = StopReason.ABORTED
+    error: str = ""
+    num_retries: int = 0
+    generation_seconds: float = 0.0
+    reward_seconds: float = 0.0
+
+    @property
+    def counting(self) -> Counting:
+        """What this rollout's stop reason counts for."""
+        return COUNTS[self.stop_reason]
+
+    @property
+    def num_response_tokens(self) -> int:
+        """Sampled tokens over all samples."""
+        return sum(sum(sample.loss_mask) for sample in self.samples)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; `from_dict` reads it back equal."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Rollout":
+        """Reads what `to_dict` wrote."""
+        return cls(
+            **{
+                **data,
+                "samples": [Sample.from_dict(sample) for sample in data["samples"]],
+                "status": Status(data["status"]),
+                "stop_reason": StopReason(data["stop_reason"]),
+            }
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class Group:
+    """The rollouts of one prompt. `weight_version` is the servers' version when the group was admitted."""
+
+    prompt: Prompt
+    rollouts: list[Rollout] = field(default_factory=list)
+    weight_version: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; `from_dict` reads it back equal."""
+        return {
+            "prompt": asdict(self.prompt),
+            "rollouts": [rollout.to_dict() for rollout in self.rollouts],
+            "weight_version": self.weight_version,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Group":
+        """Reads what `to_dict` wrote."""
+        return cls(
+            prompt=Prompt(**data["prompt"]),
+            rollouts=[Rollout.from_dict(rollout) for rollout in data["rollouts"]],
+            weight_version=data["weight_version"],
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainSample:
+    """One sequence as the trainer takes it: identity is gone, its weight in the loss is fixed.
+
+    The loss of an update is the sum over its samples and response tokens t of `token_weight * loss_mask[t] * loss[t]`, so
+    packing, sharding and the order of samples cannot change it.
+    Example: `TrainSample(tokens=[1, 5, 9, 2], loss_mask=[1, 1], rollout_log_probs=[-0.1, -0.7], advantage=0.5,
+    token_weight=0.25)` holds two prompt and two response tokens.
+    """
+
+    tokens: list[int]
+    loss_mask: list[int]
+    rollout_log_probs: list[float]
+    advantage: float
+    token_weight: float
+
+    @property
+    def response_length(self) -> int:
+        """Number of tokens after the prompt."""
+        return len(self.loss_mask)
+
+
+@dataclass(kw_only=True, slots=True)
+class EvalLog:
+    """What `eval_log` returns: metrics by name, and figures as {name: {"x": […], "series": {label: […]}}}."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,0 +1,73 @@
+"""Checks a configuration before anything starts, and reports every problem at once.
+
+A rule is a function `RunConfig -> list[Problem]` in `vime/rules/`. Those of this machine (GPUs, ports, files, disk, keys) are
+left out of `mode=plan`, which plans for another.
+"""
+
+from collections.abc import Callable
+
+from vime.config import Mode, RunConfig
+from vime.errors import ConfigError, Problem
+from vime.rules import batch, data, machine, method, models, numbers, parallel, serving
+
+Rule = Callable[[RunConfig], list[Problem]]
+
+RULES: tuple[Rule, ...] = (
+    numbers.ranges,
+    numbers.sampling,
+    method.complete,
+    method.hooks_fit,
+    method.own_rules,
+    method.run_name,
+    batch.updates,
+    batch.schedule,
+    batch.evaluation_rows,
+    data.sources,
+    data.names,
+    data.demonstrations,
+    data.generators,
+    models.heads,
+    parallel.trainer_shards,
+    parallel.trainer_gpus,
+    parallel.server_gpus,
+    parallel.cluster_gpus,
+    parallel.weight_transfer,
+    parallel.megatron_fields,
+    serving.one_trained,
+    serving.urls,
+    serving.router,
+    serving.ports,
+    serving.context,
+)
+MACHINE_RULES: tuple[Rule, ...] = (
+    machine.gpus,
+    machine.checkpoint,
+    machine.served_checkpoints,
+    machine.ports_free,
+    machine.files,
+    machine.run_folder,
+    machine.disk,
+    machine.address,
+    machine.tracker_key,
+)
+
+
+def find_problems(config: RunConfig) -> list[Problem]:
+    """What is wrong with a configuration, each problem once."""
+    if missing := method.chosen(config):
+        return missing  # what else is missing comes with a method
+    rules = RULES if config.mode is Mode.plan else (*RULES, *MACHINE_RULES)
+    return list(dict.fromkeys(_hashable(problem) for rule in rules for problem in rule(config)))
+
+
+def validate(config: RunConfig) -> None:
+    """Raises `ConfigError` with all problems."""
+    problems = find_problems(config)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _hashable(problem: Problem) -> Problem:
+    if isinstance(problem.value, (list, dict)):
+        return Problem(key=problem.key, value=str(problem.value), remedy=problem.remedy)
+    return problem
