@@ -72,6 +72,10 @@ def run_id_of(processes: list[psutil.Process]) -> str:
     raise AssertionError("no Ray process found")
 
 
+def folders_of(run_id: str) -> list[Path]:
+    return [Path(f"/dev/shm/vime-{run_id}"), Path(f"/tmp/vime-{run_id}")]
+
+
 def assert_nothing_is_left(run_id: str, processes: list[psutil.Process]) -> None:
     deadline = time.monotonic() + 60
     left = processes
@@ -79,7 +83,9 @@ def assert_nothing_is_left(run_id: str, processes: list[psutil.Process]) -> None
         left = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
         time.sleep(0.2)
     assert not left, [" ".join(process.cmdline())[:120] for process in left]
-    assert not Path(f"/dev/shm/vime-{run_id}").exists()
+    while any(folder.exists() for folder in folders_of(run_id)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not [folder for folder in folders_of(run_id) if folder.exists()]
 
 
 @pytest.fixture(scope="module")
@@ -161,4 +167,3 @@ def test_ctrl_c_ends_everything(tmp_path: Path):
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert_nothing_is_left(run_id, processes)
-    assert not Path(f"/tmp/vime-{run_id}").exists()

@@ -7,17 +7,18 @@ import asyncio
 import logging
 import os
 import shutil
+import subprocess
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-import psutil
 import ray
 from ray.exceptions import RayError
 
 from vime.config import RunConfig
+from vime.reaper import start_reaper
 from vime.rollout.pool import WorkerPool
 from vime.serving.probe import probe
 from vime.serving.topology import Serving
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 OBJECT_STORE_BYTES = 512 * 2**20
 """Batches are token lists: small beside weights, which do not travel through Ray."""
 STOP_TIMEOUT_SECONDS = 30.0
-PID_FILE = "driver.pid"
 
 
 class System:
@@ -41,8 +41,9 @@ class System:
         self.run_id = uuid.uuid4().hex[:8]
         self._config = config
         self._say = say
-        self._ray_dir = ray_folder(self.run_id)
-        self.serving = Serving(config, run_dir, self.run_id, leftovers=(self._ray_dir,)) if with_servers else None
+        self._ray_dir = Path("/tmp") / f"vime-{self.run_id}"  # short, because sockets in it must have short paths
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self.serving = Serving(config, run_dir, self.run_id) if with_servers else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id) if with_trainer else None
         self.workers: WorkerPool | None = None
         self.weight_sync: WeightSync | None = None
@@ -89,13 +90,16 @@ class System:
         if ray.is_initialized():
             ray.shutdown()
         shutil.rmtree(self._ray_dir, ignore_errors=True)
+        if self._reaper is not None:
+            self._reaper.terminate()
+            self._reaper.wait(STOP_TIMEOUT_SECONDS)
 
     def _is_float32(self) -> bool:
         return self._config.trainer.precision.value == "float32"
 
     def _start_ray(self) -> None:
         self._say("starting Ray")
-        remove_stale_ray_folders()
+        self._reaper = start_reaper(owner=os.getpid(), remove=self._ray_dir)
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
         if self._config.cluster.ray_address is not None:
             ray.init(address=self._config.cluster.ray_address, namespace=self.run_id, log_to_driver=False)
@@ -109,7 +113,6 @@ class System:
             _node_ip_address=self._config.cluster.host,
             _temp_dir=str(self._ray_dir),
         )
-        (self._ray_dir / PID_FILE).write_text(str(os.getpid()))
 
     async def _start_parts(self) -> None:
         starts: list[Awaitable[object]] = []
@@ -125,22 +128,6 @@ class System:
         if self.serving is not None and self.trainer is not None:
             self.weight_sync = WeightSync(self.serving, self._config, self.run_id)
             self._say("bringing the trainer's weights to the servers")
-
-
-def ray_folder(run_id: str) -> Path:
-    """Ray's session folder of a run; short, because sockets in it must have short paths."""
-    return Path("/tmp") / f"vime-{run_id}"
-
-
-def remove_stale_ray_folders() -> None:
-    """Removes the session folders of runs that were killed: those whose driver is gone."""
-    for file in Path("/tmp").glob(f"vime-*/{PID_FILE}"):
-        try:
-            alive = psutil.pid_exists(int(file.read_text()))
-        except (OSError, ValueError):
-            continue  # being removed by its owner, or being written
-        if not alive:
-            shutil.rmtree(file.parent, ignore_errors=True)
 
 
 async def _stop_within(stopping: Awaitable[None], name: str) -> None:

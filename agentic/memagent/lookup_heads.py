@@ -44,13 +44,13 @@ def _write_down_previous_tokens(model: Qwen2ForCausalLM, reading: torch.Tensor, 
     head_dim, half = reading.shape[0], reading.shape[0] // 2
     rope_parameters: Any = model.config.rope_parameters
     theta = rope_parameters["rope_theta"]
-    frequencies = theta ** (-torch.arange(half) * 2 / head_dim)
-    attention.k_proj.bias[:half] = SHARPNESS
+    frequencies = theta ** (-torch.arange(FIRST_SLOW_PAIR) * 2 / head_dim)  # slower ones cannot tell neighbours apart
+    attention.k_proj.bias[:FIRST_SLOW_PAIR] = SHARPNESS
     attention.v_proj.weight[:head_dim] = reading
     for head, writing in enumerate(writings):
         angle, start = frequencies * (head + 1), head * head_dim
-        attention.q_proj.bias[start : start + half] = SHARPNESS * torch.cos(angle)
-        attention.q_proj.bias[start + half : start + head_dim] = -SHARPNESS * torch.sin(angle)
+        attention.q_proj.bias[start : start + FIRST_SLOW_PAIR] = SHARPNESS * torch.cos(angle)
+        attention.q_proj.bias[start + half : start + half + FIRST_SLOW_PAIR] = -SHARPNESS * torch.sin(angle)
         attention.o_proj.weight[:, start : start + head_dim] = writing * (2 * EMBEDDING_SCALE)
 
 

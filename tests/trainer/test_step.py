@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vime.config import AlgorithmName, KLEstimator, OldLogprobs, Precision, RunConfig, Schedule, TrainerConfig
-from vime.errors import TrainingError
+from vime.errors import ConfigError, TrainingError
 from vime.trainer.schedule import learning_rate
 from vime.types import TrainSample
 
@@ -211,6 +211,37 @@ def test_chunked_logprobs_equal_whole_ones_with_their_gradients(
     chunked = engine(config).train([samples], 0)
     for name in ("train/loss", "train/grad_norm", "train/entropy"):
         assert chunked[name] == pytest.approx(whole[name], rel=1e-5), name
+
+
+def test_recomputing_activations_changes_nothing(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    samples = make_samples(10)
+    plain = engine(make_config(models("qwen3"))).train([samples], 0)
+    arguments = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    recomputed = engine(make_config(models("qwen3"), megatron_args=arguments)).train([samples], 0)
+    assert recomputed["train/loss"] == plain["train/loss"]
+    assert recomputed["train/grad_norm"] == pytest.approx(plain["train/grad_norm"], rel=1e-5)
+
+
+def test_arguments_that_would_train_something_else_are_refused(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig
+) -> None:
+    arguments = {"sequence_parallel": True, "params_dtype": "float16"}
+    with pytest.raises(ConfigError) as caught:
+        engine(make_config(models("qwen2"), megatron_args=arguments))
+    keys = {problem.key for problem in caught.value.problems}
+    assert keys == {"trainer.megatron_args.sequence_parallel", "trainer.megatron_args.params_dtype"}
+
+
+def test_a_mixture_of_experts_trains(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    trained, samples = engine(make_config(models("qwen3_moe"))), make_samples(10)
+    before = weights(trained)
+    assert math.isfinite(trained.train([samples], 0)["train/grad_norm"])
+    after = weights(trained)
+    assert all(not torch.equal(before[name], after[name]) for name in before if "experts" in name or "mlp.gate" in name)
 
 
 def test_learning_rate_follows_warm_up_and_schedule() -> None:

@@ -84,9 +84,7 @@ class _Ports:
 class Serving:
     """All served models of a run. Each replica and each router has a Ray actor that keeps it alive."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, run_id: str, *, leftovers: tuple[Path, ...] = ()) -> None:
-        self.leftovers = leftovers
-        """Folders to remove as well when the driver is gone without having stopped its servers."""
+    def __init__(self, config: RunConfig, run_dir: Path, run_id: str) -> None:
         self.payload_folder = Path("/dev/shm") / f"vime-{run_id}"
         """Where weight payloads in shared memory belong: it is removed with the run, also after a kill -9."""
         self._config = config
@@ -194,7 +192,7 @@ class Serving:
             command=command,
             log=str((self._run_dir / "logs" / f"{name}.log").resolve()),
             environment=environment,
-            remove=[str(self.payload_folder), *map(str, self.leftovers)],
+            remove=[str(self.payload_folder)],
             health_path="/liveness" if is_router else "/health",  # a router is not healthy while one of its servers is down
             start_timeout_seconds=serving.start_timeout_seconds,
             health_interval_seconds=serving.health_interval_seconds,

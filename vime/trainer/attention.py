@@ -137,9 +137,7 @@ class PackedAttention(torch.nn.Module):
         dtype = query_BHSD.dtype
         widen = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu" and query_BHSD.shape[2] < WIDE_BELOW
         query, key, value = (x.float() if widen else x for x in (query_BHSD, key_BGSD, value_BGSD))
-        output = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=self.softmax_scale, enable_gqa=True
-        )
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.softmax_scale, enable_gqa=True)
         return output.to(dtype)
 
 

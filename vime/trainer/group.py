@@ -17,6 +17,9 @@ from vime.weights import WeightPayload
 
 logger = logging.getLogger(__name__)
 
+ACTOR_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
+"""Threads that wait sleep. Spinning, they halve the speed of a trainer that shares its cores with servers."""
+
 
 class TrainerGroup:
     """The trainer of a run: `start`, `await ready`, then train, export, save. Ray must be running.
@@ -36,7 +39,8 @@ class TrainerGroup:
         trainer = self._config.trainer
         size = trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
         gpus = 1 if self._config.cluster.gpus_per_node > 0 else 0
-        actor = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(TrainerRank)
+        environment = {"env_vars": ACTOR_ENVIRONMENT}
+        actor = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0, runtime_env=environment)(TrainerRank)
         self._ranks = [actor.remote(self._config, rank) for rank in range(size)]
         self._addresses = [rank.address.remote() for rank in self._ranks]
 

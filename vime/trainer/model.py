@@ -24,11 +24,25 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from vime.config import Precision, TrainerConfig
+from vime.errors import ConfigError, Problem
 from vime.trainer import names
 from vime.trainer.architecture import Architecture
 from vime.trainer.attention import PackedAttention, PackedSequences, fill_rotary
 from vime.trainer.norm import RMSNorm
 from vime.trainer.parallel import device
+
+_UNSUPPORTED = "not supported; remove it"
+REFUSED_ARGS = {
+    "tensor_model_parallel_size": "set trainer.tensor_parallel_size",
+    "pipeline_model_parallel_size": "set trainer.pipeline_parallel_size",
+    "params_dtype": "set trainer.precision",
+    "calculate_per_token_loss": "the loss is a weighted sum over tokens; remove it",
+    "sequence_parallel": _UNSUPPORTED,
+    "context_parallel_size": _UNSUPPORTED,
+    "expert_model_parallel_size": _UNSUPPORTED,
+    "virtual_pipeline_model_parallel_size": _UNSUPPORTED,
+}
+"""Fields of Megatron's configuration that are decided elsewhere or would train something else in silence."""
 
 
 class PackedModel(GPTModel):
@@ -64,7 +78,14 @@ def torch_dtype(precision: Precision) -> torch.dtype:
 
 
 def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
-    """Megatron's configuration. `trainer.megatron_args` overrides any field."""
+    """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS` (`ConfigError`)."""
+    refused = [
+        Problem(key=f"trainer.megatron_args.{name}", value=trainer.megatron_args[name], remedy=REFUSED_ARGS[name])
+        for name in REFUSED_ARGS
+        if name in trainer.megatron_args
+    ]
+    if refused:
+        raise ConfigError(refused)
     dtype = torch_dtype(trainer.precision)
     fields: dict[str, Any] = {
         "num_layers": architecture.num_layers,
