@@ -86,10 +86,8 @@ def weight_transfer(config: RunConfig) -> list[Problem]:
     way, on_gpu = cluster.weight_transfer, cluster.gpus_per_node > 0
     external = any(model.urls for model in config.serving.models.values() if model.trained)
     reason = None
-    if way in (WeightTransfer.ipc, WeightTransfer.nccl) and not on_gpu:
-        reason = "needs GPUs; use auto or shm"
-    elif way is WeightTransfer.ipc and not cluster.colocated:
-        reason = "needs cluster.colocated=true, trainer and servers on the same GPUs; use auto or nccl"
+    if way in (WeightTransfer.ipc, WeightTransfer.nccl):
+        reason = "is not connected to the training loop yet; use auto, shm or disk" if on_gpu else "needs GPUs; use auto or shm"
     elif way is WeightTransfer.shm and not cluster.colocated and cluster.num_nodes > 1:
         reason = "needs trainer and servers on one machine; use auto, nccl or disk"
     elif way is WeightTransfer.shm and external:
