@@ -42,6 +42,7 @@ class System:
         self._config = config
         self._say = say
         self._ray_dir = Path("/tmp") / f"vime-{self.run_id}"  # short, because sockets in it must have short paths
+        self._owns_ray = False
         self._reaper: subprocess.Popen[bytes] | None = None
         self.serving = Serving(config, run_dir, self.run_id) if with_servers else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id) if with_trainer else None
@@ -87,7 +88,7 @@ class System:
         for part in (self.workers, self.serving, self.trainer):
             if part is not None:
                 await _stop_within(part.stop(), type(part).__name__)
-        if ray.is_initialized():
+        if self._owns_ray:
             ray.shutdown()
         shutil.rmtree(self._ray_dir, ignore_errors=True)
         if self._reaper is not None:
@@ -98,7 +99,11 @@ class System:
         return self._config.trainer.precision.value == "float32"
 
     def _start_ray(self) -> None:
+        """Starts Ray, or joins the cluster of `cluster.ray_address`; a Ray that this process uses already is left as it is."""
+        if ray.is_initialized():
+            return
         self._say("starting Ray")
+        self._owns_ray = True
         self._reaper = start_reaper(owner=os.getpid(), remove=self._ray_dir)
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
         if self._config.cluster.ray_address is not None:

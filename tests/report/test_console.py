@@ -122,6 +122,7 @@ def test_the_table_shows_every_row_and_where_the_report_is(tmp_path: Path) -> No
     ]
     summary = {
         "name": "demo",
+        "mode": "train",
         "datasets": {"docs": {"trained": summarize_runs(runs)}},
         "wall_seconds": 65.0,
         "num_steps": 2,
@@ -133,3 +134,10 @@ def test_the_table_shows_every_row_and_where_the_report_is(tmp_path: Path) -> No
     text = output.getvalue()
     for expected in ("75.0 ± 35.4 (100.0)", "not run", "2 items x 2", "1 min 5 s", "1 of them failed", "report.html"):
         assert expected in text
+
+
+def test_an_evaluation_by_itself_does_not_call_its_scaffold_untrained() -> None:
+    from vime.report.summary import shown_rows
+
+    assert shown_rows("eval") == {"single_turn": "single turn", "scaffold": "scaffold"}
+    assert shown_rows("train")["scaffold"] == "untrained scaffold"

@@ -115,7 +115,7 @@ def test_data_sets_named_by_length_become_a_line() -> None:
     from vime.report.sections import score_charts
 
     row = summarize_runs([scores("trained", 0, [1, 0])])
-    (chart,) = score_charts({f"docs_{length}": {"trained": row} for length in (24, 48, 96)})
+    (chart,) = score_charts({f"docs_{length}": {"trained": row} for length in (24, 48, 96)}, {"trained": "trained scaffold"})
     assert "Score by length" in chart and "docs_96" in chart
 
 

@@ -28,7 +28,7 @@ from vime.report.sections import (
     training_charts,
 )
 from vime.report.step_line import duration
-from vime.report.summary import RunScore, read_scores, read_summary, summarize_runs
+from vime.report.summary import RunScore, read_scores, read_summary, shown_rows, summarize_runs
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ def write_report(run_path: Path) -> Path:
     datasets = summary["datasets"] if summary else partial_datasets(config, read_scores(run_path))
     body = [
         _head(run_path, config, summary, rows),
-        score_table(datasets),
+        score_table(datasets, shown_rows(config["mode"])),
         temperature_table(summary["untrained_temperatures"] if summary else {}),
-        chart_grid(score_charts(_complete(datasets))),
+        chart_grid(score_charts(_complete(datasets), shown_rows(config["mode"]))),
         _section("Training", chart_grid(training_charts(curves(rows)))),
         eval_log_section(_eval_logs(run_path / "evaluation")),
         rows_table("Faults", read_lines(run_path / "faults.jsonl")[-MAX_FAULTS:]),

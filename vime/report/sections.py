@@ -8,7 +8,6 @@ from typing import Any
 
 from vime.report.charts import Series, bar_chart, line_chart, number_text, stacked_chart
 from vime.report.metrics import Curve
-from vime.report.summary import ROWS
 
 Curves = Mapping[str, Curve]
 
@@ -47,7 +46,7 @@ TIME_SHARES = {
 }
 
 
-def score_table(datasets: Mapping[str, Mapping[str, Any]]) -> str:
+def score_table(datasets: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> str:
     """Rows x data sets: strict mean ± SD, lenient beside it; what nobody ran says so."""
     if not datasets:
         return ""
@@ -57,7 +56,7 @@ def score_table(datasets: Mapping[str, Mapping[str, Any]]) -> str:
         size = f"{first['num_items']} items x {_runs(first['num_runs'])}" if first else ""
         heads.append(f"<th>{escape(name)}<br><small>{size}</small></th>")
     lines = []
-    for row, label in ROWS.items():
+    for row, label in labels.items():
         cells = "".join(f"<td>{_score_cell(rows.get(row))}</td>" for rows in datasets.values())
         lines.append(f"<tr{' class=strong' if row == 'trained' else ''}><td>{label}</td>{cells}</tr>")
     note = (
@@ -82,11 +81,11 @@ def temperature_table(temperatures: Mapping[str, Mapping[str, float]]) -> str:
     return f'{title}<div class="card"><table><tr><th></th>{head}</tr>{"".join(lines)}</table></div>'
 
 
-def score_charts(datasets: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def score_charts(datasets: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> list[str]:
     """Scores by data set: bars, or lines over the length if the names end in growing numbers (`docs_24`, `docs_48`, …)."""
     names = list(datasets)
     series = []
-    for row, label in ROWS.items():
+    for row, label in labels.items():
         found = [(float(i), rows[row]) for i, rows in enumerate(datasets.values()) if row in rows]
         if found:
             x, scores = [i for i, _ in found], [score for _, score in found]

@@ -23,6 +23,11 @@ ROWS = {"single_turn": "single turn", "scaffold": "untrained scaffold", "trained
 DIGITS = 4
 
 
+def shown_rows(mode: str) -> dict[str, str]:
+    """Rows and their names in a table; an evaluation by itself does not know whether its checkpoint was trained."""
+    return {"single_turn": "single turn", "scaffold": "scaffold"} if mode == "eval" else ROWS
+
+
 class IncompleteRunError(VimeError, ValueError):
     """An evaluation lacks runs or items, so that its mean would be another quantity; names them."""
 

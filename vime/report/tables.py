@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from vime.config import AlgorithmName, Mode, RunConfig
-from vime.report.summary import ROWS
+from vime.report.summary import shown_rows
 
 
 def header_lines(config: RunConfig, path: Path) -> list[str]:
@@ -26,7 +26,7 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
         lines.append(f"  training    {_training(config, supervised)}")
     datasets = ", ".join(dataset.name for dataset in config.data.evaluation)
     if datasets and not supervised:
-        rows = ", ".join(ROWS.get(row, row) for row in evaluation.rows if config.mode is Mode.train or row != "trained")
+        rows = ", ".join(label for row, label in shown_rows(config.mode.name).items() if row in evaluation.rows)
         lines.append(f"  evaluation  {datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}")
     return lines
 
@@ -41,7 +41,7 @@ def final_table(summary: Mapping[str, Any]) -> Table:
     for name, rows in datasets.items():
         first = next(iter(rows.values()), {"num_runs": 0, "num_items": 0})
         table.add_column(f"{name}\n{first['num_items']} items x {first['num_runs']}", justify="right")
-    for row, label in ROWS.items():
+    for row, label in shown_rows(summary["mode"]).items():
         table.add_row(label, *[score_text(rows.get(row)) for rows in datasets.values()])
     return table
 

@@ -1,0 +1,72 @@
+"""Trainer and server give the same logprobs to the same sampled tokens, whole batches long, whatever the head is tied to."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vime.compose import compose_run
+from vime.data.rows import to_prompt
+from vime.system import System
+from vime.types import Sample
+
+SHAPE = {
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "intermediate_size": 128,
+    "vocab_size": 320,
+    "max_position_embeddings": 1024,
+}
+HEADS = {"tied": {"family": "qwen2", "tie_word_embeddings": True}, "untied": {"family": "qwen3", "tie_word_embeddings": False}}
+TEMPERATURE = 0.8
+
+
+async def sample_and_compare(config: Any, folder: Path) -> list[float]:
+    """Largest difference of each sample: first with a cold prefix cache, then, for the same prompts, with a cached one."""
+    prompts = [to_prompt({"prompt": f"Question {i}: {'why ' * 40}?"}, index=i, row_number=i, dataset="d") for i in range(12)]
+    differences = []
+    async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
+        assert system.trainer and system.workers
+        await system.sync_weights(0)
+        await system.sync_weights(1)
+        for first_slot in (0, 100):
+            calls = [
+                system.workers.run_group(prompt=prompt, slot=first_slot + prompt.index, num_rollouts=4, version=1)
+                for prompt in prompts
+            ]
+            groups = await asyncio.gather(*calls)
+            samples: list[Sample] = [s for group in groups for rollout in group.rollouts for s in rollout.samples]
+            assert len(samples) == 48 and all(version == 1 for s in samples for version in s.weight_versions)
+            lengths = [s.response_length for s in samples]
+            expected = await system.trainer.logprobs([s.tokens for s in samples], lengths, TEMPERATURE)
+            pairs = zip(samples, expected, strict=True)
+            differences += [max(abs(a - b) for a, b in zip(s.rollout_log_probs, ours, strict=True)) for s, ours in pairs]
+    return differences
+
+
+async def generate(context, sample, sampling):
+    return sample.with_turn(await context.models["actor"].chat(sample.prompt, max_tokens=40))
+
+
+async def reward(context, samples):
+    return 0.0
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_trainer_and_server_agree_over_a_whole_batch(head: str, checkpoints: dict[str, Path], tmp_path: Path):
+    model = {**SHAPE, **HEADS[head]}
+    overrides = [
+        "+method=memagent",
+        f"model.checkpoint={checkpoints[head]}",
+        *(f"model.{key}={value}" for key, value in model.items()),
+        f"method.generate={__file__}:generate",
+        f"method.reward={__file__}:reward",
+        f"rollout.temperature={TEMPERATURE}",
+        "serving.models.actor.max_model_len=1024",
+    ]
+    differences = asyncio.run(sample_and_compare(compose_run(overrides).config, tmp_path))
+    assert max(differences) < 1e-4
