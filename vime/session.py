@@ -1,9 +1,11 @@
 """What a run shows and leaves behind: its folder, console, metrics, evaluations and summary."""
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -123,6 +125,7 @@ class Session:
     def restore(self, *, step: int, state: dict[str, Any]) -> None:
         """Goes on after `step`: later rows of the metrics are dropped, totals and finished scores come back."""
         self._metrics.truncate_after(step)
+        forget_evaluations_after(self.directory.evaluation, step)
         if "totals" in state:
             self._earlier_seconds = state["totals"].pop("wall_seconds")
             self._totals = state["totals"]
@@ -146,6 +149,14 @@ class Session:
         for dataset, items in by_dataset.items():
             name = f"{dataset}-{row}" + (f"-{label}" if label else "")
             self.directory.write_eval_log(name, eval_log(self.config, items))
+
+
+def forget_evaluations_after(folder: Path, step: int) -> None:
+    """Removes the items of evaluations in the middle of training after `step`: those steps are trained again."""
+    for path in folder.glob("*-trained-step*"):
+        number = re.search(r"-trained-step(\d+)", path.name)
+        if number and int(number.group(1)) > step:
+            path.unlink()
 
 
 def _score(job: Job, items: list[dict[str, Any]]) -> RunScore:
