@@ -60,6 +60,11 @@ def advantage(config, groups):
     return {r.rollout_id: r.reward - 0.5 for group in groups for r in group.rollouts}
 
 
+def eval_log(context, results):
+    mark("eval_log")
+    raise ValueError(f"{context.config.name} has {len(results)} results, and this function is broken")
+
+
 def loss(config, logprobs, old_logprobs, advantages, mask):
     mark("loss")
     return -advantages * torch.exp(logprobs - old_logprobs), {}
@@ -71,17 +76,22 @@ def test_functions_of_the_user_replace_ours(tmp_path: Path):
     file.write_text(SOURCE)
     (tmp_path / "marks").mkdir()
     names = {"method.generate": "generate", "method.reward": "reward", "rollout.function": "function", "data.source": "source"}
-    names |= {"rollout.filter": "keep", "algorithm.advantage": "advantage", "algorithm.loss": "loss"}
+    names |= {
+        "rollout.filter": "keep",
+        "algorithm.advantage": "advantage",
+        "algorithm.loss": "loss",
+        "method.eval_log": "eval_log",
+    }
     command = [
         *(sys.executable, "-m", "vime.run", "+method=memagent", f"output_dir={tmp_path / 'run'}"),
         *(f"{key}={file}:{name}" for key, name in names.items()),
-        *("method.eval_log=null", "trainer.num_steps=2", "rollout.num_prompts=2", "rollout.num_samples_per_prompt=2"),
+        *("trainer.num_steps=2", "rollout.num_prompts=2", "rollout.num_samples_per_prompt=2"),
         *("evaluation.rows=[scaffold]", "evaluation.num_runs=1", "evaluation.extra_temperatures=[]"),
         *(f"data.evaluation.{number}.num_items=4" for number in range(3)),
     ]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    wanted = {"generate", "reward", "function", "source", "filter", "advantage", "loss"}
+    wanted = {"generate", "reward", "function", "source", "filter", "advantage", "loss", "eval_log"}
     assert {path.name for path in (tmp_path / "marks").iterdir()} == wanted
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["datasets"]["docs_20"]["scaffold"]["mean"] == 25.0

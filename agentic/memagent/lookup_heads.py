@@ -1,9 +1,9 @@
-"""Starts a two-layer model with the circuit that looks facts up, so that pre-training takes a minute instead of a quarter hour.
+"""Starts a two-layer model with the circuit that looks facts up: lookups are then learned in half a minute.
 
-Random models of this size guess for a long time before their attention finds out how to copy (induction heads, Olsson et al.
-2022, arXiv 2209.11895). Here the first layer starts with two heads that write down the token one and two places before, the
-second with heads that match those notes with the current token (or the one before) and copy what they find. Training is free
-to change all of it.
+Random models of this size still guess after a hundred seconds of the same lookups, until their attention finds out how to
+copy (induction heads, Olsson et al. 2022, arXiv 2209.11895). Here the first layer starts with two heads that write down the
+token one and two places before, the second with heads that match those notes with the current token (or the one before) and
+copy what they find. Training is free to change all of it.
 """
 
 import math

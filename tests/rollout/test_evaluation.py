@@ -57,3 +57,18 @@ def test_an_interrupted_evaluation_runs_only_what_is_missing(config: RunConfig, 
     assert sorted(second.seen) == sorted(set(range(8)) - {item["index"] for item in before})
     assert [item["index"] for item in items] == list(range(8))
     assert read_items(folder / JOB.file_name)[: len(before)] == before
+
+
+def test_items_of_other_weights_are_run_again(config: RunConfig, tmp_path: Path):
+    folder = tmp_path / "evaluation"
+    asyncio.run(Evaluator(config, runner=Runner(), folder=folder).run([JOB], version=3))
+    path = folder / JOB.file_name
+    items = [{**item, "weight_versions": [3] if item["index"] < 5 else [3, 4]} for item in read_items(path)]
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+    same, further = Runner(), Runner()
+    asyncio.run(Evaluator(config, runner=same, folder=folder).run([JOB], version=3))
+    assert sorted(same.seen) == [5, 6, 7]
+    path.write_text("".join(json.dumps({**item, "weight_versions": [3]}) + "\n" for item in items))
+    asyncio.run(Evaluator(config, runner=further, folder=folder).run([JOB], version=4))
+    assert sorted(further.seen) == list(range(8))
+    assert sorted(item["index"] for item in read_items(path)) == list(range(8))

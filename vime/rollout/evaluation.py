@@ -72,7 +72,7 @@ class Evaluator:
 
     async def _run_job(self, job: Job, *, version: int, on_item: Callable[[], None]) -> list[dict[str, Any]]:
         path = self._folder / job.file_name
-        finished = {item["index"]: item for item in read_items(path)}
+        finished = {item["index"]: item for item in _items_of_version(path, version)}
         prompts = self._prompts[job.dataset]
         with path.open("a") as file:
 
@@ -101,6 +101,15 @@ def read_items(path: Path) -> list[dict[str, Any]]:
     if len(whole) != len(data):
         path.write_bytes(whole)
     return [json.loads(line) for line in whole.splitlines()]
+
+
+def _items_of_version(path: Path, version: int) -> list[dict[str, Any]]:
+    """Finished items whose every token is of this weight version; others, of a run that was trained further, are dropped."""
+    items = read_items(path)
+    kept = [item for item in items if set(item["weight_versions"]) <= {version}]
+    if len(kept) < len(items):
+        path.write_text("".join(json.dumps(item) + "\n" for item in kept))
+    return kept
 
 
 def _prompts(dataset: DatasetConfig) -> list[Prompt]:

@@ -30,7 +30,6 @@ class WorkerPool:
         self._endpoints = endpoints
         self._actors: list[Any] = []
         self._load: list[int] = []
-        self.num_lost = 0
         rollout = config.rollout
         attempt = rollout.generate_timeout_seconds + 2 * rollout.reward_timeout_seconds
         self._limit_seconds = (rollout.max_retries + 1) * (attempt + config.serving.recovery_timeout_seconds)
@@ -91,7 +90,6 @@ class WorkerPool:
         if self._actors[index] is not actor:
             return  # another piece of work saw it first
         logger.warning("%s; starting another", error.splitlines()[0])
-        self.num_lost += 1
         ray.kill(actor)
         self._actors[index] = self._create()
 
