@@ -87,7 +87,6 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "nccl on shared GPUs": (["model=qwen2.5-7b", "mode=plan", "cluster.weight_transfer=nccl"], "cluster.weight_transfer"),
     "nodes without Ray": (["cluster.num_nodes=2", "mode=plan"], "cluster.ray_address"),
-    "servers that other nodes cannot reach": (["cluster.num_nodes=2", "mode=plan"], "cluster.host"),
     "a server on two nodes": (
         ["model=qwen2.5-7b", "mode=plan", "serving.models.actor.tensor_parallel_size=16"],
         "serving.models.actor.tensor_parallel_size",

@@ -8,7 +8,7 @@ can share one.
 import contextlib
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -20,6 +20,7 @@ from vime.config import RunConfig
 from vime.errors import ServerError
 from vime.placement import Place
 
+LOOPBACK = "127.0.0.1"
 RESERVE_TIMEOUT_SECONDS = 60.0
 PORT_TIMEOUT_SECONDS = 30.0
 OWN_DEVICES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -81,6 +82,8 @@ class Nodes:
         own = ray.get_runtime_context().get_node_id()
         order = sorted(range(len(nodes)), key=lambda index: (nodes[index].id != own, nodes[index].host))
         self._nodes, self._agents = [nodes[index] for index in order], [agents[index] for index in order]
+        if cluster.host == LOOPBACK:
+            self._be_one_machine()
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -125,6 +128,14 @@ class Nodes:
             if wanted:
                 raise ServerError(f"{key}: port {wanted} is given to another server of this run; choose another, or 0")
 
+    def _be_one_machine(self) -> None:
+        """Nodes that are one machine reach each other by its loopback address. Raises ServerError if they are several."""
+        if len({node.host for node in self._nodes}) > 1:
+            found = self._nodes
+            self.release()
+            raise ServerError(_unreachable(found))
+        self._nodes = [replace(node, host=LOOPBACK) for node in self._nodes]
+
     def release(self) -> None:
         """Gives the nodes back."""
         agents, self._agents = self._agents, []
@@ -133,6 +144,13 @@ class Nodes:
         if self._group is not None:
             remove_placement_group(self._group)
             self._group = None
+
+
+def _unreachable(nodes: list[Node]) -> str:
+    return (
+        f"cluster.host={LOOPBACK}: servers there cannot be reached from the other nodes ({', '.join(n.host for n in nodes)}); "
+        "give 0.0.0.0, or the address of a network that all nodes share"
+    )
 
 
 def free_port(host: str, wanted: int) -> int:

@@ -128,12 +128,13 @@ class System:
         """Starts Ray, or joins the cluster of `cluster.ray_address`; a Ray that this process uses already is left as it is."""
         if ray.is_initialized():
             return
-        self._say("starting Ray")
+        address = self._config.cluster.ray_address
+        self._say(f"joining Ray at {address}" if address else "starting Ray")
         self._owns_ray = True
         self._reaper = start_reaper(owner=os.getpid(), remove=self._ray_dir)
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
-        if self._config.cluster.ray_address is not None:
-            ray.init(address=self._config.cluster.ray_address, namespace=self.run_id, log_to_driver=False)
+        if address is not None:
+            ray.init(address=address, namespace=self.run_id, log_to_driver=False, logging_level=logging.ERROR)
             return
         ray.init(
             namespace=self.run_id,

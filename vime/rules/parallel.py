@@ -111,14 +111,11 @@ def turns(config: RunConfig) -> list[Problem]:
 
 
 def nodes(config: RunConfig) -> list[Problem]:
-    """Several nodes are a running Ray cluster, whose servers listen where the other nodes can reach them; no server is cut."""
+    """Several nodes are a running Ray cluster, and no server is cut in two."""
     cluster, problems = config.cluster, []
     if cluster.num_nodes > 1 and cluster.ray_address is None:
         remedy = "several nodes need a running Ray cluster (scripts/ray_up.sh): give its address, or auto"
         problems.append(Problem(key="cluster.ray_address", value=None, remedy=remedy))
-    if cluster.num_nodes > 1 and cluster.host == "127.0.0.1":
-        remedy = "other nodes cannot reach servers there: give 0.0.0.0, or the address of a network that all nodes share"
-        problems.append(Problem(key="cluster.host", value=cluster.host, remedy=remedy))
     for name, model in config.serving.models.items():
         if 0 < cluster.gpus_per_node < model.tensor_parallel_size and not model.urls:
             key, size = f"serving.models.{name}.tensor_parallel_size", model.tensor_parallel_size

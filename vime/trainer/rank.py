@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
+from vime.nodes import LOOPBACK
 from vime.placement import transport
 from vime.types import TrainSample
 from vime.weights import WeightPayload
@@ -104,4 +105,6 @@ class TrainerRank:
         """This machine's address for the other parts of the run."""
         import ray
 
-        return "127.0.0.1" if self._config.cluster.num_nodes == 1 else ray.util.get_node_ip_address()
+        cluster = self._config.cluster
+        one_machine = cluster.num_nodes == 1 or cluster.host == LOOPBACK
+        return LOOPBACK if one_machine else ray.util.get_node_ip_address()
