@@ -33,15 +33,14 @@ def policy_loss(
     """
     keep_N = mask > 0
     logprobs_N = torch.where(keep_N, logprobs, 0.0)
-    advantages_N = torch.where(keep_N, advantages, 0.0)
     log_ratio_N = (logprobs_N - torch.where(keep_N, old_logprobs, 0.0)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     if config.ratio is RatioLevel.sequence:
         log_ratio_N = _sequence_log_ratio(log_ratio_N, keep_N, sequences)
     ratio_N = torch.exp(log_ratio_N)
     if config.surrogate is Surrogate.cispo:
-        loss_N, metrics = _cispo(config, ratio_N, logprobs_N, advantages_N)
+        loss_N, metrics = _cispo(config, ratio_N, logprobs_N, advantages)
     else:
-        loss_N, metrics = _clipped(config, ratio_N, advantages_N)
+        loss_N, metrics = _clipped(config, ratio_N, advantages)
     return torch.where(keep_N, loss_N, 0.0), metrics | {"train/ratio_max": masked_max(ratio_N.detach(), mask)}
 
 
