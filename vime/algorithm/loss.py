@@ -47,7 +47,7 @@ def policy_loss(
 def _sequence_log_ratio(log_ratio_N: torch.Tensor, keep_N: torch.Tensor, sequences_N: torch.Tensor) -> torch.Tensor:
     """GSPO's ratio (arXiv 2507.18071, equation 7) on each token, with the token's own gradient (equation 14).
 
-    For an advantage that is equal over the sequence the gradient is that of the ratio itself (equation 12).
+    For an advantage that is equal over the sequence the gradient is that of the ratio itself.
     """
     own_N = log_ratio_N.detach()
     return sequence_mean(own_N, keep_N, sequences_N) + (log_ratio_N - own_N)
@@ -56,7 +56,7 @@ def _sequence_log_ratio(log_ratio_N: torch.Tensor, keep_N: torch.Tensor, sequenc
 def _clipped(config: AlgorithmConfig, ratio_N: torch.Tensor, advantages_N: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A): PPO (arXiv 1707.06347, equation 7), clip-higher (2503.14476).
 
-    Dual clip (arXiv 1912.09729, equation 5) bounds it by -dual_clip A where the advantage is negative.
+    Dual clip (arXiv 1912.09729) bounds it by -dual_clip A where the advantage is negative.
     """
     clipped_N = ratio_N.clamp(1 - config.clip_low, 1 + config.clip_high)
     unclipped_loss_N, clipped_loss_N = -ratio_N * advantages_N, -clipped_N * advantages_N

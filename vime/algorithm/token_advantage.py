@@ -19,7 +19,7 @@ def with_kl_penalty(
     reference_logprobs_N: torch.Tensor,
     sequences_N: torch.Tensor,
 ) -> torch.Tensor:
-    """A_t - coefficient * sum of KL_i over i >= t in the same sequence (REINFORCE++, arXiv 2501.03262, equation 8)."""
+    """A_t - coefficient * sum of KL_i over i >= t in the same sequence (REINFORCE++, arXiv 2501.03262)."""
     kl_N = kl_estimate(config.kl_estimator, old_logprobs_N, reference_logprobs_N)
     return advantages_N - config.kl_coefficient * sum_to_go(kl_N, sequences_N)
 
@@ -39,7 +39,7 @@ def mean_and_deviation(moments: dict[str, float]) -> tuple[float, float]:
 
 
 def whitened(advantages_N: torch.Tensor, *, mean: float, deviation: float) -> torch.Tensor:
-    """(A - mean) / deviation over the batch (REINFORCE++, arXiv 2501.03262, equation 10); zeros if all are equal."""
+    """(A - mean) / deviation over the batch (REINFORCE++, arXiv 2501.03262); zeros if all are equal."""
     if deviation <= EPSILON:
         return torch.zeros_like(advantages_N)
     return (advantages_N - mean) / (deviation + EPSILON)
