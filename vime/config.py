@@ -149,13 +149,18 @@ class Schedule(Enum):
 
 
 class WeightTransfer(Enum):
-    """How weights reach the servers; `auto` chooses by placement."""
+    """How weights reach the servers; `auto` chooses by placement.
+
+    Files in shared memory (`shm`) or on a disk that all nodes see (`disk`); from process to process on one GPU (`ipc`), between
+    GPUs (`nccl`), or over the network without GPUs (`gloo`).
+    """
 
     auto = "auto"
     shm = "shm"
+    disk = "disk"
     ipc = "ipc"
     nccl = "nccl"
-    disk = "disk"
+    gloo = "gloo"
 
 
 class Tracker(Enum):

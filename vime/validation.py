@@ -35,6 +35,8 @@ RULES: tuple[Rule, ...] = (
     parallel.server_gpus,
     parallel.cluster_gpus,
     parallel.weight_transfer,
+    parallel.turns,
+    parallel.nodes,
     parallel.megatron_fields,
     serving.one_trained,
     serving.urls,

@@ -22,6 +22,7 @@ from vime.trainer.architecture import check_shape, checkpoint_folder, read_archi
 from vime.trainer.micro_batch import Batch, build_batch
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
+from vime.trainer.offload import Offload
 from vime.trainer.schedule import learning_rate
 from vime.trainer.step import forward_logprobs, update
 from vime.types import TrainSample
@@ -44,6 +45,7 @@ class Engine:
         bridge.load_hugging_face(self.model, self.architecture, self.source)
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
+        self._offload = Offload(self.wrapped, self.optimizer)
         self._reference: list[torch.Tensor] | None = None
         if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
             self._reference = [parameter.detach().cpu().clone() for parameter in self.model.parameters()]
@@ -118,6 +120,14 @@ class Engine:
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Hugging Face tensors by name, on every rank."""
         return bridge.export_hugging_face(self.model, self.architecture)
+
+    def offload(self, *, weights: bool) -> None:
+        """Gives the device's memory back: gradients and optimizer, with `weights` all of it."""
+        self._offload.store(weights=weights)
+
+    def onload(self) -> None:
+        """Takes the memory again; everything is as it was before `offload`, gradients are zero."""
+        self._offload.load()
 
     def save_hugging_face(self, folder: Path) -> None:
         """Writes a checkpoint folder that transformers and vLLM load."""
