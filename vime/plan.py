@@ -17,6 +17,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from vime.algorithm.description import describe
 from vime.config import AlgorithmName, RunConfig, ServedModelConfig, WeightTransfer
 from vime.model_size import BYTES, checkpoint_bytes, kv_bytes_per_token, num_parameters
 from vime.placement import server_places, trainer_places, transport
@@ -60,6 +61,7 @@ def summary(config: RunConfig) -> list[str]:
     how = "trainer and servers take turns" if cluster.colocated else "trainer and servers apart"
     return [
         f"{config.name}: {config.method.name or 'own functions'} with {config.algorithm.name.value}, seed {config.seed}",
+        f"objective: {describe(config.algorithm)}",
         f"model {model.name} ({_count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",

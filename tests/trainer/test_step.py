@@ -154,7 +154,7 @@ def test_a_users_loss_replaces_the_built_in_one(
     engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "def loss(config, logprobs, old_logprobs, advantages, mask):\n"
+        "def loss(config, logprobs, old_logprobs, advantages, mask, sequences):\n"
         "    return -logprobs * advantages * mask, {\n"
         "        'train/mine': (advantages * mask).sum(), 'train/mine_max': advantages.max()}\n"
     )
