@@ -163,6 +163,21 @@ class WeightTransfer(Enum):
     gloo = "gloo"
 
 
+class ModelAPI(Enum):
+    """How a served model is asked: with token ids (vLLM's), or with messages, whose tokens are not seen (OpenAI's)."""
+
+    tokens = "tokens"
+    chat = "chat"
+
+
+class ServerRole(Enum):
+    """What a group of servers does: all of a request, or only reading its prompt, or only writing its reply."""
+
+    regular = "regular"
+    prefill = "prefill"
+    decode = "decode"
+
+
 class Tracker(Enum):
     """Where metrics go besides `metrics.jsonl`."""
 
@@ -365,6 +380,41 @@ class RolloutConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class ServerGroupConfig:
+    """Servers of a model that differ from its others; what is None is the model's."""
+
+    role: ServerRole = ServerRole.regular
+    num_replicas: int = 1
+    port: int = 0
+    tensor_parallel_size: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float | None = None
+    vllm_args: dict[str, Any] = field(default_factory=dict)
+    """Added to the model's, and wins."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ChatConfig:
+    """An endpoint with OpenAI's chat API that others run."""
+
+    model: str = ""
+    """Its name there; empty for the name here."""
+    api_key_variable: str | None = None
+    """The environment variable that holds the key; None sends none."""
+    max_requests_per_minute: float | None = None
+    """Shared evenly by the rollout workers; None is without limit."""
+    max_concurrent_requests: int = 32
+    """Shared evenly by the rollout workers, at least one each."""
+    request_timeout_seconds: float = 120.0
+    max_retries: int = 5
+    """New attempts after 408, 409, 429, 5xx, a lost connection or the time limit, with growing waits between them."""
+    dollars_per_million_input_tokens: float = 0.0
+    dollars_per_million_output_tokens: float = 0.0
+    body: dict[str, Any] = field(default_factory=dict)
+    """Added to every request, for example `reasoning_effort: low`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ServedModelConfig:
     """One model behind one address."""
 
@@ -372,8 +422,13 @@ class ServedModelConfig:
     """Hugging Face id or folder; None is the trained model's."""
     urls: list[str] = field(default_factory=list)
     """Addresses of servers that run already; vime then starts none."""
+    api: ModelAPI = ModelAPI.tokens
+    chat: ChatConfig = field(default_factory=ChatConfig)
+    """For `api=chat`, whose one address in `urls` is like https://host/v1."""
     trained: bool = False
     num_replicas: int = 1
+    groups: dict[str, ServerGroupConfig] = field(default_factory=dict)
+    """Groups of servers by name, instead of `num_replicas` alike."""
     port: int = 0
     """First port (replica i listens on port + i); 0 takes free ones."""
     tensor_parallel_size: int = 1
@@ -398,10 +453,12 @@ class ServingConfig:
     health_interval_seconds: float = 2.0
     health_failures: int = 5
     """Failed health checks in a row after which a server is restarted."""
+    engine_timeout_seconds: float = 120.0
+    """How long a server's engine may be silent before the server is restarted; longer than its longest step."""
     max_restarts: int = 3
     """Restarts of one server in a run before the run gives up."""
     recovery_timeout_seconds: float = 300.0
-    """How long a request waits for a lost server to come back before its rollout counts as failed."""
+    """How long a request waits for a lost server, from when it finds it lost, before its rollout counts as failed."""
     probe_tolerance: float | None = None
     """Largest difference between server and trainer logprobs after a sync; None is 1e-4 in float32 and 0.1 in bfloat16."""
 

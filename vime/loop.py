@@ -101,6 +101,7 @@ async def _train_step(session: Session, system: System, producer: Producer, step
     metrics |= await system.train(updates, step)
     clock.mark("training")
     metrics |= await system.sync_weights(step + 1)
+    metrics |= await system.serving_metrics()
     clock.mark("sync")
     session.log_step(step, metrics | clock.metrics(), groups, await system.serving.events())
 

@@ -8,11 +8,12 @@ can share one.
 import contextlib
 import os
 import socket
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -57,8 +58,11 @@ class Nodes:
         self._cluster = config.cluster
         self._nodes: list[Node] = []
         self._agents: list[Any] = []
+        self._bundles: list[int] = []
+        """Of the placement group, by the number of the node."""
         self._group: Any = None
-        self._taken: set[tuple[int, int]] = set()
+        self._taken: set[tuple[str, int]] = set()
+        self._replacing = threading.Lock()
 
     def reserve(self) -> None:
         """Takes the nodes and their GPUs. Raises ServerError if the Ray cluster has not enough of them."""
@@ -71,10 +75,7 @@ class Nodes:
         agents: list[Any] = []
         try:
             ray.get(self._group.ready(), timeout=RESERVE_TIMEOUT_SECONDS)
-            for index in range(cluster.num_nodes):
-                place = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=index)
-                options = {"num_cpus": 0, "num_gpus": cluster.gpus_per_node, "scheduling_strategy": place}
-                agents.append(ray.remote(NodeAgent).options(**options).remote())
+            agents = [self._agent(bundle) for bundle in range(cluster.num_nodes)]
             nodes = ray.get([agent.describe.remote() for agent in agents], timeout=RESERVE_TIMEOUT_SECONDS)
         except GetTimeoutError:
             self.release()
@@ -82,6 +83,7 @@ class Nodes:
         own = ray.get_runtime_context().get_node_id()
         order = sorted(range(len(nodes)), key=lambda index: (nodes[index].id != own, nodes[index].host))
         self._nodes, self._agents = [nodes[index] for index in order], [agents[index] for index in order]
+        self._bundles = order
         if cluster.host == LOOPBACK:
             self._be_one_machine()
 
@@ -89,11 +91,16 @@ class Nodes:
         return len(self._nodes)
 
     def options(self, place: Place, *, devices: bool = False, environment: dict[str, str] | None = None) -> dict[str, Any]:
-        """Options of an actor at a place; with `devices` it sees the GPUs of the place."""
+        """Options of an actor at a place; with `devices` it sees the GPUs of the place.
+
+        An actor without devices whose node is lost goes to the driver's.
+        """
         variables = dict(environment or {})
         if devices and place.gpus:
             variables |= OWN_DEVICES | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus(place)))}
         node = self._nodes[place.node]
+        if not devices and node.id is not None and node.id not in _alive():
+            node = self._nodes[0]
         options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": variables}} if variables else {"num_cpus": 0}
         if node.id is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)
@@ -106,6 +113,22 @@ class Nodes:
     def host(self, node: int) -> str:
         """The address of a node."""
         return self._nodes[node].host
+
+    def replace_lost(self, number: int) -> None:
+        """Lets another machine take the number of a lost node: a spare one of the cluster, or without GPUs another of ours.
+
+        Takes up to `RESERVE_TIMEOUT_SECONDS`; does nothing if the node is there. Raises ServerError if there is none.
+        """
+        with self._replacing:
+            lost, alive = self._nodes[number], _alive()
+            if lost.id is None or lost.id in alive:
+                return
+            if alive - {node.id for node in self._nodes} and self._take_spare(number):
+                return
+            others = [index for index, node in enumerate(self._nodes) if node.id in alive]
+            if self._cluster.gpus_per_node or not others:
+                raise ServerError(f"the node {lost.host} is lost, and Ray has no other with the GPUs of one")
+            self._nodes[number], self._agents[number] = self._nodes[others[-1]], self._agents[others[-1]]
 
     def take_port(self, node: int, wanted: int, key: str) -> int:
         """`wanted`, or a free port of a node if that is 0; none is given twice. Raises ServerError if it is in use."""
@@ -122,11 +145,29 @@ class Nodes:
                 raise ServerError(
                     f"{key}: port {wanted} on {self.host(node)} is not free ({reason}); choose another, or 0"
                 ) from None
-            if (node, port) not in self._taken:
-                self._taken.add((node, port))
+            if (taken := (self._nodes[node].id or "", port)) not in self._taken:
+                self._taken.add(taken)
                 return port
             if wanted:
                 raise ServerError(f"{key}: port {wanted} is given to another server of this run; choose another, or 0")
+
+    def _agent(self, bundle: int) -> Any:
+        place = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=bundle)
+        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": self._cluster.gpus_per_node, "scheduling_strategy": place}
+        return ray.remote(NodeAgent).options(**options).remote()
+
+    def _take_spare(self, number: int) -> bool:
+        """Whether Ray moved the bundle of a lost node to a spare one in time."""
+        agent = self._agent(self._bundles[number])
+        try:
+            node: Any = ray.get(agent.describe.remote(), timeout=RESERVE_TIMEOUT_SECONDS)
+        except (GetTimeoutError, RayActorError):
+            ray.kill(agent)
+            return False
+        if self._cluster.host == LOOPBACK and node.host == self._nodes[0].host:
+            node = replace(node, host=LOOPBACK)
+        self._nodes[number], self._agents[number] = node, agent
+        return True
 
     def _be_one_machine(self) -> None:
         """Nodes that are one machine reach each other by its loopback address. Raises ServerError if they are several."""
@@ -144,6 +185,11 @@ class Nodes:
         if self._group is not None:
             remove_placement_group(self._group)
             self._group = None
+
+
+def _alive() -> set[str]:
+    """Ids of the nodes that Ray takes for alive."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def _unreachable(nodes: list[Node]) -> str:

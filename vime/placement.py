@@ -4,9 +4,9 @@ GPUs are numbered through all nodes. Trainer ranks take the first ones; servers 
 follow them where not. Without GPUs, several nodes are used whole: the first trains, the others serve.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vime.config import RunConfig, WeightTransfer
+from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 
 DIRECT = (WeightTransfer.ipc, WeightTransfer.nccl, WeightTransfer.gloo)
 """Transports that pass weights from process to process, without files."""
@@ -20,6 +20,39 @@ class Place:
     gpus: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerGroup:
+    """Servers of one model that are alike. Example: `ServerGroup(name="actor-decode", role=ServerRole.decode, settings=…)`.
+
+    `settings` is the model's configuration with the group's in it; servers are called `<name>-<number>`.
+    """
+
+    name: str
+    role: ServerRole
+    settings: ServedModelConfig
+
+
+def server_groups(name: str, model: ServedModelConfig) -> list[ServerGroup]:
+    """The groups of servers of a model that this run starts; one that says of none has one."""
+    if model.urls:
+        return []
+    if not model.groups:
+        return [ServerGroup(name=name, role=ServerRole.regular, settings=model)]
+    groups = []
+    for group_name, group in model.groups.items():
+        own = {key: getattr(group, key) for key in ("tensor_parallel_size", "max_num_seqs", "gpu_memory_utilization")}
+        settings = replace(
+            model,
+            groups={},
+            num_replicas=group.num_replicas,
+            port=group.port,
+            vllm_args={**model.vllm_args, **group.vllm_args},
+            **{key: value for key, value in own.items() if value is not None},
+        )
+        groups.append(ServerGroup(name=f"{name}-{group_name}", role=group.role, settings=settings))
+    return groups
+
+
 def trainer_places(config: RunConfig, num_ranks: int) -> list[Place]:
     """One place per trainer rank."""
     if not config.cluster.gpus_per_node:
@@ -28,9 +61,10 @@ def trainer_places(config: RunConfig, num_ranks: int) -> list[Place]:
 
 
 def server_places(config: RunConfig) -> dict[str, list[Place]]:
-    """Places of the servers that this run starts, by the name of the served model, one per replica."""
+    """Places of the servers that this run starts, by the name of the served model, one per replica of each group in turn."""
     cluster = config.cluster
-    owners = [(n, m.tensor_parallel_size) for n, m in config.serving.models.items() if not m.urls for _ in range(m.num_replicas)]
+    groups = [(name, group.settings) for name, model in config.serving.models.items() for group in server_groups(name, model)]
+    owners = [(name, of.tensor_parallel_size) for name, of in groups for _ in range(of.num_replicas)]
     if cluster.gpus_per_node:
         first = 0 if cluster.colocated else cluster.num_trainer_gpus
         places = _on_gpus(config, [size for _, size in owners], first=first)

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vime.algorithm.description import describe
-from vime.config import AlgorithmName, RunConfig, ServedModelConfig, WeightTransfer
+from vime.config import AlgorithmName, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.model_size import BYTES, checkpoint_bytes, kv_bytes_per_token, num_parameters
-from vime.placement import server_places, trainer_places, transport
+from vime.placement import server_groups, server_places, trainer_places, transport
 
 GIB = 2**30
 ACTIVATION_BYTES = 34
@@ -43,7 +43,9 @@ class Part:
 def show_plan(config: RunConfig) -> None:
     """Writes the plan to standard output."""
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
-    for heading, lines in (("Run", summary(config)), ("Batch", batch(config)), ("Evaluation", evaluation(config))):
+    for heading, lines in (
+        *(("Run", summary(config)), ("Batch", batch(config)), ("Evaluation", evaluation(config)), ("Serving", serving(config))),
+    ):
         console.print(f"[bold]{heading}[/bold]")
         for line in lines:
             console.print(f"  {line}", markup=False)
@@ -136,11 +138,12 @@ def parts(config: RunConfig) -> list[Part]:
     if config.algorithm.name is AlgorithmName.sft:
         return found
     for name, places in server_places(config).items():
-        model = config.serving.models[name]
-        for index, place in enumerate(places):
-            port = str(model.port + index) if model.port else "free"
-            memory = server_memory(config, model)
-            found.append(Part(name=f"server {name}-{index}", node=place.node, gpus=place.gpus, memory=memory, port=port))
+        groups = server_groups(name, config.serving.models[name])
+        replicas = [(group, index) for group in groups for index in range(group.settings.num_replicas)]
+        for (group, index), place in zip(replicas, places, strict=True):
+            port = str(group.settings.port + index) if group.settings.port else "free"
+            memory = server_memory(config, group.settings)
+            found.append(Part(name=f"server {group.name}-{index}", node=place.node, gpus=place.gpus, memory=memory, port=port))
     return found
 
 
@@ -201,9 +204,44 @@ def placement_table(config: RunConfig) -> Table:
         gpus = ", ".join(map(str, part.gpus)) or "-"
         table.add_row(part.name, str(part.node), gpus, part.port or "-", _gib(sum(part.memory.values())))
     for name, model in config.serving.models.items():
+        num_servers = sum(group.settings.num_replicas for group in server_groups(name, model)) or len(model.urls)
+        if num_servers > 1:
+            table.add_row(f"router {name}", "0", "-", "free", "-")
         for url in model.urls:
             table.add_row(f"external {name}", "-", "-", url, "-")
     return table
+
+
+def serving(config: RunConfig) -> list[str]:
+    """What each served model is, and how its requests are spread."""
+    if config.algorithm.name is AlgorithmName.sft:
+        return ["none: algorithm=sft asks no model"]
+    return [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
+
+
+def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
+    if model.api is ModelAPI.chat:
+        chat = model.chat
+        rate = f"{chat.max_requests_per_minute:g} requests a minute, " if chat.max_requests_per_minute is not None else ""
+        prices = chat.dollars_per_million_input_tokens, chat.dollars_per_million_output_tokens
+        paid = f", ${prices[0]:g} and ${prices[1]:g} per million tokens in and out" if any(prices) else ""
+        key = f"key from {chat.api_key_variable}" if chat.api_key_variable else "no key"
+        return f"chat API, model {chat.model or name}, {key}, {rate}{chat.max_concurrent_requests} at once{paid}"
+    what = f"{'trained' if model.trained else 'frozen'}, {model.checkpoint or config.model.checkpoint}"
+    groups = server_groups(name, model)
+    pieces = [f"{len(model.urls)} running server(s)"] if model.urls else []
+    for group in groups:
+        role = "" if group.role is ServerRole.regular else f"{group.role.value}, "
+        extra = "".join(f", {key}={value}" for key, value in group.settings.vllm_args.items())
+        size = group.settings.tensor_parallel_size
+        pieces.append(
+            f"{group.settings.num_replicas} × {group.name} ({role}{size} GPU(s) each{extra})"
+            if config.cluster.gpus_per_node
+            else f"{group.settings.num_replicas} × {group.name}{f' ({role}{extra[2:]})' if role or extra else ''}"
+        )
+    several = sum(group.settings.num_replicas for group in groups) > 1 or len(model.urls) > 1
+    router = f", router {config.serving.router_policy}" if several else ""
+    return f"{what}; {', '.join(pieces)}{router}"
 
 
 def _num_ranks(config: RunConfig) -> int:

@@ -14,12 +14,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
-from vime.config import Precision, RunConfig
+from vime.config import ModelAPI, Precision, RunConfig
 from vime.nodes import Nodes
 from vime.placement import DIRECT, takes_turns, transport
 from vime.reaper import start_reaper
@@ -59,7 +58,7 @@ class System:
         self._sync: Callable[[int], Awaitable[dict[str, float]]] | None = None
         self._trainer_lock = asyncio.Lock()
         self._version = 0
-        self._restoring: list[asyncio.Task[None]] = []
+        self._watching: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "System":
         try:
@@ -97,6 +96,15 @@ class System:
         # Without the lock: the probe waits for a server that has just been lost, and that one for the trainer's weights.
         return metrics | await self._turns.to_servers(probe=partial(self._probe, version))
 
+    async def serving_metrics(self) -> dict[str, float]:
+        """`serving/<name>/<metric>`: what was asked of each served model since the last call, and what its servers did."""
+        assert self.serving and self.workers
+        metrics = await self.serving.metrics()
+        for name, calls in (await self.workers.calls()).items():
+            is_paid = self._config.serving.models[name].api is ModelAPI.chat
+            metrics |= {f"serving/{name}/{key}": value for key, value in calls.metrics(is_paid=is_paid).items()}
+        return metrics
+
     @asynccontextmanager
     async def trainer_awake(self) -> AsyncIterator[TrainerGroup]:
         """The trainer, able to work also while the GPUs are the servers' (they sleep meanwhile), and used by no one else."""
@@ -110,7 +118,7 @@ class System:
 
     async def stop(self) -> None:
         """Stops every part that was started; one that will not stop does not keep the others from it."""
-        for task in self._restoring:
+        for task in self._watching:
             task.cancel()
         for part in (self.workers, self.serving, self.trainer):
             if part is not None:
@@ -163,6 +171,8 @@ class System:
             self.trainer.start()
             starts.append(self.trainer.ready())
         await _together(starts)
+        if self.serving is not None:
+            self._watching.append(asyncio.create_task(self.serving.watch()))
         if self.serving is not None and self.trainer is not None:
             self._connect(self.serving, self.trainer)
             self._say("bringing the trainer's weights to the servers")
@@ -175,21 +185,21 @@ class System:
         async def send_files(version: int) -> dict[str, float]:
             return await files.sync(await trainer.export_weights(version))
 
-        if transport(self._config) not in DIRECT:
-            self._sync = send_files
-            return
-        self._sync = DirectSync(serving, self._config, trainer).sync
-        actors = serving.actors(serving.trained_endpoint().name)
-        self._restoring = [asyncio.create_task(self._restore(name, actor)) for name, actor in actors.items()]
+        self._sync = DirectSync(serving, trainer).sync if transport(self._config) in DIRECT else send_files
+        model = serving.trained_endpoint().name
+        self._watching += [asyncio.create_task(self._restore(serving, model, name)) for name in serving.actors(model)]
 
-    async def _restore(self, name: str, actor: Any) -> None:
-        """Gives a restarted server the current weights as files, again and again."""
-        while True:
-            await actor.wants_weights.remote()
-            async with self.trainer_awake() as trainer:
-                payload = await trainer.export_weights(self._version)
-            logger.info("%s gets version %d as files", name, payload.version)
-            await actor.sync.remote(payload)
+    async def _restore(self, serving: Serving, model: str, name: str) -> None:
+        """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
+        while (actor := serving.actors(model).get(name)) is not None:
+            try:
+                await actor.wants_weights.remote()
+                async with self.trainer_awake() as trainer:
+                    payload = await trainer.export_weights(self._version)
+                logger.info("%s gets version %d as files", name, payload.version)
+                await actor.sync.remote(payload)
+            except RayActorError:
+                await asyncio.sleep(1.0)  # until it has a successor, which asks again
 
     async def _probe(self, version: int) -> dict[str, float]:
         assert self.trainer and self.serving

@@ -42,6 +42,8 @@ RULES: tuple[Rule, ...] = (
     serving.urls,
     serving.router,
     serving.ports,
+    serving.groups,
+    serving.chat_endpoints,
     serving.context,
 )
 MACHINE_RULES: tuple[Rule, ...] = (
@@ -49,6 +51,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.checkpoint,
     machine.served_checkpoints,
     machine.ports_free,
+    machine.api_keys,
     machine.files,
     machine.run_folder,
     machine.disk,

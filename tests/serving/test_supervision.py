@@ -1,8 +1,9 @@
-"""Restarts, giving up, and the end of the driver, with a program that starts faster than vLLM."""
+"""Restarts, giving up, full disks, taken ports and the end of the driver, with a program that starts faster than vLLM."""
 
 import asyncio
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,11 +14,14 @@ import psutil
 import pytest
 
 from vime.errors import ServerError
-from vime.serving.program import ProgramSpec
+from vime.serving import program
+from vime.serving.program import PORT, ProgramSpec
 from vime.serving.server import Server
 
 HEALTHY = """
-    import http.server, sys
+    import http.server, sys, time
+    print("starting", flush=True)
+    time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0)
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
@@ -33,7 +37,7 @@ DRIVER = """
     port, log, payload, program, note, ray_dir = sys.argv[1:]
     ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20, _temp_dir=ray_dir,
              _node_ip_address="127.0.0.1")
-    spec = ProgramSpec(name="actor-0", url=f"http://127.0.0.1:{port}", command=[sys.executable, "-c", program, port], log=log,
+    spec = ProgramSpec(name="actor-0", address="127.0.0.1", port=int(port), command=[sys.executable, "-c", program, port], log=log,
                        remove=[payload])
     actor = ServerActor.options(num_cpus=0).remote(spec)
     ray.get([actor.start.remote(), actor.ready.remote()])
@@ -42,12 +46,10 @@ DRIVER = """
 """
 
 
-def spec(port: int, folder: Path, **changes) -> ProgramSpec:
-    command = [sys.executable, "-c", textwrap.dedent(HEALTHY), str(port)]
-    settings = {"health_interval_seconds": 0.2, "health_failures": 2, "max_restarts": 2, **changes}
-    return ProgramSpec(
-        name="actor-0", url=f"http://127.0.0.1:{port}", command=command, log=str(folder / "actor-0.log"), **settings
-    )
+def spec(port: int, folder: Path, *, start_seconds: float = 0.0, **changes) -> ProgramSpec:
+    command = [sys.executable, "-c", textwrap.dedent(HEALTHY), PORT, str(start_seconds)]
+    settings = {"health_interval_seconds": 0.2, "health_failures": 2, "max_restarts": 2, "log": str(folder / "actor-0.log")}
+    return ProgramSpec(name="actor-0", address="127.0.0.1", port=port, command=command, **(settings | changes))
 
 
 def kill_program(launched: int) -> None:
@@ -62,7 +64,7 @@ async def next_launch(server: Server, old: int | None) -> int:
 
 
 async def test_a_program_is_restarted_so_many_times_and_then_given_up(unused_tcp_port, tmp_path):
-    server = Server(spec(unused_tcp_port, tmp_path))
+    server = Server(spec(unused_tcp_port, tmp_path, health_failures=50))  # so that the exit code shows first
     await server.start()
     pid = None
     for _ in range(3):
@@ -76,6 +78,69 @@ async def test_a_program_is_restarted_so_many_times_and_then_given_up(unused_tcp
     events = [event["event"] for event in await server.events()]
     assert events == ["died", "recovered", "died", "recovered", "died", "gave_up"]
     assert await server.events() == []
+    await server.stop()
+
+
+async def wait_for_events(server: Server, *wanted: str) -> list[str]:
+    """What happened until all that is wanted did."""
+    seen: list[str] = []
+    for _ in range(600):
+        seen += [event["event"] for event in await server.events()]
+        if set(wanted) <= set(seen):
+            return seen
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"waited for {wanted}, saw {seen}")
+
+
+async def test_a_program_that_is_stopped_with_its_supervisor_is_ended_and_started_again(unused_tcp_port, tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "END_SECONDS", 1.0)
+    server = Server(spec(unused_tcp_port, tmp_path))
+    await server.start()
+    launched = psutil.Process(await asyncio.wait_for(next_launch(server, None), 60))
+    stopped = [launched, *launched.children(recursive=True)]
+    for process in stopped:
+        process.suspend()
+    assert await wait_for_events(server, "recovered") == ["hung", "recovered"]
+    assert not any(process.is_running() and process.status() != "zombie" for process in stopped)
+    await server.stop()
+
+
+async def bind_when_free(taken: socket.socket, port: int) -> None:
+    for _ in range(1000):
+        try:
+            return taken.bind(("127.0.0.1", port))
+        except OSError:
+            await asyncio.sleep(0.005)
+    raise AssertionError(f"port {port} does not come free")
+
+
+async def test_a_program_whose_port_is_taken_while_it_is_down_moves_to_another(unused_tcp_port, tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "PORT_SECONDS", 0.5)
+    server = Server(spec(unused_tcp_port, tmp_path, health_failures=50))
+    await server.start()
+    kill_program(await asyncio.wait_for(next_launch(server, None), 60))
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        await bind_when_free(taken, unused_tcp_port)
+        taken.listen()
+        assert await wait_for_events(server, "recovered") == ["died", "moved", "recovered"]
+        assert await server.url() not in ("", f"http://127.0.0.1:{unused_tcp_port}")
+    await server.stop()
+
+
+async def test_a_full_disk_costs_the_log_and_not_the_program(unused_tcp_port, tmp_path):
+    server = Server(spec(unused_tcp_port, tmp_path, log="/dev/full"))
+    await server.start()
+    await asyncio.wait_for(server.ready(), 60)
+    assert await server.events() == []
+    await server.stop()
+
+
+async def test_a_slow_start_is_waited_for_also_after_a_restart(unused_tcp_port, tmp_path):
+    server = Server(spec(unused_tcp_port, tmp_path, start_seconds=2.0, health_failures=50))
+    await server.start()
+    kill_program(await asyncio.wait_for(next_launch(server, None), 60))
+    assert await wait_for_events(server, "recovered") == ["died", "recovered"]
     await server.stop()
 
 

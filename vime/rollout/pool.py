@@ -11,11 +11,13 @@ from vime.config import RunConfig
 from vime.nodes import Nodes
 from vime.placement import Place
 from vime.rollout.worker import ROLLOUTS_PER_GROUP, RolloutWorker
+from vime.serving.calls import Calls
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
 
+ANSWER_SECONDS = 10.0
 MAX_DISPATCHES = 3
 """Workers a piece of work is given to before it counts as failed."""
 
@@ -61,6 +63,15 @@ class WorkerPool:
             return await self._dispatch("run_item", arguments)
         except WorkerLost as error:
             return _lost(prompt.index, 0, error)
+
+    async def calls(self) -> dict[str, Calls]:
+        """What the workers asked of each served model since the last call of this; one that does not answer is left out."""
+        asked = [asyncio.wait_for(actor.calls.remote(), ANSWER_SECONDS) for actor in self._actors]
+        total: dict[str, Calls] = {}
+        for found in await asyncio.gather(*asked, return_exceptions=True):
+            for name, calls in found.items() if isinstance(found, dict) else ():
+                total.setdefault(name, Calls()).add(calls)
+        return total
 
     async def stop(self) -> None:
         """Ends the workers."""

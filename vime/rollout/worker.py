@@ -11,10 +11,14 @@ from typing import Any
 
 from vime.config import RunConfig
 from vime.hooks import load_hook
+from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context, Sampling
 from vime.rollout.isolation import Hooks, describe, run_rollout, to_reward
 from vime.rollout.model import Model
+from vime.serving.calls import Calls
 from vime.serving.client import TokenClient
+from vime.serving.clients import make_client
+from vime.serving.external import ChatClient
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
@@ -32,8 +36,8 @@ class RolloutWorker:
 
         self._config = config
         self._endpoints = endpoints
-        self._tokenizers = {name: AutoTokenizer.from_pretrained(e.tokenizer) for name, e in endpoints.items()}
-        self._clients: dict[str, TokenClient] = {}
+        self._tokenizers = {name: AutoTokenizer.from_pretrained(e.tokenizer) for name, e in endpoints.items() if not e.chat}
+        self._clients: dict[str, TokenClient | ChatClient] = {}
         self._slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
         method = config.method
         reward = load_hook(method.reward)
@@ -47,6 +51,10 @@ class RolloutWorker:
     async def ready(self) -> bool:
         """Answers once the worker can take groups."""
         return True
+
+    async def calls(self) -> dict[str, Calls]:
+        """What was asked of each served model since the last call of this."""
+        return {name: client.calls.take() for name, client in self._clients.items()}
 
     async def run_group(self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int) -> Group:
         """The rollouts of one prompt for training; `version` is the servers' weight version at admission."""
@@ -118,9 +126,12 @@ class RolloutWorker:
     def _model(self, name: str, session: str, sampling: Sampling, version: int) -> Model:
         endpoint = self._endpoints[name]
         if name not in self._clients:
-            self._clients[name] = TokenClient(endpoint, self._config.serving)
+            self._clients[name] = make_client(endpoint, self._config.serving)
+        client = self._clients[name]
+        if isinstance(client, ChatClient):
+            return ChatModel.of(endpoint, client, session)
         return Model(
-            client=self._clients[name],
+            client=client,
             tokenizer=self._tokenizers[name],
             max_model_len=endpoint.max_model_len,
             temperature=sampling.temperature,

@@ -8,11 +8,12 @@ import shutil
 import socket
 from pathlib import Path
 
-from vime.config import AlgorithmName, Mode, RunConfig, Tracker, WeightTransfer
+from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, Tracker, WeightTransfer
 from vime.errors import ConfigError, Problem
 from vime.model_size import BYTES, checkpoint_bytes, num_parameters
 from vime.placement import transport
 from vime.rules.data import datasets
+from vime.rules.serving import port_settings
 from vime.trainer.architecture import check_shape, read_architecture
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -65,11 +66,22 @@ def served_checkpoints(config: RunConfig) -> list[Problem]:
 def ports_free(config: RunConfig) -> list[Problem]:
     """No program listens on a chosen port."""
     problems = []
-    for name, model in config.serving.models.items():
-        for port in range(model.port, model.port + model.num_replicas) if model.port > 0 and not model.urls else ():
+    for _, key, model in port_settings(config):
+        for port in range(model.port, model.port + model.num_replicas) if model.port > 0 else ():
             if port <= 65535 and not _is_free(config.cluster.host, port):
                 remedy = f"port {port} on {config.cluster.host} is in use: choose another, or 0 for a free one"
-                problems.append(Problem(key=f"serving.models.{name}.port", value=model.port, remedy=remedy))
+                problems.append(Problem(key=key, value=model.port, remedy=remedy))
+    return problems
+
+
+def api_keys(config: RunConfig) -> list[Problem]:
+    """The keys of endpoints are in the environment."""
+    problems = []
+    for name, model in config.serving.models.items():
+        variable = model.chat.api_key_variable
+        if model.api is ModelAPI.chat and variable is not None and not os.environ.get(variable):
+            remedy = f"this environment variable is not set: export {variable}=… before the run (on all nodes), or give null"
+            problems.append(Problem(key=f"serving.models.{name}.chat.api_key_variable", value=variable, remedy=remedy))
     return problems
 
 

@@ -55,6 +55,7 @@ RANGES: dict[str, Range] = {
     **{f"rollout.{name}": SHARE for name in ("max_infrastructure_failure_share", "max_filtered_share")},
     **{f"serving.{name}": POSITIVE for name in ("start_timeout_seconds", "request_timeout_seconds")},
     **{f"serving.{name}": POSITIVE for name in ("health_interval_seconds", "recovery_timeout_seconds")},
+    "serving.engine_timeout_seconds": POSITIVE,
     "serving.probe_tolerance": POSITIVE,
     "serving.health_failures": COUNT,
     "serving.max_restarts": NATURAL,
@@ -69,7 +70,13 @@ MODEL_RANGES: dict[str, Range] = {
     **{name: COUNT for name in ("num_replicas", "tensor_parallel_size", "max_model_len", "max_num_seqs")},
     "port": Range(least=0, most=65535),
     "gpu_memory_utilization": Range(above=0, most=1),
+    "chat.max_requests_per_minute": POSITIVE,
+    "chat.max_concurrent_requests": COUNT,
+    "chat.request_timeout_seconds": POSITIVE,
+    **{f"chat.{name}": NATURAL for name in ("max_retries", "dollars_per_million_input_tokens")},
+    "chat.dollars_per_million_output_tokens": NATURAL,
 }
+GROUP_KEYS = ("num_replicas", "tensor_parallel_size", "max_num_seqs", "port", "gpu_memory_utilization")
 
 
 def ranges(config: RunConfig) -> list[Problem]:
@@ -77,7 +84,10 @@ def ranges(config: RunConfig) -> list[Problem]:
     problems = [problem for key, allowed in RANGES.items() for problem in _check(key, value_at(config, key), allowed)]
     for name, model in config.serving.models.items():
         for key, allowed in MODEL_RANGES.items():
-            problems += _check(f"serving.models.{name}.{key}", getattr(model, key), allowed)
+            problems += _check(f"serving.models.{name}.{key}", value_at(model, key), allowed)
+        for group_name, group in model.groups.items():
+            for key in GROUP_KEYS:
+                problems += _check(f"serving.models.{name}.groups.{group_name}.{key}", getattr(group, key), MODEL_RANGES[key])
     for position, dataset in enumerate(config.data.evaluation):
         problems += _check(f"data.evaluation.{position}.num_items", dataset.num_items, COUNT)
     for position, temperature in enumerate(config.evaluation.extra_temperatures):
@@ -102,7 +112,7 @@ def sampling(config: RunConfig) -> list[Problem]:
     return problems
 
 
-def value_at(config: RunConfig, key: str) -> Any:
+def value_at(config: object, key: str) -> Any:
     """The value at a dotted key."""
     value: Any = config
     for name in key.split("."):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
 from vime.errors import Problem
-from vime.placement import DIRECT, takes_turns, trained_servers_have_trainers
+from vime.placement import DIRECT, server_groups, takes_turns, trained_servers_have_trainers
 
 OWN_FIELDS = {
     "num_layers": "model.num_layers",
@@ -36,8 +36,9 @@ def trainer_shards(config: RunConfig) -> list[Problem]:
         remedy = f"must divide model.num_layers={model.num_layers}"
         problems.append(Problem(key="trainer.pipeline_parallel_size", value=stages, remedy=remedy))
     for name, served in config.serving.models.items():
-        if served.trained and not served.urls:
-            problems += _tensor_shards(f"serving.models.{name}.tensor_parallel_size", served.tensor_parallel_size, model)
+        for size in sorted({group.settings.tensor_parallel_size for group in server_groups(name, served)}):
+            if served.trained:
+                problems += _tensor_shards(f"serving.models.{name}.tensor_parallel_size", size, model)
     return problems
 
 
@@ -57,7 +58,8 @@ def trainer_gpus(config: RunConfig) -> list[Problem]:
 
 def server_gpus(config: RunConfig) -> list[Problem]:
     """On GPUs, all servers that this run starts fit on the GPUs for servers (without any, `serving.urls` asks for addresses)."""
-    cluster, local = config.cluster, {n: m for n, m in config.serving.models.items() if not m.urls}
+    cluster, models = config.cluster, config.serving.models
+    local = {group.name: group.settings for name, model in models.items() for group in server_groups(name, model)}
     wanted = sum(model.num_replicas * model.tensor_parallel_size for model in local.values())
     if 0 in (cluster.gpus_per_node, cluster.num_server_gpus) or wanted <= cluster.num_server_gpus:
         return []
@@ -117,8 +119,9 @@ def nodes(config: RunConfig) -> list[Problem]:
         remedy = "several nodes need a running Ray cluster (scripts/ray_up.sh): give its address, or auto"
         problems.append(Problem(key="cluster.ray_address", value=None, remedy=remedy))
     for name, model in config.serving.models.items():
-        if 0 < cluster.gpus_per_node < model.tensor_parallel_size and not model.urls:
-            key, size = f"serving.models.{name}.tensor_parallel_size", model.tensor_parallel_size
+        sizes = [group.settings.tensor_parallel_size for group in server_groups(name, model)]
+        if 0 < cluster.gpus_per_node < max(sizes, default=0):
+            key, size = f"serving.models.{name}.tensor_parallel_size", max(sizes)
             remedy = f"a server stays on one node, which has cluster.gpus_per_node={cluster.gpus_per_node}: give at most that"
             problems.append(Problem(key=key, value=size, remedy=remedy))
     return problems

@@ -1,9 +1,10 @@
-"""Served models: which of them is trained, their ports and addresses, and their router."""
+"""Served models: which of them is trained, their ports and addresses, their groups, their router, and endpoints of others."""
 
 from urllib.parse import urlparse
 
-from vime.config import AlgorithmName, RunConfig
+from vime.config import AlgorithmName, ChatConfig, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
+from vime.placement import server_groups
 
 TRAINED_NAME = "actor"
 """Methods, trainer and probe know the trained model under this name."""
@@ -63,8 +64,8 @@ def ports(config: RunConfig) -> list[Problem]:
     """Chosen ports are in range and belong to one server each; whether they are free is asked on the machine."""
     problems: list[Problem] = []
     owners: dict[int, str] = {}
-    for name, model in config.serving.models.items():
-        if model.urls or not 0 < model.port <= HIGHEST_PORT:
+    for name, key, model in port_settings(config):
+        if not 0 < model.port <= HIGHEST_PORT:
             continue
         wanted = range(model.port, model.port + max(model.num_replicas, 1))
         remedy = None
@@ -74,8 +75,57 @@ def ports(config: RunConfig) -> list[Problem]:
         elif shared := next((port for port in wanted if port in owners), None):
             remedy = f"port {shared} is {owners[shared]}'s already: give another, or 0 for a free one"
         if remedy is not None:
-            problems.append(Problem(key=f"serving.models.{name}.port", value=model.port, remedy=remedy))
+            problems.append(Problem(key=key, value=model.port, remedy=remedy))
         owners |= dict.fromkeys(wanted, name)
+    return problems
+
+
+def groups(config: RunConfig) -> list[Problem]:
+    """Groups of servers are complete: prefill has decode, on GPUs, and the model says nothing that they say."""
+    problems: list[Problem] = []
+    for name, model in config.serving.models.items():
+        if not model.groups:
+            continue
+        key = f"serving.models.{name}"
+        total = sum(group.num_replicas for group in model.groups.values())
+        if model.urls:
+            remedy = "its servers run already (urls): remove the groups"
+            problems.append(Problem(key=f"{key}.groups", value=", ".join(model.groups), remedy=remedy))
+        elif model.num_replicas not in (1, total):
+            remedy = f"its groups have {total} servers together: leave this out, or change theirs"
+            problems.append(Problem(key=f"{key}.num_replicas", value=model.num_replicas, remedy=remedy))
+        if model.port:
+            remedy = f"it has groups: give each a port of its own, {key}.groups.<group>.port"
+            problems.append(Problem(key=f"{key}.port", value=model.port, remedy=remedy))
+        problems += _role_problems(config, key, model)
+    return problems
+
+
+def chat_endpoints(config: RunConfig) -> list[Problem]:
+    """An endpoint with a chat API has one address, is not trained, and nothing that servers of this run have."""
+    problems: list[Problem] = []
+    for name, model in config.serving.models.items():
+        key = f"serving.models.{name}"
+        if model.api is ModelAPI.tokens:
+            if model.chat != ChatConfig():
+                remedy = f"is read only for an endpoint with OpenAI's chat API: set {key}.api=chat"
+                problems.append(Problem(key=f"{key}.chat", value="set", remedy=remedy))
+            continue
+        if model.trained:
+            remedy = "training needs the tokens and their logprobs, which a chat API does not show: serve it with api=tokens"
+            problems.append(Problem(key=f"{key}.api", value=model.api.value, remedy=remedy))
+        if len(model.urls) != 1:
+            remedy = "an endpoint with a chat API has one address: give [https://host/v1]"
+            problems.append(Problem(key=f"{key}.urls", value=model.urls, remedy=remedy))
+        if model.vllm_args or model.checkpoint:
+            ignored = "vllm_args" if model.vllm_args else "checkpoint"
+            remedy = f"has no effect on an endpoint that others run: remove it, or choose {key}.api=tokens"
+            problems.append(Problem(key=f"{key}.{ignored}", value=getattr(model, ignored), remedy=remedy))
+        reserved = sorted({"model", "messages", "tools", "stream", "n"} & set(model.chat.body))
+        problems += [
+            Problem(key=f"{key}.chat.body.{word}", value=model.chat.body[word], remedy="is set by vime: remove it")
+            for word in reserved
+        ]
     return problems
 
 
@@ -91,6 +141,34 @@ def context(config: RunConfig) -> list[Problem]:
         for name, model in config.serving.models.items()
         if model.trained and model.max_model_len > limit >= 1
     ]
+
+
+def port_settings(config: RunConfig) -> list[tuple[str, str, ServedModelConfig]]:
+    """Name, key of the port, and settings of each group of servers."""
+    found = []
+    for name, model in config.serving.models.items():
+        for group in server_groups(name, model):
+            of_group = f".groups.{group.name.removeprefix(f'{name}-')}" if model.groups else ""
+            found.append((group.name, f"serving.models.{name}{of_group}.port", group.settings))
+    return found
+
+
+def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> list[Problem]:
+    roles = {group.role for group in model.groups.values()}
+    value = ", ".join(f"{name}: {group.role.value}" for name, group in model.groups.items())
+    if roles == {ServerRole.regular}:
+        return []
+    remedies = []
+    if roles != {ServerRole.prefill, ServerRole.decode}:
+        missing = sorted(role.value for role in {ServerRole.prefill, ServerRole.decode} - roles)
+        extra = "regular servers cannot stand beside them" if ServerRole.regular in roles else ""
+        need = f"there is no group with role={' or '.join(missing)}" if missing else ""
+        remedies.append(f"{'; '.join(filter(None, (need, extra)))}: prefill and decode groups come together, or all are regular")
+    if not config.cluster.gpus_per_node:
+        remedies.append(
+            "prefill and decode servers pass their caches from GPU to GPU: choose a cluster with GPUs, or role=regular"
+        )
+    return [Problem(key=f"{key}.groups", value=value, remedy=remedy) for remedy in remedies]
 
 
 def _is_address(url: str) -> bool:

@@ -1,6 +1,7 @@
 """Token in, token out: the client of one served model, for many requests at once in one event loop.
 
-A dropped connection is tried again at once, a lost server until `recovery_timeout_seconds`, a bad request never.
+A dropped connection is tried again at once, a lost server until `recovery_timeout_seconds`, a bad request never. A server
+that moved is looked up by the actor that keeps it.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ import aiohttp
 
 from vime.config import ServingConfig
 from vime.errors import ServerError, VimeError
-from vime.serving.topology import Endpoint
+from vime.serving.calls import Calls
+from vime.serving.endpoint import Endpoint, locate
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,9 @@ class TokenClient:
     """Sends token ids to one endpoint; make one per process and model, inside the event loop that uses it."""
 
     def __init__(self, endpoint: Endpoint, config: ServingConfig) -> None:
+        self.calls = Calls()
         self._endpoint = endpoint
+        self._url = endpoint.url
         self._config = config
         self._attempts = itertools.count()
         self._session: aiohttp.ClientSession | None = None
@@ -64,29 +68,34 @@ class TokenClient:
         Raises BadRequestError if the request can't work, ServerError if no server answered within the recovery timeout.
         """
         self._check(token_ids, sampling)
-        deadline = time.monotonic() + self._config.recovery_timeout_seconds
-        backoff, num_dropped = FIRST_BACKOFF_SECONDS, 0
+        started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
         while True:
             try:
                 generation = await self._attempt(token_ids, sampling, session_id, request_id)
                 if min(generation.weight_versions, default=minimum_version) >= minimum_version:
+                    self._count(token_ids, generation, started)
                     return generation
                 reason = f"it sampled with version {min(generation.weight_versions)}, wanted is {minimum_version}"
             except aiohttp.ServerDisconnectedError:
                 num_dropped += 1
+                self.calls.num_retries += 1
                 if num_dropped <= NUM_IMMEDIATE_RETRIES:
                     continue  # an idle connection that the server closed while we took it
                 reason = "it dropped the connection"
             except (_Unavailable, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 reason = repr(error)
-            if time.monotonic() + backoff > deadline:
+            found_lost = time.monotonic() if found_lost is None else found_lost
+            if time.monotonic() + backoff > found_lost + self._config.recovery_timeout_seconds:
+                self.calls.num_failures += 1
                 raise ServerError(
-                    f"{self._endpoint.name} ({self._endpoint.url}) gave no answer to {request_id} within "
+                    f"{self._endpoint.name} ({self._url}) gave no answer to {request_id} within "
                     f"{self._config.recovery_timeout_seconds:.0f} s (serving.recovery_timeout_seconds); last: {reason}"
                 )
             logger.debug("%s: trying %s again: %s", self._endpoint.name, request_id, reason)
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+            self.calls.num_retries += 1
+            self._url = await locate(self._endpoint) or self._url
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -104,6 +113,12 @@ class TokenClient:
                 f"max_model_len={self._endpoint.max_model_len} of {self._endpoint.name}"
             )
 
+    def _count(self, token_ids: list[int], generation: Generation, started: float) -> None:
+        self.calls.num_requests += 1
+        self.calls.input_tokens += len(token_ids)
+        self.calls.output_tokens += len(generation.output_ids)
+        self.calls.seconds += time.monotonic() - started
+
     async def _attempt(self, token_ids: list[int], sampling: dict[str, Any], session_id: str, request_id: str) -> Generation:
         if self._session is None:
             self._session = _open_session(self._config)
@@ -114,9 +129,10 @@ class TokenClient:
             "token_ids": token_ids,
             "sampling_params": {**sampling, "logprobs": 0, "detokenize": False},
         }
-        url = f"{self._endpoint.url}/inference/v1/generate"
+        url = f"{self._url}/inference/v1/generate"
         async with self._session.post(url, json=body, headers={"x-session-id": session_id}) as response:
             if response.status in (400, 404, 413, 422):
+                self.calls.num_failures += 1
                 raise BadRequestError(f"{self._endpoint.name} refuses {request_id}: {(await response.text())[:2000]}")
             if response.status != 200:
                 raise _Unavailable(f"status {response.status}: {(await response.text())[:500]}")

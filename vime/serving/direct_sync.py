@@ -8,9 +8,8 @@ import logging
 import time
 from typing import Any, Protocol
 
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
-from vime.config import RunConfig
 from vime.errors import WeightSyncError
 from vime.serving.topology import Serving
 from vime.serving.weight_sync import plain_error
@@ -29,13 +28,10 @@ class Sender(Protocol):
 class DirectSync:
     """Sends one version after the other to the servers of the trained model."""
 
-    def __init__(self, serving: Serving, config: RunConfig, sender: Sender) -> None:
-        self._endpoint = serving.trained_endpoint()
-        self._actors = serving.actors(self._endpoint.name)
-        self._sender = sender
+    def __init__(self, serving: Serving, sender: Sender) -> None:
+        self._serving, self._sender = serving, sender
+        self._name = serving.trained_endpoint().name
         self._connected: dict[str, int] = {}
-        size = config.serving.models[self._endpoint.name].tensor_parallel_size
-        self._workers = dict.fromkeys(self._actors, size)
 
     async def sync(self, version: int) -> dict[str, float]:
         """Stops every server between two tokens, sends, checks what arrived, and goes on.
@@ -44,6 +40,7 @@ class DirectSync:
         server received other bytes or the transfer took longer than `SYNC_TIMEOUT_SECONDS`, ServerError if one was given up.
         """
         started = time.monotonic()
+        self._serving.expect(version)
         launches = await self._all("begin_update", version)
         present = {name: launch for name, launch in launches.items() if launch}
         sent = WeightPayload(version=version)
@@ -68,21 +65,26 @@ class DirectSync:
         """Opens the transport anew if servers came, went or were started again."""
         if present == self._connected:
             return
-        urls = dict(zip(self._actors, self._endpoint.worker_urls, strict=True))
-        await self._sender.connect([urls[name] for name in present], [self._workers[name] for name in present])
+        workers = self._serving.workers(self._name)
+        await self._sender.connect([workers[name][0] for name in present], [workers[name][1] for name in present])
         self._connected = present
 
     async def _all(self, method: str, *arguments: Any, only: dict[str, Any] | None = None) -> dict[str, Any]:
-        names = list(self._actors if only is None else only)
-        calls = [getattr(self._actors[name], method).remote(*arguments) for name in names]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
+        """What the servers answer, by name; None for one whose actor is gone, because its successor asks for weights."""
+        actors = self._serving.actors(self._name)
+        names = [name for name in actors if only is None or name in only]
+        results = await asyncio.gather(
+            *[getattr(actors[name], method).remote(*arguments) for name in names], return_exceptions=True
+        )
+        answers: dict[str, Any] = {}
+        for name, result in zip(names, results):
+            if isinstance(result, BaseException) and not isinstance(result, RayActorError):
                 raise plain_error(result)
-        return dict(zip(names, results))
+            answers[name] = None if isinstance(result, BaseException) else result
+        return answers
 
     def _metrics(self, started: float, sent: WeightPayload, synced: list[dict[str, float]]) -> dict[str, float]:
-        logger.info("version %d is on %d of %d servers", sent.version, len(synced), len(self._actors))
+        logger.info("version %d is on %d of %d servers", sent.version, len(synced), len(self._serving.actors(self._name)))
         return {
             "sync/seconds": time.monotonic() - started,
             "sync/pause_seconds": max((result["pause_seconds"] for result in synced), default=0.0),

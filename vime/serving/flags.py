@@ -10,8 +10,9 @@ from typing import Any
 
 import psutil
 
-from vime.config import RunConfig, ServedModelConfig, WeightTransfer
+from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.placement import takes_turns, transport
+from vime.serving.program import FREE_PORT, PORT
 
 BACKENDS = {
     WeightTransfer.shm: "shm",
@@ -21,6 +22,9 @@ BACKENDS = {
     WeightTransfer.gloo: "vime_gloo",
 }
 """Transport to the engine's name in `vime.serving.plugin`; a disk is read like shared memory, only from another folder."""
+
+KV_ROLES = {ServerRole.prefill: "kv_producer", ServerRole.decode: "kv_consumer"}
+"""vLLM's names."""
 
 SMALL_VOCABULARY = 16384
 """Up to here the ranks of sampled tokens cost nothing without a compiled kernel (at 150,000 it is 37 ms a step against 1)."""
@@ -45,17 +49,19 @@ def to_flags(arguments: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def server_arguments(config: RunConfig, name: str, model: ServedModelConfig, *, index: int, port: int) -> dict[str, Any]:
-    """The arguments of replica `index`; the user's `vllm_args` come last and win."""
+def server_arguments(
+    config: RunConfig, name: str, model: ServedModelConfig, *, number: int, role: ServerRole = ServerRole.regular
+) -> dict[str, Any]:
+    """The arguments of server `number` of a model; the user's `vllm_args` come last and win."""
     arguments: dict[str, Any] = {
         "model": checkpoint_of(config, model),
         "served_model_name": name,
         "host": config.cluster.host,
-        "port": port,
+        "port": PORT,
         "max_model_len": max_model_len_of(config, model),
         "max_num_seqs": model.max_num_seqs,
         "tensor_parallel_size": model.tensor_parallel_size,
-        "seed": config.seed + index,
+        "seed": config.seed + number,
         "generation_config": "vllm",
         "enable_scale_out": True,
         "logprobs_mode": "processed_logprobs",
@@ -64,6 +70,8 @@ def server_arguments(config: RunConfig, name: str, model: ServedModelConfig, *, 
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
     }
+    if role is not ServerRole.regular:
+        arguments["kv_transfer_config"] = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
     if is_cpu(config):
         arguments["enforce_eager"] = True
         arguments["block_size"] = 32  # its default of 128 shares less prefix
@@ -80,7 +88,15 @@ def server_command(arguments: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "vime.serving.vllm_server", *to_flags(arguments)]
 
 
-def server_environment(config: RunConfig, model: ServedModelConfig, *, cpus: list[int], gpus: list[int]) -> dict[str, str | None]:
+def server_environment(
+    config: RunConfig,
+    model: ServedModelConfig,
+    *,
+    cpus: list[int],
+    gpus: list[int],
+    address: str = "127.0.0.1",
+    role: ServerRole = ServerRole.regular,
+) -> dict[str, str | None]:
     """What differs from the actor's environment; None removes a variable that Ray set for the actor."""
     environment: dict[str, str | None] = {
         "VLLM_SERVER_DEV_MODE": "1",
@@ -106,6 +122,8 @@ def server_environment(config: RunConfig, model: ServedModelConfig, *, cpus: lis
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
     else:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+    if role is not ServerRole.regular:
+        environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, "VLLM_NIXL_SIDE_CHANNEL_PORT": FREE_PORT}
     if transport(config) is WeightTransfer.ipc:
         environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # handles of GPU memory come pickled, from our own trainer
     return environment

@@ -1,10 +1,11 @@
 """Runs one program and sees to it that nothing of it outlives its owner, however the owner dies.
 
-    python -m vime.serving.launch --owner PID [--remove FOLDER]... -- COMMAND ...
+    python -m vime.serving.launch --owner PID [--driver PID] [--remove FOLDER]... -- COMMAND ...
 
 Two processes: the one that is started only waits and passes the exit code on, and its child supervises the program. So
 whichever of owner, waiter, supervisor and program is killed (Ray kills the children of a dying actor), another is left to end
-the program's whole tree and to remove what it left in /dev/shm, and the given folders if the owner is gone.
+the program's whole tree and to remove what it left in /dev/shm, and the given folders if the driver is gone. What the program
+prints goes through the supervisor, so that a full disk costs lines of the log and not the program.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -28,6 +30,7 @@ SHARED_MEMORY_SECONDS = 5.0
 KILL_SECONDS = 20.0
 TRACKER_SECONDS = 3.0
 ENDING_SECONDS = 5.0
+LOG_CHUNK_BYTES = 1 << 16
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SHARED_MEMORY = re.compile(rb"/dev/shm/(?:psm_|sem\.mp-)\S+")
@@ -40,8 +43,11 @@ def _prctl(option: int, value: int) -> None:
 class Supervisor:
     """One program, its tree of processes and what they leave behind."""
 
-    def __init__(self, command: list[str], *, owner: psutil.Process, temporary: str, remove: list[str]) -> None:
-        self._command, self._owner, self._temporary, self._remove = command, owner, temporary, remove
+    def __init__(
+        self, command: list[str], *, owner: psutil.Process, driver: psutil.Process | None, temporary: str, remove: list[str]
+    ) -> None:
+        self._command, self._owner, self._driver = command, owner, driver
+        self._temporary, self._remove = temporary, remove
         self._waiter = os.getppid()
         self._shared_memory: set[str] = set()
         self._stopping = False
@@ -55,14 +61,23 @@ class Supervisor:
         program = subprocess.Popen(
             self._command,
             env={"TORCHINDUCTOR_CACHE_DIR": str(compiled), **os.environ, "TMPDIR": self._temporary},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
         )
+        assert program.stdout is not None
+        copying = threading.Thread(target=_copy, args=(program.stdout.fileno(),), daemon=True)
+        copying.start()
         code = self._watch(program)
         self._note_shared_memory()
         _kill_tree()
-        for path in (self._temporary, *self._shared_memory, *(self._remove if self._owner_is_gone() else ())):
+        copying.join(ENDING_SECONDS)
+        for path in (self._temporary, *self._shared_memory):
             _remove(path)
+        if self._remove and self._run_is_gone():
+            for path in self._remove:
+                _remove(path)
         return 128 - code if code is not None and code < 0 else code or 0
 
     def _stop(self, *_: object) -> None:
@@ -80,12 +95,15 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
         return None
 
-    def _owner_is_gone(self) -> bool:
-        """Whether the owner has ended; one that is ending has killed the waiter just before."""
+    def _run_is_gone(self) -> bool:
+        """Whether owner and driver have ended; one that is ending has killed the waiter just before."""
         deadline = time.monotonic() + ENDING_SECONDS
-        while _is_alive(self._owner) and os.getppid() != self._waiter and time.monotonic() < deadline:
+        while (alive := self._run_is_alive()) and os.getppid() != self._waiter and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-        return not _is_alive(self._owner)
+        return not alive
+
+    def _run_is_alive(self) -> bool:
+        return _is_alive(self._owner) or (self._driver is not None and _is_alive(self._driver))
 
     def _note_shared_memory(self) -> None:
         for process in _tree():
@@ -94,6 +112,13 @@ class Supervisor:
             except OSError:
                 continue  # it ended meanwhile
             self._shared_memory |= {match.decode() for match in _SHARED_MEMORY.findall(maps)}
+
+
+def _copy(source: int) -> None:
+    """Copies the program's output to our own, to its end; what a full disk does not take is lost."""
+    while chunk := os.read(source, LOG_CHUNK_BYTES):
+        with contextlib.suppress(OSError):
+            os.write(1, chunk)
 
 
 def _kill_tree() -> None:
@@ -106,6 +131,14 @@ def _kill_tree() -> None:
                 with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
                     process.kill()
         psutil.wait_procs(tree, timeout=POLL_SECONDS)
+
+
+def _process(pid: int | None) -> psutil.Process | None:
+    """The process with this number; None if there is none, as for the driver of a run on another machine."""
+    try:
+        return psutil.Process(pid) if pid is not None else None
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -139,17 +172,19 @@ def main() -> None:
     """Reads the command line and runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--owner", type=int, required=True, help="process whose end ends the program")
-    parser.add_argument("--remove", action="append", default=[], help="folder to remove when the owner is gone")
+    parser.add_argument("--driver", type=int, help="process whose end, with the owner's, is the end of the run")
+    parser.add_argument("--remove", action="append", default=[], help="folder to remove at the end of the run")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     owner = psutil.Process(arguments.owner)
+    driver = _process(arguments.driver)
     temporary = tempfile.mkdtemp(prefix="vime-launch-")
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     supervisor = os.fork()
     if supervisor == 0:
         os.setsid()
-        sys.exit(Supervisor(command, owner=owner, temporary=temporary, remove=arguments.remove).run())
+        sys.exit(Supervisor(command, owner=owner, driver=driver, temporary=temporary, remove=arguments.remove).run())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: os.kill(supervisor, number))
     _, status = os.waitpid(supervisor, 0)

@@ -1,10 +1,18 @@
 """The vllm-router in front of the replicas of one model: requests of one session go to one server while it lives."""
 
+import logging
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from vime.config import ServingConfig
+import aiohttp
+
+from vime.config import ServerRole, ServingConfig
+from vime.serving.control import UNREACHABLE
 from vime.serving.flags import to_flags
+from vime.serving.program import FREE_PORT, PORT
+
+logger = logging.getLogger(__name__)
 
 QUICK_FAILOVER: dict[str, Any] = {
     "health_check_interval_secs": 1,
@@ -21,14 +29,14 @@ QUICK_FAILOVER: dict[str, Any] = {
 """A dead replica is left out, and a recovered one taken back, after about a second (the router's defaults: 52 s)."""
 
 
-def router_command(config: ServingConfig, *, host: str, port: int, prometheus_port: int, worker_urls: list[str]) -> list[str]:
-    """The command line of a router; `serving.router_args` come last and win."""
+def router_command(config: ServingConfig, *, host: str, urls: Mapping[ServerRole, list[str]]) -> list[str]:
+    """The command line of a router in front of these servers; `serving.router_args` come last and win."""
     arguments = {
         "host": host,
-        "port": port,
-        "worker_urls": worker_urls,
+        "port": PORT,
+        "worker_urls": urls.get(ServerRole.regular) or None,
         "policy": config.router_policy,
-        "prometheus_port": prometheus_port,
+        "prometheus_port": FREE_PORT,
         "prometheus_host": "127.0.0.1",
         "log_level": "warning",
         "request_timeout_secs": int(config.request_timeout_seconds) + 1,
@@ -37,4 +45,20 @@ def router_command(config: ServingConfig, *, host: str, port: int, prometheus_po
         **QUICK_FAILOVER,
         **config.router_args,
     }
-    return [sys.executable, "-m", "vllm_router.launch_router", *to_flags(arguments)]
+    command = [sys.executable, "-m", "vllm_router.launch_router", *to_flags(arguments)]
+    if ServerRole.prefill in urls:
+        command.append("--vllm-pd-disaggregation")
+        for role in (ServerRole.prefill, ServerRole.decode):
+            command += [word for url in urls[role] for word in (f"--{role.value}", url)]
+    return command
+
+
+async def replace_worker(router_url: str, *, old: str, new: str, timeout_seconds: float) -> None:
+    """Tells a router that a server has moved; it takes the new address once that is healthy."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as session:
+        for path, url in (("remove_worker", old), ("add_worker", new)):
+            try:
+                async with session.post(f"{router_url}/{path}", params={"url": url}) as response:
+                    logger.info("%s/%s: %d %s", router_url, path, response.status, await response.text())
+            except UNREACHABLE as error:  # a router that starts again reads its command, which has the new address
+                logger.warning("%s/%s of %s: %r", router_url, path, url, error)

@@ -1,75 +1,40 @@
-"""The servers of a run as the driver sees them: which there are, where they listen, and how they are started and stopped."""
+"""The served models of a run as the driver sees them: where they are now, and how they are started and stopped."""
 
 import asyncio
-import logging
-import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
-
-from vime.config import RunConfig, ServedModelConfig
+from vime.config import ChatConfig, ModelAPI, RunConfig
 from vime.errors import ServerError
 from vime.nodes import Nodes
-from vime.placement import Place, server_places
-from vime.serving.flags import (
-    checkpoint_of,
-    is_cpu,
-    max_model_len_of,
-    server_arguments,
-    server_command,
-    server_environment,
-)
-from vime.serving.program import ProgramSpec
-from vime.serving.router import router_command
-from vime.serving.server import ServerActor
+from vime.serving.endpoint import Endpoint
+from vime.serving.external import until_answering
+from vime.serving.flags import checkpoint_of, max_model_len_of
+from vime.serving.fleet import Fleet, ask
+from vime.serving.programs import Planner
+from vime.serving.server_metrics import ServerMetrics, summarize
+from vime.weights import WeightPayload
 
-logger = logging.getLogger(__name__)
+__all__ = ["Endpoint", "Serving"]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Endpoint:
-    """Where one served model is found.
-
-    Example: `Endpoint(name="actor", url="http://127.0.0.1:8000", worker_urls=("http://127.0.0.1:8001",), model="actor",
-    tokenizer="/models/tiny", max_model_len=4096, trained=True)`; `url` is the router's, or the only server's.
-    """
-
-    name: str
-    url: str
-    worker_urls: tuple[str, ...]
-    model: str
-    tokenizer: str
-    max_model_len: int
-    trained: bool
-
-
-@dataclass(kw_only=True, slots=True)
-class _Program:
-    """One launched program and its actor. Routers come last: they start when their servers are ready."""
-
-    spec: ProgramSpec
-    model: str
-    place: Place
-    is_router: bool = False
-    actor: Any = None
+START_MARGIN_SECONDS = 60.0
+"""For what comes before a server's own start: Ray makes its actor."""
 
 
 class Serving:
-    """All served models of a run. Each replica and each router has a Ray actor that keeps it alive."""
+    """All served models of a run, by name."""
 
     def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None) -> None:
         """Without `nodes`, all servers run on this machine. Ray must be running before `start`."""
         self.payload_folder = Path("/dev/shm") / f"vime-{run_id}"
         """Where weight payloads in shared memory belong: it is removed with the run, also after a kill -9."""
-        self._config = config
-        self._run_dir = run_dir
+        self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
-        self._programs: list[_Program] = []
-        self._endpoints: dict[str, Endpoint] = {}
+        self._started: Fleet | None = None
+        self._metrics_before: dict[str, ServerMetrics] = {}
 
     def start(self) -> None:
         """Starts all servers side by side and returns at once; raises ServerError if a chosen port is in use."""
@@ -77,155 +42,129 @@ class Serving:
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
-        places = server_places(self._config)
-        for name, model in self._config.serving.models.items():
-            self._plan(name, model, places)
-        for program in self._programs:
-            options = self._nodes.options(program.place)
-            program.actor = ServerActor.options(max_concurrency=1000, **options).remote(program.spec)
-            if not program.is_router:
-                program.actor.start.remote()
+        planner = Planner(self._config, self._nodes, run_dir=self._run_dir, payload_folder=self.payload_folder)
+        fleet = Fleet(self._config.serving, self._nodes, planner, run_id=self._run_id)
+        for name in self._config.serving.models:
+            fleet.add(name)
+        fleet.start()
+        self._started = fleet
 
     async def ready(self, on_progress: Callable[[str], None] | None = None) -> None:
         """Waits until every server is healthy, then for the routers; raises ServerError with the log's end if one is not."""
-        limit = self._config.serving.start_timeout_seconds + 60.0
-        servers = [program for program in self._programs if not program.is_router]
-        waiting = {asyncio.create_task(_wait_ready(program, limit)): program.spec.name for program in servers}
-        num_ready, tasks = 0, set(waiting)
+        limit = self._config.serving.start_timeout_seconds + START_MARGIN_SECONDS
+        fleet = self._fleet
+        waiting = {asyncio.create_task(fleet.wait_ready(program, limit)) for program in fleet.servers()}
+        external = [endpoint for name, endpoint in self.endpoints().items() if self._config.serving.models[name].urls]
+        waiting |= {asyncio.create_task(until_answering(endpoint, timeout_seconds=limit)) for endpoint in external}
+        num_ready, total = 0, len(waiting)
         try:
-            while tasks:
+            while waiting:
                 if on_progress is not None:
-                    on_progress(f"{num_ready} of {len(servers)} servers ready")
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    on_progress(f"{num_ready} of {total} servers ready")
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     await task
                 num_ready += len(done)
         finally:
-            for task in tasks:
+            for task in waiting:
                 task.cancel()
-        routers = [program for program in self._programs if program.is_router]
-        await asyncio.gather(*[program.actor.start.remote() for program in routers])
-        await asyncio.gather(*[_wait_ready(program, limit) for program in routers])
+        await fleet.start_routers(limit)
+
+    async def watch(self) -> None:
+        """Sees to it that lost actors are made again, on another node if theirs is lost; until it is cancelled."""
+        await self._fleet.watch()
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """The served models by name; known once `start` has returned."""
-        return dict(self._endpoints)
+        """The served models by name, where they are now; known once `start` has returned."""
+        return {name: self._endpoint(name) for name in self._config.serving.models}
 
     def trained_endpoint(self) -> Endpoint:
         """The model whose weights are synced."""
-        trained = [endpoint for endpoint in self._endpoints.values() if endpoint.trained]
+        trained = [name for name, model in self._config.serving.models.items() if model.trained]
         assert len(trained) == 1, f"{len(trained)} trained models"
-        return trained[0]
+        return self._endpoint(trained[0])
+
+    def actors(self, name: str) -> dict[str, Any]:
+        """The actors of a model's servers by their names (`actor-0`), without its router; empty for external servers."""
+        return {program.spec.name: program.actor for program in self._fleet.of(name) if not program.is_router}
+
+    def workers(self, name: str) -> dict[str, tuple[str, int]]:
+        """Address and number of vLLM workers of a model's servers, by their names."""
+        servers = [(program, program.group) for program in self._fleet.of(name)]
+        return {p.spec.name: (p.url, group.settings.tensor_parallel_size) for p, group in servers if group is not None}
+
+    def expect(self, version: int, payload: WeightPayload | None = None) -> None:
+        """Notes what servers of the trained model hold from now on, for actors that are made again.
+
+        Raises ServerError if no server of a model is left.
+        """
+        self._fleet.expect(self.trained_endpoint().name, version, payload)
+        for name in self._config.serving.models:
+            lost = [program.lost for program in self._fleet.programs if program.model == name and program.lost]
+            if lost and not self.actors(name):
+                raise ServerError(f"no server of {name} is left: {'; '.join(lost)}")
 
     async def sleep(self, *, keep_weights: bool) -> None:
         """Gives the servers' GPUs to the trainer; the trained model's weights are dropped unless they are to be kept."""
-        servers = [program for program in self._programs if not program.is_router]
-        levels = [2 if self._endpoints[program.model].trained and not keep_weights else 1 for program in servers]
+        servers, models = self._fleet.servers(), self._config.serving.models
+        levels = [2 if models[program.model].trained and not keep_weights else 1 for program in servers]
         await asyncio.gather(*[program.actor.sleep.remote(level) for program, level in zip(servers, levels)])
 
     async def wake(self) -> None:
         """Takes the GPUs back."""
-        await asyncio.gather(*[program.actor.wake.remote() for program in self._programs if not program.is_router])
-
-    def actors(self, name: str) -> dict[str, Any]:
-        """The actors of a model's servers by their names (`actor-0`), without its router; empty for external servers."""
-        return {p.spec.name: p.actor for p in self._programs if p.model == name and not p.is_router}
+        await asyncio.gather(*[program.actor.wake.remote() for program in self._fleet.servers()])
 
     async def events(self) -> list[dict[str, Any]]:
         """What went wrong with servers and routers since the last call, oldest first: {time, server, event, detail}."""
-        found = await asyncio.gather(*[program.actor.events.remote() for program in self._programs])
-        return sorted((event for events in found for event in events), key=lambda event: event["time"])
+        return await self._fleet.events()
+
+    async def metrics(self) -> dict[str, float]:
+        """`serving/<name>/<metric>` of the models served by this run: what their servers did since the last call."""
+        metrics: dict[str, float] = {}
+        for name in self._config.serving.models:
+            servers = [program for program in self._fleet.of(name) if not program.is_router]
+            found = await asyncio.gather(*[ask(program, "metrics") for program in servers])
+            changes: list[ServerMetrics] = []
+            for program, now in zip(servers, found):
+                if now is not None:
+                    changes.append(now.since(self._metrics_before.get(program.spec.name)))
+                    self._metrics_before[program.spec.name] = now
+            metrics |= {f"serving/{name}/{key}": value for key, value in summarize(changes).items()} if changes else {}
+        return metrics
 
     async def stop(self) -> None:
         """Ends all servers and routers."""
-        programs, self._programs = [program for program in self._programs if program.actor is not None], []
-        results = await asyncio.gather(*[program.actor.stop.remote() for program in programs], return_exceptions=True)
-        for program, result in zip(programs, results):
-            if isinstance(result, BaseException):
-                logger.warning("%s did not stop cleanly: %s", program.spec.name, result)
-            ray.kill(program.actor)
+        if self._started is not None:
+            await self._started.stop()
         shutil.rmtree(self.payload_folder, ignore_errors=True)
 
-    def _plan(self, name: str, model: ServedModelConfig, places: dict[str, list[Place]]) -> None:
-        urls: tuple[str, ...]
-        if model.urls:
-            urls = tuple(url.rstrip("/") for url in model.urls)
-        else:
-            urls = tuple(self._plan_server(name, model, index, places) for index in range(model.num_replicas))
-        self._endpoints[name] = Endpoint(
+    @property
+    def _fleet(self) -> Fleet:
+        assert self._started is not None, "start comes first"
+        return self._started
+
+    def _endpoint(self, name: str) -> Endpoint:
+        model, programs = self._config.serving.models[name], self._fleet.of(name)
+        urls = tuple(url.rstrip("/") for url in model.urls) or tuple(p.url for p in programs if not p.is_router)
+        front = programs[-1] if programs else None
+        url = front.url if front is not None else urls[0] if urls else ""
+        return Endpoint(
             name=name,
-            url=urls[0] if len(urls) == 1 else self._plan_router(name, urls),
+            url=url,
             worker_urls=urls,
-            model=name,
+            model=name if model.api is ModelAPI.tokens else model.chat.model or name,
             tokenizer=checkpoint_of(self._config, model),
             max_model_len=max_model_len_of(self._config, model),
             trained=model.trained,
+            actor_name=self._fleet.actor_name(front) if front is not None else "",
+            chat=self._share(model.chat) if model.api is ModelAPI.chat else None,
         )
 
-    def _plan_server(self, name: str, model: ServedModelConfig, index: int, places: dict[str, list[Place]]) -> str:
-        assert self._nodes is not None
-        place = places[name][index]
-        port = self._nodes.take_port(place.node, model.port + index if model.port else 0, f"serving.models.{name}.port")
-        arguments = server_arguments(self._config, name, model, index=index, port=port)
-        cpus: list[int] = []
-        if is_cpu(self._config):
-            before = sum(program.place.node == place.node and not program.is_router for program in self._programs)
-            cpus = _cpus(before, sum(other.node == place.node for of_model in places.values() for other in of_model))
-        environment = server_environment(self._config, model, cpus=cpus, gpus=self._nodes.gpus(place))
-        return self._add(f"{name}-{index}", name, place, port, server_command(arguments), environment)
-
-    def _plan_router(self, name: str, urls: tuple[str, ...]) -> str:
-        assert self._nodes is not None
-        config, place = self._config, Place(node=0)
-        port, prometheus_port = (self._nodes.take_port(0, 0, f"serving.models.{name} (router)") for _ in range(2))
-        command = router_command(
-            config.serving, host=config.cluster.host, port=port, prometheus_port=prometheus_port, worker_urls=list(urls)
+    def _share(self, chat: ChatConfig) -> ChatConfig:
+        """What one rollout worker may ask of an endpoint."""
+        workers, per_minute = self._config.rollout.num_workers, chat.max_requests_per_minute
+        return replace(
+            chat,
+            max_requests_per_minute=per_minute / workers if per_minute is not None else None,
+            max_concurrent_requests=max(1, chat.max_concurrent_requests // workers),
         )
-        return self._add(f"{name}-router", name, place, port, command, {}, is_router=True)
-
-    def _add(
-        self,
-        name: str,
-        model: str,
-        place: Place,
-        port: int,
-        command: list[str],
-        environment: dict[str, str | None],
-        is_router: bool = False,
-    ) -> str:
-        assert self._nodes is not None
-        serving = self._config.serving
-        spec = ProgramSpec(
-            name=name,
-            url=f"http://{self._nodes.host(place.node)}:{port}",
-            command=command,
-            log=str((self._run_dir / "logs" / f"{name}.log").resolve()),
-            environment=environment,
-            remove=[str(self.payload_folder)],
-            health_path="/liveness" if is_router else "/health",  # a router is not healthy while one of its servers is down
-            start_timeout_seconds=serving.start_timeout_seconds,
-            health_interval_seconds=serving.health_interval_seconds,
-            health_failures=serving.health_failures,
-            max_restarts=serving.max_restarts,
-        )
-        self._programs.append(_Program(spec=spec, model=model, place=place, is_router=is_router))
-        return spec.url
-
-
-async def _wait_ready(program: _Program, limit_seconds: float) -> None:
-    try:
-        await asyncio.wait_for(program.actor.ready.remote(), limit_seconds)
-    except ServerError as error:
-        raise ServerError(str(getattr(error, "cause", error))) from None  # without Ray's remote traceback
-    except asyncio.TimeoutError:
-        raise ServerError(f"{program.spec.name} was not ready after {limit_seconds:.0f} s; see {program.spec.log}") from None
-
-
-def _cpus(position: int, num_servers: int) -> list[int]:
-    """Cores of one of several servers on this machine; none said for a single one, which vLLM places best itself."""
-    if num_servers == 1:
-        return []
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // num_servers)
-    first = position * share % len(cores)
-    return cores[first : first + share]

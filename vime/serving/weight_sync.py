@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import aiohttp
+from ray.exceptions import RayActorError
 
 from vime.config import RunConfig
 from vime.errors import ServerError, WeightSyncError
@@ -31,6 +32,7 @@ class WeightSync:
         Raises WeightSyncError if a server received other bytes, ServerError if one was given up.
         """
         started = time.monotonic()
+        self._serving.expect(payload.version, payload)
         actors = self._serving.actors(self._endpoint.name)
         if actors:
             calls = [actor.sync.remote(payload) for actor in actors.values()]
@@ -39,9 +41,9 @@ class WeightSync:
         results = await asyncio.gather(*calls, return_exceptions=True)
         synced: list[dict[str, float]] = []
         for result in results:
-            if isinstance(result, BaseException):
+            if isinstance(result, BaseException) and not isinstance(result, RayActorError):  # its successor gets the payload
                 raise plain_error(result)
-            if result:
+            if isinstance(result, dict) and result:
                 synced.append(result)
         logger.info("run %s: version %d is on %d of %d servers", self._run_id, payload.version, len(synced), len(results))
         self._forget_previous(payload)  # this one stays: a server that restarts reads it again

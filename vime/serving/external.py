@@ -1,0 +1,203 @@
+"""Endpoints that others run: whether they answer, and the client of one with OpenAI's chat API.
+
+Written on aiohttp like the token client: the `openai` package takes several times as long per call.
+"""
+
+import asyncio
+import os
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from vime.config import ServingConfig
+from vime.errors import ServerError
+from vime.serving.calls import Calls
+from vime.serving.client import BadRequestError, Generation
+from vime.serving.control import UNREACHABLE, is_healthy
+from vime.serving.endpoint import Endpoint
+
+FIRST_BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 30.0
+POLL_SECONDS = 0.5
+CHECK_SECONDS = 10.0
+RETRIED = (408, 409, 425, 429)
+"""Statuses below 500 that pass."""
+ERROR_CHARACTERS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatReply:
+    """What an endpoint answered.
+
+    Example: `ChatReply(message={"role": "assistant", "content": "4"}, finish_reason="stop")`.
+    """
+
+    message: dict[str, Any]
+    finish_reason: str
+
+
+class _Passing(Exception):
+    """This attempt failed for a reason that passes; with the wait that the endpoint asked for."""
+
+    def __init__(self, reason: str, *, wait_seconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+
+
+class ChatClient:
+    """Sends conversations to one endpoint, within its limits; make one per process and model, inside its event loop."""
+
+    def __init__(self, endpoint: Endpoint, config: ServingConfig) -> None:
+        assert endpoint.chat is not None, endpoint
+        self.calls = Calls()
+        self._endpoint, self._chat = endpoint, endpoint.chat
+        self._key = _key(endpoint)
+        self._slots = asyncio.Semaphore(self._chat.max_concurrent_requests)
+        self._next_start = 0.0
+        self._session: aiohttp.ClientSession | None = None
+
+    async def chat(
+        self, messages: list[dict[str, Any]], *, max_tokens: int, tools: list[dict[str, Any]] | None = None
+    ) -> ChatReply:
+        """The reply to a conversation.
+
+        Raises BadRequestError if the endpoint refuses it, ServerError if it gave no answer in `max_retries` new attempts.
+        """
+        body = {"model": self._endpoint.model, "messages": messages, "max_tokens": max_tokens, "tools": tools, **self._chat.body}
+        body = {key: value for key, value in body.items() if value is not None}
+        started, backoff, reason = time.monotonic(), FIRST_BACKOFF_SECONDS, ""
+        for attempt in range(self._chat.max_retries + 1):
+            if attempt:
+                self.calls.num_retries += 1
+            wait_seconds = 0.0
+            try:
+                async with self._slots:
+                    await self._turn()
+                    return self._count(await self._attempt(body), started)
+            except _Passing as error:
+                reason, wait_seconds = str(error), error.wait_seconds
+            except UNREACHABLE as error:
+                reason = repr(error)
+            except BadRequestError:
+                self.calls.num_failures += 1
+                raise
+            if attempt < self._chat.max_retries:
+                await asyncio.sleep(min(max(wait_seconds, backoff * random.uniform(0.5, 1.0)), MAX_BACKOFF_SECONDS))
+                backoff *= 2
+        self.calls.num_failures += 1
+        raise ServerError(
+            f"{self._endpoint.name} ({self._endpoint.url}) gave no answer in {self._chat.max_retries + 1} attempts "
+            f"(serving.models.{self._endpoint.name}.chat.max_retries); last: {reason}"
+        )
+
+    async def generate(self, token_ids: list[int], **_: Any) -> Generation:
+        """Refuses: such an endpoint takes messages and shows no tokens."""
+        raise BadRequestError(
+            f"{self._endpoint.name} is an endpoint with a chat API: call chat(messages), not complete(token_ids)"
+        )
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _turn(self) -> None:
+        """Waits so that requests start evenly, no more in a minute than allowed."""
+        if self._chat.max_requests_per_minute is None:
+            return
+        start = max(self._next_start, time.monotonic())
+        self._next_start = start + 60.0 / self._chat.max_requests_per_minute
+        await asyncio.sleep(start - time.monotonic())
+
+    async def _attempt(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+        url = f"{self._endpoint.url}/chat/completions"
+        async with self._session.post(url, json=body, headers=_headers(self._key)) as response:
+            if response.status == 200:
+                return await response.json()
+            text = f"status {response.status}: {_without(self._key, await response.text())}"
+            if response.status in RETRIED or response.status >= 500:
+                raise _Passing(text, wait_seconds=_retry_after(response.headers.get("retry-after")))
+            raise BadRequestError(f"{self._endpoint.name} refuses a request: {text}")
+
+    def _count(self, answer: dict[str, Any], started: float) -> ChatReply:
+        usage = answer.get("usage") or {}
+        read, written = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+        prices = self._chat.dollars_per_million_input_tokens, self._chat.dollars_per_million_output_tokens
+        self.calls.num_requests += 1
+        self.calls.input_tokens += read
+        self.calls.output_tokens += written
+        self.calls.seconds += time.monotonic() - started
+        self.calls.dollars += (read * prices[0] + written * prices[1]) / 1e6
+        choice = answer["choices"][0]
+        message = {"content": "", **{key: value for key, value in choice["message"].items() if value is not None}}
+        return ChatReply(message=message, finish_reason=choice["finish_reason"] or "stop")
+
+
+async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None:
+    """Waits for servers that this run does not start.
+
+    Raises ServerError if one does not answer in time, or refuses the key.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    async with aiohttp.ClientSession() as session:
+        for url in endpoint.worker_urls:
+            while not (
+                await _takes_key(session, endpoint)
+                if endpoint.chat
+                else await is_healthy(session, f"{url}/health", timeout_seconds=CHECK_SECONDS)
+            ):
+                if time.monotonic() > deadline:
+                    raise ServerError(
+                        f"{endpoint.name}: {url} does not answer; start it, or correct serving.models.{endpoint.name}.urls"
+                    )
+                await asyncio.sleep(POLL_SECONDS)
+
+
+async def _takes_key(session: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
+    """Whether a chat endpoint answers at all; raises ServerError if it refuses the key."""
+    timeout = aiohttp.ClientTimeout(total=CHECK_SECONDS)
+    try:
+        async with session.get(f"{endpoint.url}/models", headers=_headers(_key(endpoint)), timeout=timeout) as response:
+            status = response.status
+    except UNREACHABLE:
+        return False
+    if status in (401, 403):
+        variable = endpoint.chat.api_key_variable if endpoint.chat else None
+        raise ServerError(
+            f"{endpoint.name} ({endpoint.url}) refuses the key (status {status}): set another in the environment variable "
+            f"{variable or f'that serving.models.{endpoint.name}.chat.api_key_variable names'}"
+        )
+    return status < 500  # a list of models is not part of every such API
+
+
+def _key(endpoint: Endpoint) -> str | None:
+    variable = endpoint.chat.api_key_variable if endpoint.chat else None
+    if variable is None:
+        return None
+    if not (key := os.environ.get(variable)):
+        raise ServerError(f"{endpoint.name}: the environment variable {variable} is not set on this node")
+    return key
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _without(key: str | None, text: str) -> str:
+    """An answer as it may be shown: some repeat the key."""
+    return (text.replace(key, "…") if key else text)[:ERROR_CHARACTERS]
+
+
+def _retry_after(header: str | None) -> float:
+    """Seconds of the header Retry-After; its other form, a date, is not read."""
+    try:
+        return max(0.0, float(header or 0))
+    except ValueError:
+        return 0.0

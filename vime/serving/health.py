@@ -1,0 +1,67 @@
+"""Whether one program is well: its process runs, its health endpoint answers, and its engine does.
+
+vLLM's `/health` answers also while the engine or a worker is stopped. A call of a worker's empty method passes through API
+server, engine and worker, is taken between two steps, and does not queue behind requests; so it shows a hang of any of them.
+"""
+
+import asyncio
+import time
+
+import aiohttp
+
+from vime.serving.control import is_healthy
+from vime.serving.program import Program
+
+POLL_SECONDS = 0.2
+START_CHECK_SECONDS = 2.0
+
+Fault = tuple[str, str]
+"""What happened, in one word, and what is known about it."""
+
+
+class Health:
+    """The checks of one program."""
+
+    def __init__(self, program: Program, session: aiohttp.ClientSession) -> None:
+        self._program, self._session = program, session
+
+    async def until_healthy(self) -> Fault | None:
+        """Waits for the health endpoint after a launch; what went wrong, if it did not answer in time."""
+        limit = self._program.spec.start_timeout_seconds
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if (code := self._program.exit_code()) is not None:
+                return "died", f"while starting, exit code {code}"
+            if await self._is_healthy(timeout_seconds=START_CHECK_SECONDS):
+                return None
+            await asyncio.sleep(POLL_SECONDS)
+        return "hung", f"not healthy after {limit:.0f} s"
+
+    async def until_lost(self) -> Fault:
+        """Waits until the process ends, or so many checks in a row fail."""
+        spec, failures, next_check = self._program.spec, 0, 0.0
+        while failures < spec.health_failures:
+            if (code := self._program.exit_code()) is not None:
+                return "died", f"exit code {code}"
+            if time.monotonic() >= next_check:
+                healthy = await self._is_healthy(timeout_seconds=max(1.0, spec.health_interval_seconds))
+                failures = 0 if healthy else failures + 1
+                next_check = time.monotonic() + spec.health_interval_seconds
+            await asyncio.sleep(POLL_SECONDS)
+        return "hung", f"{failures} health checks in a row failed"
+
+    async def engine_answers(self) -> bool:
+        """False if engine or workers take longer than they may; any other failure shows elsewhere."""
+        spec = self._program.spec
+        timeout = aiohttp.ClientTimeout(total=spec.engine_timeout_seconds)
+        try:
+            async with self._session.post(f"{spec.url}/collective_rpc", json={"method": "check_health"}, timeout=timeout):
+                return True
+        except asyncio.TimeoutError:
+            return False
+        except (aiohttp.ClientError, OSError):
+            return True
+
+    async def _is_healthy(self, *, timeout_seconds: float) -> bool:
+        spec = self._program.spec
+        return await is_healthy(self._session, spec.url + spec.health_path, timeout_seconds=timeout_seconds)
