@@ -70,16 +70,24 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Real servers in float32: `untied` has two replicas behind a router, `tied` one; each with its trainer's stand-in."""
+    """Real servers in float32, each with its trainer's stand-in.
+
+    `tied` is one server; `untied` has two replicas behind a router and three more models: `reader`, a frozen server of `tied`
+    that speculates, and `critic` and `judge`, which are the server of `tied` by its two addresses.
+    """
     from vime.serving.topology import Serving
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "serving"), os.environ.get("PYTHONPATH", "")])
+    os.environ["OPENAI_API_KEY"] = "none"
     running: dict[str, Any] = {}
-    for name, num_replicas in (("untied", 2), ("tied", 1)):
-        config = serving_config(checkpoints[name], num_replicas=num_replicas)
+
+    def start(name: str, config: Any) -> None:
         serving = Serving(config, tmp_path_factory.mktemp(name), uuid.uuid4().hex[:8])
         running[name] = ServedStack(config, serving, HuggingFaceTrainer(checkpoints[name], serving.payload_folder))
         serving.start()
+
+    start("tied", serving_config(checkpoints["tied"]))
+    start("untied", four_models_config(checkpoints, running["tied"].endpoint.url))
 
     async def all_ready() -> None:
         await asyncio.gather(*[stack.serving.ready() for stack in running.values()])
@@ -113,9 +121,30 @@ def serving_config(checkpoint: Path, *, num_replicas: int = 1, **vllm_args: Any)
         model=ModelConfig(checkpoint=str(checkpoint), vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_POSITIONS),
         trainer=TrainerConfig(precision=Precision.float32),
         serving=ServingConfig(
-            models={"actor": actor}, health_interval_seconds=0.5, health_failures=4, recovery_timeout_seconds=120.0
+            models={"actor": actor},
+            health_interval_seconds=0.5,
+            health_failures=4,
+            engine_timeout_seconds=15.0,
+            recovery_timeout_seconds=240.0,
         ),
     )
+
+
+def four_models_config(checkpoints: dict[str, Path], url: str) -> Any:
+    """`conf/experiment/memagent_four_models.yaml` with the test's checkpoints and a running server for others'."""
+    from vime.compose import compose_run
+
+    os.environ |= {"VIME_CRITIC_URL": url, "VIME_JUDGE_URL": f"{url}/v1", "VIME_JUDGE_MODEL": "actor"}
+    config = compose_run(["+experiment=memagent_four_models"]).config
+    small = serving_config(checkpoints["untied"], num_replicas=2)
+    config.model, config.trainer = small.model, small.trainer
+    models = small.serving.models | {name: config.serving.models[name] for name in ("reader", "critic", "judge")}
+    models["reader"].checkpoint = models["critic"].checkpoint = str(checkpoints["tied"])
+    models["reader"].max_model_len = models["critic"].max_model_len = MAX_POSITIONS
+    models["reader"].gpu_memory_utilization = 0.01
+    config.serving = small.serving
+    config.serving.models = models
+    return config
 
 
 class HuggingFaceTrainer:

@@ -14,6 +14,7 @@ from vime.errors import ConfigError, Problem
 from vime.validation import find_problems
 
 METHOD = "+method=memagent"
+JUDGE = ("+serving.models.judge.api=chat", "+serving.models.judge.urls=[https://127.0.0.1:9/v1]")
 LARGE = ("model=qwen2.5-7b", "cluster=one_node", "mode=plan")
 
 WRONG: dict[str, tuple[list[str], str]] = {
@@ -60,6 +61,50 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "port out of range": (["serving.models.actor.port=70000"], "serving.models.actor.port"),
     "port of the system": (["serving.models.actor.port=80"], "serving.models.actor.port"),
     "port given twice": (["serving.models.actor.port=9000", "+serving.models.judge.port=9000"], "serving.models.judge.port"),
+    "port given twice by groups": (
+        [f"+serving.models.actor.groups.{name}.port=9000" for name in ("one", "two")],
+        "serving.models.actor.groups.two.port",
+    ),
+    "other number of replicas than the groups'": (
+        ["serving.models.actor.num_replicas=3", "+serving.models.actor.groups.one.num_replicas=2"],
+        "serving.models.actor.num_replicas",
+    ),
+    "prefill without decode": (
+        [*LARGE, "+serving.models.actor.groups.one.role=prefill", "+serving.models.actor.groups.one.num_replicas=8"],
+        "serving.models.actor.groups",
+    ),
+    "prefill beside regular servers": (
+        [
+            *(*LARGE, "serving.models.actor.num_replicas=2", "+serving.models.actor.groups.one.role=prefill"),
+            "+serving.models.actor.groups.two.role=regular",
+        ],
+        "serving.models.actor.groups",
+    ),
+    "prefill and decode without GPUs": (
+        [f"+serving.models.actor.groups.{role}.role={role}" for role in ("prefill", "decode")],
+        "serving.models.actor.groups",
+    ),
+    "group of no server": (["+serving.models.actor.groups.one.num_replicas=0"], "serving.models.actor.groups.one.num_replicas"),
+    "trained model behind a chat API": (
+        ["serving.models.actor.api=chat", "serving.models.actor.urls=[http://127.0.0.1:9/v1]", "cluster.weight_transfer=disk"],
+        "serving.models.actor.api",
+    ),
+    "chat API without an address": (["+serving.models.judge.api=chat"], "serving.models.judge.urls"),
+    "settings of a chat API without one": (["+serving.models.judge.chat.model=big"], "serving.models.judge.chat"),
+    "key that is not in the environment": (
+        [*JUDGE, "+serving.models.judge.chat.api_key_variable=VIME_NO_SUCH_KEY"],
+        "serving.models.judge.chat.api_key_variable",
+    ),
+    "key in place of its variable": (
+        [*JUDGE, "+serving.models.judge.chat.api_key_variable=sk-a1b2"],
+        "serving.models.judge.chat.api_key_variable",
+    ),
+    "no requests in a minute": (
+        [*JUDGE, "+serving.models.judge.chat.max_requests_per_minute=0"],
+        "serving.models.judge.chat.max_requests_per_minute",
+    ),
+    "field of a request that vime sets": ([*JUDGE, "+serving.models.judge.chat.body.n=2"], "serving.models.judge.chat.body.n"),
+    "arguments for a server of others": ([*JUDGE, "+serving.models.judge.vllm_args.seed=1"], "serving.models.judge.vllm_args"),
     "address that is none": (["serving.models.actor.urls=[nowhere]"], "serving.models.actor.urls"),
     "no trained model": (["serving.models.actor.trained=false"], "serving.models"),
     "two trained models": (["+serving.models.judge.trained=true"], "serving.models"),

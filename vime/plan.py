@@ -20,7 +20,7 @@ from rich.table import Table
 from vime.algorithm.description import describe
 from vime.config import AlgorithmName, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.model_size import BYTES, checkpoint_bytes, kv_bytes_per_token, num_parameters
-from vime.placement import server_groups, server_places, trainer_places, transport
+from vime.placement import ServerGroup, server_groups, server_places, trainer_places, transport
 
 GIB = 2**30
 ACTIVATION_BYTES = 34
@@ -204,8 +204,7 @@ def placement_table(config: RunConfig) -> Table:
         gpus = ", ".join(map(str, part.gpus)) or "-"
         table.add_row(part.name, str(part.node), gpus, part.port or "-", _gib(sum(part.memory.values())))
     for name, model in config.serving.models.items():
-        num_servers = sum(group.settings.num_replicas for group in server_groups(name, model)) or len(model.urls)
-        if num_servers > 1:
+        if _num_servers(name, model) > 1:
             table.add_row(f"router {name}", "0", "-", "free", "-")
         for url in model.urls:
             table.add_row(f"external {name}", "-", "-", url, "-")
@@ -227,21 +226,25 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
         paid = f", ${prices[0]:g} and ${prices[1]:g} per million tokens in and out" if any(prices) else ""
         key = f"key from {chat.api_key_variable}" if chat.api_key_variable else "no key"
         return f"chat API, model {chat.model or name}, {key}, {rate}{chat.max_concurrent_requests} at once{paid}"
-    what = f"{'trained' if model.trained else 'frozen'}, {model.checkpoint or config.model.checkpoint}"
-    groups = server_groups(name, model)
-    pieces = [f"{len(model.urls)} running server(s)"] if model.urls else []
-    for group in groups:
-        role = "" if group.role is ServerRole.regular else f"{group.role.value}, "
-        extra = "".join(f", {key}={value}" for key, value in group.settings.vllm_args.items())
-        size = group.settings.tensor_parallel_size
-        pieces.append(
-            f"{group.settings.num_replicas} × {group.name} ({role}{size} GPU(s) each{extra})"
-            if config.cluster.gpus_per_node
-            else f"{group.settings.num_replicas} × {group.name}{f' ({role}{extra[2:]})' if role or extra else ''}"
-        )
-    several = sum(group.settings.num_replicas for group in groups) > 1 or len(model.urls) > 1
-    router = f", router {config.serving.router_policy}" if several else ""
+    what = "trained" if model.trained else "frozen"
+    groups = [_group(group, on_gpus=config.cluster.gpus_per_node > 0) for group in server_groups(name, model)]
+    pieces = groups or [f"{len(model.urls)} running server(s)"]
+    if not model.urls:
+        what += f", {model.checkpoint or config.model.checkpoint}"
+    router = f", router {config.serving.router_policy}" if _num_servers(name, model) > 1 else ""
     return f"{what}; {', '.join(pieces)}{router}"
+
+
+def _group(group: ServerGroup, *, on_gpus: bool) -> str:
+    model = group.settings
+    details = [group.role.value] if group.role is not ServerRole.regular else []
+    details += [f"{model.tensor_parallel_size} GPU(s) each"] if on_gpus else []
+    details += [f"{key}={value}" for key, value in model.vllm_args.items()]
+    return f"{model.num_replicas} × {group.name}" + (f" ({', '.join(details)})" if details else "")
+
+
+def _num_servers(name: str, model: ServedModelConfig) -> int:
+    return sum(group.settings.num_replicas for group in server_groups(name, model)) or len(model.urls)
 
 
 def _num_ranks(config: RunConfig) -> int:

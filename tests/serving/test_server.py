@@ -3,9 +3,9 @@
 import asyncio
 import dataclasses
 import os
-import signal
 import socket
 
+import aiohttp
 import psutil
 import pytest
 
@@ -20,12 +20,29 @@ async def program_of(actor) -> psutil.Process:
     return psutil.Process(await actor.pid.remote()).children()[0].children()[0]
 
 
-async def until(condition, what: str, timeout_seconds: float = 120.0) -> None:
-    for _ in range(int(timeout_seconds / 0.2)):
+async def until(condition, what: str, timeout_seconds: float = 240.0, poll_seconds: float = 0.2) -> None:
+    for _ in range(int(timeout_seconds / poll_seconds)):
         if await condition():
             return
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(poll_seconds)
     raise AssertionError(f"{what} did not happen")
+
+
+async def bind_when_free(taken: socket.socket, port: int) -> None:
+    async def is_bound() -> bool:
+        try:
+            taken.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+    await until(is_bound, f"a free port {port}", poll_seconds=0.005)
+
+
+def youngest(process: psutil.Process) -> psutil.Process:
+    """The last process in a chain of children: a server's worker."""
+    below = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
+    return max(below, key=lambda child: child.create_time())
 
 
 async def collect_until(stack, event: str) -> list[dict]:
@@ -67,19 +84,75 @@ async def test_requests_in_flight_outlive_a_killed_replica_which_comes_back_with
     await restarted.close()
 
 
-async def test_a_server_that_hangs_is_restarted_and_its_request_answered(served):
+@pytest.mark.parametrize("part", ["api server", "worker"])
+async def test_a_server_of_which_a_part_hangs_is_restarted_and_its_request_answered(served, part):
     stack = served["tied"]
     stack.trainer.step()
     await stack.sync(stack.trainer.export())
     await stack.serving.events()
-    program = await program_of(stack.serving.actors("actor")["actor-0"])
-    os.kill(program.pid, signal.SIGSTOP)
+    api_server = await program_of(stack.serving.actors("actor")["actor-0"])
+    hanging = api_server if part == "api server" else youngest(api_server)
+    hanging.suspend()
+    if part == "worker":
+        async with aiohttp.ClientSession() as session, session.get(f"{stack.endpoint.url}/health") as response:
+            assert response.status == 200  # all seems well
     client = TokenClient(stack.endpoint, stack.config.serving)
     generation = await client.generate([1], sampling=LONG, session_id="s", request_id="r", minimum_version=stack.trainer.version)
     assert len(generation.output_ids) == 300
+    assert client.calls.num_retries > 0 and client.calls.num_requests == 1
     assert [event["event"] for event in await collect_until(stack, "recovered")] == ["hung", "recovered"]
     await stack.probe()
     await client.close()
+
+
+async def test_a_lost_router_comes_back_on_its_port_and_no_request_is_lost(served):
+    stack = served["untied"]
+    await stack.serving.events()
+    url = stack.endpoint.url
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    requests = [
+        asyncio.create_task(client.generate([i, 7, 9], sampling=LONG, session_id=f"s{i}", request_id=f"r{i}")) for i in range(8)
+    ]
+    await asyncio.sleep(0.3)
+    (await program_of(stack.serving.program("actor-router").actor)).kill()
+    assert all(len(generation.output_ids) == 300 for generation in await asyncio.gather(*requests))
+    assert [event["event"] for event in await collect_until(stack, "recovered")] == ["died", "recovered"]
+    assert stack.endpoint.url == url
+    await client.close()
+
+
+async def test_a_lost_actor_has_a_successor_that_moves_if_its_port_is_taken_and_knows_the_weights(served):
+    stack = served["untied"]
+    stack.trainer.step()
+    payload = stack.trainer.export()
+    await stack.sync(payload)
+    await stack.serving.events()
+    old = stack.endpoint.worker_urls
+    watching = asyncio.create_task(stack.serving.watch())
+    launched = psutil.Process(await stack.serving.actors("actor")["actor-1"].pid.remote())
+    actor = launched.parent()
+    assert actor is not None
+    actor.kill()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        await bind_when_free(taken, int(old[1].rpartition(":")[2]))
+        taken.listen()
+        events = await collect_until(stack, "recovered")
+    assert [event["event"] for event in events] == ["lost", "moved", "recovered"]
+    assert os.path.exists(payload.files[0])
+    assert stack.endpoint.worker_urls[0] == old[0] and stack.endpoint.worker_urls[1] != old[1]
+    await stack.probe()
+    client = TokenClient(dataclasses.replace(stack.endpoint, url=stack.endpoint.worker_urls[1]), stack.config.serving)
+    generation = await client.generate([1], sampling=LONG, session_id="s", request_id="r")
+    assert set(generation.weight_versions) == {stack.trainer.version}
+    await until(lambda: routes_to(stack.endpoint.url, stack.endpoint.worker_urls), "the router's new list")
+    watching.cancel()
+    await client.close()
+
+
+async def routes_to(router_url: str, urls: tuple[str, ...]) -> bool:
+    async with aiohttp.ClientSession() as session, session.get(f"{router_url}/list_workers") as response:
+        return set((await response.json(content_type=None))["urls"]) == set(urls)
 
 
 async def test_a_server_that_cannot_start_is_an_error_with_the_end_of_its_log(

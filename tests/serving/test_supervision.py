@@ -37,8 +37,8 @@ DRIVER = """
     port, log, payload, program, note, ray_dir = sys.argv[1:]
     ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20, _temp_dir=ray_dir,
              _node_ip_address="127.0.0.1")
-    spec = ProgramSpec(name="actor-0", address="127.0.0.1", port=int(port), command=[sys.executable, "-c", program, port], log=log,
-                       remove=[payload])
+    command = [sys.executable, "-c", program, port]
+    spec = ProgramSpec(name="actor-0", address="127.0.0.1", port=int(port), command=command, log=log, remove=[payload])
     actor = ServerActor.options(num_cpus=0).remote(spec)
     ray.get([actor.start.remote(), actor.ready.remote()])
     open(note, "w").write(str(ray.get(actor.pid.remote())))

@@ -13,7 +13,7 @@ from vime.errors import ConfigError, Problem
 from vime.model_size import BYTES, checkpoint_bytes, num_parameters
 from vime.placement import transport
 from vime.rules.data import datasets
-from vime.rules.serving import port_settings
+from vime.rules.serving import VARIABLE, port_settings
 from vime.trainer.architecture import check_shape, read_architecture
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -79,7 +79,9 @@ def api_keys(config: RunConfig) -> list[Problem]:
     problems = []
     for name, model in config.serving.models.items():
         variable = model.chat.api_key_variable
-        if model.api is ModelAPI.chat and variable is not None and not os.environ.get(variable):
+        if model.api is not ModelAPI.chat or variable is None or not VARIABLE.fullmatch(variable):
+            continue
+        if not os.environ.get(variable):
             remedy = f"this environment variable is not set: export {variable}=… before the run (on all nodes), or give null"
             problems.append(Problem(key=f"serving.models.{name}.chat.api_key_variable", value=variable, remedy=remedy))
     return problems

@@ -1,5 +1,6 @@
 """Served models: which of them is trained, their ports and addresses, their groups, their router, and endpoints of others."""
 
+import re
 from urllib.parse import urlparse
 
 from vime.config import AlgorithmName, ChatConfig, ModelAPI, RunConfig, ServedModelConfig, ServerRole
@@ -8,6 +9,7 @@ from vime.placement import server_groups
 
 TRAINED_NAME = "actor"
 """Methods, trainer and probe know the trained model under this name."""
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 ROUTER_POLICIES = (
     *("consistent_hash", "cache_aware", "kv_aware", "power_of_two", "random", "round_robin", "sticky_least_loaded"),
@@ -121,6 +123,10 @@ def chat_endpoints(config: RunConfig) -> list[Problem]:
             ignored = "vllm_args" if model.vllm_args else "checkpoint"
             remedy = f"has no effect on an endpoint that others run: remove it, or choose {key}.api=tokens"
             problems.append(Problem(key=f"{key}.{ignored}", value=getattr(model, ignored), remedy=remedy))
+        variable = model.chat.api_key_variable
+        if variable is not None and not VARIABLE.fullmatch(variable):  # it may be the key itself: it is not shown
+            remedy = "is the name of an environment variable, in capitals, not the key: export it, and give its name"
+            problems.append(Problem(key=f"{key}.chat.api_key_variable", value="…", remedy=remedy))
         reserved = sorted({"model", "messages", "tools", "stream", "n"} & set(model.chat.body))
         problems += [
             Problem(key=f"{key}.chat.body.{word}", value=model.chat.body[word], remedy="is set by vime: remove it")

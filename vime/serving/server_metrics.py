@@ -66,7 +66,9 @@ def parse(text: str) -> ServerMetrics:
 
 def summarize(servers: list[ServerMetrics]) -> dict[str, float]:
     """What the servers of one model did between two readings, by the short names of their metrics."""
-    total: dict[str, float] = {field.name: sum(getattr(server, field.name) for server in servers) for field in fields(ServerMetrics)}
+    total: dict[str, float] = {
+        field.name: sum(getattr(server, field.name) for server in servers) for field in fields(ServerMetrics)
+    }
     metrics = {"num_waiting": total["num_waiting"]}
     if total["prefix_queries"]:
         metrics["prefix_hit_rate"] = total["prefix_hits"] / total["prefix_queries"]

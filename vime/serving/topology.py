@@ -14,7 +14,7 @@ from vime.serving.endpoint import Endpoint
 from vime.serving.external import until_answering
 from vime.serving.flags import checkpoint_of, max_model_len_of
 from vime.serving.fleet import Fleet, ask
-from vime.serving.programs import Planner
+from vime.serving.programs import Planned, Planner
 from vime.serving.server_metrics import ServerMetrics, summarize
 from vime.weights import WeightPayload
 
@@ -87,6 +87,10 @@ class Serving:
     def actors(self, name: str) -> dict[str, Any]:
         """The actors of a model's servers by their names (`actor-0`), without its router; empty for external servers."""
         return {program.spec.name: program.actor for program in self._fleet.of(name) if not program.is_router}
+
+    def program(self, name: str) -> Planned:
+        """A server or a router by its name (`actor-0`, `actor-router`)."""
+        return next(program for program in self._fleet.programs if program.spec.name == name)
 
     def workers(self, name: str) -> dict[str, tuple[str, int]]:
         """Address and number of vLLM workers of a model's servers, by their names."""

@@ -1,0 +1,89 @@
+"""Several models at once, from one YAML, on real servers: a trained one, two frozen ones, and one that others run."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from vime.errors import ServerError
+from vime.plan import placement_table, serving
+from vime.rollout.context import Sampling
+from vime.rollout.worker import RolloutWorker
+from vime.serving.client import TokenClient
+
+PROMPT = [72, 101, 108, 108, 111, 32] * 4
+
+
+@pytest.fixture
+def models(served: dict[str, Any]) -> Any:
+    """The models that a hook would get, and the worker that makes them."""
+    stack = served["untied"]
+    worker = RolloutWorker(stack.config, stack.serving.endpoints())
+    context = worker._context("session", sampling=Sampling(temperature=1.0, top_p=1.0), version=0, evaluation=False)
+    return worker, context.models
+
+
+async def test_every_model_of_the_topology_answers_and_is_counted(models: Any):
+    worker, by_name = models
+    assert set(by_name) == {"actor", "reader", "critic", "judge"}
+    messages = [{"role": "user", "content": "hello"}]
+    turns = dict(zip(by_name, await asyncio.gather(*[model.chat(messages, max_tokens=8) for model in by_name.values()])))
+    for name in ("actor", "reader", "critic"):
+        assert 0 < len(turns[name].output_ids) <= 8 and len(turns[name].logprobs) == len(turns[name].output_ids)
+    assert turns["judge"].output_ids == [] and isinstance(turns["judge"].text, str)
+    assert turns["judge"].finish_reason in ("stop", "length")
+    calls = await worker.calls()
+    assert {name: call.num_requests for name, call in calls.items()} == dict.fromkeys(by_name, 1)
+    assert calls["judge"].input_tokens == len(by_name["actor"].render(messages))
+    spent = calls["judge"].input_tokens * 0.15e-6 + calls["judge"].output_tokens * 0.6e-6
+    assert calls["judge"].dollars == pytest.approx(spent) and calls["actor"].dollars == 0
+    assert {call.num_requests for call in (await worker.calls()).values()} == {0}
+    with pytest.raises(ServerError, match="takes messages"):
+        by_name["judge"].render(messages)
+
+
+async def test_speculation_changes_no_greedy_token(served: dict[str, Any], checkpoints: Any):
+    """The reference is Hugging Face's greedy generation."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    stack = served["untied"]
+    await stack.serving.metrics()
+    client = TokenClient(stack.serving.endpoints()["reader"], stack.config.serving)
+    sampling = {"temperature": 0.0, "max_tokens": 48, "ignore_eos": True}
+    generation = await client.generate(PROMPT, sampling=sampling, session_id="s", request_id="greedy")
+    await client.close()
+    model = AutoModelForCausalLM.from_pretrained(checkpoints["tied"], dtype=torch.float32)
+    tokens = list(PROMPT)
+    with torch.no_grad():
+        for _ in range(48):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    assert generation.output_ids == tokens[len(PROMPT) :]
+    assert 0 < (await stack.serving.metrics())["serving/reader/draft_acceptance_rate"] <= 1
+
+
+async def test_servers_say_how_much_of_their_prompts_was_cached(served: dict[str, Any]):
+    stack = served["untied"]
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    await stack.serving.metrics()
+    prompt = [*range(5, 69)] * 3
+    for turn in range(4):  # one session stays on one replica: from the second turn on, all but the rest of a block is cached
+        await client.generate(prompt, sampling={"max_tokens": 2}, session_id="affine", request_id=f"turn{turn}")
+    await client.close()
+    metrics = await stack.serving.metrics()
+    assert metrics["serving/actor/prefix_hit_rate"] == pytest.approx(3 / 4 * 160 / 192, abs=0.09)
+    assert metrics["serving/actor/queue_seconds"] >= 0 and metrics["serving/actor/num_waiting"] == 0
+
+
+def test_the_plan_shows_the_topology(served: dict[str, Any]):
+    config = served["untied"].config
+    lines = serving(config)
+    assert len(lines) == 4
+    assert "trained" in lines[0] and "2 × actor" in lines[0] and "router consistent_hash" in lines[0]
+    assert "frozen" in lines[1] and "ngram" in lines[1]
+    assert "1 running server" in lines[2]
+    assert "key from OPENAI_API_KEY, 600 requests a minute" in lines[3] and "$0.15 and $0.6 per million" in lines[3]
+    names = list(placement_table(config).columns[0].cells)
+    assert [name for name in names if "trainer" not in name] == [
+        *("server actor-0", "server actor-1", "server reader-0", "router actor", "external critic", "external judge"),
+    ]
