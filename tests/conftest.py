@@ -142,6 +142,7 @@ def four_models_config(checkpoints: dict[str, Path], url: str) -> Any:
     models["reader"].checkpoint = models["critic"].checkpoint = str(checkpoints["tied"])
     models["reader"].max_model_len = models["critic"].max_model_len = MAX_POSITIONS
     models["reader"].gpu_memory_utilization = 0.01
+    models["critic"].served_name = "actor"
     config.serving = small.serving
     config.serving.models = models
     return config

@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "serving.models.actor.api",
     ),
     "chat API without an address": (["+serving.models.judge.api=chat"], "serving.models.judge.urls"),
-    "settings of a chat API without one": (["+serving.models.judge.chat.model=big"], "serving.models.judge.chat"),
+    "settings of a chat API without one": (["+serving.models.judge.chat.max_retries=1"], "serving.models.judge.chat"),
     "key that is not in the environment": (
         [*JUDGE, "+serving.models.judge.chat.api_key_variable=VIME_NO_SUCH_KEY"],
         "serving.models.judge.chat.api_key_variable",
@@ -105,6 +105,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "field of a request that vime sets": ([*JUDGE, "+serving.models.judge.chat.body.n=2"], "serving.models.judge.chat.body.n"),
     "arguments for a server of others": ([*JUDGE, "+serving.models.judge.vllm_args.seed=1"], "serving.models.judge.vllm_args"),
+    "other name for our own servers": (["serving.models.actor.served_name=it"], "serving.models.actor.served_name"),
     "address that is none": (["serving.models.actor.urls=[nowhere]"], "serving.models.actor.urls"),
     "no trained model": (["serving.models.actor.trained=false"], "serving.models"),
     "two trained models": (["+serving.models.judge.trained=true"], "serving.models"),

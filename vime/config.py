@@ -397,8 +397,6 @@ class ServerGroupConfig:
 class ChatConfig:
     """An endpoint with OpenAI's chat API that others run."""
 
-    model: str = ""
-    """Its name there; empty for the name here."""
     api_key_variable: str | None = None
     """The environment variable that holds the key; None sends none."""
     max_requests_per_minute: float | None = None
@@ -422,6 +420,8 @@ class ServedModelConfig:
     """Hugging Face id or folder; None is the trained model's."""
     urls: list[str] = field(default_factory=list)
     """Addresses of servers that run already; vime then starts none."""
+    served_name: str | None = None
+    """The model's name on those servers; None is its name here."""
     api: ModelAPI = ModelAPI.tokens
     chat: ChatConfig = field(default_factory=ChatConfig)
     """For `api=chat`, whose one address in `urls` is like https://host/v1."""

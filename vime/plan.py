@@ -225,7 +225,7 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
         prices = chat.dollars_per_million_input_tokens, chat.dollars_per_million_output_tokens
         paid = f", ${prices[0]:g} and ${prices[1]:g} per million tokens in and out" if any(prices) else ""
         key = f"key from {chat.api_key_variable}" if chat.api_key_variable else "no key"
-        return f"chat API, model {chat.model or name}, {key}, {rate}{chat.max_concurrent_requests} at once{paid}"
+        return f"chat API, model {model.served_name or name}, {key}, {rate}{chat.max_concurrent_requests} at once{paid}"
     what = "trained" if model.trained else "frozen"
     groups = [_group(group, on_gpus=config.cluster.gpus_per_node > 0) for group in server_groups(name, model)]
     pieces = groups or [f"{len(model.urls)} running server(s)"]

@@ -49,6 +49,9 @@ def urls(config: RunConfig) -> list[Problem]:
             problems.append(Problem(key=key, value=model.urls, remedy=remedy))
         bad = [url for url in model.urls if not _is_address(url)]
         problems += [Problem(key=key, value=url, remedy="is not an address: give http://host:port") for url in bad]
+        if model.served_name is not None and not model.urls:
+            remedy = "is the name on servers that run already (urls); the run's own have the name of the table"
+            problems.append(Problem(key=f"serving.models.{name}.served_name", value=model.served_name, remedy=remedy))
         if len(set(model.urls)) != len(model.urls):
             problems.append(Problem(key=key, value=model.urls, remedy="an address stands twice: give each once"))
     return problems

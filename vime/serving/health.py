@@ -9,7 +9,7 @@ import time
 
 import aiohttp
 
-from vime.serving.control import is_healthy
+from vime.serving.control import UNREACHABLE, is_healthy
 from vime.serving.program import Program
 
 POLL_SECONDS = 0.2
@@ -26,13 +26,13 @@ class Health:
         self._program, self._session = program, session
 
     async def until_healthy(self) -> Fault | None:
-        """Waits for the health endpoint after a launch; what went wrong, if it did not answer in time."""
+        """Waits for the health endpoint, and a server's first token, after a launch; what went wrong, if they came too late."""
         limit = self._program.spec.start_timeout_seconds
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             if (code := self._program.exit_code()) is not None:
                 return "died", f"while starting, exit code {code}"
-            if await self._is_healthy(timeout_seconds=START_CHECK_SECONDS):
+            if await self._is_healthy(timeout_seconds=START_CHECK_SECONDS) and await self._has_generated(deadline):
                 return None
             await asyncio.sleep(POLL_SECONDS)
         return "hung", f"not healthy after {limit:.0f} s"
@@ -61,6 +61,19 @@ class Health:
             return False
         except (aiohttp.ClientError, OSError):
             return True
+
+    async def _has_generated(self, deadline: float) -> bool:
+        """A server's first token, for which it may compile kernels: after that, silence means something."""
+        spec = self._program.spec
+        if not spec.has_engine:
+            return True
+        timeout = aiohttp.ClientTimeout(total=max(0.1, deadline - time.monotonic()))
+        body = {"token_ids": [1], "sampling_params": {"max_tokens": 1, "logprobs": 0, "detokenize": False}}
+        try:
+            async with self._session.post(f"{spec.url}/inference/v1/generate", json=body, timeout=timeout) as response:
+                return response.status < 500
+        except UNREACHABLE:
+            return False
 
     async def _is_healthy(self, *, timeout_seconds: float) -> bool:
         spec = self._program.spec

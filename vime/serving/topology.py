@@ -156,7 +156,7 @@ class Serving:
             name=name,
             url=url,
             worker_urls=urls,
-            model=name if model.api is ModelAPI.tokens else model.chat.model or name,
+            model=model.served_name or name,
             tokenizer=checkpoint_of(self._config, model),
             max_model_len=max_model_len_of(self._config, model),
             trained=model.trained,
