@@ -1,6 +1,5 @@
 """`TrainerGroup`: the driver's side of the trainer, one Ray actor per rank behind a few awaitable methods."""
 
-import asyncio
 import logging
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ from vime.config import RunConfig, WeightTransfer
 from vime.errors import TrainingError
 from vime.nodes import Nodes
 from vime.placement import trainer_places, transport
+from vime.tasks import together
 from vime.trainer.rank import TrainerRank
 from vime.types import TrainSample
 from vime.weights import WeightPayload
@@ -122,12 +122,7 @@ class TrainerGroup:
                     "trainer.max_tokens_per_micro_batch, then resume from the last checkpoint"
                 ) from error
 
-        tasks = [asyncio.ensure_future(one(rank, call)) for rank, call in enumerate(calls)]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await together(one(rank, call) for rank, call in enumerate(calls))
 
 
 def _weights_dir(config: RunConfig, run_dir: Path, run_id: str) -> Path:
