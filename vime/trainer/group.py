@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError
 
 from vime.config import RunConfig, WeightTransfer
 from vime.errors import TrainingError
+from vime.layout import world_size
 from vime.trainer.rank import TrainerRank
 from vime.types import TrainSample
 from vime.weights import WeightPayload
@@ -36,8 +37,7 @@ class TrainerGroup:
 
     def start(self) -> None:
         """Creates the actors and returns at once; their imports run meanwhile."""
-        trainer = self._config.trainer
-        size = trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
+        size = world_size(self._config.trainer)
         gpus = 1 if self._config.cluster.gpus_per_node > 0 else 0
         environment = {"env_vars": ACTOR_ENVIRONMENT}
         actor = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0, runtime_env=environment)(TrainerRank)

@@ -1,0 +1,56 @@
+"""Which rank of the trainer holds what, in Megatron's order: tensor, context, data, pipeline, the first changing fastest.
+
+Experts have an order of their own, expert parallelism before what is left for copies of them, before the pipeline.
+"""
+
+from dataclasses import dataclass
+
+from vime.config import TrainerConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Position of a rank in each kind of parallelism.
+
+    Example: with tensor and pipeline parallel sizes of 2 and `data_parallel_size=3`, rank 9 is
+    `Place(tensor=1, context=0, data=1, pipeline=1, expert=0)`.
+    """
+
+    tensor: int
+    context: int
+    data: int
+    pipeline: int
+    expert: int
+
+
+def world_size(trainer: TrainerConfig) -> int:
+    """Number of trainer ranks; expert parallelism takes none of its own."""
+    return stage_size(trainer) * trainer.pipeline_parallel_size
+
+
+def stage_size(trainer: TrainerConfig) -> int:
+    """Ranks of one pipeline stage."""
+    return trainer.tensor_parallel_size * trainer.context_parallel_size * trainer.data_parallel_size
+
+
+def place_of(rank: int, trainer: TrainerConfig) -> Place:
+    """Where a rank stands."""
+    tensor, context = trainer.tensor_parallel_size, trainer.context_parallel_size
+    in_stage = rank % stage_size(trainer)
+    return Place(
+        tensor=rank % tensor,
+        context=rank // tensor % context,
+        data=in_stage // (tensor * context),
+        pipeline=rank // stage_size(trainer),
+        expert=in_stage % trainer.expert_parallel_size,
+    )
+
+
+def num_copies(trainer: TrainerConfig) -> int:
+    """Ranks that hold the same parameters apart from experts: the distributed optimizer divides its state among them."""
+    return trainer.data_parallel_size * trainer.context_parallel_size
+
+
+def num_expert_copies(trainer: TrainerConfig) -> int:
+    """Ranks that hold the same experts."""
+    return max(stage_size(trainer) // trainer.expert_parallel_size, 1)
