@@ -227,8 +227,8 @@ class TrainerConfig:
     """Ranks that share the tokens of each sequence."""
     expert_parallel_size: int = 1
     """Ranks, among those of tensor, context and data parallelism, that share the experts of a layer; experts are never cut."""
-    sequence_parallel: bool = False
-    """Norms and residuals, too, are split over the tensor-parallel ranks, by tokens."""
+    sequence_parallel: bool = True
+    """Tensor-parallel ranks, where there are several, share norms and residuals as well, by tokens."""
     sft_tokens_per_step: int = 16384
     """`algorithm=sft`: tokens of demonstrations in one optimizer step."""
     num_threads: int = 0

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from vime.config import TrainerConfig
 
+FIRST_STAGE, LAST_STAGE = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+"""Fields of Megatron's by which stages that the layers do not fill evenly are made."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
@@ -46,11 +49,27 @@ def place_of(rank: int, trainer: TrainerConfig) -> Place:
     )
 
 
+def splits_tokens(trainer: TrainerConfig) -> bool:
+    """True if tensor-parallel ranks hold different tokens between attention and feed-forward."""
+    return trainer.sequence_parallel and trainer.tensor_parallel_size > 1
+
+
+def layers_of(stage: int, trainer: TrainerConfig, num_layers: int) -> list[range]:
+    """Layers of a pipeline stage, from 0: one run, or one for each round of an interleaved pipeline."""
+    stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
+    ends = {0: trainer.megatron_args.get(FIRST_STAGE), stages - 1: trainer.megatron_args.get(LAST_STAGE)}
+    fixed = {number: size for number, size in ends.items() if size}
+    middle = (num_layers - sum(fixed.values())) // max(stages - len(fixed), 1)
+    sizes = [fixed.get(number, middle) // rounds for number in range(stages)]
+    starts = [turn * sum(sizes) + sum(sizes[:stage]) for turn in range(rounds)]
+    return [range(start, start + sizes[stage]) for start in starts]
+
+
 def num_copies(trainer: TrainerConfig) -> int:
     """Ranks that hold the same parameters apart from experts: the distributed optimizer divides its state among them."""
     return trainer.data_parallel_size * trainer.context_parallel_size
 
 
 def num_expert_copies(trainer: TrainerConfig) -> int:
-    """Ranks that hold the same experts."""
-    return max(stage_size(trainer) // trainer.expert_parallel_size, 1)
+    """Ranks that hold the same experts; their optimizer state is divided if that of the other parameters is."""
+    return max(stage_size(trainer) // trainer.expert_parallel_size, 1) if num_copies(trainer) > 1 else 1

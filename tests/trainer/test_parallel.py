@@ -19,7 +19,8 @@ from vime.types import TrainSample
 
 Models = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
-TENSOR, PIPELINE, DATA = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}, {"data_parallel_size": 2}
+TENSOR, PIPELINE = {"tensor_parallel_size": 2, "sequence_parallel": False}, {"pipeline_parallel_size": 2}
+DATA = {"data_parallel_size": 2}
 CONTEXT, EXPERT, SEQUENCE = {"context_parallel_size": 2}, {"expert_parallel_size": 2}, {"sequence_parallel": True}
 INTERLEAVED = PIPELINE | {"virtual_pipeline_parallel_size": 2, "max_tokens_per_micro_batch": 60}
 RECOMPUTE = {"recompute": True}

@@ -207,7 +207,7 @@ def test_chunked_logprobs_equal_whole_ones_with_their_gradients(
     config, samples = make_config(models("qwen2", tied=True)), make_samples(10)
     config.algorithm.entropy_coefficient = 0.1
     whole = engine(config).train([samples], 0)
-    monkeypatch.setattr(logprob, "CHUNK_ELEMENTS", 160 * 7)
+    monkeypatch.setattr(logprob, "LOGITS_IN_CHUNK", 160 * 7)
     chunked = engine(config).train([samples], 0)
     for name in ("train/loss", "train/grad_norm", "train/entropy"):
         assert chunked[name] == pytest.approx(whole[name], rel=1e-5), name

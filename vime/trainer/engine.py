@@ -14,6 +14,7 @@ from vime.algorithm.loss import policy_loss
 from vime.config import AlgorithmName, OldLogprobs, RunConfig
 from vime.data.packing import sequence_flops
 from vime.hooks import load_hook
+from vime.layout import splits_tokens
 from vime.trainer import bridge, checkpoint, metrics, parallel
 from vime.trainer.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.trainer.micro_batch import Batch, RowShare, build_batch
@@ -43,7 +44,7 @@ class Engine:
         self._row_share = RowShare(
             context_rank=parallel_state.get_context_parallel_rank(),
             context_size=config.trainer.context_parallel_size,
-            tensor_size=config.trainer.tensor_parallel_size if config.trainer.sequence_parallel else 1,
+            tensor_size=config.trainer.tensor_parallel_size if splits_tokens(config.trainer) else 1,
             count_multiple=config.trainer.pipeline_parallel_size if config.trainer.virtual_pipeline_parallel_size > 1 else 1,
         )
         supervised = config.algorithm.name is AlgorithmName.sft

@@ -21,11 +21,9 @@ from megatron.core.tensor_parallel.mappings import (
 )
 from torch.utils.checkpoint import checkpoint
 
+from vime.model_size import LOGITS_IN_CHUNK
 from vime.trainer.micro_batch import Wanted
 from vime.trainer.model import PackedModel
-
-CHUNK_ELEMENTS = 2**26
-"""Logits in one chunk: 256 MiB in float32."""
 
 
 def token_logprobs(
@@ -51,7 +49,7 @@ def _in_chunks(
     model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     vocabulary = model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
-    chunk = max(CHUNK_ELEMENTS // vocabulary, 1)
+    chunk = max(LOGITS_IN_CHUNK // vocabulary, 1)
     if hidden_NH.shape[0] <= chunk:
         return _project(model, hidden_NH, target_N, temperature)
     parts = []

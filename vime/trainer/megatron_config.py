@@ -9,22 +9,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from vime.config import Precision, TrainerConfig
 from vime.errors import ConfigError, Problem
+from vime.layout import splits_tokens
+from vime.megatron_args import REFUSED_ARGS
 from vime.trainer.architecture import Architecture
-
-REFUSED_ARGS = {
-    "tensor_model_parallel_size": "set trainer.tensor_parallel_size",
-    "pipeline_model_parallel_size": "set trainer.pipeline_parallel_size",
-    "params_dtype": "set trainer.precision",
-    "calculate_per_token_loss": "the loss is a weighted sum over tokens; remove it",
-    "sequence_parallel": "set trainer.sequence_parallel",
-    "context_parallel_size": "set trainer.context_parallel_size",
-    "expert_model_parallel_size": "set trainer.expert_parallel_size",
-    "expert_tensor_parallel_size": "experts are not cut; set trainer.expert_parallel_size",
-    "virtual_pipeline_model_parallel_size": "set trainer.virtual_pipeline_parallel_size",
-    "batch_p2p_comm": "in batches, an interleaved pipeline takes activations for gradients; remove it",
-    "variable_seq_lengths": "rows differ in length; remove it",
-}
-"""Fields of Megatron's configuration that are decided elsewhere or would train something else in silence."""
 
 
 def uses_transformer_engine() -> bool:
@@ -69,7 +56,7 @@ def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> Tr
         "tensor_model_parallel_size": trainer.tensor_parallel_size,
         "pipeline_model_parallel_size": trainer.pipeline_parallel_size,
         "context_parallel_size": trainer.context_parallel_size,
-        "sequence_parallel": trainer.sequence_parallel,
+        "sequence_parallel": splits_tokens(trainer),
         "expert_model_parallel_size": trainer.expert_parallel_size,
         "expert_tensor_parallel_size": 1,
         "virtual_pipeline_model_parallel_size": rounds if rounds > 1 else None,
