@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,8 +93,13 @@ def results(
     job.write_text(json.dumps({"folder": str(folder), "num_ranks": 4, "layouts": layouts}))
     command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ranks.py")), str(job)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr[-6000:]
+    ranks = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        errors = ranks.communicate(timeout=600)[1]
+    finally:
+        if ranks.poll() is None:
+            os.killpg(ranks.pid, signal.SIGKILL)  # and the ranks that it forked
+    assert ranks.returncode == 0, errors[-6000:]
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 
 

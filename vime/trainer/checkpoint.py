@@ -88,7 +88,10 @@ def layout_of(architecture: Architecture, trainer: TrainerConfig) -> dict[str, A
         "architecture": shape,
         "tensor_parallel_size": trainer.tensor_parallel_size,
         "pipeline_parallel_size": trainer.pipeline_parallel_size,
+        "virtual_pipeline_parallel_size": trainer.virtual_pipeline_parallel_size,
         "data_parallel_size": trainer.data_parallel_size,
+        "context_parallel_size": trainer.context_parallel_size,
+        "expert_parallel_size": trainer.expert_parallel_size,
         "precision": trainer.precision.value,
     }
 
