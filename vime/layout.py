@@ -12,11 +12,11 @@ FIRST_STAGE, LAST_STAGE = "num_layers_in_first_pipeline_stage", "num_layers_in_l
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Position:
     """Position of a rank in each kind of parallelism.
 
     Example: with tensor and pipeline parallel sizes of 2 and `data_parallel_size=3`, rank 9 is
-    `Place(tensor=1, context=0, data=1, pipeline=1, expert=0)`.
+    `Position(tensor=1, context=0, data=1, pipeline=1, expert=0)`.
     """
 
     tensor: int
@@ -36,11 +36,11 @@ def stage_size(trainer: TrainerConfig) -> int:
     return trainer.tensor_parallel_size * trainer.context_parallel_size * trainer.data_parallel_size
 
 
-def place_of(rank: int, trainer: TrainerConfig) -> Place:
+def position_of(rank: int, trainer: TrainerConfig) -> Position:
     """Where a rank stands."""
     tensor, context = trainer.tensor_parallel_size, trainer.context_parallel_size
     in_stage = rank % stage_size(trainer)
-    return Place(
+    return Position(
         tensor=rank % tensor,
         context=rank // tensor % context,
         data=in_stage // (tensor * context),

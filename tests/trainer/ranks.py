@@ -20,7 +20,7 @@ cpu_shim.install()
 
 from megatron.core import parallel_state  # noqa: E402
 
-from vime.layout import Place, layers_of, place_of, world_size  # noqa: E402
+from vime.layout import Position, layers_of, position_of, world_size  # noqa: E402
 from vime.trainer import parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
 from vime.trainer.export import write_payload  # noqa: E402
@@ -40,10 +40,10 @@ def load_fixtures() -> Any:
 def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: Path) -> dict[str, Any]:
     """Logprobs, two updates and an export under one layout; with `resume` a checkpoint between them."""
     parallel.initialize(config.trainer, rank=rank, address=meet(rank, folder), seed=0)
-    assert place_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
+    assert position_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
     engine = Engine(config)
     layers: list[Any] = [layer.layer_number for part in engine.model.parts for layer in part.decoder.layers]
-    expected = layers_of(place_of(rank, config.trainer).pipeline, config.trainer, config.model.num_layers)
+    expected = layers_of(position_of(rank, config.trainer).pipeline, config.trainer, config.model.num_layers)
     assert layers == [number + 1 for run in expected for number in run], f"rank {rank}: {layers}, {expected}"
     samples = fixtures.build_samples(13)
     logprobs = engine.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
@@ -80,9 +80,9 @@ def meet(rank: int, folder: Path) -> str:
     return path.read_text()
 
 
-def megatron_place() -> Place:
+def megatron_place() -> Position:
     """Where Megatron's own groups put this rank."""
-    return Place(
+    return Position(
         tensor=parallel_state.get_tensor_model_parallel_rank(),
         context=parallel_state.get_context_parallel_rank(),
         data=parallel_state.get_data_parallel_rank(),
