@@ -22,13 +22,13 @@ from megatron.core.optimizer.optimizer import MegatronOptimizer
 from vime.config import TrainerConfig
 from vime.errors import CheckpointError
 from vime.trainer.architecture import Architecture
-from vime.trainer.model import PackedModel
+from vime.trainer.model import Chunks
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 
 
-def save(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, layout: dict[str, Any]) -> None:
+def save(folder: Path, model: Chunks, optimizer: MegatronOptimizer, layout: dict[str, Any]) -> None:
     """Writes the checkpoint; a collective. One that is there already is replaced. All ranks see one file system."""
     temporary = folder.with_name(f".writing_{folder.name}")
     rank = dist.get_rank()
@@ -55,7 +55,7 @@ def save(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, layout:
     dist.barrier()
 
 
-def load(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, layout: dict[str, Any]) -> None:
+def load(folder: Path, model: Chunks, optimizer: MegatronOptimizer, layout: dict[str, Any]) -> None:
     """Restores what `save` wrote. Raises `CheckpointError` if it is missing, damaged, or of another model or layout."""
     manifest = read_manifest(folder)
     differing = [key for key in layout if manifest["layout"].get(key) != layout[key]]
@@ -88,12 +88,15 @@ def layout_of(architecture: Architecture, trainer: TrainerConfig) -> dict[str, A
         "architecture": shape,
         "tensor_parallel_size": trainer.tensor_parallel_size,
         "pipeline_parallel_size": trainer.pipeline_parallel_size,
+        "virtual_pipeline_parallel_size": trainer.virtual_pipeline_parallel_size,
         "data_parallel_size": trainer.data_parallel_size,
+        "context_parallel_size": trainer.context_parallel_size,
+        "expert_parallel_size": trainer.expert_parallel_size,
         "precision": trainer.precision.value,
     }
 
 
-def _state(model: PackedModel, optimizer: MegatronOptimizer) -> dict[str, Any]:
+def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
     return {
         "parameters": {name: parameter.detach() for name, parameter in model.named_parameters()},
         "optimizers": [{"owned": _owned(inner), "state": inner.state_dict()} for inner in _inner_optimizers(optimizer)],
@@ -107,7 +110,7 @@ def _state(model: PackedModel, optimizer: MegatronOptimizer) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _restore(state: dict[str, Any], model: PackedModel, optimizer: MegatronOptimizer) -> None:
+def _restore(state: dict[str, Any], model: Chunks, optimizer: MegatronOptimizer) -> None:
     for name, parameter in model.named_parameters():
         parameter.copy_(state["parameters"][name])
     for inner, saved in zip(_inner_optimizers(optimizer), state["optimizers"], strict=True):

@@ -10,6 +10,7 @@ from ray.exceptions import RayActorError
 
 from vime.config import RunConfig, WeightTransfer
 from vime.errors import TrainingError
+from vime.layout import world_size
 from vime.nodes import Nodes
 from vime.placement import trainer_places, transport
 from vime.tasks import together
@@ -43,10 +44,8 @@ class TrainerGroup:
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
-        trainer = self._config.trainer
-        size = trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
         actor = ray.remote(TrainerRank)
-        for rank, place in enumerate(trainer_places(self._config, size)):
+        for rank, place in enumerate(trainer_places(self._config, world_size(self._config.trainer))):
             options = self._nodes.options(place, devices=True, environment=ACTOR_ENVIRONMENT)
             self._ranks.append(actor.options(max_restarts=0, **options).remote(self._config, rank))
         self._addresses = [rank.address.remote() for rank in self._ranks]
