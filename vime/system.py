@@ -17,8 +17,11 @@ from types import TracebackType
 import ray
 from ray.exceptions import RayError
 
+from vime.checkpoint import Checkpoints
 from vime.config import RunConfig
+from vime.folders import tidy
 from vime.reaper import start_reaper
+from vime.report.run_directory import RunDirectory
 from vime.rollout.pool import WorkerPool
 from vime.serving.probe import probe
 from vime.serving.topology import Serving
@@ -33,10 +36,17 @@ STOP_TIMEOUT_SECONDS = 30.0
 
 
 class System:
-    """The parts of a run. `serving`, `workers` or `trainer` are None where the run does not need them."""
+    """The parts of a run. `serving`, `workers`, `trainer` or `checkpoints` are None where the run does not need them."""
 
     def __init__(
-        self, config: RunConfig, run_dir: Path, *, with_trainer: bool, with_servers: bool, say: Callable[[str], None]
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        *,
+        with_trainer: bool,
+        with_servers: bool,
+        say: Callable[[str], None],
+        warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.run_id = uuid.uuid4().hex[:8]
         self._config = config
@@ -46,6 +56,10 @@ class System:
         self._reaper: subprocess.Popen[bytes] | None = None
         self.serving = Serving(config, run_dir, self.run_id) if with_servers else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id) if with_trainer else None
+        self.checkpoints: Checkpoints | None = None
+        if self.trainer is not None:
+            tidy(run_dir)
+            self.checkpoints = Checkpoints(RunDirectory(run_dir).checkpoints, config.trainer, self.trainer, warn=warn)
         self.workers: WorkerPool | None = None
         self.weight_sync: WeightSync | None = None
 
@@ -61,7 +75,11 @@ class System:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.stop()
+        try:
+            if self.checkpoints is not None:
+                await self.checkpoints.close(failed=error is not None)
+        finally:
+            await self.stop()
 
     async def sync_weights(self, version: int) -> dict[str, float]:
         """Brings the trainer's weights to the servers as `version`, and proves it by digest and probe.
