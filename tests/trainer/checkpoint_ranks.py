@@ -9,6 +9,7 @@ A task has a layout, a model, and what to do: `load` a checkpoint, take `first_s
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def _over_data_ranks(part: Any, kind: str) -> torch.Tensor:
     return torch.cat([piece for _, piece in sorted(owned, key=lambda pair: pair[0])]).view(part.parameter.shape)
 
 
+def meeting_point(file: Path, rank: int) -> str:
+    """A free address, chosen by rank 0 only now, because ports chosen long before may be taken by then."""
+    if rank == 0:
+        temporary = file.with_suffix(".writing")
+        temporary.write_text(f"127.0.0.1:{parallel.free_port('127.0.0.1')}")
+        temporary.rename(file)
+    while not file.exists():
+        time.sleep(0.01)
+    return file.read_text()
+
+
 def take_steps(engine: Any, fixtures: Any, first: int, last: int) -> list[dict[str, float]]:
     """Trains on the batches of these steps."""
     return [engine.train([fixtures.build_samples(6, seed=step)], step) for step in range(first, last)]
@@ -89,7 +101,7 @@ def run(fixtures: Any, task: dict[str, Any], rank: int) -> dict[str, Any]:
     config = fixtures.build_config(
         Path(task["model"]), max_tokens_per_micro_batch=200, num_threads=1, weight_decay=0.1, **task["trainer"]
     )
-    parallel.initialize(config.trainer, rank=rank, address=f"127.0.0.1:{task['port']}", seed=0)
+    parallel.initialize(config.trainer, rank=rank, address=meeting_point(folder.with_suffix(".address"), rank), seed=0)
     engine = Engine(config)
     report: dict[str, Any] = {"error": None}
     if task.get("export"):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vime.config import RunConfig
+from vime.config import Precision, RunConfig, TrainerConfig
 
 Models = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
@@ -59,8 +60,6 @@ class Runs:
 
     def task(self, kind: str, layout: str, source: str | None = None) -> dict[str, Any]:
         """What `checkpoint_ranks.py` is to do."""
-        from vime.trainer.parallel import free_port
-
         family, tied, precision = KINDS[kind]
         name = f"{kind}-{layout}" if source is None else f"{kind}-{source}-{layout}"
         task = {
@@ -68,7 +67,6 @@ class Runs:
             "folder": str(self.folder / name),
             "model": str(self._models(family, tied=tied)),
             "trainer": LAYOUTS[layout] | {"precision": precision},
-            "port": free_port("127.0.0.1"),
             "first_steps": FIRST_STEPS,
             "last_steps": LAST_STEPS,
         }
@@ -124,16 +122,19 @@ def run_pair(runs: Runs, tasks: list[dict[str, Any]]) -> None:
     job.write_text(json.dumps({"folder": str(runs.folder), "tasks": tasks}))
     command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("checkpoint_ranks.py"))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(job)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    logs = [(runs.folder / f"rank{rank}.log").open("w+") for rank in range(2)]
+    ranks = [subprocess.Popen([*command, str(rank), str(job)], cwd=ROOT, env=environment, stderr=logs[rank]) for rank in range(2)]
+    deadline = time.monotonic() + 400
     try:
-        errors = [rank.communicate(timeout=400)[1] for rank in ranks]
+        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+            assert time.monotonic() < deadline, "the ranks hang"
+            time.sleep(0.1)
     finally:
         for rank in ranks:
             rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)[-6000:]
+            rank.wait()
+    errors = "\n".join(Path(log.name).read_text()[-4000:] for log in logs)
+    assert all(rank.returncode == 0 for rank in ranks), errors
     both = [json.loads((runs.folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     runs.reports |= {task["name"]: [report[task["name"]] for report in both] for task in tasks}
 
@@ -163,6 +164,24 @@ def test_the_next_five_steps_are_those_of_the_uninterrupted_run(runs: Runs, kind
             assert found[key] == pytest.approx(expected[key], rel=tolerance, abs=1e-5), key
     if source == target:
         assert not differing(runs.states(whole)["after"], runs.states(resumed)["after"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"), [("dense", "tensor"), ("bfloat16", "data"), ("tied", "pipeline"), ("experts", "pipeline")]
+)
+def test_the_weights_of_any_layout_become_a_model_without_optimizer(runs: Runs, models: Models, kind: str, source: str) -> None:
+    from vime.trainer import bridge
+    from vime.trainer.architecture import read_architecture
+    from vime.trainer.checkpoint import load_weights
+    from vime.trainer.model import build_model
+
+    family, tied, precision = KINDS[kind]
+    architecture = read_architecture(models(family, tied=tied))
+    model = build_model(architecture, TrainerConfig(precision=Precision(precision)))
+    load_weights(runs.folder / f"{kind}-{source}" / "checkpoint", model)
+    saved = runs.states(f"{kind}-{source}")["before"]
+    found = {f"weight {name}": tensor.clone() for name, tensor in bridge.export_hugging_face(model, architecture)}
+    assert not differing({name: tensor for name, tensor in saved.items() if name.startswith("weight")}, found)
 
 
 @pytest.mark.parametrize("layout", ["tensor", "pipeline"])

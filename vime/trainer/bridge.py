@@ -41,6 +41,9 @@ class HuggingFaceFolder:
         if not self._files:
             raise CheckpointError(f"{folder} holds no safetensors files; give a Hugging Face checkpoint folder or id")
 
+    def __len__(self) -> int:
+        return len(self._files)
+
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._files:
             raise CheckpointError(f"{self._folder} has no tensor {name!r}; is it a checkpoint of this architecture?")
@@ -116,7 +119,7 @@ def save_hugging_face(model: PackedModel, architecture: Architecture, *, source:
     """
     if dist.get_rank() == 0:
         try:
-            _write_folder(export_hugging_face(model, architecture), source=source, folder=folder, dtype=model.config.params_dtype)
+            write_folder(export_hugging_face(model, architecture), source=source, folder=folder, dtype=model.config.params_dtype)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(writing_place(folder), ignore_errors=True)
             remedy = "make room, then tools/convert_checkpoint.py makes it from the last checkpoint"
@@ -127,7 +130,8 @@ def save_hugging_face(model: PackedModel, architecture: Architecture, *, source:
     dist.barrier()
 
 
-def _write_folder(tensors: Iterable[tuple[str, torch.Tensor]], *, source: Path, folder: Path, dtype: torch.dtype) -> None:
+def write_folder(tensors: Iterable[tuple[str, torch.Tensor]], *, source: Path, folder: Path, dtype: torch.dtype) -> None:
+    """Writes tensors in files of bounded size with their index, and configuration and tokenizer of `source`."""
     temporary = writing_place(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

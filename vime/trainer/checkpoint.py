@@ -112,20 +112,43 @@ def load(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: di
     """
     saved = manifest.read(folder)
     manifest.check_same_model(folder, saved, run)
-    names = sorted(saved["files"])[dist.get_rank() :: dist.get_world_size()]
-    problems = [line for lines in _gather(manifest.damage(folder, {n: saved["files"][n] for n in names})) for line in lines]
-    if problems:
-        raise CheckpointError(f"{'; '.join(problems)}: {manifest.ADVICE}")
+    _check_files(folder, saved["files"])
     rank = dist.get_rank() if saved["layout"] == run["layout"] else 0
     owned = parts(optimizer)
     state = {"tensors": _wanted(model, owned), "random": ShardedObject("random", None, (saved["num_ranks"],), (rank,))}
+    _restore(_read(folder, state), _sharded(model, owned)[1], owned, optimizer)
+    dist.barrier()
+
+
+@torch.no_grad()
+def load_weights(folder: Path, model: PackedModel) -> None:
+    """Fills a model without an optimizer; files are not checked (`vime.trainer.manifest.damage`). Raises `CheckpointError`."""
+    entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
+    targets = list(nested_values(entries))
+    wanted = {
+        str(index): _entry(entry, MASTER, torch.empty(entry.data.shape, dtype=torch.float32), replica_id=entry.replica_id)
+        for index, entry in enumerate(targets)
+    }
+    found = _read(folder, {"tensors": wanted})["tensors"]
+    for index, entry in enumerate(targets):
+        entry.data.copy_(found[str(index)])
+
+
+def _check_files(folder: Path, files: dict[str, Any]) -> None:
+    """Checks all files, divided over the ranks. Raises `CheckpointError` on every rank, naming each that is not as written."""
+    own = sorted(files)[dist.get_rank() :: dist.get_world_size()]
+    problems = [line for lines in _gather(manifest.damage(folder, {name: files[name] for name in own})) for line in lines]
+    if problems:
+        raise CheckpointError(f"{'; '.join(problems)}: {manifest.ADVICE}")
+
+
+def _read(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     try:
         found = dist_checkpointing.load(state, str(folder), validate_access_integrity=False)
     except (CheckpointingException, CheckpointException) as error:
         raise CheckpointError(f"{folder} lacks what this model needs ({error}): {manifest.ADVICE}") from error
     assert not isinstance(found, tuple)
-    _restore(found, _sharded(model, owned)[1], owned, optimizer)
-    dist.barrier()
+    return found
 
 
 def _state(model: PackedModel, optimizer: MegatronOptimizer) -> dict[str, Any]:
@@ -174,11 +197,11 @@ def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[Part], 
 
 
 def _sharded(model: PackedModel, owned: list[Part]) -> tuple[list[Any], dict[str, Any]]:
-    """Megatron's description of each parameter's place in the whole model, and of buffers that belong to it by name."""
+    """Megatron's description of each parameter's place in the whole model, and of buffers that belong to it."""
     entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
     by_tensor = {id(entry.data): entry for entry in nested_values(entries)}
     sharded = [by_tensor.pop(id(part.parameter)) for part in owned]
-    return sharded, {f"buffer.{entry.key}": entry for entry in by_tensor.values()}
+    return sharded, {f"buffer.{index}": entry for index, entry in enumerate(by_tensor.values())}
 
 
 def _entry(entry: Any, kind: str, data: torch.Tensor, *, replica_id: Any) -> Any:
