@@ -8,6 +8,7 @@ A task has a layout, a model, and what to do: `load` a checkpoint, take `first_s
 
 import importlib.util
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -90,6 +91,17 @@ def meeting_point(file: Path, rank: int) -> str:
     return file.read_text()
 
 
+def damaged_copy(source: Path, target: Path, name: str, rank: int) -> Path:
+    """A copy of a checkpoint in which one file has one bit flipped."""
+    if rank == 0:
+        shutil.copytree(source, target)
+        data = bytearray((target / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (target / name).write_bytes(data)
+    dist.barrier()
+    return target
+
+
 def take_steps(engine: Any, fixtures: Any, first: int, last: int) -> list[dict[str, float]]:
     """Trains on the batches of these steps."""
     return [engine.train([fixtures.build_samples(6, seed=step)], step) for step in range(first, last)]
@@ -107,8 +119,11 @@ def run(fixtures: Any, task: dict[str, Any], rank: int) -> dict[str, Any]:
     if task.get("export"):
         engine.save_hugging_face(folder / "model")
     if task.get("load"):
+        source = Path(task["load"])
+        if task.get("damage"):
+            source = damaged_copy(source, folder / "damaged", task["damage"], rank)
         try:
-            engine.load(Path(task["load"]))
+            engine.load(source)
         except CheckpointError as error:
             report["error"] = str(error)
     elif task["first_steps"]:

@@ -86,6 +86,8 @@ def runs(models: Models, make_config: Callable[..., RunConfig], tmp_path_factory
         run_single(runs, make_config, runs.task(kind, "single"))
     tasks = [runs.task(kind, source) for kind, source in sorted({change[:2] for change in CHANGES}) if source != "single"]
     tasks += [runs.task(kind, target, source) for kind, source, target in CHANGES if target != "single"]
+    damaged = {"name": "damaged", "folder": str(runs.folder / "damaged"), "damage": "__1_0.distcp"}
+    tasks.append(runs.task("dense", "data", "tensor") | damaged | {"first_steps": 0, "last_steps": 0})
     for layout in ("tensor", "pipeline"):
         for family, tied in EXPORTS:
             folder, model = runs.folder / f"export-{layout}-{family}", str(models(family, tied=tied))
@@ -164,6 +166,14 @@ def test_the_next_five_steps_are_those_of_the_uninterrupted_run(runs: Runs, kind
             assert found[key] == pytest.approx(expected[key], rel=tolerance, abs=1e-5), key
     if source == target:
         assert not differing(runs.states(whole)["after"], runs.states(resumed)["after"])
+
+
+def test_a_file_of_one_rank_that_is_damaged_is_named_on_all(runs: Runs) -> None:
+    for report in runs.reports["damaged"]:
+        assert "__1_0.distcp is damaged" in report["error"] and "move this checkpoint away" in report["error"]
+    assert all(
+        not report["error"] for name, both in runs.reports.items() if name != "damaged" for report in both if "error" in report
+    )
 
 
 @pytest.mark.parametrize(
