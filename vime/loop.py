@@ -74,7 +74,8 @@ async def _train(session: Session) -> None:
             await producer.stop()
         if "trained" in config.evaluation.rows:
             await session.evaluate(evaluator, "trained", version=config.trainer.num_steps)
-        await system.trainer.save_hugging_face(session.directory.path / "model")
+        async with system.trainer_awake() as trainer:
+            await trainer.save_hugging_face(session.directory.path / "model")
     session.finish()
 
 
@@ -96,7 +97,7 @@ async def _train_step(session: Session, system: System, producer: Producer, step
         advantage=load_hook(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
     )
     metrics |= counts | batch_metrics(groups, version=step)
-    metrics |= await system.trainer.train(updates, step)
+    metrics |= await system.train(updates, step)
     clock.mark("training")
     metrics |= await system.sync_weights(step + 1)
     clock.mark("sync")
@@ -109,7 +110,8 @@ async def _after_step(session: Session, system: System, evaluator: Any, step: in
     assert system.checkpoints
     await system.checkpoints.check()
     if step % trainer.save_every == 0 or step == trainer.num_steps:
-        await system.checkpoints.save(step=step, driver={**state, **session.state()})
+        async with system.trainer_awake():
+            await system.checkpoints.save(step=step, driver={**state, **session.state()})
     if trainer.evaluate_every and step % trainer.evaluate_every == 0 and step < trainer.num_steps:
         scores = await session.evaluate(evaluator, "trained", version=step, label=f"step{step}", num_runs=1)
         await system.checkpoints.note_scores(step=step, scores=scores)
@@ -149,7 +151,7 @@ async def _train_supervised(session: Session) -> None:
             clock = StepClock()
             samples = demonstrations(tokenizer, step, trainer_config.num_steps, trainer_config.sft_tokens_per_step, config.seed)
             clock.mark("generation")
-            metrics = await system.trainer.train([samples], step)
+            metrics = await system.train([samples], step)
             clock.mark("training")
             session.log_step(step, metrics | clock.metrics(), [], [])
             await _after_supervised_step(session, system, step + 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.rules import batch, data, machine, method, models, numbers, parallel, serving
+from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, serving
 
 Rule = Callable[[RunConfig], list[Problem]]
 
@@ -19,6 +19,9 @@ RULES: tuple[Rule, ...] = (
     method.hooks_fit,
     method.own_rules,
     method.run_name,
+    algorithm.essence,
+    algorithm.bounds,
+    algorithm.combinations,
     batch.updates,
     batch.schedule,
     batch.evaluation_rows,
@@ -33,6 +36,8 @@ RULES: tuple[Rule, ...] = (
     parallel.server_gpus,
     parallel.cluster_gpus,
     parallel.weight_transfer,
+    parallel.turns,
+    parallel.nodes,
     parallel.megatron_fields,
     serving.one_trained,
     serving.urls,

@@ -2,13 +2,11 @@
 
 The files hold each float32 master weight and its two moments as one tensor, cut into the pieces that the ranks wrote; a rank
 that loads reads what it needs of them. `begin` copies the state into memory and returns; a thread of each rank writes it
-while training goes on, and `PendingSave.finish` completes the folder.
+while training goes on, and `PendingSave.finish` completes the folder (`vime.trainer.pending_save`).
 """
 
-import queue
 import random
 import shutil
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,73 +15,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingConfig, CheckpointingException, save_config
+from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensorFactory
-from megatron.core.dist_checkpointing.strategies import filesystem_async
-from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
 from megatron.core.optimizer.optimizer import MegatronOptimizer
 from torch.distributed.checkpoint.api import CheckpointException
 
 from vime.errors import CheckpointError
-from vime.folders import put_in_place, sync, writing_place
-from vime.trainer import manifest
+from vime.folders import writing_place
+from vime.trainer import manifest, pending_save
 from vime.trainer.model import PackedModel
 from vime.trainer.optimizer_state import KINDS, MASTER, Part, num_steps, parts, set_num_steps
-
-
-class _Plan(TorchDistSaveShardedStrategy):
-    """Megatron's own strategy up to its plan: what this rank is to write lies in `writer`, the index of all in `metadata`.
-
-    Its writing is ours: Megatron forks processes for it, which is not safe where other threads compute.
-    """
-
-    writer: Any
-    metadata: Any
-
-    def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> Any:
-        self.writer, self.metadata, _ = save_state_dict_ret
-        return super()._get_save_and_finalize_callbacks(writer, save_state_dict_ret)
-
-
-class PendingSave:
-    """A checkpoint that a thread of each rank is writing."""
-
-    def __init__(self, folder: Path, plan: _Plan, run: dict[str, Any]) -> None:
-        self._folder, self._plan, self._run = folder, plan, run
-        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._written: Future[tuple[list[Any], dict[str, Any]]] = executor.submit(_write, plan.writer)
-        executor.shutdown(wait=False)
-
-    def is_written(self) -> bool:
-        """True once this rank has written its files, or failed to."""
-        return self._written.done()
-
-    def finish(self) -> None:
-        """Waits for the files of all ranks and completes the folder; a collective. Raises `CheckpointError` on every rank."""
-        failure = self._written.exception()
-        outcomes = _gather(([], {}, _reason(failure)) if failure else (*self._written.result(), None))
-        failures = [error for _, _, error in outcomes if error]
-        if dist.get_rank() == 0 and not failures:
-            try:
-                self._complete(outcomes)
-            except OSError as error:
-                failures = [repr(error)]
-        failures = _gather(failures)[0]
-        if failures:
-            raise CheckpointError(f"{self._folder} could not be written: {'; '.join(failures)}; {_free(self._folder)}")
-
-    def _complete(self, outcomes: list[Any]) -> None:
-        temporary = writing_place(self._folder)
-        self._plan.writer.finish(self._plan.metadata, [results for results, _, _ in outcomes])
-        save_config(CheckpointingConfig(self._plan.backend, self._plan.version), str(temporary))
-        files = {name: entry for _, part, _ in outcomes for name, entry in part.items()}
-        for path in [path for path in temporary.iterdir() if path.name not in files]:
-            sync(path)
-            files[path.name] = manifest.describe_file(path)
-        manifest.write(temporary, self._run, files)
-        put_in_place(temporary, self._folder)
+from vime.trainer.pending_save import PendingSave, free_space, gather
 
 
 def begin(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: dict[str, Any]) -> PendingSave:
@@ -93,14 +37,11 @@ def begin(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: d
     """
     temporary = writing_place(folder)
     state = _state(model, optimizer)
-    num_bytes = sum(_gather(sum(entry.data.nbytes for entry in nested_values(state["tensors"]))))
-    problem = _gather(_make_room(temporary, num_bytes) if dist.get_rank() == 0 else None)[0]
+    num_bytes = sum(gather(sum(entry.data.nbytes for entry in nested_values(state["tensors"]))))
+    problem = gather(_make_room(temporary, num_bytes) if dist.get_rank() == 0 else None)[0]
     if problem:
-        raise CheckpointError(f"{folder} cannot be written: {problem}; {_free(folder)}")
-    filesystem_async._results_queue = queue.Queue()  # Megatron would start a process for a queue that nobody here uses
-    plan = _Plan("torch_dist", 1, thread_count=1)
-    dist_checkpointing.save(state, str(temporary), plan, async_sharded_save=True)
-    return PendingSave(folder, plan, run | {"num_ranks": dist.get_world_size()})
+        raise CheckpointError(f"{folder} cannot be written: {problem}; {free_space(folder)}")
+    return pending_save.start(folder, state, run)
 
 
 def load(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: dict[str, Any]) -> None:
@@ -137,7 +78,7 @@ def load_weights(folder: Path, model: PackedModel) -> None:
 def _check_files(folder: Path, files: dict[str, Any]) -> None:
     """Checks all files, divided over the ranks. Raises `CheckpointError` on every rank, naming each that is not as written."""
     own = sorted(files)[dist.get_rank() :: dist.get_world_size()]
-    problems = [line for lines in _gather(manifest.damage(folder, {name: files[name] for name in own})) for line in lines]
+    problems = [line for lines in gather(manifest.damage(folder, {name: files[name] for name in own})) for line in lines]
     if problems:
         raise CheckpointError(f"{'; '.join(problems)}: {manifest.ADVICE}")
 
@@ -223,24 +164,6 @@ def _make_room(temporary: Path, num_bytes: int) -> str | None:
     return f"it needs {num_bytes / 2**20:.0f} MiB" if free < num_bytes else None
 
 
-def _write(writer: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Writes this rank's files in this thread. Raises what went wrong."""
-    results: list[Any] = []
-    files = {}
-    for path, name, content in writer.write_buckets:
-        answer: queue.Queue[tuple[int, Any]] = queue.Queue()
-        pending: queue.Queue[int] = queue.Queue()
-        pending.put(0)
-        transforms = [writer.transforms]
-        writer.write_preloaded_data(transforms, 0, (path, name, content), answer, pending, use_fsync=True)
-        _, result = answer.get()
-        if isinstance(result, Exception):
-            raise result
-        results += result
-        files[name] = manifest.describe_file(Path(path))
-    return results, files
-
-
 def _random_state() -> dict[str, Any]:
     generator, keys, *position = cast(Any, np.random.get_state())
     return {
@@ -257,24 +180,3 @@ def _set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def _gather(value: Any) -> list[Any]:
-    """The value of every rank."""
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, value)
-    return gathered
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong; behind PyTorch's complaint about the place in a file, that is what the operating system said."""
-    while error.__context__ is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return repr(error)
-
-
-def _free(folder: Path) -> str:
-    """What to do when a disk may be full."""
-    place = next(parent for parent in folder.parents if parent.exists())
-    free = shutil.disk_usage(place).free / 2**20
-    return f"{place} has {free:.0f} MiB free: make room, or set trainer.keep_checkpoints lower, then resume"

@@ -32,6 +32,8 @@ class MicroBatch:
     advantage_N: torch.Tensor
     weight_N: torch.Tensor
     rollout_logprob_N: torch.Tensor
+    sequence_N: torch.Tensor
+    """Number of the sequence that a token belongs to, from 0 without gaps; sequences without wanted tokens have none."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -90,6 +92,7 @@ def _build(samples: list[TrainSample], indices: list[int], only_trained: bool, d
         advantage_N=_repeat([sample.advantage for sample in chosen], repeats, device),
         weight_N=_repeat([sample.token_weight for sample in chosen], repeats, device),
         rollout_logprob_N=torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *logprobs])).to(device),
+        sequence_N=torch.from_numpy(np.repeat(np.cumsum(repeats > 0) - 1, repeats)).to(device),
     )
 
 
