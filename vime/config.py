@@ -338,6 +338,14 @@ class TrainerConfig:
     save_every: int = 50
     """Steps between checkpoints; the last step is always saved."""
     keep_checkpoints: int = 2
+    """The newest ones; all older ones are removed."""
+    keep_best: str | None = None
+    """Keeps the best checkpoint as well, by a metric of the evaluations during training: `evaluation/<data set>`, or
+    `evaluation` for the mean over all data sets."""
+    async_save: bool = True
+    """Training goes on while a checkpoint is written; needs a copy of weights and optimizer in main memory meanwhile."""
+    stop_on_failed_save: bool = True
+    """False goes on with a warning if a checkpoint cannot be written, for example on a full disk."""
     evaluate_every: int = 0
     """Steps between evaluations of the trained scaffold during training; 0 evaluates only before and after."""
     recompute: bool = False

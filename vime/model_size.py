@@ -1,6 +1,6 @@
 """Numbers of parameters and bytes of a model, from its shape alone."""
 
-from vime.config import Family, ModelConfig, Precision, TrainerConfig
+from vime.config import Family, ModelConfig, Precision
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
 LOGITS_IN_CHUNK = 2**26
@@ -29,9 +29,9 @@ def num_expert_parameters(model: ModelConfig) -> int:
     return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
 
 
-def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig) -> int:
-    """One checkpoint of a run: the weights, their float32 copies and two moments."""
-    return num_parameters(model) * (BYTES[trainer.precision] + 12)
+def checkpoint_bytes(model: ModelConfig) -> int:
+    """One checkpoint of a run: the weights in float32 and their two moments."""
+    return num_parameters(model) * 12
 
 
 def kv_bytes_per_token(model: ModelConfig, precision: Precision) -> int:

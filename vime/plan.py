@@ -49,14 +49,15 @@ def summary(config: RunConfig) -> list[str]:
     model, cluster = config.model, config.cluster
     where = f"{cluster.num_nodes} × {cluster.gpus_per_node} GPUs" if cluster.gpus_per_node else "no GPU"
     how = "trainer and servers take turns" if cluster.colocated else "trainer and servers apart"
+    best = " and the best" if config.trainer.keep_best else ""
     return [
         f"{config.name}: {config.method.name or 'own functions'} with {config.algorithm.name.value}, seed {config.seed}",
         f"objective: {describe(config.algorithm)}",
         f"model {model.name} ({_count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
-        f"folder {config.output_dir}, a checkpoint of {_gib(checkpoint_bytes(model, config.trainer))} every "
-        f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints} kept",
+        f"folder {config.output_dir}, a checkpoint of {_gib(checkpoint_bytes(model))} every "
+        f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints}{best} kept",
         *([f"weights reach the servers {weight_transfer(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
     ]
 

@@ -19,10 +19,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from vime.checkpoint import Checkpoints
 from vime.config import Precision, RunConfig
+from vime.folders import tidy
 from vime.nodes import Nodes
 from vime.placement import DIRECT, takes_turns, transport
 from vime.reaper import start_reaper
+from vime.report.run_directory import RunDirectory
 from vime.rollout.pool import WorkerPool
 from vime.serving.direct_sync import DirectSync
 from vime.serving.probe import probe
@@ -41,10 +44,17 @@ STOP_TIMEOUT_SECONDS = 30.0
 
 
 class System:
-    """The parts of a run. `serving`, `workers` or `trainer` are None where the run does not need them."""
+    """The parts of a run. `serving`, `workers`, `trainer` or `checkpoints` are None where the run does not need them."""
 
     def __init__(
-        self, config: RunConfig, run_dir: Path, *, with_trainer: bool, with_servers: bool, say: Callable[[str], None]
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        *,
+        with_trainer: bool,
+        with_servers: bool,
+        say: Callable[[str], None],
+        warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.run_id = uuid.uuid4().hex[:8]
         self._config = config
@@ -55,6 +65,10 @@ class System:
         self.nodes = Nodes(config)
         self.serving = Serving(config, run_dir, self.run_id, self.nodes) if with_servers else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id, self.nodes) if with_trainer else None
+        self.checkpoints: Checkpoints | None = None
+        if self.trainer is not None:
+            tidy(run_dir)
+            self.checkpoints = Checkpoints(RunDirectory(run_dir).checkpoints, config.trainer, self.trainer, warn=warn)
         self.workers: WorkerPool | None = None
         self._turns: Turns | None = None
         self._sync: Callable[[int], Awaitable[dict[str, float]]] | None = None
@@ -74,7 +88,11 @@ class System:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.stop()
+        try:
+            if self.checkpoints is not None:
+                await self.checkpoints.close(failed=error is not None)
+        finally:
+            await self.stop()
 
     async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """One batch; see `TrainerGroup.train`. Servers that share the trainer's GPUs sleep until the next sync."""

@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     batch.updates,
     batch.schedule,
     batch.evaluation_rows,
+    batch.best_checkpoint,
     data.sources,
     data.names,
     data.demonstrations,

@@ -5,9 +5,8 @@ gets every full tensor, one at a time, so the whole model is never in memory twi
 """
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from vime.errors import CheckpointError
+from vime.folders import put_in_place, sync, writing_place
 from vime.trainer import names
 from vime.trainer.architecture import Architecture
 from vime.trainer.model import Chunks
@@ -40,6 +40,9 @@ class HuggingFaceFolder:
                 self._files |= dict.fromkeys(file.keys(), path)
         if not self._files:
             raise CheckpointError(f"{folder} holds no safetensors files; give a Hugging Face checkpoint folder or id")
+
+    def __len__(self) -> int:
+        return len(self._files)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._files:
@@ -143,35 +146,44 @@ def _gathered(own: torch.Tensor, group: Any) -> list[torch.Tensor]:
 def save_hugging_face(model: Chunks, architecture: Architecture, *, source: Path, folder: Path) -> None:
     """Writes a checkpoint folder with the configuration and tokenizer of `source`; a collective, rank 0 writes.
 
-    The folder appears whole or not at all; one that is there already is replaced.
+    The folder appears whole or not at all; one that is there already is replaced. Raises `CheckpointError` on rank 0 if it
+    cannot be written.
     """
-    writes = dist.get_rank() == 0
-    temporary = folder.with_name(f".writing_{folder.name}")
-    if writes:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-    shards, current, size = [], {}, 0
-    for name, tensor in export_hugging_face(model, architecture):
-        if writes:
-            if current and size + tensor.nbytes > SHARD_BYTES:
-                shards.append(_write_shard(temporary, len(shards), current))
-                current, size = {}, 0
-            current[name] = tensor.detach().cpu().clone()
-            size += tensor.nbytes
-    if writes:
-        shards.append(_write_shard(temporary, len(shards), current))
-        _name_shards(temporary, shards)
-        _copy_metadata(source, temporary, model.config.params_dtype)
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
+    if dist.get_rank() == 0:
+        try:
+            write_folder(export_hugging_face(model, architecture), source=source, folder=folder, dtype=model.config.params_dtype)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(writing_place(folder), ignore_errors=True)
+            remedy = "make room, then tools/convert_checkpoint.py makes it from the last checkpoint"
+            raise CheckpointError(f"{folder} cannot be written ({error}): {remedy}") from error
+    else:
+        for _ in export_hugging_face(model, architecture):
+            pass
     dist.barrier()
+
+
+def write_folder(tensors: Iterable[tuple[str, torch.Tensor]], *, source: Path, folder: Path, dtype: torch.dtype) -> None:
+    """Writes tensors in files of bounded size with their index, and configuration and tokenizer of `source`."""
+    temporary = writing_place(folder)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    shards, current, size = [], {}, 0
+    for name, tensor in tensors:
+        if current and size + tensor.nbytes > SHARD_BYTES:
+            shards.append(_write_shard(temporary, len(shards), current))
+            current, size = {}, 0
+        current[name] = tensor.detach().cpu().clone()
+        size += tensor.nbytes
+    shards.append(_write_shard(temporary, len(shards), current))
+    _name_shards(temporary, shards)
+    _copy_metadata(source, temporary, dtype)
+    put_in_place(temporary, folder)
 
 
 def _write_shard(folder: Path, number: int, tensors: dict[str, torch.Tensor]) -> tuple[Path, dict[str, int]]:
     path = folder / f"shard-{number}.safetensors"
     save_file(tensors, path, metadata={"format": "pt"})
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(path)
     return path, {name: tensor.nbytes for name, tensor in tensors.items()}
 
 

@@ -86,9 +86,22 @@ class TrainerGroup:
         """Takes the memory again."""
         await self._all("onload")
 
+    async def begin_save(self, folder: Path) -> None:
+        """Copies the state in memory; the ranks write it into `folder` while other calls go on. Raises `CheckpointError`."""
+        await self._all("begin_save", str(folder))
+
+    async def is_saved(self) -> bool:
+        """True once all ranks have written their files, or failed to; answered between other calls."""
+        return all(await self._all("is_saved"))
+
+    async def finish_save(self) -> None:
+        """Waits for the files of `begin_save` and makes the folder complete. Raises `CheckpointError`."""
+        await self._all("finish_save")
+
     async def save(self, folder: Path) -> None:
         """Writes an exact checkpoint into `folder`, whole or not at all."""
-        await self._all("save", str(folder))
+        await self.begin_save(folder)
+        await self.finish_save()
 
     async def load(self, folder: Path) -> None:
         """Restores an exact checkpoint. Raises `CheckpointError`."""
