@@ -15,6 +15,7 @@ from vime.validation import find_problems
 
 METHOD = "+method=memagent"
 LARGE = ("model=qwen2.5-7b", "cluster=one_node", "mode=plan")
+EXPERTS = ("model=qwen3-30b-a3b", "mode=plan")
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "unknown key": (["trainer.learning_rate_=1"], "trainer.learning_rate_"),
@@ -53,6 +54,32 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "shape other than the checkpoint's": (["model.hidden_size=256"], "model.hidden_size"),
     "uneven tensor parallelism": (["trainer.tensor_parallel_size=3"], "trainer.tensor_parallel_size"),
     "uneven pipeline": (["trainer.pipeline_parallel_size=7"], "trainer.pipeline_parallel_size"),
+    "uneven pipeline with a first stage that leaves too much": (
+        [*LARGE, "trainer.pipeline_parallel_size=4", "+trainer.megatron_args.num_layers_in_first_pipeline_stage=6"],
+        "trainer.pipeline_parallel_size",
+    ),
+    "rounds without a pipeline": (["trainer.virtual_pipeline_parallel_size=2"], "trainer.virtual_pipeline_parallel_size"),
+    "rounds that layers do not fill": (
+        [*LARGE, "trainer.pipeline_parallel_size=2", "trainer.virtual_pipeline_parallel_size=4"],
+        "trainer.virtual_pipeline_parallel_size",
+    ),
+    "experts under tensor parallelism without splitting tokens": (
+        [*EXPERTS, "trainer.sequence_parallel=false"],
+        "trainer.sequence_parallel",
+    ),
+    "expert parallelism without experts": (["trainer.expert_parallel_size=2"], "trainer.expert_parallel_size"),
+    "experts that do not divide": ([*EXPERTS, "trainer.expert_parallel_size=3"], "trainer.expert_parallel_size"),
+    "more expert ranks than ranks": ([*EXPERTS, "trainer.expert_parallel_size=16"], "trainer.expert_parallel_size"),
+    "context ranks that are not there": ([*LARGE, "trainer.context_parallel_size=3"], "cluster.num_trainer_gpus"),
+    "no context rank": (["trainer.context_parallel_size=0"], "trainer.context_parallel_size"),
+    "balance of experts in the loss": (
+        ["+trainer.megatron_args.moe_aux_loss_coeff=0.01"],
+        "trainer.megatron_args.moe_aux_loss_coeff",
+    ),
+    "two ways to recompute": (
+        ["trainer.recompute=true", "+trainer.megatron_args.recompute_granularity=selective"],
+        "trainer.megatron_args.recompute_granularity",
+    ),
     "unknown field of Megatron": (
         ["+trainer.megatron_args.recompute_granularty=full"],
         "trainer.megatron_args.recompute_granularty",

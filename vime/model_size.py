@@ -3,6 +3,8 @@
 from vime.config import Family, ModelConfig, Precision
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
+LOGITS_IN_CHUNK = 2**26
+"""The trainer projects so many logits at once: 256 MiB in float32."""
 
 
 def num_parameters(model: ModelConfig) -> int:
@@ -20,6 +22,11 @@ def num_parameters(model: ModelConfig) -> int:
         feed_forward = 3 * hidden * model.intermediate_size
     embeddings = hidden * model.vocab_size * (1 if model.tie_word_embeddings else 2)
     return embeddings + model.num_layers * (attention + feed_forward + 2 * hidden) + hidden
+
+
+def num_expert_parameters(model: ModelConfig) -> int:
+    """Those of them in experts, without routers."""
+    return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
 
 
 def checkpoint_bytes(model: ModelConfig) -> int:

@@ -31,6 +31,7 @@ from vime.serving.direct_sync import DirectSync
 from vime.serving.probe import probe
 from vime.serving.topology import Serving
 from vime.serving.weight_sync import WeightSync
+from vime.tasks import cancel, together
 from vime.trainer.group import TrainerGroup
 from vime.turns import Turns
 from vime.types import TrainSample
@@ -128,8 +129,7 @@ class System:
 
     async def stop(self) -> None:
         """Stops every part that was started; one that will not stop does not keep the others from it."""
-        for task in self._restoring:
-            task.cancel()
+        await cancel(self._restoring)
         for part in (self.workers, self.serving, self.trainer):
             if part is not None:
                 await _stop_within(part.stop(), type(part).__name__)
@@ -174,13 +174,13 @@ class System:
             self.workers = WorkerPool(self._config, self.serving.endpoints(), self.nodes)
             starts.append(self.workers.start())
         if self.serving is not None and self.trainer is not None and takes_turns(self._config):
-            await _together(starts)
+            await together(starts)
             starts = []
             await self.serving.sleep(keep_weights=False)
         if self.trainer is not None:
             self.trainer.start()
             starts.append(self.trainer.ready())
-        await _together(starts)
+        await together(starts)
         if self.serving is not None and self.trainer is not None:
             self._connect(self.serving, self.trainer)
             self._say("bringing the trainer's weights to the servers")
@@ -221,17 +221,6 @@ class System:
             seed=config.seed,
             minimum_version=version,
         )
-
-
-async def _together(starts: list[Awaitable[object]]) -> None:
-    """Waits for all; the first failure ends the wait for the others."""
-    tasks = [asyncio.ensure_future(start) for start in starts]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _stop_within(stopping: Awaitable[None], name: str) -> None:

@@ -68,7 +68,9 @@ def _starts(config: RunConfig, supervised: bool) -> str:
     if config.mode is Mode.train:
         sizes = config.trainer
         tensor, pipeline, data = sizes.tensor_parallel_size, sizes.pipeline_parallel_size, sizes.data_parallel_size
-        parts.append(f"Megatron trainer TP{tensor} PP{pipeline} DP{data}")
+        others = {"CP": sizes.context_parallel_size, "EP": sizes.expert_parallel_size}
+        more = "".join(f" {name}{size}" for name, size in others.items() if size > 1)
+        parts.append(f"Megatron trainer TP{tensor} PP{pipeline} DP{data}{more}")
     return ", ".join(parts)
 
 

@@ -26,6 +26,7 @@ from vime.serving.flags import (
 from vime.serving.program import ProgramSpec
 from vime.serving.router import router_command
 from vime.serving.server import ServerActor
+from vime.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +102,7 @@ class Serving:
                     await task
                 num_ready += len(done)
         finally:
-            for task in tasks:
-                task.cancel()
+            await cancel(tasks)
         routers = [program for program in self._programs if program.is_router]
         await asyncio.gather(*[program.actor.start.remote() for program in routers])
         await asyncio.gather(*[_wait_ready(program, limit) for program in routers])

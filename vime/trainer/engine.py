@@ -17,10 +17,11 @@ from vime.config import AlgorithmName, BadUpdate, KLPlace, OldLogprobs, RunConfi
 from vime.data.packing import sequence_flops
 from vime.errors import ConfigError, SampleError, TrainingError
 from vime.hooks import load_hook
+from vime.layout import splits_tokens
 from vime.trainer import bridge, checkpoint, manifest, metrics, parallel
 from vime.trainer.advantage import finish_advantages
 from vime.trainer.architecture import check_shape, checkpoint_folder, read_architecture
-from vime.trainer.micro_batch import Batch, build_batch
+from vime.trainer.micro_batch import Batch, RowShare, build_batch
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
 from vime.trainer.offload import Offload
@@ -56,6 +57,12 @@ class Engine:
         if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
             self._reference = [parameter.detach().cpu().clone() for parameter in self.model.parameters()]
         self._loss_function = load_hook(config.algorithm.loss) if config.algorithm.loss else policy_loss
+        self._row_share = RowShare(
+            context_rank=parallel_state.get_context_parallel_rank(),
+            context_size=config.trainer.context_parallel_size,
+            tensor_size=config.trainer.tensor_parallel_size if splits_tokens(config.trainer) else 1,
+            count_multiple=config.trainer.pipeline_parallel_size if config.trainer.virtual_pipeline_parallel_size > 1 else 1,
+        )
         supervised = config.algorithm.name is AlgorithmName.sft
         self._temperature = 1.0 if supervised else config.rollout.temperature
         self._skipped_in_a_row = 0
@@ -177,6 +184,7 @@ class Engine:
             work=lambda length: sequence_flops(self.config.model, length),
             only_trained=only_trained,
             device=parallel.device(),
+            share=self._row_share,
         )
 
     def _known_logprobs(self, batches: list[Batch]) -> list[list[KnownLogprobs]]:
