@@ -21,10 +21,9 @@ cpu_shim.install()
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset  # noqa: E402
 
 from vime.errors import CheckpointError  # noqa: E402
-from vime.trainer import names, optimizer_state, parallel  # noqa: E402
+from vime.trainer import bridge, names, optimizer_state, parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
 
 
@@ -49,21 +48,21 @@ def whole_state(engine: Engine) -> dict[str, torch.Tensor]:
 
     Put together from the ranks' memory without anything of Megatron's checkpoints.
     """
-    by_name = {id(parameter): name for name, parameter in engine.model.named_parameters()}
-    offset = get_transformer_layer_offset(engine.model.config)
-    stage: dict[str, torch.Tensor] = {}
+    expert_rank = parallel_state.get_expert_model_parallel_rank()
+    by_tensor = {id(parameter): mapping for mapping, parameter in bridge._mapped(engine.model, expert_rank=expert_rank)}
+    own_part: dict[str, torch.Tensor] = {}
     for part in optimizer_state.parts(engine.optimizer):
-        mapping = names.mapping(by_name[id(part.parameter)], layer_offset=offset)
+        mapping = by_tensor[id(part.parameter)]
         kinds = {kind: _over_data_ranks(part, kind) for kind in optimizer_state.KINDS}
         for kind, own in (kinds | {"weight": part.parameter.detach().clone()}).items():
             shards = [own]
-            if mapping.layout is not names.Layout.replicated:
+            if mapping.layout is not names.Layout.replicated and not mapping.is_expert:
                 shards = gather_objects(own, parallel_state.get_tensor_model_parallel_group())
             full = names.unshard(mapping.layout, shards)
             for name, tensor in zip(mapping.names, names.unfuse(mapping.layout, full, engine.architecture)):
-                stage[f"{kind} {name}"] = tensor.clone()
+                own_part[f"{kind} {name}"] = tensor.clone()
     state: dict[str, torch.Tensor] = {"steps": torch.tensor(optimizer_state.num_steps(engine.optimizer))}
-    for other in gather_objects(stage, parallel_state.get_pipeline_model_parallel_group()):
+    for other in gather_objects(own_part):
         state |= other
     if engine.architecture.tie_word_embeddings:
         for kind in (*optimizer_state.KINDS, "weight"):

@@ -31,13 +31,17 @@ LAYOUTS: dict[str, dict[str, int]] = {
     "tensor": {"tensor_parallel_size": 2},
     "pipeline": {"pipeline_parallel_size": 2},
     "data": {"data_parallel_size": 2},
+    "context": {"context_parallel_size": 2},
+    "interleaved": {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 2},
+    "expert": {"data_parallel_size": 2, "expert_parallel_size": 2},
 }
 CHANGES = [
-    *[("dense", "tensor", other) for other in ("tensor", "pipeline", "data", "single")],
+    *[("dense", "tensor", other) for other in ("tensor", "pipeline", "data", "single", "context")],
     *[("dense", other, "tensor") for other in ("pipeline", "data", "single")],
     *[("bfloat16", "tensor", "data"), ("bfloat16", "data", "data"), ("bfloat16", "data", "single")],
     *[("tied", "tensor", "pipeline"), ("tied", "pipeline", "single"), ("tied", "single", "pipeline")],
-    *[("experts", "pipeline", "single"), ("experts", "single", "pipeline")],
+    *[("experts", "pipeline", "single"), ("experts", "single", "expert"), ("experts", "expert", "pipeline")],
+    *[("tied", "interleaved", "tensor"), ("tied", "single", "interleaved")],
 ]
 EXPORTS = [("qwen2", True), ("qwen3", False), ("llama", True), ("qwen3_moe", False)]
 
@@ -158,7 +162,7 @@ def test_weights_masters_moments_and_step_are_bitwise_the_saved_ones(runs: Runs,
 @pytest.mark.parametrize(("kind", "source", "target"), CHANGES)
 def test_the_next_five_steps_are_those_of_the_uninterrupted_run(runs: Runs, kind: str, source: str, target: str) -> None:
     whole, resumed = f"{kind}-{source}", f"{kind}-{source}-{target}"
-    tolerance = 0.02 if KINDS[kind][2] == "bfloat16" else 2e-4
+    tolerance = 0.05 if KINDS[kind][2] == "bfloat16" else 2e-4  # layouts add up in another order, there to 8 bits
     for expected, found in zip(runs.reports[whole][0]["metrics"], runs.reports[resumed][0]["metrics"], strict=True):
         for key in ("train/loss", "train/grad_norm", "train/entropy"):
             if source == target:

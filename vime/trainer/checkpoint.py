@@ -25,12 +25,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from vime.errors import CheckpointError
 from vime.folders import writing_place
 from vime.trainer import manifest, pending_save
-from vime.trainer.model import PackedModel
+from vime.trainer.model import Chunks
 from vime.trainer.optimizer_state import KINDS, MASTER, Part, num_steps, parts, set_num_steps
 from vime.trainer.pending_save import PendingSave, free_space, gather
 
 
-def begin(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: dict[str, Any]) -> PendingSave:
+def begin(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any]) -> PendingSave:
     """Copies the state and starts to write it beside `folder`; a collective. All ranks see one file system.
 
     Raises `CheckpointError` on every rank if the disk has no room for it.
@@ -44,7 +44,7 @@ def begin(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: d
     return pending_save.start(folder, state, run)
 
 
-def load(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: dict[str, Any]) -> None:
+def load(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any]) -> None:
     """Restores a checkpoint under this run's layout; a collective.
 
     Weights, moments and step are bitwise those that were saved; so are the random states under the same layout, under
@@ -62,7 +62,7 @@ def load(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, run: di
 
 
 @torch.no_grad()
-def load_weights(folder: Path, model: PackedModel) -> None:
+def load_weights(folder: Path, model: Chunks) -> None:
     """Fills a model without an optimizer; files are not checked (`vime.trainer.manifest.damage`). Raises `CheckpointError`."""
     entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
     targets = list(nested_values(entries))
@@ -92,7 +92,7 @@ def _read(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _state(model: PackedModel, optimizer: MegatronOptimizer) -> dict[str, Any]:
+def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
     """A copy in memory of what this rank is to write. Ranks that hold the same piece take turns in writing it."""
     owned = parts(optimizer)
     sharded, buffers = _sharded(model, owned)
@@ -113,7 +113,7 @@ def _state(model: PackedModel, optimizer: MegatronOptimizer) -> dict[str, Any]:
     return {"tensors": tensors, "random": randomness, "num_steps": num_steps(optimizer)}
 
 
-def _wanted(model: PackedModel, owned: list[Part]) -> dict[str, Any]:
+def _wanted(model: Chunks, owned: list[Part]) -> dict[str, Any]:
     """Empty tensors to load into: every weight of this rank, and the moments of those that its optimizer owns a part of."""
     sharded, buffers = _sharded(model, owned)
     tensors: dict[str, Any] = {name: replace(entry, data=torch.empty_like(entry.data)) for name, entry in buffers.items()}
@@ -137,7 +137,7 @@ def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[Part], 
     _set_random_state(found["random"])
 
 
-def _sharded(model: PackedModel, owned: list[Part]) -> tuple[list[Any], dict[str, Any]]:
+def _sharded(model: Chunks, owned: list[Part]) -> tuple[list[Any], dict[str, Any]]:
     """Megatron's description of each parameter's place in the whole model, and of buffers that belong to it."""
     entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
     by_tensor = {id(entry.data): entry for entry in nested_values(entries)}
