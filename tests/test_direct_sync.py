@@ -51,7 +51,6 @@ def test_weights_reach_servers_without_files_and_a_lost_one_gets_them_as_files(t
         "serving.models.actor.num_replicas=2",
         "serving.models.actor.max_model_len=1024",
         "serving.models.actor.gpu_memory_utilization=0.01",
-        "serving.health_interval_seconds=0.5",
     ]
     metrics = asyncio.run(lose_a_server(compose_run(overrides).config, tmp_path))
     assert [found["sync/num_servers"] for found in metrics] == [2, 2, 1, 2]

@@ -31,7 +31,14 @@ WAIT_SECONDS = 400
 
 def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "vime.run", *OVERRIDES, f"output_dir={folder}", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
 
 
 def finish(process: "subprocess.Popen[str]") -> str:

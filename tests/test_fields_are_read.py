@@ -12,6 +12,7 @@ NOT_READERS = (
     "vime/validation.py",
     "vime/rules",
     "vime/plan.py",
+    "vime/memory.py",
     "vime/compose.py",
     "vime/composition.py",
     "vime/config_tree.py",
@@ -29,7 +30,7 @@ def fields_of(file: Path) -> list[tuple[str, str]]:
     return found
 
 
-CHECKS = [*sorted((ROOT / "vime" / "rules").glob("*.py")), ROOT / "vime" / "plan.py"]
+CHECKS = [*sorted((ROOT / "vime" / "rules").glob("*.py")), ROOT / "vime" / "plan.py", ROOT / "vime" / "memory.py"]
 CHECKED_ONLY = {"gpu_memory_gib", "num_server_gpus"}
 """What a machine has, given so that the plan and the checks can be made without it; placement follows `num_replicas`."""
 FIELDS = [(file.parent.name, name, field) for file in CONFIG_MODULES for name, field in fields_of(file)]

@@ -9,8 +9,9 @@ import pytest
 
 from vime.compose import CONF, compose_run
 from vime.config import ModelConfig, RunConfig
-from vime.model_size import num_parameters
-from vime.plan import GIB, parts, server_memory, show_plan, trainer_memory
+from vime.memory import GIB, server_memory, trainer_memory
+from vime.model_size import num_expert_parameters, num_parameters
+from vime.plan import parts, show_plan
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
 
@@ -70,6 +71,36 @@ def test_memory_follows_the_formulas_of_the_docstring():
     served = server_memory(config, config.serving.models["actor"])
     assert sum(served.values()) == pytest.approx(0.6 * 80 * GIB)
     assert served["weights"] == pytest.approx(2 * parameters)
+
+
+def test_experts_are_shared_by_their_own_ranks_and_their_optimizer_by_the_copies():
+    config = planned("model=qwen3-30b-a3b", "trainer.expert_parallel_size=4", "trainer.recompute=false")
+    experts = num_expert_parameters(config.model)
+    others = num_parameters(config.model) - experts
+    assert experts == 48 * 128 * 3 * 2048 * 768
+    memory = trainer_memory(config)
+    assert memory["weights"] == pytest.approx(2 * (others / 4 + experts / 4))
+    assert memory["optimizer"] == pytest.approx(12 * (others / 4 / 2 + experts / 4 / 2))
+    spread = planned("model=qwen3-30b-a3b", "trainer.expert_parallel_size=8", "trainer.recompute=false")
+    assert trainer_memory(spread)["weights"] == pytest.approx(2 * (others / 4 + experts / 8))
+    assert trainer_memory(spread)["optimizer"] == memory["optimizer"]
+    assert [part.holds for part in parts(spread) if part.holds][5] == "experts 80-95, tensor 1 of 4, data 1 of 2"
+
+
+def test_activations_follow_the_layout():
+    def activations(*words: str) -> float:
+        return trainer_memory(planned(*ONE_NODE, "trainer.tensor_parallel_size=4", *words))["activations"]
+
+    layer = 16384 * 3584  # tokens of a micro-batch × hidden
+    assert activations() == pytest.approx(28 * layer * 34 / 4)
+    assert activations("trainer.sequence_parallel=false") == pytest.approx(28 * layer * (10 + 24 / 4))
+    assert activations("trainer.recompute=true") == pytest.approx(layer * (28 * 2 / 4 + 34 / 4))
+    assert activations("trainer.context_parallel_size=2") == activations()  # a row holds as many tokens on each rank
+    pipeline = ("trainer.pipeline_parallel_size=2", "trainer.virtual_pipeline_parallel_size=2")
+    assert activations(*pipeline[:1]) == activations()
+    assert activations(*pipeline) == pytest.approx(activations() * 1.25)
+    stages = [part.holds for part in parts(planned(*ONE_NODE, *pipeline)) if part.holds]
+    assert stages[0].startswith("layers 0-6 and 14-20, tensor 0 of 2") and stages[-1].startswith("layers 7-13 and 21-27")
 
 
 def test_the_plan_says_what_would_happen(capsys: pytest.CaptureFixture[str]):

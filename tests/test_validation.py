@@ -16,6 +16,7 @@ from vime.validation import find_problems
 METHOD = "+method=memagent"
 JUDGE = ("+serving.models.judge.api=chat", "+serving.models.judge.urls=[https://127.0.0.1:9/v1]")
 LARGE = ("model=qwen2.5-7b", "cluster=one_node", "mode=plan")
+EXPERTS = ("model=qwen3-30b-a3b", "mode=plan")
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "unknown key": (["trainer.learning_rate_=1"], "trainer.learning_rate_"),
@@ -54,6 +55,32 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "shape other than the checkpoint's": (["model.hidden_size=256"], "model.hidden_size"),
     "uneven tensor parallelism": (["trainer.tensor_parallel_size=3"], "trainer.tensor_parallel_size"),
     "uneven pipeline": (["trainer.pipeline_parallel_size=7"], "trainer.pipeline_parallel_size"),
+    "uneven pipeline with a first stage that leaves too much": (
+        [*LARGE, "trainer.pipeline_parallel_size=4", "+trainer.megatron_args.num_layers_in_first_pipeline_stage=6"],
+        "trainer.pipeline_parallel_size",
+    ),
+    "rounds without a pipeline": (["trainer.virtual_pipeline_parallel_size=2"], "trainer.virtual_pipeline_parallel_size"),
+    "rounds that layers do not fill": (
+        [*LARGE, "trainer.pipeline_parallel_size=2", "trainer.virtual_pipeline_parallel_size=4"],
+        "trainer.virtual_pipeline_parallel_size",
+    ),
+    "experts under tensor parallelism without splitting tokens": (
+        [*EXPERTS, "trainer.sequence_parallel=false"],
+        "trainer.sequence_parallel",
+    ),
+    "expert parallelism without experts": (["trainer.expert_parallel_size=2"], "trainer.expert_parallel_size"),
+    "experts that do not divide": ([*EXPERTS, "trainer.expert_parallel_size=3"], "trainer.expert_parallel_size"),
+    "more expert ranks than ranks": ([*EXPERTS, "trainer.expert_parallel_size=16"], "trainer.expert_parallel_size"),
+    "context ranks that are not there": ([*LARGE, "trainer.context_parallel_size=3"], "cluster.num_trainer_gpus"),
+    "no context rank": (["trainer.context_parallel_size=0"], "trainer.context_parallel_size"),
+    "balance of experts in the loss": (
+        ["+trainer.megatron_args.moe_aux_loss_coeff=0.01"],
+        "trainer.megatron_args.moe_aux_loss_coeff",
+    ),
+    "two ways to recompute": (
+        ["trainer.recompute=true", "+trainer.megatron_args.recompute_granularity=selective"],
+        "trainer.megatron_args.recompute_granularity",
+    ),
     "unknown field of Megatron": (
         ["+trainer.megatron_args.recompute_granularty=full"],
         "trainer.megatron_args.recompute_granularty",
@@ -116,6 +143,15 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "unknown router policy": (["serving.router_policy=best"], "serving.router_policy"),
     "host of another machine": (["cluster.host=192.0.2.1"], "cluster.host"),
     "unknown row": (["evaluation.rows=[scafold]"], "evaluation.rows"),
+    "best checkpoint without evaluations": (["trainer.keep_best=evaluation"], "trainer.keep_best"),
+    "best checkpoint by an unknown data set": (
+        ["trainer.keep_best=evaluation/docs", "trainer.evaluate_every=10"],
+        "trainer.keep_best",
+    ),
+    "best checkpoint at steps that are not saved": (
+        ["trainer.keep_best=evaluation", "trainer.evaluate_every=15"],
+        "trainer.keep_best",
+    ),
     "data sets of one name": (["data.evaluation.0.name=same", "data.evaluation.1.name=same"], "data.evaluation.1.name"),
     "two sources of data": (["data.train.path=missing.jsonl"], "data.train.path"),
     "no source of data": (["data.train.generator=null"], "data.train.path"),
@@ -226,6 +262,26 @@ def test_a_checkpoint_of_another_shape_is_refused_with_every_difference(tmp_path
     (folder / "config.json").write_text(json.dumps(found | {"num_hidden_layers": 5, "vocab_size": 77}))
     keys = {problem.key for problem in problems_of(METHOD, f"model.checkpoint={folder}")}
     assert {"model.num_layers", "model.vocab_size"} <= keys
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path):
+    folder = copy_of_tiny(tmp_path)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append(tokenizer["added_tokens"][0] | {"id": 1024, "content": "<|too_large|>"})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": "<|endoftext|>"}))
+    first, second = problems_of(METHOD, f"model.checkpoint={folder}")
+    assert first.key == second.key == "model.checkpoint"
+    assert "ids up to 1024 ('<|too_large|>'), its model only 1024 tokens" in first.remedy
+    assert "'<|endoftext|>' with id 0, its config.json says eos_token_id=2" in second.remedy
+    (folder / "tokenizer.json").write_text('{"model": ')
+    assert "cannot be read" in problems_of(METHOD, f"model.checkpoint={folder}")[0].remedy
+
+
+def test_a_best_checkpoint_of_a_measured_set_is_accepted():
+    words = ["trainer.keep_best=evaluation/docs_80", "trainer.save_every=5", "trainer.evaluate_every=10"]
+    assert find_problems(compose_run([METHOD, *words]).config) == []
 
 
 def test_a_name_on_the_hub_is_not_looked_up():

@@ -1,55 +1,186 @@
-"""A checkpoint of a run: the trainer's state, the prompts and groups in flight, and the step, all or nothing.
+"""The checkpoints of a run: the trainer's state, the prompts and groups in flight, and the step, all or nothing.
 
-`checkpoints/step_000050/` holds `trainer/` and `driver.json`. It is written beside its place and renamed into it, so a crash
-while saving leaves the previous one whole.
+`checkpoints/step_000050/` holds `trainer/`, `driver.json` and its checksum. It is written beside its place while training
+goes on, and renamed into it when it is complete, so a crash at any moment leaves the previous one whole.
 """
 
+import asyncio
+import hashlib
 import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from vime.errors import CheckpointError
-from vime.trainer.group import TrainerGroup
+from vime.config import TrainerConfig
+from vime.errors import CheckpointError, VimeError
+from vime.folders import put_in_place, remove, tidy, writing_place
+from vime.report.jsonl import write_text
 
 logger = logging.getLogger(__name__)
 
-DRIVER_FILE = "driver.json"
+DRIVER_FILE, DIGEST_FILE, BEST_FILE = "driver.json", "driver.blake2b", "best.json"
+POLL_SECONDS = 0.2
+ADVICE = "move this checkpoint away, and resume=true goes on from the one before"
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of the highest step, None if there is none."""
-    found = sorted(path for path in folder.glob("step_*") if (path / DRIVER_FILE).exists())
-    return found[-1] if found else None
+class SavingTrainer(Protocol):
+    """What is needed here of `vime.trainer.group.TrainerGroup`."""
+
+    async def begin_save(self, folder: Path) -> None: ...
+
+    async def is_saved(self) -> bool: ...
+
+    async def finish_save(self) -> None: ...
+
+    async def load(self, folder: Path) -> None: ...
 
 
-async def save_checkpoint(folder: Path, *, step: int, trainer: TrainerGroup, driver: dict[str, Any], keep: int) -> Path:
-    """Saves the state after `step` optimizer batches, then removes all but the newest `keep` checkpoints."""
-    final, temporary = folder / f"step_{step:06d}", folder / f".writing_{step:06d}"
+class Checkpoints:
+    """The folder of a run's checkpoints; what an earlier start left unfinished in it is removed.
+
+    One save is under way at a time. If it fails, the next call of `save`, `check`, `settle` or `close` raises a
+    `CheckpointError`, or with `trainer.stop_on_failed_save=false` tells `warn`, and the run goes on.
+    """
+
+    def __init__(
+        self, folder: Path, config: TrainerConfig, trainer: SavingTrainer, *, warn: Callable[[str], None] = logger.warning
+    ) -> None:
+        self._folder, self._config, self._trainer, self._warn = folder, config, trainer, warn
+        self._writing: asyncio.Task[None] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        tidy(folder)
+
+    def newest(self) -> Path | None:
+        """The checkpoint of the highest step, None if there is none."""
+        return next(reversed(self._complete()), None)
+
+    async def save(self, *, step: int, driver: dict[str, Any]) -> None:
+        """Saves the state after `step` optimizer batches as it is now; with `trainer.async_save` it is written afterwards."""
+        await self.settle()
+        final = self._folder / f"step_{step:06d}"
+        temporary = writing_place(final)
+        try:
+            _write_driver(temporary, {"step": step, **driver})
+        except OSError as error:
+            self._fail(temporary, error)
+            return
+        try:
+            await self._trainer.begin_save(temporary / "trainer")
+        except CheckpointError as error:
+            self._fail(temporary, error)
+            return
+        self._writing = asyncio.create_task(self._finish(temporary, final))
+        if not self._config.async_save:
+            await self.settle()
+
+    async def check(self) -> None:
+        """Tells of a save that has ended; does not wait for one that has not."""
+        if self._writing is not None and self._writing.done():
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Waits until the save under way, if there is one, has ended."""
+        if self._writing is None:
+            return
+        await asyncio.wait([self._writing])  # which goes on if this wait is cancelled
+        writing, self._writing = self._writing, None
+        try:
+            writing.result()
+        except (CheckpointError, OSError) as error:
+            self._fail(None, error)
+
+    async def close(self, *, failed: bool) -> None:
+        """`settle` at the end of a run; in one that has failed already, a failed save is only logged."""
+        try:
+            await self.settle()
+        except VimeError as error:
+            if not failed:
+                raise
+            logger.warning("the checkpoint that was being written is lost: %s", error)
+
+    async def note_scores(self, *, step: int, scores: dict[str, float]) -> None:
+        """Keeps the checkpoint of `step` from now on if `trainer.keep_best` is higher in `scores` than ever before."""
+        metric = self._config.keep_best
+        if metric is None:
+            return
+        await self.settle()
+        value = scores[metric] if metric in scores else sum(scores.values()) / len(scores)
+        best = self._best()
+        if (self._folder / f"step_{step:06d}").exists() and (best is None or value > best["value"]):
+            write_text(self._folder / BEST_FILE, json.dumps({"step": step, "metric": metric, "value": value}))
+
+    async def load(self, path: Path) -> dict[str, Any]:
+        """Restores the trainer and returns what `save` was given as `driver`, with its `step`.
+
+        Raises `CheckpointError` if a part is missing or damaged.
+        """
+        file = path / DRIVER_FILE
+        try:
+            text = file.read_text()
+            intact = _digest(text) == (path / DIGEST_FILE).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{file} cannot be read ({error}): {ADVICE}") from error
+        if not intact:
+            raise CheckpointError(f"{file} is damaged: its checksum is not the one that was written; {ADVICE}")
+        await self._trainer.load(path / "trainer")
+        return json.loads(text)
+
+    async def _finish(self, temporary: Path, final: Path) -> None:
+        try:
+            while not await self._trainer.is_saved():
+                await asyncio.sleep(POLL_SECONDS)
+            await self._trainer.finish_save()
+            put_in_place(temporary, final)
+        except (CheckpointError, OSError):
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        self._remove_old()
+
+    def _fail(self, temporary: Path | None, error: Exception) -> None:
+        """Makes room, and ends the run or goes on without this checkpoint."""
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        newest = self.newest()
+        left = f"{newest} is whole" if newest else "there is none before it"
+        text = f"the checkpoint was not saved, {left}: {error}"
+        if self._config.stop_on_failed_save:
+            raise CheckpointError(text) from error
+        self._warn(text)
+
+    def _remove_old(self) -> None:
+        """All but the newest `trainer.keep_checkpoints` and the best."""
+        best = self._best()
+        for old in self._complete()[: -self._config.keep_checkpoints]:
+            if best is None or old.name != f"step_{best['step']:06d}":
+                remove(old)
+
+    def _best(self) -> dict[str, Any] | None:
+        """The best checkpoint so far by the metric of this run, None without one."""
+        file = self._folder / BEST_FILE
+        if not file.exists():
+            return None
+        best = json.loads(file.read_text())
+        is_there = (self._folder / f"step_{best['step']:06d}").exists()
+        return best if is_there and best["metric"] == self._config.keep_best else None
+
+    def _complete(self) -> list[Path]:
+        found = [path for path in self._folder.glob("step_*") if (path / DRIVER_FILE).exists()]
+        return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def _write_driver(temporary: Path, driver: dict[str, Any]) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    await trainer.save(temporary / "trainer")
-    with (temporary / DRIVER_FILE).open("w") as file:
-        json.dump({"step": step, **driver}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.rename(final)
-    for old in sorted(folder.glob("step_*"))[: -max(keep, 1)]:
-        shutil.rmtree(old)
-    return final
+    text = json.dumps(driver)
+    for name, content in ((DRIVER_FILE, text), (DIGEST_FILE, _digest(text))):
+        with (temporary / name).open("w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
 
-async def load_checkpoint(path: Path, *, trainer: TrainerGroup) -> dict[str, Any]:
-    """Restores the trainer and returns what `save_checkpoint` was given as `driver`, with its `step`.
-
-    Raises `CheckpointError` if a part is missing or damaged.
-    """
-    try:
-        driver = json.loads((path / DRIVER_FILE).read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path / DRIVER_FILE} cannot be read ({error}); resume from another checkpoint") from error
-    await trainer.load(path / "trainer")
-    return driver
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

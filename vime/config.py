@@ -333,10 +333,19 @@ class TrainerConfig:
     on_bad_update: BadUpdate = BadUpdate.stop
     """If a loss or gradient is not finite: stop the run, or skip the update (ten in a row stop the run all the same)."""
     max_tokens_per_micro_batch: int = 16384
+    """Tokens in the row of one rank; context-parallel ranks hold that many each. A longer sequence has a row of its own."""
     precision: Precision = Precision.bfloat16
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    virtual_pipeline_parallel_size: int = 1
+    """Rounds of an interleaved pipeline (arXiv 2104.04473): a stage holds as many separate runs of layers, and waits less."""
     data_parallel_size: int = 1
+    context_parallel_size: int = 1
+    """Ranks that share the tokens of each sequence."""
+    expert_parallel_size: int = 1
+    """Ranks, among those of tensor, context and data parallelism, that share the experts of a layer; experts are never cut."""
+    sequence_parallel: bool = True
+    """Tensor-parallel ranks, where there are several, share norms and residuals as well, by tokens."""
     sft_tokens_per_step: int = 16384
     """`algorithm=sft`: tokens of demonstrations in one optimizer step."""
     num_threads: int = 0
@@ -344,8 +353,18 @@ class TrainerConfig:
     save_every: int = 50
     """Steps between checkpoints; the last step is always saved."""
     keep_checkpoints: int = 2
+    """The newest ones; all older ones are removed."""
+    keep_best: str | None = None
+    """Keeps the best checkpoint as well, by a metric of the evaluations during training: `evaluation/<data set>`, or
+    `evaluation` for the mean over all data sets."""
+    async_save: bool = True
+    """Training goes on while a checkpoint is written; needs a copy of weights and optimizer in main memory meanwhile."""
+    stop_on_failed_save: bool = True
+    """False goes on with a warning if a checkpoint cannot be written, for example on a full disk."""
     evaluate_every: int = 0
     """Steps between evaluations of the trained scaffold during training; 0 evaluates only before and after."""
+    recompute: bool = False
+    """Keep only the inputs of the layers and compute the rest again in the backward pass; finer through `megatron_args`."""
     megatron_args: dict[str, Any] = field(default_factory=dict)
     """Fields of Megatron-core's TransformerConfig, passed unchanged."""
 

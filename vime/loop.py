@@ -10,7 +10,6 @@ from typing import Any
 
 from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
-from vime.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from vime.compose import Composed
 from vime.config import AlgorithmName
 from vime.data.buffer import Buffer
@@ -109,26 +108,26 @@ async def _train_step(session: Session, system: System, producer: Producer, step
 async def _after_step(session: Session, system: System, evaluator: Any, step: int, state: dict[str, Any]) -> None:
     """Checkpoint and evaluation where they are due after `step` batches."""
     trainer = session.config.trainer
-    assert system.trainer
+    assert system.checkpoints
+    await system.checkpoints.check()
     if step % trainer.save_every == 0 or step == trainer.num_steps:
-        driver = {**state, **session.state()}
-        folder = session.directory.checkpoints
-        async with system.trainer_awake() as awake:
-            await save_checkpoint(folder, step=step, trainer=awake, driver=driver, keep=trainer.keep_checkpoints)
+        async with system.trainer_awake():
+            await system.checkpoints.save(step=step, driver={**state, **session.state()})
     if trainer.evaluate_every and step % trainer.evaluate_every == 0 and step < trainer.num_steps:
-        await session.evaluate(evaluator, "trained", version=step, label=f"step{step}", num_runs=1)
+        scores = await session.evaluate(evaluator, "trained", version=step, label=f"step{step}", num_runs=1)
+        await system.checkpoints.note_scores(step=step, scores=scores)
 
 
 async def _resume(session: Session, system: System, source: Any, buffer: Buffer) -> int:
     """The step to go on with; restores trainer, prompt stream and buffer from the last checkpoint."""
     if not session.config.resume:
         return 0
-    assert system.trainer
-    path = latest_checkpoint(session.directory.checkpoints)
+    assert system.checkpoints
+    path = system.checkpoints.newest()
     if path is None:
         session.restore(step=0, state={})
         return 0
-    driver = await load_checkpoint(path, trainer=system.trainer)
+    driver = await system.checkpoints.load(path)
     if driver["step"] > session.config.trainer.num_steps:
         raise CheckpointError(f"{path} is after step {driver['step']}, beyond trainer.num_steps")
     source.load(driver["source"])
@@ -162,22 +161,21 @@ async def _train_supervised(session: Session) -> None:
 
 
 async def _resume_supervised(session: Session, system: System) -> int:
-    path = latest_checkpoint(session.directory.checkpoints) if session.config.resume else None
+    assert system.checkpoints
+    path = system.checkpoints.newest() if session.config.resume else None
     if path is None:
         return 0
-    assert system.trainer
-    driver = await load_checkpoint(path, trainer=system.trainer)
+    driver = await system.checkpoints.load(path)
     session.restore(step=driver["step"], state=driver)
     return driver["step"]
 
 
 async def _after_supervised_step(session: Session, system: System, step: int) -> None:
     trainer = session.config.trainer
-    assert system.trainer
+    assert system.checkpoints
+    await system.checkpoints.check()
     if step % trainer.save_every == 0 or step == trainer.num_steps:
-        folder = session.directory.checkpoints
-        keep = trainer.keep_checkpoints
-        await save_checkpoint(folder, step=step, trainer=system.trainer, driver=session.state(), keep=keep)
+        await system.checkpoints.save(step=step, driver=session.state())
 
 
 class StepClock:

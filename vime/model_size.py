@@ -1,8 +1,10 @@
 """Numbers of parameters and bytes of a model, from its shape alone."""
 
-from vime.config import Family, ModelConfig, Precision, TrainerConfig
+from vime.config import Family, ModelConfig, Precision
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
+LOGITS_IN_CHUNK = 2**26
+"""The trainer projects so many logits at once: 256 MiB in float32."""
 
 
 def num_parameters(model: ModelConfig) -> int:
@@ -22,9 +24,14 @@ def num_parameters(model: ModelConfig) -> int:
     return embeddings + model.num_layers * (attention + feed_forward + 2 * hidden) + hidden
 
 
-def checkpoint_bytes(model: ModelConfig, trainer: TrainerConfig) -> int:
-    """One checkpoint of a run: the weights, their float32 copies and two moments."""
-    return num_parameters(model) * (BYTES[trainer.precision] + 12)
+def num_expert_parameters(model: ModelConfig) -> int:
+    """Those of them in experts, without routers."""
+    return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
+
+
+def checkpoint_bytes(model: ModelConfig) -> int:
+    """One checkpoint of a run: the weights in float32 and their two moments."""
+    return num_parameters(model) * 12
 
 
 def kv_bytes_per_token(model: ModelConfig, precision: Precision) -> int:

@@ -7,9 +7,11 @@ can share one.
 
 import contextlib
 import os
+import random
 import socket
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,6 +26,7 @@ from vime.placement import Place
 LOOPBACK = "127.0.0.1"
 RESERVE_TIMEOUT_SECONDS = 60.0
 PORT_TIMEOUT_SECONDS = 30.0
+LOWEST_FREE_PORT, DEFAULT_EPHEMERAL_PORT, NUM_PORT_TRIES = 16384, 32768, 100
 OWN_DEVICES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray leaves `CUDA_VISIBLE_DEVICES` as it is told."""
 
@@ -200,11 +203,31 @@ def _unreachable(nodes: list[Node]) -> str:
 
 
 def free_port(host: str, wanted: int) -> int:
-    """`wanted` if nothing listens there, or any free port if it is 0; raises OSError."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, wanted))
-        return probe.getsockname()[1]
+    """`wanted` if nothing listens there, or any free port if it is 0; raises OSError.
+
+    Servers bind it many seconds later. So it lies below the range from which the kernel serves outgoing connections and other
+    programs' free ports.
+    """
+    candidates = [wanted] if wanted else random.sample(range(LOWEST_FREE_PORT, _first_ephemeral_port()), NUM_PORT_TRIES)
+    for number, port in enumerate(candidates, start=1):
+        with contextlib.closing(socket.socket()) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+                return port
+            except OSError:
+                if number == len(candidates):
+                    raise
+    raise AssertionError("there is always a candidate")
+
+
+def _first_ephemeral_port() -> int:
+    """Linux: the lower end of `ip_local_port_range`; 32,768 where that leaves too little room or is not known."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return DEFAULT_EPHEMERAL_PORT
+    return first if first > LOWEST_FREE_PORT + NUM_PORT_TRIES else DEFAULT_EPHEMERAL_PORT
 
 
 def _this_host(listen: str) -> str:

@@ -1,29 +1,17 @@
-"""`mode=plan`: what a run would do, computed from the configuration alone; starts nothing and needs no GPU.
-
-Formulas, with P parameters, b bytes of the training precision, T×S the tensor- and pipeline-parallel sizes, D data-parallel:
-
-- weights of the trainer: `b·P / (T·S)`; gradients: `4·P / (T·S)` (float32); optimizer: `12·P / (T·S·D)` on GPUs, where it is
-  distributed (float32 copy and two moments), `12·P / (T·S)` on CPUs; a reference model for the KL: `b·P / (T·S)`;
-- activations (without recomputation, arXiv 2205.05198 with flash attention): per token and layer `34·h` bytes in 16 bit
-  (twice that in 32 bit), times tokens of a micro-batch over T, and the logits `4·tokens·vocabulary / T`;
-- weights of a server: `b·P / T_server`; the KV cache has what is left of `gpu_memory_utilization`, at
-  `2·layers·kv_heads·head_dim·b / T_server` bytes per token.
-"""
+"""`mode=plan`: what a run would do, computed from the configuration alone; starts nothing and needs no GPU."""
 
 import sys
 from dataclasses import dataclass
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from vime.algorithm.description import describe
 from vime.config import AlgorithmName, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.layout import layers_of, position_of, world_size
+from vime.memory import GIB, server_memory, trainer_memory
 from vime.model_size import BYTES, checkpoint_bytes, kv_bytes_per_token, num_parameters
 from vime.placement import ServerGroup, server_groups, server_places, trainer_places, transport
-
-GIB = 2**30
-ACTIVATION_BYTES = 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +26,8 @@ class Part:
     gpus: tuple[int, ...]
     memory: dict[str, float]
     port: str = ""
+    holds: str = ""
+    """Of a trainer rank: its share of the model and of the data."""
 
 
 def show_plan(config: RunConfig) -> None:
@@ -61,14 +51,15 @@ def summary(config: RunConfig) -> list[str]:
     model, cluster = config.model, config.cluster
     where = f"{cluster.num_nodes} × {cluster.gpus_per_node} GPUs" if cluster.gpus_per_node else "no GPU"
     how = "trainer and servers take turns" if cluster.colocated else "trainer and servers apart"
+    best = " and the best" if config.trainer.keep_best else ""
     return [
         f"{config.name}: {config.method.name or 'own functions'} with {config.algorithm.name.value}, seed {config.seed}",
         f"objective: {describe(config.algorithm)}",
         f"model {model.name} ({_count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
-        f"folder {config.output_dir}, a checkpoint of {_gib(checkpoint_bytes(model, config.trainer))} every "
-        f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints} kept",
+        f"folder {config.output_dir}, a checkpoint of {_gib(checkpoint_bytes(model))} every "
+        f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints}{best} kept",
         *([f"weights reach the servers {weight_transfer(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
     ]
 
@@ -99,7 +90,7 @@ def batch(config: RunConfig) -> list[str]:
         f"{rollout.num_prompts} groups × {rollout.num_samples_per_prompt} = {rollouts} rollouts a step, at most "
         f"{min(workers, rollouts * (1 + rollout.max_staleness))} at once; each yields one sequence or more",
         f"{updates} optimizer step(s) of about {rollouts // updates} rollouts, in micro-batches of at most "
-        f"{trainer.max_tokens_per_micro_batch:,} tokens on {ranks} data-parallel rank(s)",
+        f"{trainer.max_tokens_per_micro_batch * trainer.context_parallel_size:,} tokens on {ranks} data-parallel rank(s)",
         f"{trainer.num_steps} steps: {trainer.num_steps * rollouts:,} rollouts, "
         f"{trainer.num_steps * updates:,} optimizer steps, lr {trainer.lr:g} {trainer.lr_schedule.value}"
         f" after {trainer.warmup_steps} steps of warm-up",
@@ -132,8 +123,14 @@ def evaluation(config: RunConfig) -> list[str]:
 def parts(config: RunConfig) -> list[Part]:
     """Trainer ranks, then the servers that this run starts."""
     found = [
-        Part(name=f"trainer rank {rank}", node=place.node, gpus=place.gpus, memory=trainer_memory(config))
-        for rank, place in enumerate(trainer_places(config, _num_ranks(config)))
+        Part(
+            name=f"trainer rank {rank}",
+            node=place.node,
+            gpus=place.gpus,
+            memory=trainer_memory(config),
+            holds=holds(config, rank),
+        )
+        for rank, place in enumerate(trainer_places(config, world_size(config.trainer)))
     ]
     if config.algorithm.name is AlgorithmName.sft:
         return found
@@ -147,32 +144,18 @@ def parts(config: RunConfig) -> list[Part]:
     return found
 
 
-def trainer_memory(config: RunConfig) -> dict[str, float]:
-    """Bytes of one trainer rank by what they hold."""
-    model, trainer = config.model, config.trainer
-    shards = trainer.tensor_parallel_size * trainer.pipeline_parallel_size
-    share, size = num_parameters(model) / shards, BYTES[trainer.precision]
-    replicas = trainer.data_parallel_size if config.cluster.gpus_per_node else 1
-    tokens = trainer.max_tokens_per_micro_batch
-    layers = model.num_layers  # 1F1B keeps as many micro-batches as there are stages, which have that share of the layers
-    per_layer = ACTIVATION_BYTES * model.hidden_size * size / 2
-    return {
-        "weights": share * size,
-        "gradients": share * 4,
-        "optimizer": share * 12 / replicas,
-        "reference": share * size if config.algorithm.kl_coefficient else 0.0,
-        "activations": tokens * (per_layer * layers + 4 * model.vocab_size) / trainer.tensor_parallel_size,
-    }
-
-
-def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, float]:
-    """Bytes per GPU (or of the process, on a CPU) of one server; a frozen model's weights are not known here."""
-    total = config.cluster.gpu_memory_gib * GIB if config.cluster.gpus_per_node else psutil.virtual_memory().total
-    budget = model.gpu_memory_utilization * total
-    own = model.trained or model.checkpoint in (None, config.model.checkpoint)
-    weights = num_parameters(config.model) * BYTES[config.trainer.precision] / model.tensor_parallel_size if own else 0.0
-    cache = budget if not config.cluster.gpus_per_node else max(0.0, budget - weights)
-    return {"weights": weights, "KV cache": cache}
+def holds(config: RunConfig, rank: int) -> str:
+    """Which share of the model and the data a trainer rank has, for example `tensor 1 of 2, layers 0-13, data 3 of 4`."""
+    trainer, model, own = config.trainer, config.model, position_of(rank, config.trainer)
+    runs = layers_of(own.pipeline, trainer, model.num_layers)
+    words = [("layers " + " and ".join(f"{run.start}-{run.stop - 1}" for run in runs), trainer.pipeline_parallel_size)]
+    if model.num_experts:
+        count = model.num_experts // trainer.expert_parallel_size
+        words.append((f"experts {own.expert * count}-{(own.expert + 1) * count - 1}", trainer.expert_parallel_size))
+    for name in ("tensor", "context", "data"):
+        size = getattr(trainer, f"{name}_parallel_size")
+        words.append((f"{name} {getattr(own, name)} of {size}", size))
+    return ", ".join(word for word, size in words if size > 1) or "all"
 
 
 def memory(config: RunConfig) -> list[str]:
@@ -187,7 +170,7 @@ def memory(config: RunConfig) -> list[str]:
     limit = config.cluster.gpu_memory_gib * GIB
     for name, part in seen.items():
         if config.cluster.gpus_per_node and sum(part.memory.values()) > limit:
-            remedy = "split it further, or make trainer.max_tokens_per_micro_batch smaller"
+            remedy = "split it further, set trainer.recompute=true, or make trainer.max_tokens_per_micro_batch smaller"
             lines.append(f"! {name} needs more than the {config.cluster.gpu_memory_gib:g} GiB of a GPU: {remedy}")
     actor = next((model for model in config.serving.models.values() if model.trained and not model.urls), None)
     if actor is not None and config.algorithm.name is not AlgorithmName.sft:
@@ -199,15 +182,15 @@ def memory(config: RunConfig) -> list[str]:
 
 def placement_table(config: RunConfig) -> Table:
     """One line per process."""
-    table = Table("process", "node", "GPU", "port", "memory", title="Placement", title_justify="left")
+    table = Table("process", "node", "GPU", "port", "memory", "holds", title="Placement", title_justify="left")
     for part in parts(config):
         gpus = ", ".join(map(str, part.gpus)) or "-"
-        table.add_row(part.name, str(part.node), gpus, part.port or "-", _gib(sum(part.memory.values())))
+        table.add_row(part.name, str(part.node), gpus, part.port or "-", _gib(sum(part.memory.values())), part.holds or "-")
     for name, model in config.serving.models.items():
         if _num_servers(name, model) > 1:
-            table.add_row(f"router {name}", "0", "-", "free", "-")
+            table.add_row(f"router {name}", "0", "-", "free", "-", "-")
         for url in model.urls:
-            table.add_row(f"external {name}", "-", "-", url, "-")
+            table.add_row(f"external {name}", "-", "-", url, "-", "-")
     return table
 
 
@@ -245,11 +228,6 @@ def _group(group: ServerGroup, *, on_gpus: bool) -> str:
 
 def _num_servers(name: str, model: ServedModelConfig) -> int:
     return sum(group.settings.num_replicas for group in server_groups(name, model)) or len(model.urls)
-
-
-def _num_ranks(config: RunConfig) -> int:
-    trainer = config.trainer
-    return trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
 
 
 def _gib(size: float) -> str:

@@ -58,7 +58,12 @@ class Session:
     def system(self, *, with_trainer: bool, with_servers: bool) -> System:
         """The parts that this run needs, not started yet."""
         return System(
-            self.config, self.directory.path, with_trainer=with_trainer, with_servers=with_servers, say=self.console.say
+            self.config,
+            self.directory.path,
+            with_trainer=with_trainer,
+            with_servers=with_servers,
+            say=self.console.say,
+            warn=self.console.warn,
         )
 
     def evaluator(self, system: System) -> Evaluator:
@@ -75,8 +80,11 @@ class Session:
 
     async def evaluate(
         self, evaluator: Evaluator, row: str, *, version: int, label: str = "", num_runs: int | None = None
-    ) -> None:
-        """Scores one row on all data sets; `label` marks evaluations in the middle of training, which enter no table."""
+    ) -> dict[str, float]:
+        """Scores one row on all data sets; `label` marks evaluations in the middle of training, which enter no table.
+
+        Returns the strict scores by data set (of the last run, if there are several), `{"evaluation/docs_20": 41.0, …}`, 0-100.
+        """
         started = time.monotonic()
         evaluation = self.config.evaluation
         datasets = [dataset.name for dataset in self.config.data.evaluation]
@@ -95,12 +103,14 @@ class Session:
         with self.console.progress(f"evaluating {row.replace('_', ' ')}", total=total) as bar:
             results = await evaluator.run(jobs, version=version, on_item=bar.advance)
         scores = [_score(job, items) for job, items in results.items()]
+        metrics = {f"evaluation/{s.dataset}": 100 * sum(s.strict) / s.num_items for s in scores}
         if label:
-            self._metrics.log(version, {f"evaluation/{s.dataset}": 100 * sum(s.strict) / s.num_items for s in scores})
+            self._metrics.log(version, metrics)
         else:
             append_scores(self.directory.path, scores)
         self._write_eval_logs(row, label, results)
         self._evaluation_seconds += time.monotonic() - started
+        return metrics
 
     def log_step(self, step: int, metrics: dict[str, float], groups: list[Group], events: list[dict[str, Any]]) -> None:
         """Writes and shows one finished step."""

@@ -18,15 +18,19 @@ from types import TracebackType
 import ray
 from ray.exceptions import RayActorError, RayError
 
+from vime.checkpoint import Checkpoints
 from vime.config import ModelAPI, Precision, RunConfig
+from vime.folders import tidy
 from vime.nodes import Nodes
 from vime.placement import DIRECT, takes_turns, transport
 from vime.reaper import start_reaper
+from vime.report.run_directory import RunDirectory
 from vime.rollout.pool import WorkerPool
 from vime.serving.direct_sync import DirectSync
 from vime.serving.probe import probe
 from vime.serving.topology import Serving
 from vime.serving.weight_sync import WeightSync
+from vime.tasks import cancel, together
 from vime.trainer.group import TrainerGroup
 from vime.turns import Turns
 from vime.types import TrainSample
@@ -39,10 +43,17 @@ STOP_TIMEOUT_SECONDS = 30.0
 
 
 class System:
-    """The parts of a run. `serving`, `workers` or `trainer` are None where the run does not need them."""
+    """The parts of a run. `serving`, `workers`, `trainer` or `checkpoints` are None where the run does not need them."""
 
     def __init__(
-        self, config: RunConfig, run_dir: Path, *, with_trainer: bool, with_servers: bool, say: Callable[[str], None]
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        *,
+        with_trainer: bool,
+        with_servers: bool,
+        say: Callable[[str], None],
+        warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.run_id = uuid.uuid4().hex[:8]
         self._config = config
@@ -53,6 +64,10 @@ class System:
         self.nodes = Nodes(config)
         self.serving = Serving(config, run_dir, self.run_id, self.nodes) if with_servers else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id, self.nodes) if with_trainer else None
+        self.checkpoints: Checkpoints | None = None
+        if self.trainer is not None:
+            tidy(run_dir)
+            self.checkpoints = Checkpoints(RunDirectory(run_dir).checkpoints, config.trainer, self.trainer, warn=warn)
         self.workers: WorkerPool | None = None
         self._turns: Turns | None = None
         self._sync: Callable[[int], Awaitable[dict[str, float]]] | None = None
@@ -72,7 +87,11 @@ class System:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.stop()
+        try:
+            if self.checkpoints is not None:
+                await self.checkpoints.close(failed=error is not None)
+        finally:
+            await self.stop()
 
     async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """One batch; see `TrainerGroup.train`. Servers that share the trainer's GPUs sleep until the next sync."""
@@ -118,8 +137,7 @@ class System:
 
     async def stop(self) -> None:
         """Stops every part that was started; one that will not stop does not keep the others from it."""
-        for task in self._watching:
-            task.cancel()
+        await cancel(self._watching)
         for part in (self.workers, self.serving, self.trainer):
             if part is not None:
                 await _stop_within(part.stop(), type(part).__name__)
@@ -164,13 +182,13 @@ class System:
             self.workers = WorkerPool(self._config, self.serving.endpoints(), self.nodes)
             starts.append(self.workers.start())
         if self.serving is not None and self.trainer is not None and takes_turns(self._config):
-            await _together(starts)
+            await together(starts)
             starts = []
             await self.serving.sleep(keep_weights=False)
         if self.trainer is not None:
             self.trainer.start()
             starts.append(self.trainer.ready())
-        await _together(starts)
+        await together(starts)
         if self.serving is not None:
             self._watching.append(asyncio.create_task(self.serving.watch()))
         if self.serving is not None and self.trainer is not None:
@@ -213,17 +231,6 @@ class System:
             seed=config.seed,
             minimum_version=version,
         )
-
-
-async def _together(starts: list[Awaitable[object]]) -> None:
-    """Waits for all; the first failure ends the wait for the others."""
-    tasks = [asyncio.ensure_future(start) for start in starts]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _stop_within(stopping: Awaitable[None], name: str) -> None:

@@ -51,3 +51,10 @@ def test_micro_batches_are_full_and_ranks_share_the_work() -> None:
 
 def test_packing_starts_with_the_longest_and_fills_the_tightest_gap() -> None:
     assert pack([5, 3, 4, 2], max_tokens=7) == [[[0, 3], [2, 1]]]
+
+
+def test_the_number_of_micro_batches_can_be_a_multiple():
+    lengths = [40, 33, 30, 21, 20, 9, 8, 8]
+    plain, multiple = pack(lengths, max_tokens=60), pack(lengths, max_tokens=60, count_multiple=4)
+    assert (len(plain[0]), len(multiple[0])) == (3, 4)
+    assert sorted(index for row in multiple[0] for index in row) == list(range(len(lengths)))

@@ -16,7 +16,7 @@ SHAPE = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,

@@ -1,5 +1,6 @@
 """The driver's side: actors behind awaitable methods, errors that say which rank and what to do."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -49,8 +50,11 @@ async def test_logprobs_come_back_in_the_order_asked_and_equal_the_engines(
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_batch_trains_exports_saves_and_resumes(group: TrainerGroup, make_samples: MakeSamples, tmp_path: Path) -> None:
     before = await group.export_weights(1)
-    await group.save(tmp_path / "trainer")
+    await group.begin_save(tmp_path / "trainer")
     metrics = await group.train([make_samples(9), make_samples(5, seed=1)], 0)
+    while not await group.is_saved():
+        await asyncio.sleep(0.05)
+    await group.finish_save()
     assert metrics["train/num_samples"] == 14 and metrics["train/tokens_per_second"] > 0
     after = await group.export_weights(2)
     assert before.digest != after.digest and before.num_bytes == after.num_bytes

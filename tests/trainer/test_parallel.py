@@ -1,9 +1,12 @@
-"""Two ranks give what one rank gives: tensor, pipeline and data parallel, on gloo."""
+"""Every layout of ranks gives what one rank and Hugging Face give, on gloo; all layouts share one set of four processes."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,114 +19,185 @@ from vime.trainer.export import write_payload
 from vime.types import TrainSample
 
 Models = Callable[..., Path]
-LAYOUTS = {
-    "tensor": {"tensor_parallel_size": 2},
-    "tensor_tied": {"tensor_parallel_size": 2},
-    "pipeline": {"pipeline_parallel_size": 2},
-    "pipeline_tied": {"pipeline_parallel_size": 2},
-    "data": {"data_parallel_size": 2},
-    "data_bfloat16": {"data_parallel_size": 2, "precision": "bfloat16"},
-}
-KINDS = {"tied": ("qwen2", True), "bfloat16": ("qwen3", False)}
 ROOT = Path(__file__).parents[2]
+TENSOR, PIPELINE = {"tensor_parallel_size": 2, "sequence_parallel": False}, {"pipeline_parallel_size": 2}
+DATA = {"data_parallel_size": 2}
+CONTEXT, EXPERT, SEQUENCE = {"context_parallel_size": 2}, {"expert_parallel_size": 2}, {"sequence_parallel": True}
+INTERLEAVED = PIPELINE | {"virtual_pipeline_parallel_size": 2, "max_tokens_per_micro_batch": 60}
+RECOMPUTE = {"recompute": True}
+MOE = "qwen3_moe"
+BASIC = {"tensor": TENSOR, "pipeline": PIPELINE, "tensor_pipeline": TENSOR | PIPELINE, "context": CONTEXT}
+DENSE = {f"{family} {name}": sizes for family in ("qwen2_tied", "qwen3", "llama_tied") for name, sizes in BASIC.items()}
+EXPERTS = {f"{MOE} {name}": sizes | (SEQUENCE if "tensor" in name else {}) for name, sizes in BASIC.items()}
+PRODUCTS: dict[str, dict[str, Any]] = {
+    "qwen3 data": DATA,
+    "qwen2_tied sequence": TENSOR | SEQUENCE,
+    "qwen3 sequence recompute": TENSOR | SEQUENCE | RECOMPUTE,
+    "llama_tied tensor_context": TENSOR | CONTEXT,
+    "qwen3 sequence_context": TENSOR | SEQUENCE | CONTEXT,
+    "qwen2_tied sequence_data": TENSOR | SEQUENCE | DATA,
+    "qwen2_tied pipeline_context": PIPELINE | CONTEXT,
+    "qwen3 context_data": CONTEXT | DATA,
+    "qwen3 context4": {"context_parallel_size": 4},
+    "qwen3 context one_row": CONTEXT | {"max_tokens_per_micro_batch": 10_000},
+    "qwen3 context many_rows": CONTEXT | {"max_tokens_per_micro_batch": 20},
+    "qwen3 context recompute": CONTEXT | RECOMPUTE,
+    "qwen3 data4": {"data_parallel_size": 4},
+    "qwen3 pipeline uneven": {"pipeline_parallel_size": 3, "megatron_args": {"num_layers_in_first_pipeline_stage": 2}},
+    "qwen3 interleaved": INTERLEAVED,
+    "qwen2_tied interleaved one_row": INTERLEAVED | {"max_tokens_per_micro_batch": 10_000},
+    "llama_tied interleaved_sequence recompute": INTERLEAVED | TENSOR | SEQUENCE | RECOMPUTE,
+    "qwen3 interleaved_context": INTERLEAVED | CONTEXT,
+    f"{MOE} expert": DATA | EXPERT,
+    f"{MOE} sequence_expert": TENSOR | SEQUENCE | EXPERT,
+    f"{MOE} context_expert recompute": CONTEXT | EXPERT | RECOMPUTE,
+    f"{MOE} expert_copies": EXPERT | {"data_parallel_size": 4},
+    f"{MOE} expert4": TENSOR | SEQUENCE | DATA | {"expert_parallel_size": 4},
+    f"{MOE} pipeline_expert": PIPELINE | DATA | EXPERT,
+    f"{MOE} interleaved_expert": INTERLEAVED | DATA | EXPERT,
+}
+BFLOAT16 = {"qwen3 bfloat16": DATA | {"precision": "bfloat16"}}
+LAYOUTS = DENSE | EXPERTS | PRODUCTS
+RESUMED = ["qwen3 tensor", "qwen2_tied tensor", "qwen3 pipeline", "qwen2_tied pipeline", "qwen3 data", *BFLOAT16]
+WHOLE = {"qwen3 context whole": CONTEXT | {"max_tokens_per_micro_batch": 10_000}}
+WHOLE_LOSS = "def loss(config, logprobs, *_):\n    return -logprobs * logprobs.mean().exp(), {}\n"
+"""A loss of all tokens of a row at once, as losses over sequences are: its gradient in one token depends on the others."""
 
 
 def model_of(name: str) -> tuple[str, bool]:
-    return KINDS.get(name.partition("_")[2], ("qwen3", False))
+    """Family, and whether its embeddings are tied."""
+    family = name.split()[0]
+    return family.removesuffix("_tied"), family.endswith("_tied")
 
 
 @pytest.fixture(scope="module")
-def results(models: Models, tmp_path_factory: pytest.TempPathFactory, world: None) -> tuple[Path, list[dict[str, Any]]]:
-    """What both ranks report of all layouts."""
-    from vime.trainer.parallel import free_port
+def whole_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the loss function."""
+    path = tmp_path_factory.mktemp("loss") / "whole.py"
+    path.write_text(WHOLE_LOSS)
+    return f"{path}:loss"
 
+
+@pytest.fixture(scope="module")
+def results(
+    models: Models, tmp_path_factory: pytest.TempPathFactory, world: None, whole_loss: str
+) -> tuple[Path, list[dict[str, Any]]]:
+    """What each rank reports of the layouts it has a part in."""
     folder = tmp_path_factory.mktemp("parallel")
     layouts = []
-    for name, trainer in LAYOUTS.items():
+    for name, trainer in (LAYOUTS | BFLOAT16 | WHOLE).items():
         family, tied = model_of(name)
-        model, port = str(models(family, tied=tied)), free_port("127.0.0.1")
-        layouts.append({"name": name, "trainer": trainer, "model": model, "port": port})
+        layout = {"name": name, "trainer": trainer, "model": str(models(family, tied=tied)), "resume": name in RESUMED}
+        layouts.append(layout | {"loss": whole_loss if name in WHOLE else None})
     job = folder / "job.json"
-    job.write_text(json.dumps({"folder": str(folder), "layouts": layouts}))
-    script = Path(__file__).with_name("two_ranks.py")
-    command = [sys.executable, "-W", "ignore", str(script)]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(job)], cwd=ROOT, env=_environment(), stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    job.write_text(json.dumps({"folder": str(folder), "num_ranks": 4, "layouts": layouts}))
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ranks.py")), str(job)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ranks = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        errors = [rank.communicate(timeout=300)[1] for rank in ranks]
+        errors = ranks.communicate(timeout=600)[1]
     finally:
-        for rank in ranks:
-            rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)[-6000:]
-    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+        if ranks.poll() is None:
+            os.killpg(ranks.pid, signal.SIGKILL)  # and the ranks that it forked
+    assert ranks.returncode == 0, errors[-6000:]
+    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 
 
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def one_rank(
-    engine: Any, config: RunConfig, samples: list[TrainSample]
-) -> tuple[Any, list[dict[str, float]], dict[int, list[float]]]:
-    config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
-    trained = engine(config)
-    metrics = [trained.train([samples], 0), trained.train([samples[:1]], 1)]
-    found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
-    return trained, metrics, found
+def seen(results: Any, name: str) -> list[dict[str, Any]]:
+    """Reports of all ranks of a layout."""
+    return [reports[name] for reports in results[1] if name in reports]
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if "bfloat16" not in name])
-def test_two_ranks_train_like_one(
-    results: Any,
-    engine: Callable[..., Any],
-    models: Models,
-    make_config: Callable[..., RunConfig],
-    make_samples: Callable[..., list[TrainSample]],
-    name: str,
-) -> None:
-    folder, ranks = results
-    family, tied = model_of(name)
-    samples = make_samples(13)
-    trained, expected, logprobs = one_rank(engine, make_config(models(family, tied=tied)), samples)
-    for rank in ranks:
-        for found, wanted in zip(rank[name]["metrics"], expected):
-            for key in ("train/loss", "train/grad_norm", "train/kl", "train/entropy", "train/num_tokens", "train/ratio_max"):
-                assert found[key] == pytest.approx(wanted[key], rel=2e-4, abs=1e-5), key
-    merged = {**ranks[0][name]["logprobs"], **ranks[1][name]["logprobs"]}
-    assert len(merged) == len(samples)
-    for index, values in logprobs.items():
-        assert merged[str(index)] == pytest.approx(values, abs=1e-3)
-    saved = load_file(folder / name / "model" / "model.safetensors")
-    for key, tensor in trained.export():
+@pytest.fixture(scope="module")
+def references(models: Models, make_config: Callable[..., RunConfig], make_samples: Any, world: None) -> Callable[..., Any]:
+    """Logprobs, metrics of two updates and weights of one rank, by model; made once."""
+    from vime.trainer.engine import Engine
+
+    @cache
+    def get(family: str, tied: bool, loss: str | None = None) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+        config = make_config(models(family, tied=tied), **({"max_tokens_per_micro_batch": 10_000} if loss else {}))
+        config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
+        config.algorithm.loss = loss
+        samples, engine = make_samples(13), Engine(config)
+        metrics = [engine.train([samples], 0), engine.train([samples[:1]], 1)]
+        return metrics, {key: tensor.detach().clone() for key, tensor in engine.export()}
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def expected_logprobs(models: Models, make_samples: Callable[..., list[TrainSample]]) -> Callable[..., Any]:
+    """Hugging Face's logprobs of all response tokens, by sample."""
+    from transformers import AutoModelForCausalLM
+
+    @cache
+    def get(family: str, tied: bool) -> list[list[float]]:
+        model = AutoModelForCausalLM.from_pretrained(models(family, tied=tied), dtype=torch.float32)
+        found = []
+        with torch.no_grad():
+            for sample in make_samples(13):
+                tokens = torch.tensor([sample.tokens])
+                every = model(tokens).logits[0, :-1].log_softmax(-1).gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
+                found.append(every[-sample.response_length :].tolist())
+        return found
+
+    return get
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_logprobs_are_hugging_faces(results: Any, expected_logprobs: Callable[..., Any], name: str) -> None:
+    expected = expected_logprobs(*model_of(name))
+    reports = [report["logprobs"] for report in seen(results, name)]
+    assert {int(index) for report in reports for index in report} == set(range(len(expected)))
+    for report in reports:
+        for index, values in report.items():
+            assert values == pytest.approx(expected[int(index)], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, *WHOLE])
+def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., Any], whole_loss: str, name: str) -> None:
+    metrics, weights = references(*model_of(name), whole_loss if name in WHOLE else None)
+    for report in seen(results, name):
+        for found, expected, tolerance in zip(report["metrics"], metrics, (1e-4, 2e-4)):
+            for key in ("train/loss", "train/grad_norm", "train/kl", "train/entropy", "train/num_tokens"):
+                assert found[key] == pytest.approx(expected[key], rel=tolerance, abs=1e-6), key
+    saved = load_file(results[0] / name / "model" / "model.safetensors")
+    assert saved.keys() == weights.keys()
+    for key, tensor in weights.items():
+        # Adam's first step is close to the sign of the gradient, so a gradient near zero may differ; hardly any may.
         differing = (saved[key] - tensor).abs() > 1e-4
         assert differing.float().mean() < 0.01, f"{key}: {int(differing.sum())} of {tensor.numel()} weights differ"
 
 
-@pytest.mark.parametrize("name", list(LAYOUTS))
-def test_two_ranks_resume_bitwise(results: Any, name: str) -> None:
-    for rank in results[1]:
-        _, uninterrupted, resumed = rank[name]["metrics"]
+@pytest.mark.parametrize("name", RESUMED)
+def test_ranks_resume_bitwise(results: Any, name: str) -> None:
+    for report in seen(results, name):
+        _, uninterrupted, resumed = report["metrics"]
         for key in ("train/loss", "train/grad_norm", "train/entropy"):
             assert resumed[key] == uninterrupted[key]
 
 
-@pytest.mark.parametrize("name", list(LAYOUTS))
+@pytest.mark.parametrize("name", [*LAYOUTS, *BFLOAT16])
 def test_the_exported_payload_holds_the_saved_weights_in_bounded_files(results: Any, name: str) -> None:
     from vime.weights import WeightDigest
 
-    folder, ranks = results
+    folder, report = results[0] / name, seen(results, name)[0]
     digest = WeightDigest()
-    for key, tensor in load_file(folder / name / "model" / "model.safetensors").items():
+    for key, tensor in load_file(folder / "model" / "model.safetensors").items():
         digest.update(key, tensor)
-    assert ranks[0][name]["digest"] == digest.hexdigest()
-    files = sorted((folder / name / "weights").iterdir())
-    assert len(files) == ranks[0][name]["num_files"] > 2
+    assert report["digest"] == digest.hexdigest()
+    files = sorted((folder / "weights").iterdir())
+    assert len(files) == report["num_files"] > 2
     names = [key for path in files for key in load_file(path)]
     assert len(names) == len(set(names)) == digest.num_tensors
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if "interleaved" in name and "one_row" not in name])
+def test_rows_of_an_interleaved_pipeline_have_different_lengths(results: Any, name: str) -> None:
+    """What makes mixed-up messages of two directions possible, and so the other tests of these layouts a proof."""
+    for report in seen(results, name):
+        assert len(set(report["row_lengths"])) > 2
+        assert len(report["row_lengths"]) % 2 == 0
 
 
 def test_only_the_last_two_versions_of_a_payload_stay(

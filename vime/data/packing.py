@@ -14,15 +14,24 @@ Packing = list[list[list[int]]]
 """Indices of sequences by rank, then by micro-batch; a micro-batch may be empty when sequences are fewer than ranks."""
 
 
-def pack(lengths: list[int], *, max_tokens: int, num_ranks: int = 1, work: Callable[[int], float] = float) -> Packing:
+def pack(
+    lengths: list[int],
+    *,
+    max_tokens: int,
+    num_ranks: int = 1,
+    work: Callable[[int], float] = float,
+    count_multiple: int = 1,
+) -> Packing:
     """Deals sequences of these lengths to ranks and micro-batches of at most `max_tokens` tokens.
 
     A sequence longer than `max_tokens` gets a micro-batch of its own. `work` estimates the cost of a sequence from its
-    length (`sequence_flops`). Within a micro-batch the longest sequence comes first.
+    length (`sequence_flops`). Within a micro-batch the longest sequence comes first. Their number is a multiple of
+    `count_multiple`, which interleaved pipelines need.
     Example: `pack([5, 3, 4, 2], max_tokens=7)` is `[[[0, 3], [2, 1]]]`.
     """
     by_rank = [_best_fit(indices, lengths, max_tokens) for indices in _deal(lengths, num_ranks, work)]
     num_micro_batches = max(max((len(bins) for bins in by_rank), default=0), 1)
+    num_micro_batches += -num_micro_batches % count_multiple
     for bins in by_rank:
         _split_until(bins, num_micro_batches, lengths)
     return by_rank

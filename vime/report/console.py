@@ -5,6 +5,7 @@ stands.
 """
 
 import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from vime.report.tables import final_table, header_lines
 
 PLAIN_LINE_SECONDS = 15.0
 """Outside a terminal: at least this long between two lines of one bar."""
+LOG_WIDTH = 160
+"""Columns outside a terminal."""
 
 
 class Bar:
@@ -68,7 +71,7 @@ class Console:
     """The console of one run, a context manager; also prints the warnings of all loggers above a running bar."""
 
     def __init__(self, *, num_steps: int, rich: RichConsole | None = None) -> None:
-        self._rich = rich or RichConsole(highlight=False)
+        self._rich = rich or RichConsole(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
         self._num_steps = num_steps
         self._eta = Eta(num_steps)
         self._progress = Progress(

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from vime.config import AlgorithmName, Mode, RunConfig
+from vime.placement import server_groups
 from vime.report.summary import shown_rows
 
 
@@ -62,13 +63,15 @@ def _starts(config: RunConfig, supervised: bool) -> str:
     parts = ["Ray"]
     if not supervised:
         for name, model in config.serving.models.items():
-            what = f"{len(model.urls)} external" if model.urls else f"{model.num_replicas} vLLM"
+            what = f"{len(model.urls)} external" if model.urls else f"{sum(group.settings.num_replicas for group in server_groups(name, model))} vLLM"
             parts.append(f"{what} x {name}")
         parts.append(f"{config.rollout.num_workers} rollout worker{'s' * (config.rollout.num_workers != 1)}")
     if config.mode is Mode.train:
         sizes = config.trainer
         tensor, pipeline, data = sizes.tensor_parallel_size, sizes.pipeline_parallel_size, sizes.data_parallel_size
-        parts.append(f"Megatron trainer TP{tensor} PP{pipeline} DP{data}")
+        others = {"CP": sizes.context_parallel_size, "EP": sizes.expert_parallel_size}
+        more = "".join(f" {name}{size}" for name, size in others.items() if size > 1)
+        parts.append(f"Megatron trainer TP{tensor} PP{pipeline} DP{data}{more}")
     return ", ".join(parts)
 
 

@@ -13,6 +13,7 @@ from vime.placement import Place
 from vime.rollout.worker import ROLLOUTS_PER_GROUP, RolloutWorker
 from vime.serving.calls import Calls
 from vime.serving.topology import Endpoint
+from vime.tasks import together
 from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,8 @@ class WorkerPool:
         """Starts the workers side by side and waits until they answer."""
         self._actors = [self._create(index) for index in range(self._config.rollout.num_workers)]
         self._load = [0] * len(self._actors)
-        await asyncio.wait_for(
-            asyncio.gather(*[actor.ready.remote() for actor in self._actors]), self._config.serving.start_timeout_seconds
-        )
+        ready = together(actor.ready.remote() for actor in self._actors)
+        await asyncio.wait_for(ready, self._config.serving.start_timeout_seconds)
 
     async def run_group(self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int) -> Group:
         """The rollouts of one prompt. A worker that is lost again and again gives a group of failed rollouts."""

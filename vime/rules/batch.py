@@ -1,4 +1,4 @@
-"""Batch arithmetic, the schedule of the learning rate, and what is evaluated."""
+"""Batch arithmetic, the schedule of the learning rate, what is evaluated, and which checkpoints are kept for it."""
 
 from vime.config import AlgorithmName, RunConfig, Schedule
 from vime.errors import Problem
@@ -44,3 +44,25 @@ def evaluation_rows(config: RunConfig) -> list[Problem]:
         return []
     what = f"there is no row {', '.join(map(repr, unknown))}" if unknown else "a row stands twice"
     return [Problem(key="evaluation.rows", value=rows, remedy=f"{what}: give some of {', '.join(ROWS)}")]
+
+
+def best_checkpoint(config: RunConfig) -> list[Problem]:
+    """A best checkpoint has a metric that is measured, at steps that are saved."""
+    trainer, metric = config.trainer, config.trainer.keep_best
+    if metric is None:
+        return []
+    known = ["evaluation", *(f"evaluation/{dataset.name}" for dataset in config.data.evaluation)]
+    if config.algorithm.name is AlgorithmName.sft:
+        remedy = "algorithm=sft evaluates nothing during training: remove it"
+    elif metric not in known or len(known) == 1:
+        remedy = f"give one of {', '.join(known)}" if len(known) > 1 else "there is no data.evaluation to measure it: remove it"
+    elif trainer.evaluate_every < 1:
+        remedy = "nothing is evaluated during training: set trainer.evaluate_every, a multiple of trainer.save_every"
+    elif trainer.save_every >= 1 and trainer.evaluate_every % trainer.save_every:
+        remedy = (
+            f"evaluated steps must be saved: make trainer.evaluate_every={trainer.evaluate_every} a multiple of "
+            f"trainer.save_every={trainer.save_every}"
+        )
+    else:
+        return []
+    return [Problem(key="trainer.keep_best", value=metric, remedy=remedy)]

@@ -15,6 +15,7 @@ from vime.placement import transport
 from vime.rules.data import datasets
 from vime.rules.serving import VARIABLE, port_settings
 from vime.trainer.architecture import check_shape, read_architecture
+from vime.trainer.tokenizer import tokenizer_problems
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 DATA_SUFFIXES = (".json", ".jsonl", ".parquet")
@@ -50,7 +51,7 @@ def checkpoint(config: RunConfig) -> list[Problem]:
         problems += error.problems
     except KeyError as error:
         problems.append(Problem(key=key, value=value, remedy=f"its config.json has no {error}"))
-    return problems
+    return problems + tokenizer_problems(Path(value), key=key, value=value)
 
 
 def served_checkpoints(config: RunConfig) -> list[Problem]:
@@ -116,15 +117,16 @@ def disk(config: RunConfig) -> list[Problem]:
         return []
     folder = Path(config.output_dir or ".").absolute()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    one = checkpoint_bytes(config.model, config.trainer)
-    needed, free = (config.trainer.keep_checkpoints + 1) * one, shutil.disk_usage(existing).free
+    one = checkpoint_bytes(config.model)
+    kept = config.trainer.keep_checkpoints + (config.trainer.keep_best is not None)
+    needed, free = (kept + 1) * one, shutil.disk_usage(existing).free
     problems = []
     if free < GIB:
         remedy = f"{existing} has {free / 2**20:.0f} MiB left, a run needs 1 GiB and more: give output_dir on another disk"
         problems.append(Problem(key="output_dir", value=config.output_dir, remedy=remedy))
     elif needed > free:
         remedy = (
-            f"{config.trainer.keep_checkpoints} checkpoints of {one / GIB:.1f} GiB and the one being written need "
+            f"{kept} checkpoints of {one / GIB:.1f} GiB and the one being written need "
             f"{needed / GIB:.0f} GiB, {existing} has {free / GIB:.0f}: keep fewer, or set output_dir on another disk"
         )
         problems.append(Problem(key="trainer.keep_checkpoints", value=config.trainer.keep_checkpoints, remedy=remedy))

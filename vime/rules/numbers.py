@@ -44,6 +44,7 @@ RANGES: dict[str, Range] = {
     "algorithm.entropy_coefficient": Range(),
     **{f"trainer.{name}": COUNT for name in ("num_steps", "num_updates_per_batch", "max_tokens_per_micro_batch")},
     **{f"trainer.{name}": COUNT for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")},
+    **{f"trainer.{name}": COUNT for name in ("virtual_pipeline_parallel_size", "context_parallel_size", "expert_parallel_size")},
     **{f"trainer.{name}": COUNT for name in ("sft_tokens_per_step", "save_every", "keep_checkpoints", "num_epochs_per_batch")},
     **{f"trainer.{name}": NATURAL for name in ("warmup_steps", "min_lr", "weight_decay", "num_threads", "evaluate_every")},
     **{f"trainer.{name}": POSITIVE for name in ("lr", "clip_grad")},

@@ -8,51 +8,90 @@ from pathlib import Path
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
 from vime.errors import Problem
+from vime.layout import FIRST_STAGE, LAST_STAGE, stage_size, world_size
+from vime.megatron_args import REFUSED_ARGS
 from vime.placement import DIRECT, server_groups, takes_turns, trained_servers_have_trainers
 
-OWN_FIELDS = {
-    "num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "num_attention_heads": "model.num_attention_heads",
-    "num_query_groups": "model.num_key_value_heads",
-    "kv_channels": "model.head_dim",
-    "ffn_hidden_size": "model.intermediate_size",
-    "num_moe_experts": "model.num_experts",
-    "params_dtype": "trainer.precision",
-    "bf16": "trainer.precision",
-    "tensor_model_parallel_size": "trainer.tensor_parallel_size",
-    "pipeline_model_parallel_size": "trainer.pipeline_parallel_size",
-}
-"""Fields of Megatron's that have a setting of their own, which plan, servers and checks read too."""
+SIZES = ("tensor_parallel_size", "context_parallel_size", "data_parallel_size", "pipeline_parallel_size")
+"""Their product is the number of ranks."""
+UNEVEN_STAGES = (FIRST_STAGE, LAST_STAGE)
 MEGATRON_SOURCES = ("core/transformer/transformer_config.py", "core/model_parallel_config.py")
 
 
 def trainer_shards(config: RunConfig) -> list[Problem]:
-    """Heads, widths and layers can be split as asked."""
+    """Heads, widths, vocabulary and experts can be split as asked."""
     trainer, model = config.trainer, config.model
-    problems = _tensor_shards("trainer.tensor_parallel_size", trainer.tensor_parallel_size, model)
-    stages = trainer.pipeline_parallel_size
-    if stages > 0 and model.num_layers % stages:
-        remedy = f"must divide model.num_layers={model.num_layers}"
-        problems.append(Problem(key="trainer.pipeline_parallel_size", value=stages, remedy=remedy))
+    widths = {} if model.num_experts else {"intermediate_size": model.intermediate_size}
+    problems = _tensor_shards("trainer.tensor_parallel_size", trainer.tensor_parallel_size, model, widths)
     for name, served in config.serving.models.items():
+        widths = {"moe_intermediate_size" if model.num_experts else "intermediate_size": feed_forward_width(model)}
         for size in sorted({group.settings.tensor_parallel_size for group in server_groups(name, served)}):
             if served.trained:
-                problems += _tensor_shards(f"serving.models.{name}.tensor_parallel_size", size, model)
+                problems += _tensor_shards(f"serving.models.{name}.tensor_parallel_size", size, model, widths)
     return problems
+
+
+def token_shards(config: RunConfig) -> list[Problem]:
+    """Experts under tensor parallelism have tokens that are split over ranks."""
+    trainer = config.trainer
+    if trainer.sequence_parallel or trainer.tensor_parallel_size <= 1 or not config.model.num_experts:
+        return []
+    remedy = f"with trainer.tensor_parallel_size={trainer.tensor_parallel_size}, experts get their tokens by rank: give true"
+    return [Problem(key="trainer.sequence_parallel", value=False, remedy=remedy)]
+
+
+def expert_shards(config: RunConfig) -> list[Problem]:
+    """Experts can be dealt out to ranks as asked."""
+    trainer, model = config.trainer, config.model
+    size, ranks = trainer.expert_parallel_size, stage_size(trainer)
+    remedy = None
+    if size <= 1:
+        return []
+    if not model.num_experts:
+        remedy = f"model {model.name} has no experts: give 1"
+    elif model.num_experts % size:
+        remedy = f"must divide model.num_experts={model.num_experts}"
+    elif ranks % size:
+        remedy = (
+            f"must divide the {ranks} ranks of a pipeline stage, trainer.tensor_parallel_size={trainer.tensor_parallel_size} × "
+            f"trainer.context_parallel_size={trainer.context_parallel_size} × "
+            f"trainer.data_parallel_size={trainer.data_parallel_size}: experts have no ranks of their own"
+        )
+    return [Problem(key="trainer.expert_parallel_size", value=size, remedy=remedy)] if remedy else []
+
+
+def pipeline(config: RunConfig) -> list[Problem]:
+    """Layers fill the stages of the pipeline, and each of its rounds if it is interleaved."""
+    trainer, model = config.trainer, config.model
+    stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
+    if min(stages, rounds) < 1:
+        return []
+    if rounds > 1 and stages == 1:
+        remedy = "interleaving needs a pipeline: give 1, or make trainer.pipeline_parallel_size larger"
+        return [Problem(key="trainer.virtual_pipeline_parallel_size", value=rounds, remedy=remedy)]
+    ends = {name: trainer.megatron_args[name] for name in UNEVEN_STAGES if trainer.megatron_args.get(name)}
+    layers, middle = model.num_layers - sum(ends.values()), stages - len(ends)
+    if bool(layers) != bool(middle) or layers < 0 or (middle and layers % middle):
+        asked = f"must divide model.num_layers={model.num_layers}"
+        if ends:
+            asked = f"{layers} layers are left for {middle} other stages"
+        remedy = f"{asked}; stages of other sizes are made with trainer.megatron_args ({', '.join(UNEVEN_STAGES)})"
+        return [Problem(key="trainer.pipeline_parallel_size", value=stages, remedy=remedy)]
+    uneven = [size for size in (*ends.values(), layers // middle if middle else 0) if size % rounds]
+    if uneven:
+        remedy = f"must divide the layers of every stage, but one has {uneven[0]}"
+        return [Problem(key="trainer.virtual_pipeline_parallel_size", value=rounds, remedy=remedy)]
+    return []
 
 
 def trainer_gpus(config: RunConfig) -> list[Problem]:
     """On GPUs, every trainer rank has one of its own and none is idle."""
     trainer, cluster = config.trainer, config.cluster
-    ranks = trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
+    ranks = world_size(trainer)
     if cluster.gpus_per_node == 0 or ranks == cluster.num_trainer_gpus:
         return []
-    remedy = (
-        f"trainer.tensor_parallel_size={trainer.tensor_parallel_size} × trainer.pipeline_parallel_size="
-        f"{trainer.pipeline_parallel_size} × trainer.data_parallel_size={trainer.data_parallel_size} make {ranks} ranks, one "
-        f"per GPU; change these sizes, or give {ranks}"
-    )
+    factors = [f"trainer.{name}={getattr(trainer, name)}" for name in SIZES]
+    remedy = f"{' × '.join(factors)} make {ranks} ranks, one per GPU; change these sizes, or give {ranks}"
     return [Problem(key="cluster.num_trainer_gpus", value=cluster.num_trainer_gpus, remedy=remedy)]
 
 
@@ -134,8 +173,10 @@ def megatron_fields(config: RunConfig) -> list[Problem]:
     known = transformer_config_fields()
     problems = []
     for name, value in config.trainer.megatron_args.items():
-        if name in OWN_FIELDS:
-            remedy = f"vime sets this from {OWN_FIELDS[name]}: change that"
+        if name in REFUSED_ARGS:
+            remedy = REFUSED_ARGS[name]
+        elif name.startswith("recompute_") and config.trainer.recompute:
+            remedy = "trainer.recompute=true recomputes whole layers: give false to choose here"
         elif known and name not in known:
             match = difflib.get_close_matches(name, known, n=1)
             remedy = "Megatron-core's TransformerConfig has no such field" + (f"; did you mean {match[0]}?" if match else "")
@@ -159,15 +200,16 @@ def transformer_config_fields() -> frozenset[str]:
     return frozenset(names)
 
 
-def _tensor_shards(key: str, size: int, model: ModelConfig) -> list[Problem]:
+def feed_forward_width(model: ModelConfig) -> int:
+    """Of one expert, or of the only feed-forward network."""
+    return model.moe_intermediate_size if model.num_experts else model.intermediate_size
+
+
+def _tensor_shards(key: str, size: int, model: ModelConfig, widths: dict[str, int]) -> list[Problem]:
     if size <= 0:
         return []
-    parts = {
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "vocab_size": model.vocab_size,
-        "intermediate_size": model.moe_intermediate_size if model.num_experts else model.intermediate_size,
-    }
+    names = ("num_attention_heads", "num_key_value_heads", "vocab_size")
+    parts = {name: getattr(model, name) for name in names} | widths
     uneven = [f"model.{name}={value}" for name, value in parts.items() if value % size]
     return [Problem(key=key, value=size, remedy=f"must divide {' and '.join(uneven)}")] if uneven else []
 

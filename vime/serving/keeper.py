@@ -10,6 +10,7 @@ import aiohttp
 from vime.errors import ServerError
 from vime.serving.health import Fault, Health
 from vime.serving.program import Program, ProgramSpec
+from vime.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +107,7 @@ class Keeper:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
         finally:
-            for watch in watches:
-                watch.cancel()
+            await cancel(watches)
 
     async def _until_engine_silent(self, health: Health) -> Fault:
         spec = self._program.spec

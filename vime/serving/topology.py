@@ -16,6 +16,7 @@ from vime.serving.flags import checkpoint_of, max_model_len_of
 from vime.serving.fleet import Fleet, ask
 from vime.serving.programs import Planned, Planner
 from vime.serving.server_metrics import ServerMetrics, summarize
+from vime.tasks import cancel
 from vime.weights import WeightPayload
 
 __all__ = ["Endpoint", "Serving"]
@@ -66,8 +67,7 @@ class Serving:
                     await task
                 num_ready += len(done)
         finally:
-            for task in waiting:
-                task.cancel()
+            await cancel(waiting)
         await fleet.start_routers(limit)
 
     async def watch(self) -> None:

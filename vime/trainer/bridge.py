@@ -1,13 +1,12 @@
-"""Hugging Face checkpoints in and out of a Megatron model, over tensor- and pipeline-parallel ranks.
+"""Hugging Face checkpoints in and out of a Megatron model, over tensor-, expert- and pipeline-parallel ranks.
 
 Loading reads only what this rank's parameters need. Exporting is a collective iterator: every rank walks it in lockstep and
 gets every full tensor, one at a time, so the whole model is never in memory twice. A tied `lm_head` is not exported.
 """
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from vime.errors import CheckpointError
+from vime.folders import put_in_place, sync, writing_place
 from vime.trainer import names
 from vime.trainer.architecture import Architecture
-from vime.trainer.model import PackedModel
+from vime.trainer.model import Chunks
 from vime.trainer.parallel import device
 
 SHARD_BYTES = 4 * 2**30
@@ -41,6 +41,9 @@ class HuggingFaceFolder:
         if not self._files:
             raise CheckpointError(f"{folder} holds no safetensors files; give a Hugging Face checkpoint folder or id")
 
+    def __len__(self) -> int:
+        return len(self._files)
+
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._files:
             raise CheckpointError(f"{self._folder} has no tensor {name!r}; is it a checkpoint of this architecture?")
@@ -51,12 +54,11 @@ class HuggingFaceFolder:
 
 
 @torch.no_grad()
-def load_hugging_face(model: PackedModel, architecture: Architecture, folder: Path) -> None:
+def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path) -> None:
     """Fills this rank's parameters from a checkpoint folder. Raises `CheckpointError` for a missing or misshapen tensor."""
     tensors = HuggingFaceFolder(folder)
-    rank, size = _tensor_rank(), parallel_state.get_tensor_model_parallel_world_size()
-    for name, parameter in model.named_parameters():
-        mapping = names.mapping(name, layer_offset=_layer_offset(model))
+    for mapping, parameter in _mapped(model, expert_rank=parallel_state.get_expert_model_parallel_rank()):
+        rank, size = (0, 1) if mapping.is_expert else (_tensor_rank(), _tensor_size())
         sources = mapping.names
         if sources == ("lm_head.weight",) and architecture.tie_word_embeddings:
             sources = ("model.embed_tokens.weight",)
@@ -67,7 +69,7 @@ def load_hugging_face(model: PackedModel, architecture: Architecture, folder: Pa
         parameter.copy_(part)
 
 
-def export_hugging_face(model: PackedModel, architecture: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
+def export_hugging_face(model: Chunks, architecture: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
     """Every Hugging Face tensor by name, whole, in a fixed order; a collective over all ranks of the model."""
     group: Any = parallel_state.get_pipeline_model_parallel_group()
     stages = parallel_state.get_pipeline_model_parallel_world_size()
@@ -75,9 +77,8 @@ def export_hugging_face(model: PackedModel, architecture: Architecture) -> Itera
         yield from _export_stage(model, architecture)
         return
     own = parallel_state.get_pipeline_model_parallel_rank()
-    exported = [(name, tensor.shape) for name, tensor in _export_stage(model, architecture)]
     plans: list[list[tuple[str, torch.Size]]] = [[] for _ in range(stages)]
-    dist.all_gather_object(plans, exported, group=group)
+    dist.all_gather_object(plans, _stage_shapes(model, architecture), group=group)
     for stage, plan in enumerate(plans):
         source = dist.get_global_rank(group, stage)
         produced = _export_stage(model, architecture) if stage == own else None
@@ -91,55 +92,98 @@ def export_hugging_face(model: PackedModel, architecture: Architecture) -> Itera
 
 
 @torch.no_grad()
-def _export_stage(model: PackedModel, architecture: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of this pipeline stage, gathered over its tensor-parallel ranks."""
-    group = parallel_state.get_tensor_model_parallel_group()
-    size = parallel_state.get_tensor_model_parallel_world_size()
-    for name, parameter in model.named_parameters():
-        mapping = names.mapping(name, layer_offset=_layer_offset(model))
-        if mapping.names == ("lm_head.weight",) and architecture.tie_word_embeddings:
-            continue
-        shards = [parameter.detach()]
-        if size > 1 and mapping.layout is not names.Layout.replicated:
-            own = parameter.detach().contiguous()
-            shards = [torch.empty_like(own) for _ in range(size)]
-            dist.all_gather(shards, own, group=group)
-        full = names.unshard(mapping.layout, shards)
-        yield from zip(mapping.names, names.unfuse(mapping.layout, full, architecture))
+def _export_stage(model: Chunks, architecture: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of this pipeline stage, gathered over its tensor-parallel ranks, experts over expert-parallel ones."""
+    for mappings, parameter in _stage_entries(model, architecture):
+        own, layout = parameter.detach(), mappings[0].layout
+        if mappings[0].is_expert:
+            tensors = _gathered(own, parallel_state.get_expert_model_parallel_group())
+        elif layout is names.Layout.replicated:
+            tensors = [own]
+        else:
+            tensors = [names.unshard(layout, _gathered(own, parallel_state.get_tensor_model_parallel_group()))]
+        for mapping, tensor in zip(mappings, tensors, strict=True):
+            yield from zip(mapping.names, names.unfuse(layout, tensor, architecture))
 
 
-def save_hugging_face(model: PackedModel, architecture: Architecture, *, source: Path, folder: Path) -> None:
+def _stage_shapes(model: Chunks, architecture: Architecture) -> list[tuple[str, torch.Size]]:
+    """Names and shapes of what `_export_stage` yields, without communication."""
+    shapes = []
+    for mappings, parameter in _stage_entries(model, architecture):
+        layout, size = mappings[0].layout, 1 if mappings[0].is_expert else _tensor_size()
+        tensor = names.unshard(layout, [torch.empty(parameter.shape, device="meta")] * size)
+        parts = names.unfuse(layout, tensor, architecture)
+        shapes += [(name, part.shape) for mapping in mappings for name, part in zip(mapping.names, parts)]
+    return shapes
+
+
+def _stage_entries(model: Chunks, architecture: Architecture) -> Iterator[tuple[list[names.Mapping], torch.nn.Parameter]]:
+    """Every exported parameter of this rank with its mapping; an expert with those of its peers on all expert-parallel ranks."""
+    ranks = range(parallel_state.get_expert_model_parallel_world_size())
+    for entries in zip(*(_mapped(model, expert_rank=rank) for rank in ranks)):
+        mapping, parameter = entries[0]
+        if mapping.names != ("lm_head.weight",) or not architecture.tie_word_embeddings:
+            yield [mapping for mapping, _ in entries] if mapping.is_expert else [mapping], parameter
+
+
+def _mapped(model: Chunks, *, expert_rank: int) -> Iterator[tuple[names.Mapping, torch.nn.Parameter]]:
+    """This rank's parameters with their mappings, experts under the numbers that they have on this expert-parallel rank."""
+    num_experts = (model.config.num_moe_experts or 0) // model.config.expert_model_parallel_size
+    for part in model.parts:
+        layer_offset = get_transformer_layer_offset(model.config, part.vp_stage)
+        for name, parameter in part.named_parameters():
+            yield names.mapping(name, layer_offset=layer_offset, expert_offset=expert_rank * num_experts), parameter
+
+
+def _gathered(own: torch.Tensor, group: Any) -> list[torch.Tensor]:
+    if group.size() == 1:
+        return [own]
+    tensors = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(group.size())]
+    dist.all_gather(tensors, own.contiguous(), group=group)
+    return tensors
+
+
+def save_hugging_face(model: Chunks, architecture: Architecture, *, source: Path, folder: Path) -> None:
     """Writes a checkpoint folder with the configuration and tokenizer of `source`; a collective, rank 0 writes.
 
-    The folder appears whole or not at all; one that is there already is replaced.
+    The folder appears whole or not at all; one that is there already is replaced. Raises `CheckpointError` on rank 0 if it
+    cannot be written.
     """
-    writes = dist.get_rank() == 0
-    temporary = folder.with_name(f".writing_{folder.name}")
-    if writes:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-    shards, current, size = [], {}, 0
-    for name, tensor in export_hugging_face(model, architecture):
-        if writes:
-            if current and size + tensor.nbytes > SHARD_BYTES:
-                shards.append(_write_shard(temporary, len(shards), current))
-                current, size = {}, 0
-            current[name] = tensor.detach().cpu().clone()
-            size += tensor.nbytes
-    if writes:
-        shards.append(_write_shard(temporary, len(shards), current))
-        _name_shards(temporary, shards)
-        _copy_metadata(source, temporary, model.config.params_dtype)
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
+    if dist.get_rank() == 0:
+        try:
+            write_folder(export_hugging_face(model, architecture), source=source, folder=folder, dtype=model.config.params_dtype)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(writing_place(folder), ignore_errors=True)
+            remedy = "make room, then tools/convert_checkpoint.py makes it from the last checkpoint"
+            raise CheckpointError(f"{folder} cannot be written ({error}): {remedy}") from error
+    else:
+        for _ in export_hugging_face(model, architecture):
+            pass
     dist.barrier()
+
+
+def write_folder(tensors: Iterable[tuple[str, torch.Tensor]], *, source: Path, folder: Path, dtype: torch.dtype) -> None:
+    """Writes tensors in files of bounded size with their index, and configuration and tokenizer of `source`."""
+    temporary = writing_place(folder)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    shards, current, size = [], {}, 0
+    for name, tensor in tensors:
+        if current and size + tensor.nbytes > SHARD_BYTES:
+            shards.append(_write_shard(temporary, len(shards), current))
+            current, size = {}, 0
+        current[name] = tensor.detach().cpu().clone()
+        size += tensor.nbytes
+    shards.append(_write_shard(temporary, len(shards), current))
+    _name_shards(temporary, shards)
+    _copy_metadata(source, temporary, dtype)
+    put_in_place(temporary, folder)
 
 
 def _write_shard(folder: Path, number: int, tensors: dict[str, torch.Tensor]) -> tuple[Path, dict[str, int]]:
     path = folder / f"shard-{number}.safetensors"
     save_file(tensors, path, metadata={"format": "pt"})
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(path)
     return path, {name: tensor.nbytes for name, tensor in tensors.items()}
 
 
@@ -173,5 +217,5 @@ def _tensor_rank() -> int:
     return parallel_state.get_tensor_model_parallel_rank()
 
 
-def _layer_offset(model: PackedModel) -> int:
-    return get_transformer_layer_offset(model.config)
+def _tensor_size() -> int:
+    return parallel_state.get_tensor_model_parallel_world_size()

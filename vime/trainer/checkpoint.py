@@ -1,147 +1,182 @@
-"""Exact checkpoints of the trainer: after loading, weights, optimizer and the next step are bitwise those of the saved run.
+"""Exact checkpoints of the trainer in Megatron's distributed format, which load under any layout of ranks.
 
-Each rank writes one file with its parameters, the parameters its optimizer owns (float32 masters, or its shard of them), the
-optimizer's moments and steps, and its random states. `manifest.json` holds the layout of ranks and a checksum per file. The
-folder is written beside its place, synced to disk and renamed, so it is whole or not there.
+The files hold each float32 master weight and its two moments as one tensor, cut into the pieces that the ranks wrote; a rank
+that loads reads what it needs of them. `begin` copies the state into memory and returns; a thread of each rank writes it
+while training goes on, and `PendingSave.finish` completes the folder (`vime.trainer.pending_save`).
 """
 
-import hashlib
-import json
-import os
 import random
 import shutil
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensorFactory
+from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
 from megatron.core.optimizer.optimizer import MegatronOptimizer
+from torch.distributed.checkpoint.api import CheckpointException
 
-from vime.config import TrainerConfig
 from vime.errors import CheckpointError
-from vime.trainer.architecture import Architecture
-from vime.trainer.model import PackedModel
+from vime.folders import writing_place
+from vime.trainer import manifest, pending_save
+from vime.trainer.model import Chunks
+from vime.trainer.optimizer_state import KINDS, MASTER, Part, num_steps, parts, set_num_steps
+from vime.trainer.pending_save import PendingSave, free_space, gather
 
-MANIFEST = "manifest.json"
-FORMAT = 1
+
+def begin(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any]) -> PendingSave:
+    """Copies the state and starts to write it beside `folder`; a collective. All ranks see one file system.
+
+    Raises `CheckpointError` on every rank if the disk has no room for it.
+    """
+    temporary = writing_place(folder)
+    state = _state(model, optimizer)
+    num_bytes = sum(gather(sum(entry.data.nbytes for entry in nested_values(state["tensors"]))))
+    problem = gather(_make_room(temporary, num_bytes) if dist.get_rank() == 0 else None)[0]
+    if problem:
+        raise CheckpointError(f"{folder} cannot be written: {problem}; {free_space(folder)}")
+    return pending_save.start(folder, state, run)
 
 
-def save(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, layout: dict[str, Any]) -> None:
-    """Writes the checkpoint; a collective. One that is there already is replaced. All ranks see one file system."""
-    temporary = folder.with_name(f".writing_{folder.name}")
-    rank = dist.get_rank()
-    if rank == 0:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+def load(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any]) -> None:
+    """Restores a checkpoint under this run's layout; a collective.
+
+    Weights, moments and step are bitwise those that were saved; so are the random states under the same layout, under
+    another all ranks get those of the first. Raises `CheckpointError` on every rank if it is incomplete, damaged, or of
+    another model.
+    """
+    saved = manifest.read(folder)
+    manifest.check_same_model(folder, saved, run)
+    _check_files(folder, saved["files"])
+    rank = dist.get_rank() if saved["layout"] == run["layout"] else 0
+    owned = parts(optimizer)
+    state = {"tensors": _wanted(model, owned), "random": ShardedObject("random", None, (saved["num_ranks"],), (rank,))}
+    _restore(_read(folder, state), _sharded(model, owned)[1], owned, optimizer)
     dist.barrier()
-    path = temporary / f"rank_{rank:05d}.pt"
-    with path.open("wb") as file:
-        torch.save(_state(model, optimizer), file)
-        file.flush()
-        os.fsync(file.fileno())
-    entries: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(entries, {"file": path.name, "bytes": path.stat().st_size, "blake2b": _checksum(path)})
-    if rank == 0:
-        manifest = {"format": FORMAT, "layout": layout, "ranks": entries}
-        with (temporary / MANIFEST).open("w") as file:
-            json.dump(manifest, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
-        _sync_directory(folder.parent)
-    dist.barrier()
-
-
-def load(folder: Path, model: PackedModel, optimizer: MegatronOptimizer, layout: dict[str, Any]) -> None:
-    """Restores what `save` wrote. Raises `CheckpointError` if it is missing, damaged, or of another model or layout."""
-    manifest = read_manifest(folder)
-    differing = [key for key in layout if manifest["layout"].get(key) != layout[key]]
-    if differing:
-        saved = {key: manifest["layout"].get(key) for key in differing}
-        raise CheckpointError(f"{folder} was saved with {saved}, this run has { {key: layout[key] for key in differing} }")
-    entry = manifest["ranks"][dist.get_rank()]
-    path = folder / entry["file"]
-    if not path.exists() or path.stat().st_size != entry["bytes"] or _checksum(path) != entry["blake2b"]:
-        raise CheckpointError(f"{path} is missing or damaged (its checksum differs from the manifest); use another checkpoint")
-    _restore(torch.load(path, map_location="cpu", weights_only=False), model, optimizer)
-    dist.barrier()
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint. Raises `CheckpointError` if there is none that can be read."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{folder} is not a complete trainer checkpoint ({error})") from error
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{folder} has format {manifest.get('format')}, this version reads {FORMAT}")
-    return manifest
-
-
-def layout_of(architecture: Architecture, trainer: TrainerConfig) -> dict[str, Any]:
-    """What a checkpoint must agree in with the run that loads it."""
-    shape = asdict(architecture) | {"family": architecture.family.value}
-    return {
-        "architecture": shape,
-        "tensor_parallel_size": trainer.tensor_parallel_size,
-        "pipeline_parallel_size": trainer.pipeline_parallel_size,
-        "data_parallel_size": trainer.data_parallel_size,
-        "precision": trainer.precision.value,
-    }
-
-
-def _state(model: PackedModel, optimizer: MegatronOptimizer) -> dict[str, Any]:
-    return {
-        "parameters": {name: parameter.detach() for name, parameter in model.named_parameters()},
-        "optimizers": [{"owned": _owned(inner), "state": inner.state_dict()} for inner in _inner_optimizers(optimizer)],
-        "random": {
-            "python": random.getstate(),
-            "numpy": np.random.get_state(),
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-        },
-    }
 
 
 @torch.no_grad()
-def _restore(state: dict[str, Any], model: PackedModel, optimizer: MegatronOptimizer) -> None:
-    for name, parameter in model.named_parameters():
-        parameter.copy_(state["parameters"][name])
-    for inner, saved in zip(_inner_optimizers(optimizer), state["optimizers"], strict=True):
-        for own, value in zip(_owned(inner), saved["owned"], strict=True):
-            own.copy_(value)
-        inner.load_state_dict(saved["state"])
-    random.setstate(state["random"]["python"])
-    np.random.set_state(state["random"]["numpy"])
-    torch.set_rng_state(state["random"]["torch"])
-    if state["random"]["cuda"] is not None:
-        torch.cuda.set_rng_state(state["random"]["cuda"])
+def load_weights(folder: Path, model: Chunks) -> None:
+    """Fills a model without an optimizer; files are not checked (`vime.trainer.manifest.damage`). Raises `CheckpointError`."""
+    entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
+    targets = list(nested_values(entries))
+    wanted = {
+        str(index): _entry(entry, MASTER, torch.empty(entry.data.shape, dtype=torch.float32), replica_id=entry.replica_id)
+        for index, entry in enumerate(targets)
+    }
+    found = _read(folder, {"tensors": wanted})["tensors"]
+    for index, entry in enumerate(targets):
+        entry.data.copy_(found[str(index)])
 
 
-def _inner_optimizers(optimizer: MegatronOptimizer) -> list[torch.optim.Optimizer]:
-    """The PyTorch optimizers inside Megatron's chain, whose parameters are what Adam updates on this rank."""
-    chain = getattr(optimizer, "chained_optimizers", [optimizer])
-    return [link.optimizer for link in chain if link.optimizer is not None]
+def _check_files(folder: Path, files: dict[str, Any]) -> None:
+    """Checks all files, divided over the ranks. Raises `CheckpointError` on every rank, naming each that is not as written."""
+    own = sorted(files)[dist.get_rank() :: dist.get_world_size()]
+    problems = [line for lines in gather(manifest.damage(folder, {name: files[name] for name in own})) for line in lines]
+    if problems:
+        raise CheckpointError(f"{'; '.join(problems)}: {manifest.ADVICE}")
 
 
-def _owned(inner: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [parameter.detach() for group in inner.param_groups for parameter in group["params"]]
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(2**24):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _read(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        found = dist_checkpointing.load(state, str(folder), validate_access_integrity=False)
+    except (CheckpointingException, CheckpointException) as error:
+        raise CheckpointError(f"{folder} lacks what this model needs ({error}): {manifest.ADVICE}") from error
+    assert not isinstance(found, tuple)
+    return found
+
+
+def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
+    """A copy in memory of what this rank is to write. Ranks that hold the same piece take turns in writing it."""
+    owned = parts(optimizer)
+    sharded, buffers = _sharded(model, owned)
+    tensors: dict[str, Any] = {}
+    for index, part in enumerate(owned):
+        entry = sharded[index]
+        receiver = 0 if part.sharers is None else index % dist.get_world_size(part.sharers)
+        if any(entry.replica_id[:2] if part.sharers is not None else entry.replica_id):
+            continue  # written by other ranks of the tensor- or pipeline-parallel group
+        for kind in KINDS:
+            whole = part.whole(kind, receiver=receiver)
+            if whole is not None:
+                copied = whole.to("cpu", copy=part.sharers is None)
+                tensors[f"{kind}.{index}"] = _entry(entry, kind, copied, replica_id=(0, 0, 0))
+    for key, entry in buffers.items():
+        tensors[key] = replace(entry, data=entry.data.detach().to("cpu", copy=True))
+    randomness = ShardedObject("random", _random_state(), (dist.get_world_size(),), (dist.get_rank(),))
+    return {"tensors": tensors, "random": randomness, "num_steps": num_steps(optimizer)}
+
+
+def _wanted(model: Chunks, owned: list[Part]) -> dict[str, Any]:
+    """Empty tensors to load into: every weight of this rank, and the moments of those that its optimizer owns a part of."""
+    sharded, buffers = _sharded(model, owned)
+    tensors: dict[str, Any] = {name: replace(entry, data=torch.empty_like(entry.data)) for name, entry in buffers.items()}
+    for index, part in enumerate(owned):
+        for kind in KINDS if part.end > part.start else (MASTER,):
+            empty = torch.empty(part.parameter.shape, dtype=torch.float32)
+            tensors[f"{kind}.{index}"] = _entry(sharded[index], kind, empty, replica_id=sharded[index].replica_id)
+    return tensors
+
+
+@torch.no_grad()
+def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[Part], optimizer: MegatronOptimizer) -> None:
+    tensors = found["tensors"]
+    for name, entry in buffers.items():
+        entry.data.copy_(tensors[name])
+    for index, part in enumerate(owned):
+        part.parameter.copy_(tensors[f"{MASTER}.{index}"])
+        for kind in KINDS if part.end > part.start else ():
+            part.fill(kind, tensors.pop(f"{kind}.{index}"))
+    set_num_steps(optimizer, found["num_steps"])
+    _set_random_state(found["random"])
+
+
+def _sharded(model: Chunks, owned: list[Part]) -> tuple[list[Any], dict[str, Any]]:
+    """Megatron's description of each parameter's place in the whole model, and of buffers that belong to it."""
+    entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
+    by_tensor = {id(entry.data): entry for entry in nested_values(entries)}
+    sharded = [by_tensor.pop(id(part.parameter)) for part in owned]
+    return sharded, {f"buffer.{index}": entry for index, entry in enumerate(by_tensor.values())}
+
+
+def _entry(entry: Any, kind: str, data: torch.Tensor, *, replica_id: Any) -> Any:
+    """Where a tensor of the shape of a parameter goes: the master under the parameter's name, moments as Megatron has them."""
+    key = entry.key if kind == MASTER else f"optimizer.state.{kind}.{entry.key}"
+    if isinstance(entry, ShardedTensorFactory):
+        return replace(entry, key=key, data=data, replica_id=replica_id)
+    return replace(entry, key=key, data=data, dtype=data.dtype, replica_id=replica_id)
+
+
+def _make_room(temporary: Path, num_bytes: int) -> str | None:
+    """Creates the folder; what stands in the way of writing so much into it, None if nothing does."""
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        free = shutil.disk_usage(temporary).free
+    except OSError as error:
+        return repr(error)
+    return f"it needs {num_bytes / 2**20:.0f} MiB" if free < num_bytes else None
+
+
+def _random_state() -> dict[str, Any]:
+    generator, keys, *position = cast(Any, np.random.get_state())
+    return {
+        "python": random.getstate(),
+        "numpy": (generator, keys.tolist(), *position),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

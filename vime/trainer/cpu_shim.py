@@ -94,17 +94,20 @@ def install() -> bool:
     mode = _CudaMeansCpu()
     mode.__enter__()
     _installed.append(mode)
-    _use_cpu_generator_for_recomputation()
+    _use_cpu_generator()
     _name_missing_kernel()
+    _give_split_sizes_as_numbers()
     torch._dynamo.config.disable = True  # Megatron's small fusions: compiling them for the CPU costs more than it gains
     logger.info("no CUDA device: Megatron-core runs on the CPU")
     return True
 
 
-def _use_cpu_generator_for_recomputation() -> None:
-    """Activation recomputation saves and restores the random state of the device; here that is the CPU's."""
+def _use_cpu_generator() -> None:
+    """Recomputation and Megatron's tracker of random states seed, save and restore the device's; here that is the CPU's."""
     from megatron.core.tensor_parallel import random as megatron_random
 
+    torch.cuda.manual_seed = torch.default_generator.manual_seed  # type: ignore[assignment]
+    torch.cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()  # type: ignore[assignment]
     megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()  # type: ignore[assignment]
     megatron_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)  # type: ignore[assignment]
 
@@ -115,6 +118,16 @@ def _name_missing_kernel() -> None:
 
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # type: ignore[attr-defined]
+
+
+def _give_split_sizes_as_numbers() -> None:
+    """Experts' all-to-all takes sizes as numbers; Megatron converts them on their way from the device to the CPU only."""
+    from megatron.core.transformer.moe import token_dispatcher
+
+    def convert(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+    token_dispatcher.maybe_move_tensor_to_cpu = convert  # type: ignore[assignment]
 
 
 def _is_cuda(device: Any) -> bool:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -14,17 +15,20 @@ from megatron.core import parallel_state
 from vime.algorithm.loss import policy_loss
 from vime.config import AlgorithmName, BadUpdate, KLPlace, OldLogprobs, RunConfig
 from vime.data.packing import sequence_flops
-from vime.errors import SampleError, TrainingError
+from vime.errors import ConfigError, SampleError, TrainingError
 from vime.hooks import load_hook
-from vime.trainer import bridge, checkpoint, metrics, parallel
+from vime.layout import splits_tokens
+from vime.trainer import bridge, checkpoint, manifest, metrics, parallel
 from vime.trainer.advantage import finish_advantages
 from vime.trainer.architecture import check_shape, checkpoint_folder, read_architecture
-from vime.trainer.micro_batch import Batch, build_batch
+from vime.trainer.micro_batch import Batch, RowShare, build_batch
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
 from vime.trainer.offload import Offload
+from vime.trainer.pending_save import PendingSave
 from vime.trainer.schedule import learning_rate
 from vime.trainer.step import forward_logprobs, update
+from vime.trainer.tokenizer import tokenizer_problems
 from vime.types import TrainSample
 
 logger = logging.getLogger(__name__)
@@ -41,15 +45,24 @@ class Engine:
         self.source = checkpoint_folder(config.model.checkpoint)
         self.architecture = read_architecture(self.source)
         check_shape(self.architecture, config.model)
+        if problems := tokenizer_problems(self.source, key="model.checkpoint", value=config.model.checkpoint):
+            raise ConfigError(problems)
         self.model = build_model(self.architecture, config.trainer)
         bridge.load_hugging_face(self.model, self.architecture, self.source)
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
         self._offload = Offload(self.wrapped, self.optimizer)
+        self._pending: PendingSave | None = None
         self._reference: list[torch.Tensor] | None = None
         if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
             self._reference = [parameter.detach().cpu().clone() for parameter in self.model.parameters()]
         self._loss_function = load_hook(config.algorithm.loss) if config.algorithm.loss else policy_loss
+        self._row_share = RowShare(
+            context_rank=parallel_state.get_context_parallel_rank(),
+            context_size=config.trainer.context_parallel_size,
+            tensor_size=config.trainer.tensor_parallel_size if splits_tokens(config.trainer) else 1,
+            count_multiple=config.trainer.pipeline_parallel_size if config.trainer.virtual_pipeline_parallel_size > 1 else 1,
+        )
         supervised = config.algorithm.name is AlgorithmName.sft
         self._temperature = 1.0 if supervised else config.rollout.temperature
         self._skipped_in_a_row = 0
@@ -133,15 +146,32 @@ class Engine:
         """Writes a checkpoint folder that transformers and vLLM load."""
         bridge.save_hugging_face(self.model, self.architecture, source=self.source, folder=folder)
 
+    def begin_save(self, folder: Path) -> None:
+        """Copies the state and starts to write it; see `vime.trainer.checkpoint.begin`. One save at a time."""
+        assert self._pending is None, "begin_save before the last one was finished"
+        self._pending = checkpoint.begin(folder, self.model, self.optimizer, self._run())
+
+    def is_saved(self) -> bool:
+        """True once this rank has nothing more to write; no collective."""
+        return self._pending is None or self._pending.is_written()
+
+    def finish_save(self) -> None:
+        """Waits for the files that `begin_save` started and makes the checkpoint complete. Raises `CheckpointError`."""
+        pending, self._pending = self._pending, None
+        assert pending is not None, "finish_save without begin_save"
+        pending.finish()
+
     def save(self, folder: Path) -> None:
-        """Writes an exact checkpoint of this rank's part; see `vime.trainer.checkpoint`."""
-        layout = checkpoint.layout_of(self.architecture, self.config.trainer)
-        checkpoint.save(folder, self.model, self.optimizer, layout)
+        """Writes an exact checkpoint, whole or not at all."""
+        self.begin_save(folder)
+        self.finish_save()
 
     def load(self, folder: Path) -> None:
-        """Restores an exact checkpoint; the reference stays the model the run began with."""
-        layout = checkpoint.layout_of(self.architecture, self.config.trainer)
-        checkpoint.load(folder, self.model, self.optimizer, layout)
+        """Restores an exact checkpoint, of whatever layout; the reference stays the model the run began with."""
+        checkpoint.load(folder, self.model, self.optimizer, self._run())
+
+    def _run(self) -> dict[str, Any]:
+        return manifest.describe_run(self.architecture, self.config.trainer)
 
     def _batch(self, samples: list[TrainSample], *, only_trained: bool) -> Batch:
         if only_trained and self.config.algorithm.name is not AlgorithmName.sft:
@@ -154,6 +184,7 @@ class Engine:
             work=lambda length: sequence_flops(self.config.model, length),
             only_trained=only_trained,
             device=parallel.device(),
+            share=self._row_share,
         )
 
     def _known_logprobs(self, batches: list[Batch]) -> list[list[KnownLogprobs]]:

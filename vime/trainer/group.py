@@ -1,6 +1,5 @@
 """`TrainerGroup`: the driver's side of the trainer, one Ray actor per rank behind a few awaitable methods."""
 
-import asyncio
 import logging
 import shutil
 from pathlib import Path
@@ -11,8 +10,10 @@ from ray.exceptions import RayActorError
 
 from vime.config import RunConfig, WeightTransfer
 from vime.errors import TrainingError
+from vime.layout import world_size
 from vime.nodes import Nodes
 from vime.placement import trainer_places, transport
+from vime.tasks import together
 from vime.trainer.rank import TrainerRank
 from vime.types import TrainSample
 from vime.weights import WeightPayload
@@ -43,10 +44,8 @@ class TrainerGroup:
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
-        trainer = self._config.trainer
-        size = trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
         actor = ray.remote(TrainerRank)
-        for rank, place in enumerate(trainer_places(self._config, size)):
+        for rank, place in enumerate(trainer_places(self._config, world_size(self._config.trainer))):
             options = self._nodes.options(place, devices=True, environment=ACTOR_ENVIRONMENT)
             self._ranks.append(actor.options(max_restarts=0, **options).remote(self._config, rank))
         self._addresses = [rank.address.remote() for rank in self._ranks]
@@ -87,9 +86,22 @@ class TrainerGroup:
         """Takes the memory again."""
         await self._all("onload")
 
+    async def begin_save(self, folder: Path) -> None:
+        """Copies the state in memory; the ranks write it into `folder` while other calls go on. Raises `CheckpointError`."""
+        await self._all("begin_save", str(folder))
+
+    async def is_saved(self) -> bool:
+        """True once all ranks have written their files, or failed to; answered between other calls."""
+        return all(await self._all("is_saved"))
+
+    async def finish_save(self) -> None:
+        """Waits for the files of `begin_save` and makes the folder complete. Raises `CheckpointError`."""
+        await self._all("finish_save")
+
     async def save(self, folder: Path) -> None:
         """Writes an exact checkpoint into `folder`, whole or not at all."""
-        await self._all("save", str(folder))
+        await self.begin_save(folder)
+        await self.finish_save()
 
     async def load(self, folder: Path) -> None:
         """Restores an exact checkpoint. Raises `CheckpointError`."""
@@ -122,12 +134,7 @@ class TrainerGroup:
                     "trainer.max_tokens_per_micro_batch, then resume from the last checkpoint"
                 ) from error
 
-        tasks = [asyncio.ensure_future(one(rank, call)) for rank, call in enumerate(calls)]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await together(one(rank, call) for rank, call in enumerate(calls))
 
 
 def _weights_dir(config: RunConfig, run_dir: Path, run_id: str) -> Path:

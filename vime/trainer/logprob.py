@@ -3,7 +3,11 @@
 Only positions that predict a wanted token are projected, in chunks; with gradients each chunk's logits are computed again in
 the backward pass. With tensor parallelism every rank holds part of the vocabulary, and sums and maxima go over the group.
 
-Shape suffixes: T tokens of the micro-batch, N wanted tokens, V vocabulary of this rank, H hidden.
+With context parallelism each rank predicts a part of the wanted tokens; afterwards all have the values of all, since a loss may
+need whole sequences.
+
+Shape suffixes: T tokens of this rank's part of the row, N wanted tokens, M those predicted on this rank, V vocabulary of this
+rank, H hidden. `_project` and what it calls work on M tokens and name them N.
 """
 
 from typing import Any
@@ -11,29 +15,41 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel.mappings import (
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+)
 from torch.utils.checkpoint import checkpoint
 
+from vime.model_size import LOGITS_IN_CHUNK
+from vime.trainer.micro_batch import Wanted
 from vime.trainer.model import PackedModel
-
-CHUNK_ELEMENTS = 2**26
-"""Logits in one chunk: 256 MiB in float32."""
 
 
 def token_logprobs(
-    model: PackedModel,
-    hidden_TH: torch.Tensor,
-    predict_N: torch.Tensor,
-    target_N: torch.Tensor,
-    *,
-    temperature: float,
+    model: PackedModel, hidden_TH: torch.Tensor, wanted: Wanted, *, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each target and entropy of the distribution it was drawn from, both [N], float32.
+    """Log-probability of each wanted token and entropy of the distribution it was drawn from, both [N], float32.
 
-    `predict_N` holds the position whose hidden state predicts the target, one before the target's own.
+    The same on all context-parallel ranks, whose losses are therefore equal; each sends gradients through its own part only.
     """
-    hidden_NH = hidden_TH.index_select(0, predict_N)
+    if model.config.sequence_parallel:  # the ranks' heads work on the same tokens, and their gradients are summed there
+        hidden_TH = gather_from_sequence_parallel_region(hidden_TH, tensor_parallel_output_grad=False)
+    hidden_MH = hidden_TH.index_select(0, wanted.predict_M)
+    logprobs_M, entropies_M = _in_chunks(model, hidden_MH, wanted.target_M, temperature)
+    if wanted.place_M is None:
+        return logprobs_M, entropies_M
+    part = logprobs_M.new_zeros(2, wanted.count).index_copy(1, wanted.place_M, torch.stack([logprobs_M, entropies_M]))
+    group = parallel_state.get_context_parallel_group()
+    logprobs_N, entropies_N = reduce_from_tensor_model_parallel_region(part, group=group).unbind()
+    return logprobs_N, entropies_N
+
+
+def _in_chunks(
+    model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     vocabulary = model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
-    chunk = max(CHUNK_ELEMENTS // vocabulary, 1)
+    chunk = max(LOGITS_IN_CHUNK // vocabulary, 1)
     if hidden_NH.shape[0] <= chunk:
         return _project(model, hidden_NH, target_N, temperature)
     parts = []

@@ -20,8 +20,12 @@ def merge(parts: list[dict[str, torch.Tensor]]) -> dict[str, float]:
 
 
 def reduce(own: dict[str, float]) -> dict[str, float]:
-    """One value per name from all ranks, the same on all; only the last pipeline stage's first tensor rank contributes."""
-    counts = parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
+    """One value per name from all ranks, the same on all; of ranks with equal values only the first contributes."""
+    counts = (
+        parallel_state.is_pipeline_last_stage()
+        and parallel_state.get_tensor_model_parallel_rank() == 0
+        and parallel_state.get_context_parallel_rank() == 0
+    )
     if dist.get_world_size() == 1:
         return own
     gathered: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]

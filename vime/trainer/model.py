@@ -1,14 +1,12 @@
-"""The Megatron model of an architecture: configuration, layer spec, GPTModel, gradient buffers and optimizer.
+"""The Megatron model of an architecture: layer spec, GPTModel, gradient buffers and optimizer.
 
 With Transformer Engine its layer spec is used; without it the local one, with `PackedAttention` as its core attention. The
 model returns hidden states, not logits: `vime.trainer.logprob` computes logits for response tokens only.
 """
 
-import importlib.util
-from typing import Any
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt.gpt_layer_specs import (
@@ -23,26 +21,15 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from vime.config import Precision, TrainerConfig
-from vime.errors import ConfigError, Problem
+from vime.config import TrainerConfig
+from vime.layout import num_copies
 from vime.trainer import names
 from vime.trainer.architecture import Architecture
-from vime.trainer.attention import PackedAttention, PackedSequences, fill_rotary
+from vime.trainer.attention import PackedAttention
+from vime.trainer.megatron_config import torch_dtype, transformer_config, uses_transformer_engine
 from vime.trainer.norm import RMSNorm
+from vime.trainer.packed_sequences import PackedSequences, fill_rotary
 from vime.trainer.parallel import device
-
-_UNSUPPORTED = "not supported; remove it"
-REFUSED_ARGS = {
-    "tensor_model_parallel_size": "set trainer.tensor_parallel_size",
-    "pipeline_model_parallel_size": "set trainer.pipeline_parallel_size",
-    "params_dtype": "set trainer.precision",
-    "calculate_per_token_loss": "the loss is a weighted sum over tokens; remove it",
-    "sequence_parallel": _UNSUPPORTED,
-    "context_parallel_size": _UNSUPPORTED,
-    "expert_model_parallel_size": _UNSUPPORTED,
-    "virtual_pipeline_model_parallel_size": _UNSUPPORTED,
-}
-"""Fields of Megatron's configuration that are decided elsewhere or would train something else in silence."""
 
 
 class PackedModel(GPTModel):
@@ -67,66 +54,22 @@ class PackedModel(GPTModel):
         return logits
 
 
-def uses_transformer_engine() -> bool:
-    """True on machines with CUDA and Transformer Engine."""
-    return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
+class Chunks(torch.nn.ModuleList):
+    """This rank's parts of the model, `PackedModel` each: one, or as many as an interleaved pipeline has rounds."""
 
+    @property
+    def parts(self) -> list[PackedModel]:
+        """In the order of the rounds."""
+        return cast(list[PackedModel], list(self))
 
-def torch_dtype(precision: Precision) -> torch.dtype:
-    """Of weights and activations."""
-    return torch.bfloat16 if precision is Precision.bfloat16 else torch.float32
+    @property
+    def config(self) -> TransformerConfig:
+        """Megatron's configuration, which all parts share."""
+        return self.parts[0].config
 
-
-def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
-    """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS` (`ConfigError`)."""
-    refused = [
-        Problem(key=f"trainer.megatron_args.{name}", value=trainer.megatron_args[name], remedy=REFUSED_ARGS[name])
-        for name in REFUSED_ARGS
-        if name in trainer.megatron_args
-    ]
-    if refused:
-        raise ConfigError(refused)
-    dtype = torch_dtype(trainer.precision)
-    fields: dict[str, Any] = {
-        "num_layers": architecture.num_layers,
-        "hidden_size": architecture.hidden_size,
-        "num_attention_heads": architecture.num_attention_heads,
-        "num_query_groups": architecture.num_key_value_heads,
-        "kv_channels": architecture.head_dim,
-        "ffn_hidden_size": architecture.intermediate_size,
-        "normalization": "RMSNorm",
-        "layernorm_epsilon": architecture.rms_norm_eps,
-        "gated_linear_unit": True,
-        "activation_func": F.silu,
-        "add_bias_linear": False,
-        "add_qkv_bias": architecture.has_qkv_bias,
-        "qk_layernorm": architecture.has_qk_norm,
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
-        "params_dtype": dtype,
-        "pipeline_dtype": dtype,
-        "bf16": dtype is torch.bfloat16,
-        "tensor_model_parallel_size": trainer.tensor_parallel_size,
-        "pipeline_model_parallel_size": trainer.pipeline_parallel_size,
-        "variable_seq_lengths": True,
-        "moe_token_dispatcher_type": "alltoall",
-        "calculate_per_token_loss": True,
-        "use_cpu_initialization": not torch.cuda.is_available(),
-        "perform_initialization": False,
-        "gradient_accumulation_fusion": False,
-        "bias_dropout_fusion": False,
-        "bias_activation_fusion": False,
-        "masked_softmax_fusion": False,
-    }
-    if architecture.num_experts:
-        fields |= {
-            "num_moe_experts": architecture.num_experts,
-            "moe_router_topk": architecture.num_experts_per_token,
-            "moe_ffn_hidden_size": architecture.moe_intermediate_size,
-            "moe_router_load_balancing_type": "none",
-            "moe_router_pre_softmax": not architecture.norm_topk_prob,
-        }
-    return TransformerConfig(**(fields | trainer.megatron_args))
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """Megatron's description of all parameters, by chunk."""
+        return {str(number): part.sharded_state_dict() for number, part in enumerate(self.parts)}
 
 
 def _layer_spec(architecture: Architecture) -> ModuleSpec:
@@ -145,60 +88,77 @@ def _layer_spec(architecture: Architecture) -> ModuleSpec:
     return spec
 
 
-def _block_spec(architecture: Architecture, config: TransformerConfig) -> ModuleSpec | TransformerBlockSubmodules:
+def _block_spec(
+    architecture: Architecture, config: TransformerConfig, vp_stage: int | None
+) -> ModuleSpec | TransformerBlockSubmodules:
     spec = _layer_spec(architecture)
     if uses_transformer_engine():
         return spec
-    num_layers = get_num_layers_to_build(config)
+    num_layers = get_num_layers_to_build(config, vp_stage)
     return TransformerBlockSubmodules(layer_specs=[spec] * num_layers, layer_norm=RMSNorm)  # type: ignore[arg-type]
 
 
-def build_model(architecture: Architecture, trainer: TrainerConfig) -> PackedModel:
+def build_model(architecture: Architecture, trainer: TrainerConfig) -> Chunks:
     """This rank's part of the model, with weights still to be loaded."""
     config = transformer_config(architecture, trainer)
+    rounds = trainer.virtual_pipeline_parallel_size
+    chunks = [_build_chunk(architecture, config, number if rounds > 1 else None) for number in range(rounds)]
+    return Chunks(chunks).to(device=device(), dtype=config.params_dtype)
+
+
+def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage: int | None) -> PackedModel:
     model = PackedModel(
         config=config,
-        transformer_layer_spec=_block_spec(architecture, config),  # type: ignore[arg-type]
+        transformer_layer_spec=_block_spec(architecture, config, vp_stage),  # type: ignore[arg-type]
         vocab_size=architecture.vocab_size,
         max_sequence_length=architecture.max_position_embeddings,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
         share_embeddings_and_output_weights=architecture.tie_word_embeddings,
         position_embedding_type="rope",
         rotary_base=architecture.rope_theta,  # type: ignore[arg-type]
         rope_scaling=architecture.rope_scaling_factor is not None,
         rope_scaling_factor=architecture.rope_scaling_factor or 1.0,
+        vp_stage=vp_stage,
     )
     _mark_shards(model)
-    return model.to(device=device(), dtype=config.params_dtype)
+    if model.post_process:  # `vime.trainer.logprob` gathers the hidden states itself, before it chooses among them
+        model.output_layer.sequence_parallel = False
+        model.output_layer.allreduce_dgrad = config.tensor_model_parallel_size > 1
+    return model
 
 
 def _mark_shards(model: PackedModel) -> None:
     """Says which parameters are shards, so that the gradient norm counts all of them; Megatron does so only with random
-    initialization, which a loaded model skips.
+    initialization, which a loaded model skips. And says that experts are summed over ranks of their own, which Megatron does
+    only with expert parallelism: with sequence parallelism alone, each tensor-parallel rank would keep its tokens' gradient.
     """
     for name, parameter in model.named_parameters():
-        layout = names.mapping(name, layer_offset=0).layout
-        if layout is not names.Layout.replicated and not getattr(parameter, "tensor_model_parallel", False):
-            dim = 1 if layout is names.Layout.columns else 0
+        mapping = names.mapping(name, layer_offset=0)
+        if mapping.layout is not names.Layout.replicated and not getattr(parameter, "tensor_model_parallel", False):
+            dim = 1 if mapping.layout is names.Layout.columns else 0
             set_tensor_model_parallel_attributes(parameter, True, dim, 1)
+        if mapping.is_expert:
+            parameter.allreduce = False  # type: ignore[attr-defined]
 
 
-def wrap_model(model: PackedModel, trainer: TrainerConfig) -> DistributedDataParallel:
-    """Megatron's gradient buffers around a loaded model; gradients are summed over ranks in float32."""
+def wrap_model(model: Chunks, trainer: TrainerConfig) -> list[DistributedDataParallel]:
+    """Megatron's gradient buffers around a loaded model, by chunk; gradients are summed over ranks in float32."""
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         overlap_grad_reduce=False,
-        use_distributed_optimizer=trainer.data_parallel_size > 1,
+        use_distributed_optimizer=num_copies(trainer) > 1,
     )
-    wrapped = DistributedDataParallel(model.config, ddp_config, model)
-    wrapped.broadcast_params()
-    model.config.no_sync_func = wrapped.no_sync
-    model.config.finalize_model_grads_func = lambda models, *_, **__: finalize_model_grads(models)
+    config: Any = model.config
+    wrapped = [DistributedDataParallel(config, ddp_config, part) for part in model.parts]
+    for chunk in wrapped:
+        chunk.broadcast_params()
+    config.no_sync_func = [chunk.no_sync for chunk in wrapped] if len(wrapped) > 1 else wrapped[0].no_sync
+    config.finalize_model_grads_func = lambda models, *_, **__: finalize_model_grads(models)
     return wrapped
 
 
-def build_optimizer(wrapped: DistributedDataParallel, trainer: TrainerConfig) -> MegatronOptimizer:
+def build_optimizer(wrapped: list[DistributedDataParallel], trainer: TrainerConfig) -> MegatronOptimizer:
     """Megatron's Adam with decoupled weight decay on matrices only; in bfloat16 with float32 master weights."""
     dtype = torch_dtype(trainer.precision)
     config = OptimizerConfig(
@@ -211,9 +171,9 @@ def build_optimizer(wrapped: DistributedDataParallel, trainer: TrainerConfig) ->
         clip_grad=trainer.clip_grad,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
-        use_distributed_optimizer=trainer.data_parallel_size > 1,
+        use_distributed_optimizer=num_copies(trainer) > 1,
     )
-    optimizer = get_megatron_optimizer(config, [wrapped], config_overrides=get_standard_config_overrides(config))
+    optimizer = get_megatron_optimizer(config, list(wrapped), config_overrides=get_standard_config_overrides(config))
     for group in optimizer.param_groups:  # Megatron leaves the multiplier to its scheduler, which is not used here
         group["weight_decay"] = trainer.weight_decay * group["wd_mult"]
     return optimizer

@@ -32,8 +32,11 @@ class Mapping:
 
     names: tuple[str, ...]
     layout: Layout
+    is_expert: bool = False
+    """Whole on its expert-parallel rank, not cut over tensor-parallel ones."""
 
 
+EXPERTS = ".experts."
 ATTENTION, MLP = "model.layers.{0}.self_attn.", "model.layers.{0}.mlp."
 _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
     (r"embedding\.word_embeddings\.weight", ("model.embed_tokens.weight",), Layout.rows),
@@ -77,15 +80,18 @@ _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
 _PATTERNS = [(re.compile(pattern), names, layout) for pattern, names, layout in _TABLE]
 
 
-def mapping(parameter: str, *, layer_offset: int) -> Mapping:
-    """The mapping of a Megatron parameter by its name; `layer_offset` is the pipeline stage's first layer."""
+def mapping(parameter: str, *, layer_offset: int, expert_offset: int = 0) -> Mapping:
+    """The mapping of a Megatron parameter by its name; the offsets are the first layer and expert that this rank holds."""
     for pattern, names, layout in _PATTERNS:
         match = pattern.fullmatch(parameter)
         if match:
             groups = [group for group in match.groups() if group is not None]
             if groups:
                 groups[0] = str(int(groups[0]) + layer_offset)
-            return Mapping(names=tuple(name.format(*groups) for name in names), layout=layout)
+            is_expert = EXPERTS in names[0]
+            if is_expert:
+                groups[1] = str(int(groups[1]) + expert_offset)
+            return Mapping(names=tuple(name.format(*groups) for name in names), layout=layout, is_expert=is_expert)
     raise KeyError(f"no Hugging Face name for the Megatron parameter {parameter!r}")
 
 

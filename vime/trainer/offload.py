@@ -40,7 +40,7 @@ class HostMemory:
 class Offload:
     """What of one rank's trainer is in main memory: nothing, optimizer and gradients, or the weights too."""
 
-    def __init__(self, wrapped: DistributedDataParallel, optimizer: MegatronOptimizer) -> None:
+    def __init__(self, wrapped: list[DistributedDataParallel], optimizer: MegatronOptimizer) -> None:
         self._wrapped, self._optimizer = wrapped, optimizer
         self._optimizer_memory, self._weight_memory = HostMemory(), HostMemory()
 
@@ -48,7 +48,7 @@ class Offload:
     def store(self, *, weights: bool) -> None:
         """Empties gradients and the optimizer's state, and with `weights` the model's parameters and buffers."""
         own = {parameter.untyped_storage().data_ptr() for parameter in self._weights()}
-        buffers: Any = [*self._wrapped.buffers, *self._wrapped.expert_parallel_buffers]  # type: ignore[misc]
+        buffers: Any = [b for part in self._wrapped for b in (*part.buffers, *part.expert_parallel_buffers)]  # type: ignore[misc]
         self._optimizer_memory.take((buffer.grad_data for buffer in buffers), keep_content=False)
         state = [tensor for tensor in self._state() if tensor.untyped_storage().data_ptr() not in own]
         self._optimizer_memory.take(state)
@@ -65,7 +65,7 @@ class Offload:
             torch.cuda.synchronize()
 
     def _weights(self) -> list[torch.Tensor]:
-        return [*self._wrapped.module.parameters(), *self._wrapped.module.buffers()]
+        return [tensor for part in self._wrapped for tensor in (*part.module.parameters(), *part.module.buffers())]
 
     def _state(self) -> list[torch.Tensor]:
         """Master weights, moments and steps."""

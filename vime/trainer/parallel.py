@@ -1,4 +1,4 @@
-"""Process groups of a trainer rank: torch.distributed on gloo or NCCL, and Megatron's tensor, pipeline and data groups."""
+"""Process groups of a trainer rank: torch.distributed on gloo or NCCL, and Megatron's groups for every kind of parallelism."""
 
 import os
 import random
@@ -10,11 +10,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
 from vime.config import TrainerConfig
-
-
-def world_size(config: TrainerConfig) -> int:
-    """Number of trainer ranks."""
-    return config.tensor_parallel_size * config.pipeline_parallel_size * config.data_parallel_size
+from vime.layout import world_size
 
 
 def device() -> torch.device:
@@ -36,15 +32,19 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int) -> 
         torch.set_num_threads(config.num_threads or max((os.cpu_count() or 1) // size, 1))
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=f"tcp://{address}", world_size=size, rank=rank)
+    rounds = config.virtual_pipeline_parallel_size
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor_parallel_size,
         pipeline_model_parallel_size=config.pipeline_parallel_size,
+        virtual_pipeline_model_parallel_size=rounds if rounds > 1 else None,
+        context_parallel_size=config.context_parallel_size,
+        expert_model_parallel_size=config.expert_parallel_size,
+        expert_tensor_parallel_size=1,
     )
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-    if torch.cuda.is_available():
-        tensor_parallel.model_parallel_cuda_manual_seed(seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
 
 
 def shutdown() -> None:

@@ -89,9 +89,17 @@ class TrainerRank:
         """See `Engine.onload`."""
         self._engine.onload()
 
-    def save(self, folder: str) -> None:
-        """Writes an exact checkpoint."""
-        self._engine.save(Path(folder))
+    def begin_save(self, folder: str) -> None:
+        """Starts an exact checkpoint; see `Engine.begin_save`."""
+        self._engine.begin_save(Path(folder))
+
+    def is_saved(self) -> bool:
+        """True once this rank has nothing more to write."""
+        return self._engine.is_saved()
+
+    def finish_save(self) -> None:
+        """Makes the checkpoint complete. Raises `CheckpointError`."""
+        self._engine.finish_save()
 
     def load(self, folder: str) -> None:
         """Restores an exact checkpoint. Raises `CheckpointError`."""

@@ -21,10 +21,11 @@ from vime.trainer.logprob import token_logprobs
 from vime.trainer.micro_batch import MicroBatch
 from vime.trainer.model import PackedModel
 from vime.trainer.objective import KnownLogprobs, LossFunction, micro_batch_loss
+from vime.trainer.pipeline import schedule_arguments
 
 
 def update(
-    wrapped: DistributedDataParallel,
+    wrapped: list[DistributedDataParallel],
     optimizer: MegatronOptimizer,
     config: AlgorithmConfig,
     micro_batches: list[MicroBatch],
@@ -39,19 +40,20 @@ def update(
 
     Raises `TrainingError`, with the weights as they were, if loss or gradient norm is not finite.
     """
-    model = cast(PackedModel, wrapped.module)
+    model = cast(PackedModel, wrapped[-1].module)
 
-    def forward_step(pairs: Iterator[tuple[MicroBatch, KnownLogprobs]], _: Any) -> tuple[torch.Tensor, Any]:
+    def forward_step(pairs: Iterator[tuple[MicroBatch, KnownLogprobs]], chunk: Any) -> tuple[torch.Tensor, Any]:
         batch, logprobs = next(pairs)
 
         def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-            current_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.predict_N, batch.target_N, temperature=temperature)
+            current_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature)
             value, sums = micro_batch_loss(config, batch, current_N, entropy_N, known=logprobs, loss_function=loss_function)
             return value, torch.tensor(current_N.numel(), dtype=torch.int), sums
 
-        return _forward(wrapped, batch), loss
+        return _forward(chunk, batch), loss
 
-    wrapped.zero_grad_buffer()
+    for chunk in wrapped:
+        chunk.zero_grad_buffer()
     optimizer.zero_grad()
     parts = _run(forward_step, wrapped, micro_batches, list(zip(micro_batches, known)), forward_only=False)
     totals = metrics.reduce(metrics.merge(parts))
@@ -67,39 +69,50 @@ def update(
 
 @torch.no_grad()
 def forward_logprobs(
-    wrapped: DistributedDataParallel, micro_batches: list[MicroBatch], *, temperature: float
+    wrapped: list[DistributedDataParallel], micro_batches: list[MicroBatch], *, temperature: float
 ) -> list[torch.Tensor]:
     """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage."""
-    model = cast(PackedModel, wrapped.module)
+    model = cast(PackedModel, wrapped[-1].module)
 
-    def forward_step(batches: Iterator[MicroBatch], _: Any) -> tuple[torch.Tensor, Any]:
+    def forward_step(batches: Iterator[MicroBatch], chunk: Any) -> tuple[torch.Tensor, Any]:
         batch = next(batches)
 
         def collect(hidden: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
-            return token_logprobs(model, hidden[:, 0], batch.predict_N, batch.target_N, temperature=temperature)[0]
+            return token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature)[0]
 
-        return _forward(wrapped, batch), collect
+        return _forward(chunk, batch), collect
 
     return _run(forward_step, wrapped, micro_batches, micro_batches, forward_only=True)
 
 
-def _forward(wrapped: DistributedDataParallel, batch: MicroBatch) -> torch.Tensor:
+def _forward(chunk: DistributedDataParallel, batch: MicroBatch) -> torch.Tensor:
     """Hidden states of a row, [T, 1, hidden]; the position ids are those of the packed sequences."""
-    return wrapped(batch.tokens_T.unsqueeze(0), None, None, packed_seq_params=batch.packed)
+    model = cast(PackedModel, chunk.module)
+    received, tokens = model.decoder.input_tensor, batch.tokens_T.numel()
+    if received is not None:
+        shards = model.config.tensor_model_parallel_size if model.config.sequence_parallel else 1
+        assert received.shape[0] * shards == tokens, f"{received.shape[0]} × {shards} hidden states for {tokens} tokens"
+    return chunk(batch.tokens_T.unsqueeze(0), None, None, packed_seq_params=batch.packed)
 
 
 def _run(
-    forward_step: Any, wrapped: DistributedDataParallel, micro_batches: list[MicroBatch], data: list[Any], *, forward_only: bool
+    forward_step: Any,
+    wrapped: list[DistributedDataParallel],
+    micro_batches: list[MicroBatch],
+    data: list[Any],
+    *,
+    forward_only: bool,
 ) -> list[Any]:
     return get_forward_backward_func()(
         forward_step_func=forward_step,
-        data_iterator=iter(data),
-        model=[wrapped],
+        data_iterator=[iter(data) for _ in wrapped],
+        model=list(wrapped),
         num_microbatches=len(micro_batches),
         seq_length=max(batch.tokens_T.numel() for batch in micro_batches),
         micro_batch_size=1,
         forward_only=forward_only,
         collect_non_loss_data=forward_only,
+        **schedule_arguments(wrapped[0].config),
     )
 
 

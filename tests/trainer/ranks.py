@@ -1,0 +1,136 @@
+"""The ranks of a trainer, forked from one process that has imported everything; go through all layouts of a job.
+
+    python ranks.py JOB.json
+
+The job lists layouts with their checkpoints and a folder; rank i writes what it saw into `rank{i}.json`.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from vime.trainer import cpu_shim
+
+cpu_shim.install()
+
+from megatron.core import parallel_state  # noqa: E402
+
+from vime.layout import Position, layers_of, position_of, world_size  # noqa: E402
+from vime.trainer import parallel  # noqa: E402
+from vime.trainer.engine import Engine  # noqa: E402
+from vime.trainer.export import write_payload  # noqa: E402
+
+DEFAULTS = {"max_tokens_per_micro_batch": 200, "num_threads": 1}
+
+
+def load_fixtures() -> Any:
+    """The functions of `conftest.py`, which is no importable module."""
+    spec = importlib.util.spec_from_file_location("trainer_fixtures", Path(__file__).with_name("conftest.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: Path) -> dict[str, Any]:
+    """Logprobs, two updates and an export under one layout; with `resume` a checkpoint between them."""
+    parallel.initialize(config.trainer, rank=rank, address=meet(rank, folder), seed=0)
+    assert position_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
+    engine = Engine(config)
+    layers: list[Any] = [layer.layer_number for part in engine.model.parts for layer in part.decoder.layers]
+    expected = layers_of(position_of(rank, config.trainer).pipeline, config.trainer, config.model.num_layers)
+    assert layers == [number + 1 for run in expected for number in run], f"rank {rank}: {layers}, {expected}"
+    samples = fixtures.build_samples(13)
+    logprobs = engine.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
+    metrics = [engine.train([samples], 0)]
+    if layout["resume"]:
+        engine.save(folder / "checkpoint")
+    metrics.append(engine.train([samples[:1]], 1))
+    if layout["resume"]:
+        engine.load(folder / "checkpoint")
+        metrics.append(engine.train([samples[:1]], 1))
+    engine.save_hugging_face(folder / "model")
+    payload = write_payload(engine.export(), folder=folder / "weights", version=1, bucket_bytes=60_000)
+    report = {
+        "metrics": metrics,
+        "logprobs": {str(index): values for index, values in logprobs.items()},
+        "digest": payload.digest,
+        "num_files": len(payload.files),
+        "row_lengths": [batch.tokens_T.numel() for batch in engine._batch(samples, only_trained=True).micro_batches],
+    }
+    parallel.shutdown()
+    return report
+
+
+def meet(rank: int, folder: Path) -> str:
+    """An address that was free a moment ago; a port chosen for a later layout might be taken by then."""
+    path = folder / "address"
+    if rank == 0:
+        folder.mkdir(parents=True)
+        written = folder / ".address"
+        written.write_text(f"127.0.0.1:{parallel.free_port('127.0.0.1')}")
+        written.rename(path)
+    while not path.exists():
+        time.sleep(0.002)
+    return path.read_text()
+
+
+def megatron_place() -> Position:
+    """Where Megatron's own groups put this rank."""
+    return Position(
+        tensor=parallel_state.get_tensor_model_parallel_rank(),
+        context=parallel_state.get_context_parallel_rank(),
+        data=parallel_state.get_data_parallel_rank(),
+        pipeline=parallel_state.get_pipeline_model_parallel_rank(),
+        expert=parallel_state.get_expert_model_parallel_rank(),
+    )
+
+
+def main(rank: int, job: dict[str, Any]) -> None:
+    """Runs every layout of the job that this rank has a part in."""
+    fixtures, folder = load_fixtures(), Path(job["folder"])
+    results = {}
+    for layout in job["layouts"]:
+        config = fixtures.build_config(Path(layout["model"]), **DEFAULTS | layout["trainer"])
+        config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
+        config.algorithm.loss = layout["loss"]
+        if rank < world_size(config.trainer):
+            results[layout["name"]] = run(fixtures, config, layout, rank, folder / layout["name"])
+    (folder / f"rank{rank}.json").write_text(json.dumps(results))
+
+
+def fork(job: dict[str, Any]) -> int:
+    """Runs the ranks as children of this process, which has imported everything but computed nothing; 0 if all succeed."""
+    children = {}
+    for rank in range(job["num_ranks"]):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                main(rank, job)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+                raise
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        children[pid] = rank
+    failed = 0
+    while children:
+        pid, status = os.wait()
+        children.pop(pid)
+        if status:
+            failed = 1
+            for other in children:
+                os.kill(other, 9)  # they would wait for the failed one in a collective
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(fork(json.loads(Path(sys.argv[1]).read_text())))

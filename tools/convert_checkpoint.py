@@ -1,0 +1,144 @@
+"""Converts checkpoints both ways, in one process on the CPU.
+
+    python tools/convert_checkpoint.py to-hugging-face outputs/latest/checkpoints/step_000050 models/trained
+    python tools/convert_checkpoint.py to-hugging-face outputs/latest models/trained --precision float32
+    python tools/convert_checkpoint.py from-hugging-face Qwen/Qwen2.5-7B checkpoints/qwen
+
+A run's checkpoint, of whatever layout of ranks, becomes a folder that transformers and vLLM load; a run folder stands for its
+newest checkpoint. The other way gives a trainer checkpoint with fresh moments. It has no layout of its own: it loads under any
+tensor, pipeline, data and expert parallel size.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from vime.config import ModelConfig, Precision, RunConfig, TrainerConfig
+from vime.errors import CheckpointError, VimeError
+from vime.report.run_directory import CONFIG, RunDirectory, read_config
+from vime.trainer import manifest
+from vime.trainer.architecture import Architecture, checkpoint_folder, read_architecture
+
+
+def to_hugging_face(checkpoint: Path, target: Path, *, source: str | None, precision: str | None, progress: Progress) -> None:
+    """Writes the weights of a trainer checkpoint for transformers. Raises `CheckpointError`."""
+    folder = find_checkpoint(checkpoint)
+    saved = manifest.read(folder)
+    original = checkpoint_folder(source or source_of(folder))
+    architecture = read_architecture(original)
+    trainer = TrainerConfig(precision=Precision(precision or saved["precision"]))
+    manifest.check_same_model(folder, saved, manifest.describe_run(architecture, trainer) | {"precision": saved["precision"]})
+    for name, entry in progress.track(saved["files"].items(), description="checking files"):
+        if damage := manifest.damage(folder, {name: entry}):
+            raise CheckpointError(f"{damage[0]}: {manifest.ADVICE}")
+    with_one_rank(trainer, lambda: write_hugging_face(folder, target, original, architecture, trainer, progress))
+
+
+def write_hugging_face(
+    folder: Path, target: Path, original: Path, architecture: Architecture, trainer: TrainerConfig, progress: Progress
+) -> None:
+    """Reads the weights into a model of one rank and writes them."""
+    from vime.trainer import bridge
+    from vime.trainer.checkpoint import load_weights
+    from vime.trainer.model import build_model
+
+    reading = progress.add_task("reading weights", total=None)
+    model = build_model(architecture, trainer)
+    load_weights(folder, model)
+    progress.update(reading, total=1, completed=1)
+    total = len(bridge.HuggingFaceFolder(original))
+    tensors = progress.track(bridge.export_hugging_face(model, architecture), total=total, description="writing weights")
+    bridge.write_folder(tensors, source=original, folder=target, dtype=model.config.params_dtype)
+
+
+def from_hugging_face(source: str, target: Path, *, precision: str, progress: Progress) -> None:
+    """Writes a trainer checkpoint of a Hugging Face model, with moments of zero. Raises `CheckpointError`."""
+    original = checkpoint_folder(source)
+    architecture = read_architecture(original)
+    shape = {field.name: getattr(architecture, field.name) for field in fields(ModelConfig) if hasattr(architecture, field.name)}
+    model = ModelConfig(checkpoint=str(original), **shape)
+    config = RunConfig(model=model, trainer=TrainerConfig(precision=Precision(precision)))
+
+    def convert() -> None:
+        from vime.trainer.engine import Engine
+
+        reading = progress.add_task("reading weights", total=None)
+        engine = Engine(config)
+        progress.update(reading, total=1, completed=1)
+        writing = progress.add_task("writing checkpoint", total=None)
+        engine.save(target)
+        progress.update(writing, total=1, completed=1)
+
+    with_one_rank(config.trainer, convert)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The trainer's part of a run folder, of a checkpoint in it, or the folder itself. Raises `CheckpointError`."""
+    newest = sorted(RunDirectory(path).checkpoints.glob("step_*"), key=lambda step: (len(step.name), step.name))[-1:]
+    candidates = [path, path / "trainer", *(step / "trainer" for step in newest)]
+    for candidate in candidates:
+        if (candidate / manifest.FILE).exists():
+            return candidate
+    raise CheckpointError(
+        f"{path} is neither a checkpoint (none of {', '.join(map(str, candidates))} has {manifest.FILE}) nor a run"
+    )
+
+
+def source_of(folder: Path) -> str:
+    """The model that a run began with, which has the configuration and the tokenizer. Raises `CheckpointError`."""
+    run = next((parent for parent in folder.absolute().parents if (parent / CONFIG).exists()), None)
+    if run is None:
+        raise CheckpointError(f"{folder} is not inside a run folder: give --source, the model with its config and tokenizer")
+    return read_config(run)["model"]["checkpoint"]
+
+
+def with_one_rank(trainer: TrainerConfig, convert: Callable[[], None]) -> None:
+    """Runs `convert` in a world of one rank."""
+    from vime.trainer import cpu_shim
+
+    cpu_shim.install()
+    from vime.trainer import parallel
+
+    parallel.initialize(trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
+    try:
+        convert()
+    finally:
+        parallel.shutdown()
+
+
+def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
+    """Converts what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ways = parser.add_subparsers(dest="way", required=True)
+    to = ways.add_parser("to-hugging-face", help="a run's checkpoint to a folder for transformers and vLLM")
+    to.add_argument("checkpoint", type=Path, help="run folder, checkpoint of a run, or trainer checkpoint")
+    to.add_argument("--source", help="model with configuration and tokenizer; the default is the run's model.checkpoint")
+    to.add_argument("--precision", choices=[p.value for p in Precision], help="of the weights; the default is the run's")
+    back = ways.add_parser("from-hugging-face", help="a Hugging Face folder or id to a trainer checkpoint for any layout")
+    back.add_argument("source", help="Hugging Face folder or id")
+    back.add_argument("--precision", choices=[p.value for p in Precision], default="bfloat16", help="of the run to come")
+    for way in (to, back):
+        way.add_argument("target", type=Path, help="folder to be written; must not exist")
+    given: Any = parser.parse_args(arguments)
+    if given.target.exists():
+        parser.error(f"{given.target} exists: give another target, nothing is overwritten")
+    console = console or Console(stderr=True)
+    try:
+        with Progress(console=console) as progress:
+            if given.way == "to-hugging-face":
+                options = {"source": given.source, "precision": given.precision}
+                to_hugging_face(given.checkpoint, given.target, **options, progress=progress)
+            else:
+                from_hugging_face(given.source, given.target, precision=given.precision, progress=progress)
+    except VimeError as error:
+        parser.exit(1, f"{type(error).__name__}: {error}\n")
+    console.print(f"written to {given.target}")
+
+
+if __name__ == "__main__":
+    main()

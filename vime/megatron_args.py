@@ -1,0 +1,32 @@
+"""Fields of Megatron-core's configuration that `trainer.megatron_args` may not set, each with what to do instead."""
+
+_SETTINGS = {
+    "num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "num_attention_heads": "model.num_attention_heads",
+    "num_query_groups": "model.num_key_value_heads",
+    "kv_channels": "model.head_dim",
+    "ffn_hidden_size": "model.intermediate_size",
+    "num_moe_experts": "model.num_experts",
+    "params_dtype": "trainer.precision",
+    "bf16": "trainer.precision",
+    "tensor_model_parallel_size": "trainer.tensor_parallel_size",
+    "pipeline_model_parallel_size": "trainer.pipeline_parallel_size",
+    "virtual_pipeline_model_parallel_size": "trainer.virtual_pipeline_parallel_size",
+    "context_parallel_size": "trainer.context_parallel_size",
+    "expert_model_parallel_size": "trainer.expert_parallel_size",
+    "sequence_parallel": "trainer.sequence_parallel",
+}
+_BALANCE = "its gradient would be as many times too large as a rank has tokens; remove it"
+REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in _SETTINGS.items()} | {
+    "expert_tensor_parallel_size": "experts are dealt out whole: set trainer.expert_parallel_size",
+    "calculate_per_token_loss": "the loss is a weighted sum over tokens; remove it",
+    "variable_seq_lengths": "rows differ in length; remove it",
+    "batch_p2p_comm": "in batches, an interleaved pipeline takes activations for gradients; remove it",
+    "hidden_dropout": "with dropout the logprobs of a sample are random; remove it",
+    "attention_dropout": "with dropout the logprobs of a sample are random; remove it",
+    "moe_router_load_balancing_type": _BALANCE,
+    "moe_aux_loss_coeff": _BALANCE,
+    "moe_z_loss_coeff": _BALANCE,
+}
+"""Decided elsewhere, read by plan, servers and checks too, or something that would train something else in silence."""

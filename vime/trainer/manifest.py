@@ -1,0 +1,90 @@
+"""`manifest.json` of a trainer checkpoint: what was saved, under which layout, and size and checksum of every file.
+
+It is written last, so a folder with a manifest is complete. Nothing here needs Megatron.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from vime.config import TrainerConfig
+from vime.errors import CheckpointError
+from vime.trainer.architecture import Architecture
+
+FILE = "manifest.json"
+FORMAT = 2
+ADVICE = "move this checkpoint away, and resume=true goes on from the one before"
+
+
+def describe_run(architecture: Architecture, trainer: TrainerConfig) -> dict[str, Any]:
+    """What a checkpoint says about the run that saved it; all but the layout must agree with the run that loads it."""
+    sizes = [field.name for field in fields(trainer) if field.name.endswith("_parallel_size")]
+    return {
+        "format": FORMAT,
+        "architecture": asdict(architecture) | {"family": architecture.family.value},
+        "precision": trainer.precision.value,
+        "layout": {name: getattr(trainer, name) for name in sizes},
+    }
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint. Raises `CheckpointError` if there is none that can be read."""
+    try:
+        manifest = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder} is not a complete trainer checkpoint ({error}): {ADVICE}") from error
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{folder} has format {manifest.get('format')}, this version reads {FORMAT}")
+    return manifest
+
+
+def write(folder: Path, run: dict[str, Any], files: dict[str, Any]) -> None:
+    """Writes the manifest: `run` of `describe_run`, `files` of `describe_file` by name."""
+    with (folder / FILE).open("w") as file:
+        json.dump(run | {"files": dict(sorted(files.items()))}, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_same_model(folder: Path, saved: dict[str, Any], run: dict[str, Any]) -> None:
+    """Raises `CheckpointError`, naming every field in which the checkpoint is of another model or precision than the run."""
+    saved_fields = saved["architecture"] | {"precision": saved["precision"]}
+    own_fields = run["architecture"] | {"precision": run["precision"]}
+    differing = [
+        f"{name} is {saved_fields.get(name)} there and {own_fields.get(name)} here"
+        for name in sorted(saved_fields.keys() | own_fields.keys())
+        if saved_fields.get(name) != own_fields.get(name)
+    ]
+    if differing:
+        remedy = "resume with the model and precision of the saved run, or start a new run"
+        raise CheckpointError(f"{folder} was saved by another model: {'; '.join(differing)}; {remedy}")
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """`{"bytes": …, "blake2b": …}` of a file."""
+    return {"bytes": path.stat().st_size, "blake2b": _checksum(path)}
+
+
+def damage(folder: Path, files: dict[str, Any]) -> list[str]:
+    """What is wrong with these files of a manifest, one line each; an empty list if they are as they were written."""
+    found = []
+    for name, entry in files.items():
+        path = folder / name
+        if not path.exists():
+            found.append(f"{path} is missing")
+        elif path.stat().st_size != entry["bytes"]:
+            found.append(f"{path} has {path.stat().st_size} bytes instead of {entry['bytes']}")
+        elif _checksum(path) != entry["blake2b"]:
+            found.append(f"{path} is damaged: its checksum is not the one that was written")
+    return found
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(2**24):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,86 @@
+"""Megatron's configuration of a model: its shape, the layout of ranks, and what this project decides for all models."""
+
+import importlib.util
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from vime.config import Precision, TrainerConfig
+from vime.errors import ConfigError, Problem
+from vime.layout import splits_tokens
+from vime.megatron_args import REFUSED_ARGS
+from vime.trainer.architecture import Architecture
+
+
+def uses_transformer_engine() -> bool:
+    """True on machines with CUDA and Transformer Engine."""
+    return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
+
+
+def torch_dtype(precision: Precision) -> torch.dtype:
+    """Of weights and activations."""
+    return torch.bfloat16 if precision is Precision.bfloat16 else torch.float32
+
+
+def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
+    """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS` (`ConfigError`)."""
+    refused = [
+        Problem(key=f"trainer.megatron_args.{name}", value=trainer.megatron_args[name], remedy=REFUSED_ARGS[name])
+        for name in REFUSED_ARGS
+        if name in trainer.megatron_args
+    ]
+    if refused:
+        raise ConfigError(refused)
+    dtype, rounds = torch_dtype(trainer.precision), trainer.virtual_pipeline_parallel_size
+    fields: dict[str, Any] = {
+        "num_layers": architecture.num_layers,
+        "hidden_size": architecture.hidden_size,
+        "num_attention_heads": architecture.num_attention_heads,
+        "num_query_groups": architecture.num_key_value_heads,
+        "kv_channels": architecture.head_dim,
+        "ffn_hidden_size": architecture.intermediate_size,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": architecture.rms_norm_eps,
+        "gated_linear_unit": True,
+        "activation_func": F.silu,
+        "add_bias_linear": False,
+        "add_qkv_bias": architecture.has_qkv_bias,
+        "qk_layernorm": architecture.has_qk_norm,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype is torch.bfloat16,
+        "tensor_model_parallel_size": trainer.tensor_parallel_size,
+        "pipeline_model_parallel_size": trainer.pipeline_parallel_size,
+        "context_parallel_size": trainer.context_parallel_size,
+        "sequence_parallel": splits_tokens(trainer),
+        "expert_model_parallel_size": trainer.expert_parallel_size,
+        "expert_tensor_parallel_size": 1,
+        "virtual_pipeline_model_parallel_size": rounds if rounds > 1 else None,
+        "variable_seq_lengths": True,
+        "moe_token_dispatcher_type": "alltoall",
+        "calculate_per_token_loss": True,
+        "use_cpu_initialization": not torch.cuda.is_available(),
+        "perform_initialization": False,
+        "gradient_accumulation_fusion": False,
+        "bias_dropout_fusion": False,
+        "bias_activation_fusion": False,
+        "masked_softmax_fusion": False,
+    }
+    if rounds > 1:  # in batches, both directions between two stages would be mixed up
+        fields |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
+    if trainer.recompute:
+        fields |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    if architecture.num_experts:
+        fields |= {
+            "num_moe_experts": architecture.num_experts,
+            "moe_router_topk": architecture.num_experts_per_token,
+            "moe_ffn_hidden_size": architecture.moe_intermediate_size,
+            "moe_grouped_gemm": uses_transformer_engine(),
+            "moe_router_load_balancing_type": "none",
+            "moe_router_pre_softmax": not architecture.norm_topk_prob,
+        }
+    return TransformerConfig(**(fields | trainer.megatron_args))

@@ -1,0 +1,119 @@
+"""Packed sequences: where each token of a row stands, and the plan by which attention goes over them.
+
+A row holds its sequences one after another, longest first. Neighbours of similar length share one attention call as a batch
+padded on the right: under a causal mask no real token sees the padding, so no mask is needed.
+
+With context parallelism each sequence is cut into 2·C chunks for C ranks, of which rank r holds chunks r and 2·C-1-r, as
+Transformer Engine does: then all ranks have the same share of the causal triangle.
+
+Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, S sequence, B batch, D channels.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from megatron.core.packed_seq_params import PackedSeqParams
+
+MIN_FILL = 0.8
+"""A sequence shorter than this share of its batch's longest starts a new batch."""
+
+
+@dataclass
+class PackedSequences(PackedSeqParams):
+    """Megatron's description of a packed row, with the plan of our own attention.
+
+    Example: lengths [5, 4, 2] are two batches, (2, 5) and (1, 2): the second sequence is padded by one token, so
+    `pad_index_P` has 12 entries and `unpad_index_T` 11.
+    """
+
+    batches: list[tuple[int, int]] = field(default_factory=list)
+    """(sequences, padded length) of each attention call."""
+    position_T: torch.Tensor | None = None
+    lengths: list[int] = field(default_factory=list)
+    """Of the whole sequences."""
+    gathered_R: torch.Tensor | None = None
+    """Where each token of the whole row stands in the context-parallel ranks' rows, one after another; None for one rank."""
+    pad_index_P: torch.Tensor | None = None
+    """Token in each padded place; None if no place is padded."""
+    unpad_index_T: torch.Tensor | None = None
+    cos_TD: torch.Tensor | None = None
+    """Cosine of the rotary angle, half as wide as a head; None until the model fills it in."""
+    sin_TD: torch.Tensor | None = None
+
+
+def packed_sequences(
+    lengths: list[int], *, context_rank: int = 0, context_size: int = 1, device: torch.device | str = "cpu"
+) -> PackedSequences:
+    """The description of sequences with these lengths, packed in this order.
+
+    With several context-parallel ranks lengths are multiples of twice their number. Fillers at the end of a sequence count as
+    its tokens: under a causal mask nothing sees them, and Transformer Engine needs no case of its own for them.
+    """
+    lengths_B = torch.tensor(lengths, dtype=torch.int64)
+    ends_B = lengths_B.cumsum(0)
+    cu_seqlens = F.pad(ends_B, (1, 0)).to(torch.int32).to(device)
+    position_R = torch.arange(int(ends_B[-1])) - torch.repeat_interleave(ends_B - lengths_B, lengths_B)
+    longest = max(lengths)
+    packed = PackedSequences(
+        qkv_format="thd",
+        cu_seqlens_q=cu_seqlens,
+        cu_seqlens_kv=cu_seqlens,
+        max_seqlen_q=longest,
+        max_seqlen_kv=longest,
+        lengths=lengths,
+    )
+    if context_size == 1:
+        _plan_batches(packed, position_R, lengths_B, device)
+        return packed
+    packed.cu_seqlens_q_padded = packed.cu_seqlens_kv_padded = cu_seqlens
+    rows = [zigzag(lengths, rank, context_size) for rank in range(context_size)]
+    packed.gathered_R = torch.cat(rows).argsort().to(device)
+    packed.position_T = position_R[rows[context_rank]].to(device)
+    return packed
+
+
+def zigzag(lengths: list[int], rank: int, size: int) -> torch.Tensor:
+    """Places of the whole row whose tokens a context-parallel rank holds, in its order.
+
+    Example: `zigzag([8, 4], 0, 2)` is `[0, 1, 6, 7, 8, 11]`.
+    """
+    assert all(length % (2 * size) == 0 for length in lengths), f"{lengths} for {size} context-parallel ranks"
+    parts, start = [], 0
+    for length in lengths:
+        chunk = length // (2 * size)
+        for number in (rank, 2 * size - 1 - rank):
+            parts.append(torch.arange(start + number * chunk, start + (number + 1) * chunk))
+        start += length
+    return torch.cat(parts)
+
+
+def _plan_batches(packed: PackedSequences, position_T: torch.Tensor, lengths_B: torch.Tensor, device: torch.device | str) -> None:
+    batches = _batches(packed.lengths)
+    pad_index_P, unpad_index_T = None, None
+    if sum(count * length for count, length in batches) > position_T.numel():
+        widths_B = torch.tensor([length for count, length in batches for _ in range(count)])
+        places_B = widths_B.cumsum(0) - widths_B
+        unpad_index_T = torch.repeat_interleave(places_B, lengths_B) + position_T
+        pad_index_P = torch.zeros(int(widths_B.sum()), dtype=torch.int64)
+        pad_index_P[unpad_index_T] = torch.arange(position_T.numel())
+        pad_index_P, unpad_index_T = pad_index_P.to(device), unpad_index_T.to(device)
+    packed.batches, packed.position_T = batches, position_T.to(device)
+    packed.pad_index_P, packed.unpad_index_T = pad_index_P, unpad_index_T
+
+
+def _batches(lengths: list[int]) -> list[tuple[int, int]]:
+    batches: list[tuple[int, int]] = []
+    for length in lengths:
+        if batches and MIN_FILL * batches[-1][1] <= length <= batches[-1][1]:
+            batches[-1] = (batches[-1][0] + 1, batches[-1][1])
+        else:
+            batches.append((1, length))
+    return batches
+
+
+def fill_rotary(packed: PackedSequences, angles_SD: torch.Tensor, dtype: torch.dtype) -> None:
+    """Looks up cosine and sine of every token's position; `angles_SD` are Megatron's, [longest, D] with equal halves."""
+    half_SD = angles_SD[:, : angles_SD.shape[1] // 2]
+    packed.cos_TD = half_SD.cos().to(dtype)[packed.position_T]
+    packed.sin_TD = half_SD.sin().to(dtype)[packed.position_T]
