@@ -63,7 +63,8 @@ def _starts(config: RunConfig, supervised: bool) -> str:
     parts = ["Ray"]
     if not supervised:
         for name, model in config.serving.models.items():
-            what = f"{len(model.urls)} external" if model.urls else f"{sum(group.settings.num_replicas for group in server_groups(name, model))} vLLM"
+            num_servers = sum(group.settings.num_replicas for group in server_groups(name, model))
+            what = f"{len(model.urls)} external" if model.urls else f"{num_servers} vLLM"
             parts.append(f"{what} x {name}")
         parts.append(f"{config.rollout.num_workers} rollout worker{'s' * (config.rollout.num_workers != 1)}")
     if config.mode is Mode.train:
