@@ -281,6 +281,8 @@ class TrainSample:
     rollout_log_probs: list[float]
     advantage: float
     token_weight: float
+    staleness: list[int] = field(default_factory=list)
+    """Weight versions between sampling and training, per response token; empty if all are of the current weights."""
 
     @property
     def response_length(self) -> int:

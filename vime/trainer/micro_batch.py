@@ -32,6 +32,8 @@ class MicroBatch:
     advantage_N: torch.Tensor
     weight_N: torch.Tensor
     rollout_logprob_N: torch.Tensor
+    staleness_N: torch.Tensor
+    """Weight versions between sampling and training."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -77,6 +79,7 @@ def _build(samples: list[TrainSample], indices: list[int], only_trained: bool, d
     nothing: list[np.ndarray] = [np.zeros(0, np.int64)]
     targets = np.concatenate(nothing + [end - len(m) + np.flatnonzero(m) for end, m in zip(ends, masks)])
     logprobs = [_logprobs(sample)[mask] for sample, mask in zip(chosen, masks)]
+    staleness = [_staleness(sample)[mask] for sample, mask in zip(chosen, masks)]
     repeats = np.asarray(counts, dtype=np.int64)
     tokens_T = torch.from_numpy(tokens)
     target_N = torch.from_numpy(targets)
@@ -90,6 +93,7 @@ def _build(samples: list[TrainSample], indices: list[int], only_trained: bool, d
         advantage_N=_repeat([sample.advantage for sample in chosen], repeats, device),
         weight_N=_repeat([sample.token_weight for sample in chosen], repeats, device),
         rollout_logprob_N=torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *logprobs])).to(device),
+        staleness_N=torch.from_numpy(np.concatenate(nothing + staleness)).to(device),
     )
 
 
@@ -107,6 +111,10 @@ def _logprobs(sample: TrainSample) -> np.ndarray:
     if not sample.rollout_log_probs:
         return np.zeros(sample.response_length, dtype=np.float32)
     return np.asarray(sample.rollout_log_probs, dtype=np.float32)
+
+
+def _staleness(sample: TrainSample) -> np.ndarray:
+    return np.asarray(sample.staleness or [0] * sample.response_length, dtype=np.int64)
 
 
 def _repeat(values: list[float], counts: np.ndarray, device: torch.device | str) -> torch.Tensor:

@@ -44,8 +44,10 @@ def micro_batch_loss(
         old_N = _old_logprobs(config, batch, logprobs_N, known)
         token_loss_N, extra = loss_function(config, logprobs_N, old_N, batch.advantage_N, mask_N)
         difference_N = (logprobs_N.detach() - batch.rollout_logprob_N).abs()
-        metrics["train/logprob_difference_mean"] = difference_N.sum()
-        metrics["train/logprob_difference_max"] = masked_max(difference_N, mask_N)
+        current_N = (batch.staleness_N == 0).to(mask_N.dtype)  # older tokens differ by the policy's movement as well
+        metrics["train/num_current_tokens"] = current_N.sum()
+        metrics["train/logprob_difference_mean"] = (difference_N * current_N).sum()
+        metrics["train/logprob_difference_max"] = masked_max(difference_N, current_N)
     metrics |= {name: torch.as_tensor(value).detach() for name, value in extra.items()}
     metrics["train/policy_loss"] = (batch.weight_N * token_loss_N.detach()).sum()
     if known.reference_N is not None:
