@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.rules import batch, data, machine, method, models, numbers, parallel, serving
+from vime.rules import batch, data, machine, method, models, numbers, parallel, rollout, serving
 
 Rule = Callable[[RunConfig], list[Problem]]
 
@@ -20,6 +20,8 @@ RULES: tuple[Rule, ...] = (
     method.own_rules,
     method.run_name,
     batch.updates,
+    rollout.partial,
+    rollout.group_sizes,
     batch.schedule,
     batch.evaluation_rows,
     data.sources,
