@@ -193,15 +193,26 @@ def test_a_group_with_a_token_that_is_too_old_is_refused_and_its_prompt_comes_ag
         runner.token_age = 2
         producer, _ = make(runner, max_staleness=1)
         producer.set_version(3)
-        waiting = asyncio.create_task(producer.batch())
-        for _ in range(50):
+        while len(runner.started) < 12:
             await asyncio.sleep(0)
-        assert not waiting.done()
         runner.token_age = 0
-        producer.set_version(4)
-        groups, metrics = await waiting
-        assert metrics["rollout/num_groups_refused"] == 8
-        assert all(group.oldest_version == 4 for group in groups)
+        groups, metrics = await asyncio.wait_for(producer.batch(), 5)
+        assert metrics["rollout/num_groups_refused"] >= 4
+        assert all(group.oldest_version == 3 for group in groups)
+        assert len({group.prompt.index for group in groups}) == 4
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_servers_whose_tokens_are_always_too_old_stop_the_run():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.token_age = 2
+        producer, _ = make(runner, max_staleness=1)
+        producer.set_version(3)
+        with pytest.raises(InfrastructureError, match="label what they sample"):
+            await next_batch(producer)
         await producer.stop()
 
     within_limits(scenario())

@@ -136,6 +136,9 @@ class Producer:
             self._count(group, known=entry.progress.finished if entry.progress is not None and entry.num_repeats else {})
             if self._is_too_small(group):
                 self._complete(slot, group)
+            elif group.oldest_version < self._version - config.max_staleness:
+                self._counts["groups_refused"] += 1
+                self._buffer.restart(slot, self._version)
             elif self._keep is not None and not self._keep(config, group):
                 self._counts["groups_filtered"] += 1
                 self._buffer.restart(slot, self._version, prompt=self._source.next())
@@ -214,6 +217,13 @@ class Producer:
                     f"{failed} of {rollouts} rollouts failed for reasons that are not the agent's, more than "
                     f"rollout.max_infrastructure_failure_share={config.max_infrastructure_failure_share}; "
                     f"most often ({times} times) {cause}"
+                )
+            )
+        if (refused := self._counts["groups_refused"]) > 4 * config.num_prompts:
+            self._fail(
+                InfrastructureError(
+                    f"{refused} groups had tokens older than rollout.max_staleness={config.max_staleness} versions; do the "
+                    "servers label what they sample with the version of the last sync?"
                 )
             )
         filtered, groups = self._counts["groups_filtered"], self._counts["groups"]
