@@ -20,17 +20,28 @@ CHAT_TEMPLATE = (
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Random two-layer checkpoints with a byte-level tokenizer: `untied` is Qwen3-shaped, `tied` Qwen2.5-shaped."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return {name: save_checkpoint(folder / name, tied=name == "tied") for name in ("untied", "tied")}
+
+
+@pytest.fixture(scope="session")
+def two_key_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `untied`, with two key-value heads, so that two tensor-parallel ranks can share it."""
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoints") / "two_keys", tied=False, num_key_value_heads=2)
+
+
+def save_checkpoint(folder: Path, *, tied: bool, num_key_value_heads: int = 1) -> Path:
+    """Writes a random checkpoint with its tokenizer."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-    folder = tmp_path_factory.mktemp("checkpoints")
     shape: dict[str, Any] = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
-        "num_key_value_heads": 1,
+        "num_key_value_heads": num_key_value_heads,
         "max_position_embeddings": MAX_POSITIONS,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "initializer_range": 0.2,  # with the usual 0.02, so small a model says the same to everything
@@ -39,11 +50,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "pad_token_id": 257,
     }
     torch.manual_seed(0)
-    Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=32, tie_word_embeddings=False)).save_pretrained(folder / "untied")
-    Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True)).save_pretrained(folder / "tied")
-    for name in ("untied", "tied"):
-        _save_tokenizer(folder / name)
-    return {name: folder / name for name in ("untied", "tied")}
+    if tied:
+        Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True)).save_pretrained(folder)
+    else:
+        Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=32, tie_word_embeddings=False)).save_pretrained(folder)
+    _save_tokenizer(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

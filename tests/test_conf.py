@@ -1,5 +1,6 @@
 """Every file under `conf/` composes into a configuration that vime accepts."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -50,6 +51,20 @@ def test_every_other_option_composes(group: str, option: str):
     config = composed("+method=memagent", f"{group}={option}", PLAN)
     chosen = {"algorithm": config.algorithm.name, "logger": config.logger.tracker}
     assert (chosen[group].value if group in chosen else config.cluster.name) == option
+
+
+@pytest.mark.parametrize("method", options("method"))
+@pytest.mark.parametrize("algorithm", options("algorithm"))
+def test_every_algorithm_is_accepted_and_the_same_under_every_method_and_model(algorithm: str, method: str):
+    alone = composed(f"algorithm={algorithm}", PLAN)
+    for model in ("tiny", "qwen2.5-7b"):
+        config = composed(f"+method={method}", f"model={model}", f"algorithm={algorithm}", PLAN)
+        if algorithm != "sft" or config.data.demonstrations:  # only the tiny model has some
+            assert find_problems(config) == []
+        if algorithm not in ("grpo", "sft"):  # grpo takes its method's values, sft has none
+            own = dataclasses.replace(config.algorithm, constant_tokens=alone.algorithm.constant_tokens)
+            assert own == alone.algorithm
+            assert config.rollout.filter == alone.rollout.filter
 
 
 @pytest.mark.parametrize("cluster", options("cluster"))

@@ -65,7 +65,7 @@ def eval_log(context, results):
     raise ValueError(f"{context.config.name} has {len(results)} results, and this function is broken")
 
 
-def loss(config, logprobs, old_logprobs, advantages, mask):
+def loss(config, logprobs, old_logprobs, advantages, mask, sequences):
     mark("loss")
     return -advantages * torch.exp(logprobs - old_logprobs), {}
 '''

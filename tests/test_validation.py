@@ -86,6 +86,17 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "hook that is not async": (["method.generate=os.path.join"], "method.generate"),
     "hook with another signature": (["method.generate=agentic.memagent.reward.reward"], "method.generate"),
     "supervision without demonstrations": (["algorithm=sft", "data.demonstrations=null"], "data.demonstrations"),
+    "gloo with GPUs": (["model=qwen2.5-7b", "mode=plan", "cluster.weight_transfer=gloo"], "cluster.weight_transfer"),
+    "ipc apart": (
+        ["model=qwen2.5-7b", "cluster=two_nodes", "mode=plan", "cluster.weight_transfer=ipc"],
+        "cluster.weight_transfer",
+    ),
+    "nccl on shared GPUs": (["model=qwen2.5-7b", "mode=plan", "cluster.weight_transfer=nccl"], "cluster.weight_transfer"),
+    "nodes without Ray": (["cluster.num_nodes=2", "mode=plan"], "cluster.ray_address"),
+    "a server on two nodes": (
+        ["model=qwen2.5-7b", "mode=plan", "serving.models.actor.tensor_parallel_size=16"],
+        "serving.models.actor.tensor_parallel_size",
+    ),
     "GPU transport without GPUs": (["cluster.weight_transfer=nccl"], "cluster.weight_transfer"),
     "ranks that are not the GPUs": ([*LARGE, "trainer.data_parallel_size=3"], "cluster.num_trainer_gpus"),
     "more replicas than GPUs": ([*LARGE, "serving.models.actor.num_replicas=9"], "cluster.num_server_gpus"),

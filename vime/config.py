@@ -29,17 +29,46 @@ class Family(Enum):
 
 
 class AlgorithmName(Enum):
-    """Training objectives by name."""
+    """Training objectives by name; `conf/algorithm/<name>.yaml` names the paper and says what each is made of."""
 
     grpo = "grpo"
+    dr_grpo = "dr_grpo"
+    dapo = "dapo"
+    rloo = "rloo"
+    gspo = "gspo"
+    cispo = "cispo"
+    reinforce_plus_plus = "reinforce_plus_plus"
+    reinforce_plus_plus_baseline = "reinforce_plus_plus_baseline"
     sft = "sft"
 
 
+class Baseline(Enum):
+    """What is subtracted from a rollout's reward: its group's mean, the mean of the others in its group, or nothing."""
+
+    mean = "mean"
+    leave_one_out = "leave_one_out"
+    none = "none"
+
+
 class Normalization(Enum):
-    """What divides the centred reward of a group."""
+    """What divides the centred reward of a group: its standard deviation, or nothing."""
 
     std = "std"
     none = "none"
+
+
+class RatioLevel(Enum):
+    """Of what the importance ratio is: of each token, or of its whole sequence (the geometric mean of the tokens')."""
+
+    token = "token"
+    sequence = "sequence"
+
+
+class Surrogate(Enum):
+    """What the ratio does in the loss: PPO's clipped objective, or CISPO's clipped weight that stops no gradient."""
+
+    clipped = "clipped"
+    cispo = "cispo"
 
 
 class Credit(Enum):
@@ -50,11 +79,12 @@ class Credit(Enum):
 
 
 class Aggregation(Enum):
-    """What is averaged with equal weight: tokens, samples or rollouts."""
+    """What is averaged with equal weight: tokens, samples or rollouts; `constant` sums tokens and divides by a constant."""
 
     token = "token"
     sample = "sample"
     rollout = "rollout"
+    constant = "constant"
 
 
 class KLEstimator(Enum):
@@ -66,11 +96,41 @@ class KLEstimator(Enum):
     low_var_kl = "low_var_kl"
 
 
+class KLPlace(Enum):
+    """Where the KL to the reference stands: a term of the loss, or a penalty on the reward of each token."""
+
+    loss = "loss"
+    reward = "reward"
+
+
+class CorrectionMode(Enum):
+    """What becomes of an importance weight outside its bounds: moved to the bound, or set to 0."""
+
+    none = "none"
+    truncate = "truncate"
+    mask = "mask"
+
+
+class CorrectionLevel(Enum):
+    """Of what the importance weight is: of a token, of its sequence (the product), or of its average token (geometric)."""
+
+    token = "token"
+    sequence = "sequence"
+    geometric = "geometric"
+
+
 class OldLogprobs(Enum):
     """Whose logprobs stand in the denominator of the importance ratio."""
 
     engine = "engine"
     trainer = "trainer"
+
+
+class BadUpdate(Enum):
+    """What follows if a loss or gradient is not finite: the run stops, or the update is skipped and counted."""
+
+    stop = "stop"
+    skip = "skip"
 
 
 class Precision(Enum):
@@ -89,13 +149,18 @@ class Schedule(Enum):
 
 
 class WeightTransfer(Enum):
-    """How weights reach the servers; `auto` chooses by placement."""
+    """How weights reach the servers; `auto` chooses by placement.
+
+    Files in shared memory (`shm`) or on a disk that all nodes see (`disk`); from process to process on one GPU (`ipc`), between
+    GPUs (`nccl`), or over the network without GPUs (`gloo`).
+    """
 
     auto = "auto"
     shm = "shm"
+    disk = "disk"
     ipc = "ipc"
     nccl = "nccl"
-    disk = "disk"
+    gloo = "gloo"
 
 
 class Tracker(Enum):
@@ -181,23 +246,56 @@ class DataConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CorrectionConfig:
+    """Weights that make up for the difference between the engine, which sampled, and the trainer: trainer / engine.
+
+    Truncated importance sampling is `mode=truncate`, IcePop `mode=mask low=0.5 high=5`, masked importance sampling
+    `mode=mask level=sequence`. Needs `algorithm.old_logprobs=trainer`.
+    """
+
+    mode: CorrectionMode = CorrectionMode.none
+    level: CorrectionLevel = CorrectionLevel.token
+    low: float = 0.0
+    high: float = 2.0
+    veto: float = 0.0
+    """A sequence with a token whose weight is below this is not trained on; 0 is off."""
+
+
+@dataclass(kw_only=True, slots=True)
 class AlgorithmConfig:
-    """The objective. Defaults are GRPO's (arXiv 2402.03300) with clip-higher off."""
+    """The objective. Defaults are GRPO's (arXiv 2402.03300) averaged over tokens, with clip-higher off."""
 
     name: AlgorithmName = AlgorithmName.grpo
+    baseline: Baseline = Baseline.mean
     normalization: Normalization = Normalization.std
+    whitening: bool = False
+    """Advantages of all trained tokens of the batch are brought to mean 0 and deviation 1."""
+    overlong_max_tokens: int | None = None
+    """Sampled tokens of a rollout above which its reward loses 1 (DAPO, arXiv 2503.14476, equation 13); None is off."""
+    overlong_buffer_tokens: int = 0
+    """The loss of reward grows from 0 to 1 over this many tokens below `overlong_max_tokens`."""
+    ratio: RatioLevel = RatioLevel.token
+    surrogate: Surrogate = Surrogate.clipped
     clip_low: float = 0.2
     clip_high: float = 0.2
+    dual_clip: float | None = None
+    """Bounds the loss of tokens with a negative advantage at this times the advantage (arXiv 1912.09729); None is off."""
     kl_coefficient: float = 0.0
-    """Weight of the KL to the reference model in the loss; 0 keeps no reference model."""
+    """Weight of the KL to the reference model; 0 keeps no reference model."""
     kl_estimator: KLEstimator = KLEstimator.low_var_kl
+    kl_place: KLPlace = KLPlace.loss
+    kl_unbiased: bool = False
+    """Multiplies the KL in the loss by the importance ratio, which makes its gradient unbiased (arXiv 2512.02556, eq. 7)."""
     entropy_coefficient: float = 0.0
     aggregation: Aggregation = Aggregation.token
+    constant_tokens: int = 1024
+    """`aggregation=constant`: the divisor of a rollout's sum over tokens."""
     old_logprobs: OldLogprobs = OldLogprobs.engine
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     advantage: str | None = None
     """Dotted path of `advantage(config, groups) -> dict[rollout_id, float]` instead of the built-in one."""
     loss: str | None = None
-    """Dotted path of `loss(config, logprobs, old_logprobs, advantages, mask) -> (token_loss, metrics)`, likewise."""
+    """Dotted path of `loss(config, logprobs, old_logprobs, advantages, mask, sequences) -> (token_loss, metrics)`, likewise."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -215,6 +313,10 @@ class TrainerConfig:
     clip_grad: float = 1.0
     num_updates_per_batch: int = 1
     """Optimizer steps on one batch of groups, split by rollouts."""
+    num_epochs_per_batch: int = 1
+    """How often a batch is gone through, with all its optimizer steps."""
+    on_bad_update: BadUpdate = BadUpdate.stop
+    """If a loss or gradient is not finite: stop the run, or skip the update (ten in a row stop the run all the same)."""
     max_tokens_per_micro_batch: int = 16384
     precision: Precision = Precision.bfloat16
     tensor_parallel_size: int = 1

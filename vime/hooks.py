@@ -59,9 +59,11 @@ class Advantage(Protocol):
 
 
 class PolicyLoss(Protocol):
-    """Loss per token; tensors are flat over the response tokens of a micro-batch, float32."""
+    """Loss per token; tensors are flat over the response tokens of a micro-batch, `sequences` numbers what they belong to."""
 
-    def __call__(self, config: AlgorithmConfig, logprobs: Any, old_logprobs: Any, advantages: Any, mask: Any) -> Any: ...
+    def __call__(
+        self, config: AlgorithmConfig, logprobs: Any, old_logprobs: Any, advantages: Any, mask: Any, sequences: Any
+    ) -> Any: ...
 
 
 class PromptSource(Protocol):

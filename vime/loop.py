@@ -17,6 +17,7 @@ from vime.config import AlgorithmName
 from vime.data.buffer import Buffer
 from vime.errors import CheckpointError
 from vime.hooks import load_hook
+from vime.placement import takes_turns
 from vime.rollout.evaluation import Evaluator
 from vime.rollout.metrics import batch_metrics
 from vime.rollout.pin import Pin
@@ -84,7 +85,8 @@ async def _train(session: Session) -> None:
             await producer.stop()
         if "trained" in config.evaluation.rows:
             await session.evaluate(evaluator, "trained", version=config.trainer.num_steps)
-        await system.trainer.save_hugging_face(session.directory.path / "model")
+        async with system.trainer_awake() as trainer:
+            await trainer.save_hugging_face(session.directory.path / "model")
     session.finish()
 
 
@@ -108,7 +110,9 @@ async def _train_step(session: Session, system: System, producer: Producer, pin:
         advantage=load_hook(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
     )
     metrics |= counts | batch_metrics(groups, version=step)
-    metrics |= await system.trainer.train(updates, step)
+    if takes_turns(config):
+        await pin.released()  # the servers sleep while the trainer works
+    metrics |= await system.train(updates, step)
     await clock.mark("training")
     await pin.released()
     await clock.mark("evaluation")
@@ -126,7 +130,8 @@ async def _after_step(session: Session, system: System, step: int, state: Callab
     if step % trainer.save_every == 0 or step == trainer.num_steps:
         driver = {**await state(), **session.state()}
         folder = session.directory.checkpoints
-        await save_checkpoint(folder, step=step, trainer=system.trainer, driver=driver, keep=trainer.keep_checkpoints)
+        async with system.trainer_awake() as awake:
+            await save_checkpoint(folder, step=step, trainer=awake, driver=driver, keep=trainer.keep_checkpoints)
 
 
 def _evaluate_during(session: Session, evaluator: Evaluator, pin: Pin, step: int) -> None:
@@ -170,7 +175,7 @@ async def _train_supervised(session: Session) -> None:
             clock = StepClock()
             samples = demonstrations(tokenizer, step, trainer_config.num_steps, trainer_config.sft_tokens_per_step, config.seed)
             await clock.mark("generation")
-            metrics = await system.trainer.train([samples], step)
+            metrics = await system.train([samples], step)
             await clock.mark("training")
             session.log_step(step, metrics | clock.metrics(), [], [])
             await _after_supervised_step(session, system, step + 1)

@@ -17,8 +17,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from vime.algorithm.description import describe
 from vime.config import AlgorithmName, RunConfig, ServedModelConfig, WeightTransfer
 from vime.model_size import BYTES, checkpoint_bytes, kv_bytes_per_token, num_parameters
+from vime.placement import server_places, trainer_places, transport
 
 GIB = 2**30
 ACTIVATION_BYTES = 34
@@ -59,27 +61,28 @@ def summary(config: RunConfig) -> list[str]:
     how = "trainer and servers take turns" if cluster.colocated else "trainer and servers apart"
     return [
         f"{config.name}: {config.method.name or 'own functions'} with {config.algorithm.name.value}, seed {config.seed}",
+        f"objective: {describe(config.algorithm)}",
         f"model {model.name} ({_count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",
         f"folder {config.output_dir}, a checkpoint of {_gib(checkpoint_bytes(model, config.trainer))} every "
         f"{config.trainer.save_every} steps, {config.trainer.keep_checkpoints} kept",
-        *([f"weights reach the servers {transport(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
+        *([f"weights reach the servers {weight_transfer(config)}"] if config.algorithm.name is not AlgorithmName.sft else []),
     ]
 
 
-def transport(config: RunConfig) -> str:
+WAYS = {
+    WeightTransfer.shm: "through /dev/shm (shm)",
+    WeightTransfer.disk: "through the run folder, which all nodes must see (disk)",
+    WeightTransfer.ipc: "in the memory of the GPUs that they share (ipc)",
+    WeightTransfer.nccl: "from GPU to GPU (nccl)",
+    WeightTransfer.gloo: "over the network (gloo)",
+}
+
+
+def weight_transfer(config: RunConfig) -> str:
     """How a new version of the weights travels, and how large it is."""
-    way = config.cluster.weight_transfer
-    if way is WeightTransfer.ipc:
-        path = "in the memory of the GPUs that they share (ipc)"
-    elif way is WeightTransfer.nccl:
-        path = "from GPU to GPU (nccl)"
-    elif way is WeightTransfer.disk or config.cluster.num_nodes > 1:
-        path = "through the run folder, which all nodes must see (disk)"
-    else:
-        path = "through /dev/shm (shm)"
-    return f"{path}, {_gib(num_parameters(config.model) * BYTES[config.trainer.precision])} each time"
+    return f"{WAYS[transport(config)]}, {_gib(num_parameters(config.model) * BYTES[config.trainer.precision])} each time"
 
 
 def batch(config: RunConfig) -> list[str]:
@@ -127,18 +130,17 @@ def evaluation(config: RunConfig) -> list[str]:
 def parts(config: RunConfig) -> list[Part]:
     """Trainer ranks, then the servers that this run starts."""
     found = [
-        Part(name=f"trainer rank {rank}", node=node, gpus=gpus, memory=trainer_memory(config))
-        for rank, (node, gpus) in enumerate(_places(config, first=0, sizes=[1] * _num_ranks(config)))
+        Part(name=f"trainer rank {rank}", node=place.node, gpus=place.gpus, memory=trainer_memory(config))
+        for rank, place in enumerate(trainer_places(config, _num_ranks(config)))
     ]
     if config.algorithm.name is AlgorithmName.sft:
         return found
-    started = [(name, model) for name, model in config.serving.models.items() if not model.urls]
-    local = [(name, model, index) for name, model in started for index in range(model.num_replicas)]
-    first = 0 if config.cluster.colocated else config.cluster.num_trainer_gpus
-    places = _places(config, first=first, sizes=[model.tensor_parallel_size for _, model, _ in local])
-    for (name, model, index), (node, gpus) in zip(local, places):
-        port = str(model.port + index) if model.port else "free"
-        found.append(Part(name=f"server {name}-{index}", node=node, gpus=gpus, memory=server_memory(config, model), port=port))
+    for name, places in server_places(config).items():
+        model = config.serving.models[name]
+        for index, place in enumerate(places):
+            port = str(model.port + index) if model.port else "free"
+            memory = server_memory(config, model)
+            found.append(Part(name=f"server {name}-{index}", node=place.node, gpus=place.gpus, memory=memory, port=port))
     return found
 
 
@@ -207,18 +209,6 @@ def placement_table(config: RunConfig) -> Table:
 def _num_ranks(config: RunConfig) -> int:
     trainer = config.trainer
     return trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
-
-
-def _places(config: RunConfig, *, first: int, sizes: list[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Node and GPUs of each process, in order from the GPU `first` on; node 0 without GPUs on a CPU."""
-    per_node, places, position = config.cluster.gpus_per_node, [], first
-    for size in sizes:
-        if not per_node:
-            places.append((0, ()))
-            continue
-        places.append((position // per_node, tuple((position + rank) % per_node for rank in range(size))))
-        position += size
-    return places
 
 
 def _gib(size: float) -> str:

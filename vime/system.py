@@ -9,21 +9,28 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from vime.config import RunConfig
+from vime.config import Precision, RunConfig
+from vime.nodes import Nodes
+from vime.placement import DIRECT, takes_turns, transport
 from vime.reaper import start_reaper
 from vime.rollout.pool import WorkerPool
+from vime.serving.direct_sync import DirectSync
 from vime.serving.probe import probe
 from vime.serving.topology import Serving
 from vime.serving.weight_sync import WeightSync
 from vime.trainer.group import TrainerGroup
+from vime.turns import Turns
+from vime.types import TrainSample
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +51,15 @@ class System:
         self._ray_dir = Path("/tmp") / f"vime-{self.run_id}"  # short, because sockets in it must have short paths
         self._owns_ray = False
         self._reaper: subprocess.Popen[bytes] | None = None
-        self.serving = Serving(config, run_dir, self.run_id) if with_servers else None
-        self.trainer = TrainerGroup(config, run_dir, self.run_id) if with_trainer else None
+        self.nodes = Nodes(config)
+        self.serving = Serving(config, run_dir, self.run_id, self.nodes) if with_servers else None
+        self.trainer = TrainerGroup(config, run_dir, self.run_id, self.nodes) if with_trainer else None
         self.workers: WorkerPool | None = None
-        self.weight_sync: WeightSync | None = None
+        self._turns: Turns | None = None
+        self._sync: Callable[[int], Awaitable[dict[str, float]]] | None = None
+        self._trainer_lock = asyncio.Lock()
+        self._version = 0
+        self._restoring: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "System":
         try:
@@ -63,31 +75,48 @@ class System:
     ) -> None:
         await self.stop()
 
+    async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
+        """One batch; see `TrainerGroup.train`. Servers that share the trainer's GPUs sleep until the next sync."""
+        assert self.trainer
+        async with self._trainer_lock:
+            if self._turns is not None:
+                await self._turns.to_trainer()
+            metrics = await self.trainer.train(updates, step)
+            self._version = step + 1
+            return metrics
+
     async def sync_weights(self, version: int) -> dict[str, float]:
         """Brings the trainer's weights to the servers as `version`, and proves it by digest and probe.
 
         Raises `WeightSyncError` if a server does not hold them afterwards.
         """
-        assert self.trainer and self.serving and self.weight_sync
-        payload = await self.trainer.export_weights(version)
-        metrics = await self.weight_sync.sync(payload)
-        metrics["sync/export_seconds"] = payload.export_seconds
-        metrics |= await probe(
-            self.serving.endpoints()["actor"],
-            partial(self.trainer.logprobs, temperature=self._config.rollout.temperature),
-            temperature=self._config.rollout.temperature,
-            tolerance=self._config.serving.probe_tolerance or (1e-4 if self._is_float32() else 0.1),
-            vocab_size=self._config.model.vocab_size,
-            seed=self._config.seed,
-            minimum_version=version,
-        )
-        return metrics
+        assert self._sync and self._turns
+        async with self._trainer_lock:
+            self._version = version
+            metrics = await self._sync(version)
+        # Without the lock: the probe waits for a server that has just been lost, and that one for the trainer's weights.
+        return metrics | await self._turns.to_servers(probe=partial(self._probe, version))
+
+    @asynccontextmanager
+    async def trainer_awake(self) -> AsyncIterator[TrainerGroup]:
+        """The trainer, able to work also while the GPUs are the servers' (they sleep meanwhile), and used by no one else."""
+        assert self.trainer
+        async with self._trainer_lock:
+            if self._turns is None:
+                yield self.trainer
+                return
+            async with self._turns.trainer():
+                yield self.trainer
 
     async def stop(self) -> None:
         """Stops every part that was started; one that will not stop does not keep the others from it."""
+        for task in self._restoring:
+            task.cancel()
         for part in (self.workers, self.serving, self.trainer):
             if part is not None:
                 await _stop_within(part.stop(), type(part).__name__)
+        if ray.is_initialized():
+            self.nodes.release()
         if self._owns_ray:
             ray.shutdown()
         shutil.rmtree(self._ray_dir, ignore_errors=True)
@@ -95,19 +124,17 @@ class System:
             self._reaper.terminate()
             self._reaper.wait(STOP_TIMEOUT_SECONDS)
 
-    def _is_float32(self) -> bool:
-        return self._config.trainer.precision.value == "float32"
-
     def _start_ray(self) -> None:
         """Starts Ray, or joins the cluster of `cluster.ray_address`; a Ray that this process uses already is left as it is."""
         if ray.is_initialized():
             return
-        self._say("starting Ray")
+        address = self._config.cluster.ray_address
+        self._say(f"joining Ray at {address}" if address else "starting Ray")
         self._owns_ray = True
         self._reaper = start_reaper(owner=os.getpid(), remove=self._ray_dir)
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
-        if self._config.cluster.ray_address is not None:
-            ray.init(address=self._config.cluster.ray_address, namespace=self.run_id, log_to_driver=False)
+        if address is not None:
+            ray.init(address=address, namespace=self.run_id, log_to_driver=False, logging_level=logging.ERROR)
             return
         ray.init(
             namespace=self.run_id,
@@ -120,19 +147,73 @@ class System:
         )
 
     async def _start_parts(self) -> None:
+        """Everything side by side; but servers that share GPUs with the trainer first, since they measure what is free."""
+        self.nodes.reserve()
         starts: list[Awaitable[object]] = []
         if self.serving is not None:
             self.serving.start()
             starts.append(self.serving.ready(self._say))
-            self.workers = WorkerPool(self._config, self.serving.endpoints())
+            self.workers = WorkerPool(self._config, self.serving.endpoints(), self.nodes)
             starts.append(self.workers.start())
+        if self.serving is not None and self.trainer is not None and takes_turns(self._config):
+            await _together(starts)
+            starts = []
+            await self.serving.sleep(keep_weights=False)
         if self.trainer is not None:
             self.trainer.start()
             starts.append(self.trainer.ready())
-        await asyncio.gather(*starts)
+        await _together(starts)
         if self.serving is not None and self.trainer is not None:
-            self.weight_sync = WeightSync(self.serving, self._config, self.run_id)
+            self._connect(self.serving, self.trainer)
             self._say("bringing the trainer's weights to the servers")
+
+    def _connect(self, serving: Serving, trainer: TrainerGroup) -> None:
+        """Chooses the way of the weights, and watches for servers that need them out of turn."""
+        self._turns = Turns(serving, trainer, shared=takes_turns(self._config))
+        files = WeightSync(serving, self._config, self.run_id)
+
+        async def send_files(version: int) -> dict[str, float]:
+            return await files.sync(await trainer.export_weights(version))
+
+        if transport(self._config) not in DIRECT:
+            self._sync = send_files
+            return
+        self._sync = DirectSync(serving, self._config, trainer).sync
+        actors = serving.actors(serving.trained_endpoint().name)
+        self._restoring = [asyncio.create_task(self._restore(name, actor)) for name, actor in actors.items()]
+
+    async def _restore(self, name: str, actor: Any) -> None:
+        """Gives a restarted server the current weights as files, again and again."""
+        while True:
+            await actor.wants_weights.remote()
+            async with self.trainer_awake() as trainer:
+                payload = await trainer.export_weights(self._version)
+            logger.info("%s gets version %d as files", name, payload.version)
+            await actor.sync.remote(payload)
+
+    async def _probe(self, version: int) -> dict[str, float]:
+        assert self.trainer and self.serving
+        config = self._config
+        return await probe(
+            self.serving.trained_endpoint(),
+            partial(self.trainer.logprobs, temperature=config.rollout.temperature),
+            temperature=config.rollout.temperature,
+            tolerance=config.serving.probe_tolerance or (1e-4 if config.trainer.precision is Precision.float32 else 0.1),
+            vocab_size=config.model.vocab_size,
+            seed=config.seed,
+            minimum_version=version,
+        )
+
+
+async def _together(starts: list[Awaitable[object]]) -> None:
+    """Waits for all; the first failure ends the wait for the others."""
+    tasks = [asyncio.ensure_future(start) for start in starts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _stop_within(stopping: Awaitable[None], name: str) -> None:

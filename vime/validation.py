@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.rules import batch, data, machine, method, models, numbers, parallel, rollout, serving
+from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, rollout, serving
 
 Rule = Callable[[RunConfig], list[Problem]]
 
@@ -19,6 +19,9 @@ RULES: tuple[Rule, ...] = (
     method.hooks_fit,
     method.own_rules,
     method.run_name,
+    algorithm.essence,
+    algorithm.bounds,
+    algorithm.combinations,
     batch.updates,
     rollout.partial,
     rollout.group_sizes,
@@ -34,6 +37,8 @@ RULES: tuple[Rule, ...] = (
     parallel.server_gpus,
     parallel.cluster_gpus,
     parallel.weight_transfer,
+    parallel.turns,
+    parallel.nodes,
     parallel.megatron_fields,
     serving.one_trained,
     serving.urls,

@@ -6,10 +6,18 @@ the order in which they arrive.
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+SYNC_TIMEOUT_SECONDS = 600.0
+"""For each call of a weight sync: loading hundreds of gigabytes from a disk takes its time."""
+CHUNK_WORDS = 2**16
+"""Words that fit into a core's cache with their factors."""
+BLOCK_CHUNKS = 2**8
+"""On a GPU, this many chunks go through one kernel."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,20 +37,20 @@ class WeightPayload:
 
 
 class WeightDigest:
-    """Digest of named tensors in any order; equal digests mean equal names, dtypes, shapes and bytes."""
+    """Digest of named tensors in any order; equal digests mean equal names, dtypes, shapes and (but for chance, 2^-64) bytes.
+
+    A tensor's bytes, as 32-bit words w_i in chunks of `CHUNK_WORDS`, give the sum over chunks c of r_c times the sum of r_i w_i
+    modulo 2^64, with fixed random odd r: it sees every lost, changed or moved word, and a GPU computes it where the tensor is.
+    """
 
     def __init__(self) -> None:
         self._digests: dict[str, bytes] = {}
 
     def update(self, name: str, tensor: "torch.Tensor") -> None:
         """Adds one tensor (any device; a name given twice is an error)."""
-        import torch  # not at the top: the driver passes payloads on and needs no torch
-
         assert name not in self._digests, f"weight {name!r} arrived twice"
-        data = tensor.detach().contiguous().cpu()
-        digest = hashlib.blake2b(f"{name} {data.dtype} {tuple(data.shape)}".encode(), digest_size=16)
-        digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
-        self._digests[name] = digest.digest()
+        described = f"{name} {tensor.dtype} {tuple(tensor.shape)} {_fingerprint(tensor.detach())}"
+        self._digests[name] = hashlib.blake2b(described.encode(), digest_size=16).digest()
 
     @property
     def num_tensors(self) -> int:
@@ -55,3 +63,34 @@ class WeightDigest:
         for name in sorted(self._digests):
             total.update(self._digests[name])
         return total.hexdigest()
+
+
+def _fingerprint(tensor: "torch.Tensor") -> int:
+    """The sum of the class above; suffixes: B bytes, W words of a block, C its chunks, F factors, one per word of a chunk."""
+    import torch  # not at the top: the driver passes payloads on and needs no torch
+
+    bytes_B = tensor.contiguous().reshape(-1).view(torch.uint8)
+    if bytes_B.numel() % 4 or bytes_B.storage_offset() % 4:
+        bytes_B = torch.nn.functional.pad(bytes_B, (0, -bytes_B.numel() % 4))
+    words_W = bytes_B.view(torch.int32)
+    factors_F = _factors(tensor.device)
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    block = CHUNK_WORDS * (BLOCK_CHUNKS if tensor.is_cuda else 1)
+    for start in range(0, words_W.numel(), block):
+        wide_W = words_W[start : start + block].to(torch.int64)
+        wide_W = torch.nn.functional.pad(wide_W, (0, -wide_W.numel() % CHUNK_WORDS))
+        sums_C = wide_W.view(-1, CHUNK_WORDS).mul_(factors_F).sum(1)
+        first = start // CHUNK_WORDS
+        numbers_C = torch.arange(first, first + sums_C.numel(), device=tensor.device) % CHUNK_WORDS
+        total += sums_C.mul_(factors_F[numbers_C]).sum()
+    return int(total)
+
+
+@lru_cache(maxsize=8)
+def _factors(device: "torch.device") -> "torch.Tensor":
+    """Random odd numbers, the same on every machine."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0x76696D65)
+    factors_F = torch.randint(-(2**63), 2**63 - 1, (CHUNK_WORDS,), generator=generator, dtype=torch.int64)
+    return factors_F.bitwise_or(1).to(device)

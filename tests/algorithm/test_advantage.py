@@ -1,12 +1,14 @@
 """Advantages by identity, and the weights that decide every average."""
 
 import random
+import statistics
 
 import pytest
 
-from vime.algorithm.advantage import group_advantages
+from vime.algorithm.advantage import compare, group_advantages
 from vime.algorithm.batch import build_updates
-from vime.config import Aggregation, AlgorithmConfig, Credit, Normalization
+from vime.algorithm.filter import dynamic_sampling
+from vime.config import Aggregation, AlgorithmConfig, Baseline, Credit, Normalization, RolloutConfig
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 
@@ -84,7 +86,7 @@ def test_split_credit_sums_to_the_rollouts_advantage_and_share_gives_it_whole():
     assert [s.advantage for s in share[0] if s.advantage > 0] == [0.5] * 3
 
 
-@pytest.mark.parametrize("aggregation", list(Aggregation))
+@pytest.mark.parametrize("aggregation", [Aggregation.token, Aggregation.sample, Aggregation.rollout])
 def test_token_weights_sum_to_one_over_an_update(aggregation: Aggregation):
     group = make_group([make_rollout(0, 1.0, [2, 3, 4]), make_rollout(1, 0.0, [7]), make_rollout(2, 0.0, [1, 1])])
     updates, _ = build_updates(AlgorithmConfig(aggregation=aggregation), [group], credit=Credit.share)
@@ -119,3 +121,120 @@ def test_an_update_never_becomes_empty():
     group = make_group([make_rollout(0, 1.0, [2]), make_rollout(1, 1.0, [2])])
     updates, _ = build_updates(AlgorithmConfig(), [group], credit=Credit.share)
     assert len(updates[0]) == 1
+
+
+def random_group(generator: random.Random, first: int, size: int) -> Group:
+    """Rollouts with one to three samples, some failed, some without samples, samples masked in part, as a whole or removed."""
+    stops = [StopReason.ANSWERED, StopReason.TURN_LIMIT, StopReason.MALFORMED, StopReason.SERVER_LOST, StopReason.ABORTED]
+    rollouts = []
+    for number in range(first, first + size):
+        lengths = [generator.randint(1, 6) for _ in range(generator.randint(0, 3))]
+        rollout = make_rollout(number, generator.choice([0.0, 0.3, 1.0]), lengths, stop=generator.choice(stops))
+        for sample in rollout.samples:
+            sample.loss_mask = [int(generator.random() < 0.7) for _ in sample.loss_mask]
+            sample.remove_sample = generator.random() < 0.1
+        rollouts.append(rollout)
+    return make_group(rollouts)
+
+
+@pytest.mark.parametrize(("baseline", "normalization"), [(b, n) for b in Baseline for n in Normalization])
+def test_advantages_equal_a_plain_loop_over_unequal_groups(baseline: Baseline, normalization: Normalization):
+    config, generator = AlgorithmConfig(baseline=baseline, normalization=normalization), random.Random(3)
+    groups = [random_group(generator, 20 * index, size) for index, size in enumerate([1, 2, 3, 5, 8, 13] * 3)]
+    found = group_advantages(config, groups)
+    expected = {}
+    for group in groups:
+        present = [r for r in group.rollouts if r.stop_reason not in (StopReason.SERVER_LOST, StopReason.ABORTED)]
+        rewards = [r.reward for r in present]
+        for rollout in present:
+            others = [r.reward for r in present if r is not rollout]
+            base = {"mean": statistics.mean(rewards), "leave_one_out": statistics.mean(others or rewards), "none": 0.0}
+            scale = statistics.stdev(rewards) + 1e-6 if normalization is Normalization.std and len(rewards) > 1 else 1.0
+            if baseline is Baseline.none:
+                scale = 1.0
+            expected[rollout.rollout_id] = (rollout.reward - base[baseline.value]) / scale
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("baseline", [Baseline.mean, Baseline.leave_one_out])
+def test_equal_rewards_have_exactly_no_advantage_whatever_their_binary_fraction(baseline: Baseline):
+    for reward in (0.1, 0.7, 1e9 + 0.1):
+        assert set(compare(AlgorithmConfig(baseline=baseline), dict.fromkeys(range(7), reward)).values()) == {0.0}
+
+
+@pytest.mark.parametrize("credit", list(Credit))
+@pytest.mark.parametrize("aggregation", list(Aggregation))
+def test_the_weighted_sum_equals_the_average_it_stands_for(aggregation: Aggregation, credit: Credit):
+    generator = random.Random(5)
+    config = AlgorithmConfig(
+        aggregation=aggregation, normalization=Normalization.none, constant_tokens=50, entropy_coefficient=0.1
+    )
+    groups = [random_group(generator, 20 * index, 6) for index in range(4)]
+    advantages = group_advantages(config, groups)
+    terms: dict[int, list[list[float]]] = {}  # advantage of every trained token, by rollout and sample
+    for rollout in (r for group in groups for r in group.rollouts if r.rollout_id in advantages):
+        kept = [s for s in rollout.samples if sum(s.loss_mask) and not s.remove_sample]
+        value = advantages[rollout.rollout_id] / (len(kept) if credit is Credit.split else 1) if kept else 0.0
+        if kept:
+            terms[rollout.rollout_id] = [[value] * sum(s.loss_mask) for s in kept]
+    mean = statistics.fmean
+    expected = {
+        Aggregation.token: mean(x for samples in terms.values() for tokens in samples for x in tokens),
+        Aggregation.sample: mean(mean(tokens) for samples in terms.values() for tokens in samples),
+        Aggregation.rollout: mean(mean([x for tokens in samples for x in tokens]) for samples in terms.values()),
+        Aggregation.constant: mean(sum(x for tokens in samples for x in tokens) / 50 for samples in terms.values()),
+    }[aggregation]
+    updates, metrics = build_updates(config, groups, credit=credit)
+    total = sum(s.token_weight * s.advantage * sum(s.loss_mask) for s in updates[0])
+    assert total == pytest.approx(expected, abs=1e-6)
+    all_samples = [s for g in groups for r in g.rollouts if r.rollout_id in advantages for s in r.samples]
+    assert metrics["train/num_samples_masked"] == sum(s.remove_sample or not any(s.loss_mask) for s in all_samples) > 0
+
+
+def test_permuting_groups_rollouts_and_shards_changes_nothing():
+    generator = random.Random(7)
+    groups = [random_group(generator, 20 * index, 7) for index in range(5)]
+    shuffled = [make_group(generator.sample(group.rollouts, len(group.rollouts))) for group in groups]
+    generator.shuffle(shuffled)
+    config = AlgorithmConfig(aggregation=Aggregation.rollout)
+    whole = build_updates(config, groups, credit=Credit.split, num_updates=3, seed=1)
+    assert build_updates(config, shuffled, credit=Credit.split, num_updates=3, seed=1) == whole
+    shards = group_advantages(config, groups[:2]) | group_advantages(config, groups[2:])
+    assert shards == group_advantages(config, groups)
+
+
+def test_a_rollout_in_two_groups_is_a_mistake():
+    twice = make_group([make_rollout(0, 1.0, [2]), make_rollout(1, 0.0, [2])])
+    with pytest.raises(AssertionError, match="two groups"):
+        group_advantages(AlgorithmConfig(), [twice, twice])
+
+
+def test_a_batch_in_which_all_failed_has_no_update_and_says_so():
+    lost = [make_rollout(i, 0.0, [2], stop=StopReason.SERVER_LOST) for i in range(4)]
+    for groups in ([], [make_group(lost)], [make_group([make_rollout(0, 1.0, []), make_rollout(1, 0.0, [])])]):
+        updates, metrics = build_updates(AlgorithmConfig(), groups, credit=Credit.share)
+        assert updates == [] and metrics["train/num_samples_masked"] == 0
+
+
+def test_whitening_keeps_samples_without_advantage():
+    group = make_group([make_rollout(0, 1.0, [2]), make_rollout(1, 1.0, [2])])
+    config = AlgorithmConfig(baseline=Baseline.mean, normalization=Normalization.none, whitening=True)
+    assert len(build_updates(config, [group], credit=Credit.share)[0][0]) == 2
+
+
+def test_long_rollouts_lose_reward_as_dapo_says_and_are_reported_with_what_they_earned():
+    lengths = [[4], [3, 5], [10], [11, 9]]
+    group = make_group([make_rollout(i, 1.0, each) for i, each in enumerate(lengths)])
+    config = AlgorithmConfig(baseline=Baseline.none, normalization=Normalization.none)
+    config.overlong_max_tokens, config.overlong_buffer_tokens = 12, 6
+    assert group_advantages(config, [group]) == pytest.approx({0: 1.0, 1: 1 - 2 / 6, 2: 1 - 4 / 6, 3: 0.0})
+    assert [rollout.reward for rollout in group.rollouts] == [1.0] * 4
+    config.overlong_buffer_tokens = 0
+    assert group_advantages(config, [group]) == {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0}
+
+
+def test_dynamic_sampling_keeps_groups_whose_counted_rewards_differ():
+    lost = make_rollout(2, 1.0, [2], stop=StopReason.SERVER_LOST)
+    equal = make_group([make_rollout(0, 0.0, [2]), make_rollout(1, 0.0, [2]), lost])
+    varied = make_group([make_rollout(0, 0.0, [2]), make_rollout(1, 1.0, [2])])
+    assert [dynamic_sampling(RolloutConfig(), group) for group in (equal, varied)] == [False, True]

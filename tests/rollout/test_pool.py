@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from vime.config import MethodConfig, RolloutConfig, RunConfig
+from vime.nodes import Nodes
 from vime.rollout import pool as pool_module
 from vime.rollout.pool import WorkerPool
 from vime.types import Prompt, Sample, StopReason
@@ -51,7 +52,10 @@ async def pool(ray_cluster: None) -> AsyncIterator[WorkerPool]:
     look_seconds, pool_module.LOOK_SECONDS = pool_module.LOOK_SECONDS, 0.2
     method = MethodConfig(name="m", generate=f"{__file__}:generate", reward=f"{__file__}:reward")
     limits = RolloutConfig(max_blocked_seconds=1.0, generate_timeout_seconds=60.0, max_retries=0)
-    pool = WorkerPool(RunConfig(method=method, rollout=limits), {})
+    config = RunConfig(method=method, rollout=limits)
+    nodes = Nodes(config)
+    nodes.reserve()
+    pool = WorkerPool(config, {}, nodes)
     await asyncio.wait_for(pool.start(), 100)
     yield pool
     await pool.stop()

@@ -63,5 +63,5 @@ def test_the_plugin_can_be_loaded_twice_and_every_transport_imported():
 
     register()
     register()
-    engines = {name: WeightTransferEngineFactory._registry[name]() for name in ("shm", "vime_ipc", "vime_nccl")}
+    engines = {name: WeightTransferEngineFactory._registry[name]() for name in ("shm", "vime_ipc", "vime_nccl", "vime_gloo")}
     assert all(hasattr(engine, "weight_report") for engine in engines.values())

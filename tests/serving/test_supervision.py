@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from vime.errors import ServerError
-from vime.serving.server import ProgramSpec, Server
+from vime.serving.program import ProgramSpec
+from vime.serving.server import Server
 
 HEALTHY = """
     import http.server, sys
@@ -27,7 +28,8 @@ HEALTHY = """
 """
 DRIVER = """
     import sys, ray
-    from vime.serving.server import ProgramSpec, ServerActor
+    from vime.serving.program import ProgramSpec
+    from vime.serving.server import ServerActor
     port, log, payload, program, note, ray_dir = sys.argv[1:]
     ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20, _temp_dir=ray_dir,
              _node_ip_address="127.0.0.1")

@@ -171,7 +171,7 @@ def test_a_users_loss_replaces_the_built_in_one(
     engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "def loss(config, logprobs, old_logprobs, advantages, mask):\n"
+        "def loss(config, logprobs, old_logprobs, advantages, mask, sequences):\n"
         "    return -logprobs * advantages * mask, {\n"
         "        'train/mine': (advantages * mask).sum(), 'train/mine_max': advantages.max()}\n"
     )
@@ -274,3 +274,25 @@ def test_the_learning_rate_of_the_step_is_used(
 ) -> None:
     trained = engine(make_config(models("qwen2"), lr=1e-3, warmup_steps=4))
     assert trained.train([make_samples(3)], 1)["train/lr"] == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_trainer_that_left_the_device_and_came_back_goes_on_bitwise(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, precision: str
+) -> None:
+    results = []
+    for leaves in (False, True):
+        trained = engine(make_config(models("qwen3"), precision=precision))
+        trained.train([make_samples(5)], 0)
+        if leaves:
+            trained.offload(weights=False)
+            found = trained.logprobs([[1, 2, 3, 4]], [2], 1.0)  # the weights are still there
+            trained.offload(weights=True)
+            assert all(parameter.untyped_storage().size() == 0 for parameter in trained.model.parameters())
+            trained.onload()
+            assert trained.logprobs([[1, 2, 3, 4]], [2], 1.0) == found
+        metrics = trained.train([make_samples(5, seed=1)], 1)
+        results.append((metrics["train/loss"], metrics["train/grad_norm"], [p.clone() for p in trained.model.parameters()]))
+    (loss, norm, weights), (other_loss, other_norm, other_weights) = results
+    assert loss == other_loss and norm == other_norm
+    assert all(torch.equal(one, other) for one, other in zip(weights, other_weights))

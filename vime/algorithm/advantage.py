@@ -1,13 +1,15 @@
 """Advantages of rollouts within their group, by identity: a missing or failed member never shifts another's baseline.
 
 GRPO (arXiv 2402.03300, section 4.1.2): A_i = (R_i - mean(R)) / std(R) over the rollouts of a prompt; without the division
-it is Dr. GRPO's (arXiv 2503.20783). Only rollouts whose stop reason counts enter the baseline (`vime.types.COUNTS`).
+it is Dr. GRPO's (arXiv 2503.20783). RLOO (arXiv 2402.14740, section 3): A_i = R_i - mean of the other rewards.
+REINFORCE++ (arXiv 2501.03262): A_i = R_i, whitened over the batch later. Only rollouts whose stop reason counts enter the
+baseline (`vime.types.COUNTS`).
 """
 
 from statistics import fmean, stdev
 
-from vime.config import AlgorithmConfig, Normalization
-from vime.types import Group
+from vime.config import AlgorithmConfig, Baseline, Normalization
+from vime.types import Group, Rollout
 
 EPSILON = 1e-6
 
@@ -15,22 +17,41 @@ EPSILON = 1e-6
 def group_advantages(config: AlgorithmConfig, groups: list[Group]) -> dict[int, float]:
     """Advantage of every trained rollout by `rollout_id`.
 
-    A group of one, or one whose rewards are all equal, has advantages of zero.
+    With a baseline, a group of one and a group whose rewards are all equal have advantages of zero.
     """
     advantages: dict[int, float] = {}
     for group in groups:
-        rewards = {r.rollout_id: r.reward for r in group.rollouts if r.counting.in_baseline}
-        if not rewards:
-            continue
-        mean = fmean(rewards.values())
-        scale = 1.0
-        if config.normalization is Normalization.std:
-            scale = (stdev(rewards.values()) if len(rewards) > 1 else 0.0) + EPSILON
-        for rollout in group.rollouts:
-            if rollout.counting.trained:
-                centred = rewards[rollout.rollout_id] - mean
-                advantages[rollout.rollout_id] = centred / scale if len(rewards) > 1 else 0.0
+        counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
+        found = compare(config, {rollout.rollout_id: shaped_reward(config, rollout) for rollout in counted})
+        trained = {rollout.rollout_id for rollout in counted if rollout.counting.trained}
+        assert not trained & set(advantages), f"rollouts {sorted(trained & set(advantages))} stand in two groups"
+        advantages |= {rollout_id: value for rollout_id, value in found.items() if rollout_id in trained}
     return advantages
+
+
+def compare(config: AlgorithmConfig, rewards: dict[int, float]) -> dict[int, float]:
+    """Advantages from the rewards in one baseline; their order does not matter, down to the last bit.
+
+    Example: `{3: 1.0, 5: 0.0, 6: 0.0}` gives `{3: 1.0, 5: -0.5, 6: -0.5}` with `baseline=leave_one_out normalization=none`.
+    """
+    if config.baseline is Baseline.none:
+        return dict(rewards)
+    if len(set(rewards.values())) <= 1:
+        return dict.fromkeys(rewards, 0.0)
+    number, mean = len(rewards), fmean(rewards.values())
+    to_others = number / (number - 1) if config.baseline is Baseline.leave_one_out else 1.0
+    scale = stdev(rewards.values()) + EPSILON if config.normalization is Normalization.std else 1.0
+    return {rollout_id: (reward - mean) * to_others / scale for rollout_id, reward in rewards.items()}
+
+
+def shaped_reward(config: AlgorithmConfig, rollout: Rollout) -> float:
+    """The reward, less what its length costs (DAPO's soft overlong punishment, arXiv 2503.14476, equation 13)."""
+    if config.overlong_max_tokens is None:
+        return rollout.reward
+    over = rollout.num_response_tokens - (config.overlong_max_tokens - config.overlong_buffer_tokens)
+    if over <= 0:
+        return rollout.reward
+    return rollout.reward - (min(over / config.overlong_buffer_tokens, 1.0) if config.overlong_buffer_tokens else 1.0)
 
 
 def has_signal(group: Group) -> bool:

@@ -6,6 +6,7 @@ samples, their packing and their sharding cannot change it.
 
 import random
 from collections.abc import Callable
+from statistics import fmean
 
 from vime.algorithm.advantage import group_advantages, has_signal
 from vime.config import Aggregation, AlgorithmConfig, Credit
@@ -39,9 +40,11 @@ def build_updates(
     weighed = [_weigh(config, part, advantages, credit, version) for part in parts if part]
     updates = [_without_gradient_left_out(config, samples) for samples in weighed if samples]
     absolute = [abs(value) for value in advantages.values()]
+    num_samples = sum(len(rollout.samples) for rollout in rollouts)
     metrics = {
-        "train/advantage_mean_absolute": sum(absolute) / len(absolute) if absolute else 0.0,
+        "train/advantage_mean_absolute": fmean(absolute) if absolute else 0.0,
         "train/num_rollouts": float(len(rollouts)),
+        "train/num_samples_masked": float(num_samples - sum(map(len, weighed))),
         "train/num_samples_left_out": float(sum(map(len, weighed)) - sum(map(len, updates))),
         "train/groups_without_signal_share": sum(not has_signal(g) for g in groups) / len(groups) if groups else 0.0,
     }
@@ -65,8 +68,10 @@ def _weigh(
                 weight = 1.0 / num_tokens
             elif config.aggregation is Aggregation.sample:
                 weight = 1.0 / (num_samples * sum(sample.loss_mask))
-            else:
+            elif config.aggregation is Aggregation.rollout:
                 weight = 1.0 / (len(kept) * rollout_tokens)
+            else:
+                weight = 1.0 / (len(kept) * config.constant_tokens)
             result.append(_train_sample(sample, advantages[rollout_id] * share, weight, version))
     return result
 
@@ -76,7 +81,7 @@ def _without_gradient_left_out(config: AlgorithmConfig, samples: list[TrainSampl
 
     Weights were fixed before, so the gradient is the same; at least one sample stays, so the optimizer takes its step.
     """
-    if config.kl_coefficient or config.entropy_coefficient or config.loss is not None:
+    if config.kl_coefficient or config.entropy_coefficient or config.whitening or config.loss is not None:
         return samples
     return [sample for sample in samples if sample.advantage != 0.0] or samples[:1]
 

@@ -16,6 +16,15 @@ LOG_RATIO_LIMIT = 20.0
 """exp() of more is useless as a loss and close to infinity; the estimate is flat beyond it."""
 
 
+def unbiased(kl_N: torch.Tensor, logprobs_N: torch.Tensor, old_logprobs_N: torch.Tensor) -> torch.Tensor:
+    """The estimate times policy / old policy, gradient through both (DeepSeek-V3.2, arXiv 2512.02556, equation 7).
+
+    Its mean over tokens of the old policy is the KL for every policy, so its gradient is the KL's; without the ratio the
+    gradient of k1 averages to zero, of k2 is right on-policy, and of k3 is another divergence's.
+    """
+    return torch.exp((logprobs_N - old_logprobs_N).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) * kl_N
+
+
 def kl_estimate(estimator: KLEstimator, logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor) -> torch.Tensor:
     """KL estimate of each token, shape [N]; differentiable with respect to `logprobs_N`."""
     difference_N = logprobs_N - reference_logprobs_N

@@ -1,4 +1,4 @@
-"""Losses per token: pure functions on flat float32 tensors over the response tokens of a micro-batch.
+"""Losses per token: pure functions on flat tensors over the response tokens of a micro-batch, in any precision.
 
 A loss returns `(token_loss, metrics)`. The trainer sums `token_weight * mask * token_loss`; all averaging is in the weights.
 Metrics are sums over the masked tokens, which the trainer adds over micro-batches and ranks and divides by the number of
@@ -9,7 +9,8 @@ Shape suffix: N response tokens.
 
 import torch
 
-from vime.config import AlgorithmConfig
+from vime.algorithm.sequence import sequence_mean
+from vime.config import AlgorithmConfig, RatioLevel, Surrogate
 
 Metrics = dict[str, torch.Tensor]
 
@@ -23,23 +24,58 @@ def policy_loss(
     old_logprobs: torch.Tensor,
     advantages: torch.Tensor,
     mask: torch.Tensor,
+    sequences: torch.Tensor,
 ) -> tuple[torch.Tensor, Metrics]:
-    """PPO's clipped surrogate (arXiv 1707.06347, equation 7), with the two bounds of clip-higher (arXiv 2503.14476).
+    """The policy gradient loss of every token, shape [N], 0 where masked.
 
-    loss = -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) with r = exp(logprobs - old_logprobs). All tensors have shape
-    [N], float32; what stands where `mask` is 0 has no influence, not even NaN. Returns the loss of every token, shape [N],
-    0 where masked.
+    All tensors have shape [N]; `sequences` numbers the sequence of each token. What stands where `mask` is 0 has no
+    influence, not even NaN. The importance ratio is per token or per sequence, the surrogate PPO's or CISPO's.
     """
     keep_N = mask > 0
-    log_ratio_N = torch.where(keep_N, logprobs - old_logprobs, 0.0).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    logprobs_N = torch.where(keep_N, logprobs, 0.0)
+    log_ratio_N = (logprobs_N - torch.where(keep_N, old_logprobs, 0.0)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    if config.ratio is RatioLevel.sequence:
+        log_ratio_N = _sequence_log_ratio(log_ratio_N, keep_N, sequences)
     ratio_N = torch.exp(log_ratio_N)
+    if config.surrogate is Surrogate.cispo:
+        loss_N, metrics = _cispo(config, ratio_N, logprobs_N, advantages)
+    else:
+        loss_N, metrics = _clipped(config, ratio_N, advantages)
+    return torch.where(keep_N, loss_N, 0.0), metrics | {"train/ratio_max": masked_max(ratio_N.detach(), mask)}
+
+
+def _sequence_log_ratio(log_ratio_N: torch.Tensor, keep_N: torch.Tensor, sequences_N: torch.Tensor) -> torch.Tensor:
+    """GSPO's ratio (arXiv 2507.18071, equation 7) on each token, with the token's own gradient (equation 14).
+
+    For an advantage that is equal over the sequence the gradient is that of the ratio itself.
+    """
+    own_N = log_ratio_N.detach()
+    return sequence_mean(own_N, keep_N, sequences_N) + (log_ratio_N - own_N)
+
+
+def _clipped(config: AlgorithmConfig, ratio_N: torch.Tensor, advantages_N: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+    """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A): PPO (arXiv 1707.06347, equation 7), clip-higher (2503.14476).
+
+    Dual clip (arXiv 1912.09729) bounds it by -dual_clip A where the advantage is negative.
+    """
     clipped_N = ratio_N.clamp(1 - config.clip_low, 1 + config.clip_high)
-    unclipped_loss_N, clipped_loss_N = -ratio_N * advantages, -clipped_N * advantages
-    loss_N = torch.where(keep_N, torch.maximum(unclipped_loss_N, clipped_loss_N), 0.0)
-    with torch.no_grad():
-        is_clipped_N = keep_N & (clipped_loss_N > unclipped_loss_N)
-        metrics = {"train/clip_fraction": is_clipped_N.sum(), "train/ratio_max": masked_max(ratio_N, mask)}
+    unclipped_loss_N, clipped_loss_N = -ratio_N * advantages_N, -clipped_N * advantages_N
+    loss_N = torch.maximum(unclipped_loss_N, clipped_loss_N)
+    metrics: Metrics = {"train/clip_fraction": (clipped_loss_N > unclipped_loss_N).sum()}
+    if config.dual_clip is not None:
+        bound_N = -config.dual_clip * advantages_N
+        beyond_N = (advantages_N < 0) & (loss_N > bound_N)
+        loss_N = torch.where(beyond_N, bound_N, loss_N)
+        metrics["train/dual_clip_fraction"] = beyond_N.sum()
     return loss_N, metrics
+
+
+def _cispo(
+    config: AlgorithmConfig, ratio_N: torch.Tensor, logprobs_N: torch.Tensor, advantages_N: torch.Tensor
+) -> tuple[torch.Tensor, Metrics]:
+    """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log policy: no token loses its gradient (arXiv 2506.13585, eq. 4 and 5)."""
+    weight_N = ratio_N.detach().clamp(1 - config.clip_low, 1 + config.clip_high)
+    return -weight_N * advantages_N * logprobs_N, {"train/clip_fraction": (weight_N != ratio_N.detach()).sum()}
 
 
 def sft_loss(logprobs: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Metrics]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from vime.report.charts import Series, bar_chart, line_chart, number_text, stacked_chart
 from vime.report.metrics import Curve
+from vime.report.tables import spread_text
 
 Curves = Mapping[str, Curve]
 
@@ -222,8 +223,9 @@ def _score_cell(score: Mapping[str, Any] | None) -> str:
         return '<span class="absent">not run</span>'
     if "mean" not in score:
         return f'<span class="absent">{score["num_done"]} of {_runs(score["num_runs"])}</span>'
-    small = f"[{score['standard_error']:.1f}] ({score['lenient']['mean']:.1f} ± {score['lenient']['sd']:.1f})"
-    return f"{score['mean']:.1f} ± {score['sd']:.1f} <small>{small}</small>"
+    num_runs = score["num_runs"]
+    small = f"[{score['standard_error']:.1f}] ({spread_text(score['lenient'], num_runs=num_runs)})"
+    return f"{spread_text(score, num_runs=num_runs)} <small>{small}</small>"
 
 
 def _plain_score(score: float | None) -> str:

@@ -50,7 +50,12 @@ def score_text(score: Mapping[str, Any] | None) -> str:
     """`41.7 ± 2.1 (45.8)`, or `not run`."""
     if score is None:
         return "not run"
-    return f"{score['mean']:.1f} ± {score['sd']:.1f} ({score['lenient']['mean']:.1f})"
+    return f"{spread_text(score, num_runs=score['num_runs'])} ({score['lenient']['mean']:.1f})"
+
+
+def spread_text(score: Mapping[str, Any], *, num_runs: int) -> str:
+    """`41.7 ± 2.1`; one run has no deviation: `41.7`."""
+    return f"{score['mean']:.1f} ± {score['sd']:.1f}" if num_runs > 1 else f"{score['mean']:.1f}"
 
 
 def _starts(config: RunConfig, supervised: bool) -> str:

@@ -15,6 +15,8 @@ from ray.exceptions import RayActorError
 
 from vime.config import RunConfig
 from vime.data.progress import Progress
+from vime.nodes import Nodes
+from vime.placement import Place
 from vime.rollout.group_run import stopped_rollout
 from vime.rollout.traffic import Usage
 from vime.rollout.worker import RolloutWorker, WorkerState
@@ -38,8 +40,9 @@ class WorkerLost(Exception):
 class WorkerPool:
     """`rollout.num_workers` Ray actors."""
 
-    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint]) -> None:
+    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes) -> None:
         self._config = config
+        self._nodes = nodes
         self._endpoints = endpoints
         self._actors: list[Any] = []
         self._load: list[int] = []
@@ -52,7 +55,7 @@ class WorkerPool:
 
     async def start(self) -> None:
         """Starts the workers side by side and waits until they answer."""
-        self._actors = [self._create() for _ in range(self._config.rollout.num_workers)]
+        self._actors = [self._create(index) for index in range(self._config.rollout.num_workers)]
         self._load = [0] * len(self._actors)
         await asyncio.wait_for(
             asyncio.gather(*[actor.ready.remote() for actor in self._actors]), self._config.serving.start_timeout_seconds
@@ -127,8 +130,10 @@ class WorkerPool:
             ray.kill(actor)
         self._actors, self._watches = [], []
 
-    def _create(self) -> Any:
-        actor = ray.remote(RolloutWorker).options(num_cpus=0, max_concurrency=100_000)
+    def _create(self, index: int) -> Any:
+        """Workers are spread over the nodes."""
+        options = self._nodes.options(Place(node=index % len(self._nodes)))
+        actor = ray.remote(RolloutWorker).options(max_concurrency=100_000, **options)
         return actor.remote(self._config, self._endpoints)
 
     async def _dispatch(self, method: str, arguments: dict[str, Any]) -> Any:
@@ -185,4 +190,4 @@ class WorkerPool:
             return  # another piece of work saw it first
         logger.warning("%s; starting another", error.splitlines()[0])
         ray.kill(actor)
-        self._actors[index] = self._create()
+        self._actors[index] = self._create(index)

@@ -1,4 +1,4 @@
-"""Batch arithmetic, the schedule of the learning rate, clipping, and what is evaluated."""
+"""Batch arithmetic, the schedule of the learning rate, and what is evaluated."""
 
 from vime.config import AlgorithmName, RunConfig, Schedule
 from vime.errors import Problem
@@ -25,17 +25,14 @@ def updates(config: RunConfig) -> list[Problem]:
 
 
 def schedule(config: RunConfig) -> list[Problem]:
-    """The warm-up ends within the run, the learning rate does not rise to its minimum, the clip range is not turned round."""
-    trainer, algorithm, problems = config.trainer, config.algorithm, []
+    """The warm-up ends within the run, and the learning rate does not rise to its minimum."""
+    trainer, problems = config.trainer, []
     if trainer.warmup_steps > trainer.num_steps >= 1:
         remedy = f"the run has trainer.num_steps={trainer.num_steps}: give at most that many"
         problems.append(Problem(key="trainer.warmup_steps", value=trainer.warmup_steps, remedy=remedy))
     if trainer.lr_schedule is not Schedule.constant and trainer.min_lr > trainer.lr:
         remedy = f"the schedule ends here: give at most trainer.lr={trainer.lr:g}"
         problems.append(Problem(key="trainer.min_lr", value=trainer.min_lr, remedy=remedy))
-    if 0 <= algorithm.clip_high < algorithm.clip_low:
-        remedy = f"give at least algorithm.clip_low={algorithm.clip_low:g}: ratios are clipped to 1 - clip_low … 1 + clip_high"
-        problems.append(Problem(key="algorithm.clip_high", value=algorithm.clip_high, remedy=remedy))
     return problems
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from vime.config import AlgorithmName, Mode, RunConfig, Tracker, WeightTransfer
 from vime.errors import ConfigError, Problem
 from vime.model_size import BYTES, checkpoint_bytes, num_parameters
+from vime.placement import transport
 from vime.rules.data import datasets
 from vime.trainer.architecture import check_shape, read_architecture
 
@@ -115,8 +116,8 @@ def disk(config: RunConfig) -> list[Problem]:
         problems.append(Problem(key="trainer.keep_checkpoints", value=config.trainer.keep_checkpoints, remedy=remedy))
     shared = Path("/dev/shm")
     payload = num_parameters(config.model) * BYTES[config.trainer.precision]
-    way, on_cpu = config.cluster.weight_transfer, config.cluster.gpus_per_node == 0
-    uses_shm = on_cpu and config.algorithm.name is not AlgorithmName.sft and way in (WeightTransfer.auto, WeightTransfer.shm)
+    way = config.cluster.weight_transfer
+    uses_shm = config.algorithm.name is not AlgorithmName.sft and transport(config) is WeightTransfer.shm
     free_shared = shutil.disk_usage(shared).free if shared.exists() else payload
     if uses_shm and payload > free_shared:
         remedy = f"weights of {payload / GIB:.1f} GiB do not fit into /dev/shm with {free_shared / GIB:.1f} GiB free; use disk"

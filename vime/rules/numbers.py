@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from vime.config import AlgorithmName, RunConfig
+from vime.config import AlgorithmName, Baseline, RunConfig
 from vime.errors import Problem
 
 
@@ -36,11 +36,15 @@ RANGES: dict[str, Range] = {
     **{f"model.{name}": COUNT for name in ("head_dim", "intermediate_size", "vocab_size", "max_position_embeddings")},
     **{f"model.{name}": NATURAL for name in ("num_experts", "num_experts_per_token", "moe_intermediate_size")},
     **{f"algorithm.{name}": SHARE for name in ("clip_low",)},
-    **{f"algorithm.{name}": NATURAL for name in ("clip_high", "kl_coefficient")},
+    **{f"algorithm.{name}": NATURAL for name in ("clip_high", "kl_coefficient", "overlong_buffer_tokens")},
+    **{f"algorithm.{name}": COUNT for name in ("constant_tokens", "overlong_max_tokens")},
+    "algorithm.dual_clip": Range(above=1),
+    **{f"algorithm.correction.{name}": NATURAL for name in ("low", "veto")},
+    "algorithm.correction.high": POSITIVE,
     "algorithm.entropy_coefficient": Range(),
     **{f"trainer.{name}": COUNT for name in ("num_steps", "num_updates_per_batch", "max_tokens_per_micro_batch")},
     **{f"trainer.{name}": COUNT for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")},
-    **{f"trainer.{name}": COUNT for name in ("sft_tokens_per_step", "save_every", "keep_checkpoints")},
+    **{f"trainer.{name}": COUNT for name in ("sft_tokens_per_step", "save_every", "keep_checkpoints", "num_epochs_per_batch")},
     **{f"trainer.{name}": NATURAL for name in ("warmup_steps", "min_lr", "weight_decay", "num_threads", "evaluate_every")},
     **{f"trainer.{name}": POSITIVE for name in ("lr", "clip_grad")},
     **{f"trainer.{name}": Range(least=0, most=0.99999) for name in ("adam_beta1", "adam_beta2")},
@@ -95,9 +99,10 @@ def sampling(config: RunConfig) -> list[Problem]:
     if config.rollout.temperature <= 0:
         remedy = "give more than 0: without sampling, all rollouts of a group are equal and nothing can be learned"
         problems.append(Problem(key="rollout.temperature", value=config.rollout.temperature, remedy=remedy))
-    has_baseline = config.algorithm.name is not AlgorithmName.sft and config.algorithm.advantage is None
-    if has_baseline and config.rollout.num_samples_per_prompt == 1:
-        remedy = "give at least 2: the baseline of a rollout is its group's mean, so a single one has no advantage"
+    algorithm = config.algorithm
+    compares = algorithm.name is not AlgorithmName.sft and algorithm.advantage is None and algorithm.baseline is not Baseline.none
+    if compares and config.rollout.num_samples_per_prompt == 1:
+        remedy = "give at least 2: a rollout is compared with the others of its group, so a single one has no advantage"
         problems.append(Problem(key="rollout.num_samples_per_prompt", value=1, remedy=remedy))
     return problems
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
 from vime.errors import Problem
+from vime.placement import DIRECT, takes_turns, trained_servers_have_trainers
 
 OWN_FIELDS = {
     "num_layers": "model.num_layers",
@@ -82,20 +83,45 @@ def cluster_gpus(config: RunConfig) -> list[Problem]:
 
 def weight_transfer(config: RunConfig) -> list[Problem]:
     """The chosen transport can work where trainer and servers stand."""
-    cluster = config.cluster
-    way, on_gpu = cluster.weight_transfer, cluster.gpus_per_node > 0
+    cluster, way = config.cluster, config.cluster.weight_transfer
+    on_gpu = cluster.gpus_per_node > 0
     external = any(model.urls for model in config.serving.models.values() if model.trained)
     reason = None
-    if way in (WeightTransfer.ipc, WeightTransfer.nccl):
-        reason = "is not connected to the training loop yet; use auto, shm or disk" if on_gpu else "needs GPUs; use auto or shm"
-    elif way is WeightTransfer.shm and not cluster.colocated and cluster.num_nodes > 1:
-        reason = "needs trainer and servers on one machine; use auto, nccl or disk"
-    elif way is WeightTransfer.shm and external:
-        reason = "needs servers that this run starts on its own machine, but the trained model has urls; use disk"
-    elif cluster.colocated and config.rollout.max_staleness > 0 and on_gpu:
-        remedy = "trainer and servers take turns on the GPUs (cluster.colocated=true): give 0, or choose cluster=two_nodes"
-        return [Problem(key="rollout.max_staleness", value=config.rollout.max_staleness, remedy=remedy)]
+    if way in (WeightTransfer.ipc, WeightTransfer.nccl) and not on_gpu:
+        reason = "needs GPUs; use auto, shm or gloo"
+    elif way is WeightTransfer.gloo and on_gpu:
+        reason = "is for machines without GPUs; use auto, ipc or nccl"
+    elif way in (*DIRECT, WeightTransfer.shm) and external:
+        reason = "needs servers that this run starts, but the trained model has urls; use disk"
+    elif way is WeightTransfer.shm and cluster.num_nodes > 1:
+        reason = "needs trainer and servers on one machine; use auto or disk"
+    elif way is WeightTransfer.ipc and not (cluster.colocated and trained_servers_have_trainers(config)):
+        reason = "needs a trainer rank on every GPU of the trained model's servers (cluster.colocated=true); use auto or nccl"
+    elif way is WeightTransfer.nccl and cluster.colocated:
+        reason = "needs GPUs of their own for trainer and servers (cluster.colocated=false); use auto or ipc"
     return [Problem(key="cluster.weight_transfer", value=way.value, remedy=reason)] if reason else []
+
+
+def turns(config: RunConfig) -> list[Problem]:
+    """Trainer and servers that share GPUs are synchronous."""
+    if not takes_turns(config) or config.rollout.max_staleness <= 0:
+        return []
+    remedy = "trainer and servers take turns on the GPUs (cluster.colocated=true): give 0, or choose cluster=two_nodes"
+    return [Problem(key="rollout.max_staleness", value=config.rollout.max_staleness, remedy=remedy)]
+
+
+def nodes(config: RunConfig) -> list[Problem]:
+    """Several nodes are a running Ray cluster, and no server is cut in two."""
+    cluster, problems = config.cluster, []
+    if cluster.num_nodes > 1 and cluster.ray_address is None:
+        remedy = "several nodes need a running Ray cluster (scripts/ray_up.sh): give its address, or auto"
+        problems.append(Problem(key="cluster.ray_address", value=None, remedy=remedy))
+    for name, model in config.serving.models.items():
+        if 0 < cluster.gpus_per_node < model.tensor_parallel_size and not model.urls:
+            key, size = f"serving.models.{name}.tensor_parallel_size", model.tensor_parallel_size
+            remedy = f"a server stays on one node, which has cluster.gpus_per_node={cluster.gpus_per_node}: give at most that"
+            problems.append(Problem(key=key, value=size, remedy=remedy))
+    return problems
 
 
 def megatron_fields(config: RunConfig) -> list[Problem]:

@@ -5,7 +5,6 @@ They are open because the server runs with VLLM_SERVER_DEV_MODE=1; the router an
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,53 +39,80 @@ async def call(
 
 
 async def apply_payload(
-    session: aiohttp.ClientSession, url: str, payload: WeightPayload, *, name: str, timeout_seconds: float
+    session: aiohttp.ClientSession,
+    url: str,
+    payload: WeightPayload,
+    *,
+    name: str,
+    timeout_seconds: float,
+    asleep: bool = False,
 ) -> dict[str, float]:
-    """Checks what arrived, then pauses a server, loads, labels with the version, clears the prefix cache, and resumes.
+    """Checks the files that arrived, then pauses a server, loads them, clears the prefix cache, and resumes.
 
-    Requests in flight stay in the queue and go on under the new weights. Returns the seconds of it all and of the pause.
+    Requests in flight stay in the queue and go on under the new weights. A server that is `asleep` is only given the memory
+    for its weights, and sleeps on. Returns the seconds of it all and of the pause.
     Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old weights), ServerError or
     aiohttp's errors if the server does not do its part (it must then be restarted: it may hold half of the new weights).
     """
-
-    async def post(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await call(session, url, path, timeout_seconds=timeout_seconds, body=body)
-
+    control = Control(session, url, name=name, timeout_seconds=timeout_seconds)
     if missing := [file for file in payload.files if not Path(file).exists()]:
         raise WeightSyncError(f"version {payload.version} cannot be brought to {name} ({url}): {missing[0]} is not there")
     started = time.monotonic()
-    await post("/collective_rpc", {"method": "expect_files", "args": payload.files})
-    for rank, report in enumerate(await _reports(post, timeout_seconds)):
-        _check(report, payload, name=f"{name} ({url}), rank {rank}")
+    if asleep:
+        await control.stop_generation(asleep=True)  # before the check: a sleeping server has no memory to load into
+    await control.post("/collective_rpc", {"method": "expect_files", "args": payload.files})
+    await control.check(payload)
     paused = time.monotonic()
-    await post("/pause?mode=keep")
-    await post("/start_weight_update")
+    if not asleep:
+        await control.stop_generation(asleep=False)
+    await control.post("/start_weight_update")
     for file in payload.files:
-        await post("/update_weights", {"update_info": {"files": [file]}})
-    await post("/finish_weight_update", {"weight_version": str(payload.version)})
-    cleared = await post("/reset_prefix_cache?reset_running_requests=true")
-    if not cleared.get("success"):
-        raise ServerError(f"{name} ({url}) did not clear its prefix cache: {cleared}")
-    await post("/resume")
+        await control.post("/update_weights", {"update_info": {"files": [file]}})
+    await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
+    if not asleep:
+        await control.resume_generation()
     finished = time.monotonic()
     return {"seconds": finished - started, "pause_seconds": finished - paused}
 
 
-async def _reports(post: Callable[..., Awaitable[dict[str, Any]]], timeout_seconds: float) -> list[dict[str, Any]]:
-    """What each worker of a server has received, once all have hashed it (they go on generating meanwhile)."""
-    deadline = time.monotonic() + timeout_seconds
-    while time.monotonic() < deadline:
-        reports = (await post("/collective_rpc", {"method": "weight_report"}))["results"]
-        if not any(report["pending"] for report in reports):
-            return reports
-        await asyncio.sleep(HASH_POLL_SECONDS)
-    raise ServerError(f"the digest took longer than {timeout_seconds:.0f} s")
+class Control:
+    """The control endpoints of one server, for one weight update."""
 
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, name: str, timeout_seconds: float) -> None:
+        self._session, self._url, self._timeout_seconds = session, url, timeout_seconds
+        self._name = name
 
-def _check(report: dict[str, Any], payload: WeightPayload, *, name: str) -> None:
-    if report["digest"] != payload.digest:
-        raise WeightSyncError(
-            f"server {name} received other weights than version {payload.version}: expected digest {payload.digest} "
-            f"({payload.num_tensors} tensors), got {report['digest']} ({report['num_tensors']} tensors); "
-            "was a bucket lost, cut short or written over before the server read it?"
-        )
+    async def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """See `call`."""
+        return await call(self._session, self._url, path, timeout_seconds=self._timeout_seconds, body=body)
+
+    async def stop_generation(self, *, asleep: bool) -> None:
+        """Stops between two tokens and keeps the requests; one that is asleep has stopped, and gets memory for its weights."""
+        await self.post("/wake_up?tags=weights" if asleep else "/pause?mode=keep")
+
+    async def resume_generation(self) -> None:
+        """Clears the prefix cache, whose keys and values are those of the old weights, and goes on."""
+        cleared = await self.post("/reset_prefix_cache?reset_running_requests=true")
+        if not cleared.get("success"):
+            raise ServerError(f"{self._name} ({self._url}) did not clear its prefix cache: {cleared}")
+        await self.post("/resume")
+
+    async def check(self, payload: WeightPayload) -> None:
+        """Raises WeightSyncError if a worker received other bytes than were sent."""
+        for rank, report in enumerate(await self._reports()):
+            if report["digest"] != payload.digest:
+                raise WeightSyncError(
+                    f"server {self._name} ({self._url}), rank {rank} received other weights than version {payload.version}: "
+                    f"expected digest {payload.digest} ({payload.num_tensors} tensors), got {report['digest']} "
+                    f"({report['num_tensors']} tensors); was a bucket lost, cut short or written over before the server read it?"
+                )
+
+    async def _reports(self) -> list[dict[str, Any]]:
+        """What each worker has received, once all have hashed it (they go on generating meanwhile)."""
+        deadline = time.monotonic() + self._timeout_seconds
+        while time.monotonic() < deadline:
+            reports = (await self.post("/collective_rpc", {"method": "weight_report"}))["results"]
+            if not any(report["pending"] for report in reports):
+                return reports
+            await asyncio.sleep(HASH_POLL_SECONDS)
+        raise ServerError(f"the digest took longer than {self._timeout_seconds:.0f} s")

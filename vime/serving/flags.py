@@ -11,15 +11,16 @@ from typing import Any
 import psutil
 
 from vime.config import RunConfig, ServedModelConfig, WeightTransfer
+from vime.placement import takes_turns, transport
 
 BACKENDS = {
-    WeightTransfer.auto: "shm",
     WeightTransfer.shm: "shm",
     WeightTransfer.disk: "shm",
     WeightTransfer.ipc: "vime_ipc",
     WeightTransfer.nccl: "vime_nccl",
+    WeightTransfer.gloo: "vime_gloo",
 }
-"""Setting to the engine's name in `vime.serving.plugin`; a disk is read like shared memory, only from another folder."""
+"""Transport to the engine's name in `vime.serving.plugin`; a disk is read like shared memory, only from another folder."""
 
 SMALL_VOCABULARY = 16384
 """Up to here the ranks of sampled tokens cost nothing without a compiled kernel (at 150,000 it is 37 ms a step against 1)."""
@@ -60,7 +61,7 @@ def server_arguments(config: RunConfig, name: str, model: ServedModelConfig, *, 
         "logprobs_mode": "processed_logprobs",
         "disable_uvicorn_access_log": True,
         "worker_extension_cls": "vime.serving.transfer.WeightReport",
-        "weight_transfer_config": {"backend": BACKENDS[config.cluster.weight_transfer]},
+        "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
     }
     if is_cpu(config):
@@ -70,6 +71,7 @@ def server_arguments(config: RunConfig, name: str, model: ServedModelConfig, *, 
         arguments["kv_cache_memory_bytes"] = int(model.gpu_memory_utilization * psutil.virtual_memory().total)
     else:
         arguments["gpu_memory_utilization"] = model.gpu_memory_utilization
+        arguments["enable_sleep_mode"] = takes_turns(config)
     return arguments | {key.replace("-", "_"): value for key, value in model.vllm_args.items()}
 
 
@@ -104,6 +106,8 @@ def server_environment(config: RunConfig, model: ServedModelConfig, *, cpus: lis
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
     else:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+    if transport(config) is WeightTransfer.ipc:
+        environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # handles of GPU memory come pickled, from our own trainer
     return environment
 
 

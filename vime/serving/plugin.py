@@ -7,7 +7,7 @@ import logging
 
 logger = logging.getLogger(__name__)
 
-ENGINES = {"shm": "FileEngine", "vime_ipc": "DigestIPCEngine", "vime_nccl": "DigestNCCLEngine"}
+ENGINES = {"shm": "FileEngine", "vime_ipc": "DigestIPCEngine", "vime_nccl": "DigestNCCLEngine", "vime_gloo": "DigestGlooEngine"}
 """Name of `--weight-transfer-config '{"backend": …}'` to the class in `vime.serving.transfer`."""
 
 

@@ -5,50 +5,20 @@
 
 import asyncio
 import logging
-import os
-import signal
-import subprocess
-import sys
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import ray
 
 from vime.errors import ServerError, WeightSyncError
-from vime.serving.control import UNREACHABLE, apply_payload, is_healthy
-from vime.weights import WeightPayload
+from vime.serving.control import UNREACHABLE, Control, apply_payload, call, is_healthy
+from vime.serving.program import Program, ProgramSpec
+from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
 
 logger = logging.getLogger(__name__)
 
 START_POLL_SECONDS = 0.2
-LOG_TAIL_BYTES = 4000
-SYNC_TIMEOUT_SECONDS = 600.0
-"""For each control call of a weight sync: loading hundreds of gigabytes from a disk takes its time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProgramSpec:
-    """What to launch and how to keep it.
-
-    Example: `ProgramSpec(name="actor-0", url="http://127.0.0.1:8001", command=["python", "-m", …], log="…/logs/actor-0.log")`.
-    """
-
-    name: str
-    url: str
-    command: list[str]
-    log: str
-    environment: dict[str, str | None] = field(default_factory=dict)
-    """Set on top of the actor's environment; None removes a variable."""
-    remove: list[str] = field(default_factory=list)
-    """Folders that go when the run is gone (weight payloads in shared memory)."""
-    health_path: str = "/health"
-    start_timeout_seconds: float = 300.0
-    health_interval_seconds: float = 2.0
-    health_failures: int = 5
-    max_restarts: int = 3
 
 
 class Server:
@@ -56,12 +26,19 @@ class Server:
 
     def __init__(self, spec: ProgramSpec) -> None:
         self._spec = spec
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program = Program(spec)
         self._session: aiohttp.ClientSession | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._payload: WeightPayload | None = None
+        self._version = 0
+        """The last version that this server should hold; its payload is None or older if it was sent without files."""
+        self._wants_weights = asyncio.Event()
+        self._asked_for: int | None = None
+        self._update_started = 0.0
         self._lock = asyncio.Lock()
         self._ready = asyncio.Event()
+        self._awake = asyncio.Event()
+        self._awake.set()
         self._failure: str | None = None
         self._settled = asyncio.Event()
         self._events: list[dict[str, Any]] = []
@@ -86,17 +63,79 @@ class Server:
         if self._failure is not None:
             raise ServerError(self._failure)
         async with self._lock:
-            self._payload = payload
+            self._payload, self._version, self._asked_for = payload, max(payload.version, self._version), None
             if not self._ready.is_set():
                 return {}
             try:
                 return await self._apply(payload)
             except (*UNREACHABLE, ServerError) as error:
-                # Half updated, it must not serve: the keeper starts it again and gives it the payload.
-                self._ready.clear()
-                self._record("sync_failed", f"version {payload.version}: {error!r}")
-                await self._kill()
+                await self._start_again(f"version {payload.version}: {error!r}")
                 return {}
+
+    async def begin_update(self, version: int) -> int:
+        """Stops generation for weights that come without files; `end_update` or `fail_update` must follow.
+
+        Returns the number of this launch of the program, or 0 if the server is down: then none of the two follows, and it
+        asks for weights when it is back. Raises ServerError if it was given up.
+        """
+        if self._failure is not None:
+            raise ServerError(self._failure)
+        await self._lock.acquire()
+        self._version = version
+        self._update_started = time.monotonic()
+        if self._ready.is_set():
+            try:
+                await self._control().stop_generation(asleep=not self._awake.is_set())
+                return self._program.num_launches
+            except (*UNREACHABLE, ServerError) as error:
+                await self._start_again(f"version {version}: {error!r}")
+        self._lock.release()
+        return 0
+
+    async def end_update(self, sent: WeightPayload) -> dict[str, float]:
+        """Checks what arrived and goes on generating, unless it sleeps; returns the pause, or nothing if the server was lost.
+
+        Raises WeightSyncError if it received other bytes.
+        """
+        try:
+            if not self._ready.is_set():
+                return {}
+            await self._control().check(sent)
+            if self._awake.is_set():
+                await self._control().resume_generation()
+            return {"pause_seconds": time.monotonic() - self._update_started}
+        except (*UNREACHABLE, ServerError) as error:
+            await self._start_again(f"version {sent.version}: {error!r}")
+            return {}
+        finally:
+            self._lock.release()
+
+    async def fail_update(self, reason: str) -> None:
+        """Starts the program again: half updated, it must not serve."""
+        try:
+            await self._start_again(reason)
+        finally:
+            self._lock.release()
+
+    async def wants_weights(self) -> None:
+        """Waits until a restarted server needs weights that only the trainer has; answer with `sync`."""
+        await self._wants_weights.wait()
+        self._wants_weights.clear()
+
+    async def sleep(self, level: int) -> None:
+        """Gives the GPU's memory back (vLLM's sleep: level 1 keeps the weights in main memory, 2 drops them)."""
+        async with self._lock:
+            self._awake.clear()
+            if self._ready.is_set():
+                await self._post(f"/sleep?level={level}&mode=keep")
+
+    async def wake(self) -> None:
+        """Takes the GPU's memory back, all that it does not have yet, and goes on generating."""
+        async with self._lock:
+            if self._ready.is_set() and not self._awake.is_set():
+                await self._post("/wake_up")
+                await self._control().resume_generation()
+            self._awake.set()
 
     async def events(self) -> list[dict[str, Any]]:
         """The faults since the last call: died, hung, sync_failed, recovered, gave_up."""
@@ -105,20 +144,21 @@ class Server:
 
     async def pid(self) -> int | None:
         """Process id of what was launched: the supervisor's parent, the program's grandparent."""
-        return self._process.pid if self._process is not None else None
+        return self._program.pid()
 
     async def stop(self) -> None:
         """Ends the program and its processes."""
         if self._keeper is not None:
             self._keeper.cancel()
-        await self._kill()
+        await self._program.kill()
         if self._session is not None:
             await self._session.close()
 
     async def _keep(self) -> None:
         """Launch, wait, watch, again: at most `max_restarts` times, and not if the first start fails."""
         for attempt in range(self._spec.max_restarts + 1):
-            self._launch()
+            await self._awake.wait()  # the trainer has the GPU now
+            self._program.launch()
             fault = await self._until_ready()
             was_ready = fault is None
             if fault is None:
@@ -127,29 +167,18 @@ class Server:
                 fault = await self._until_lost()
             self._ready.clear()
             self._settled.clear()
-            await self._kill()
+            await self._program.kill()
             self._record(*fault)
             if attempt == 0 and not was_ready:
                 break
-        self._failure = f"{self._spec.name} ({self._spec.url}) was given up: {': '.join(fault)}\n{self._log_tail()}"
+        self._failure = f"{self._spec.name} ({self._spec.url}) was given up: {': '.join(fault)}\n{self._program.log_tail()}"
         self._record("gave_up", ": ".join(fault))
         self._settled.set()
-
-    def _launch(self) -> None:
-        arguments = [f"--remove={folder}" for folder in self._spec.remove]
-        command = [sys.executable, "-m", "vime.serving.launch", f"--owner={os.getpid()}", *arguments, "--", *self._spec.command]
-        changes = self._spec.environment
-        kept = {key: value for key, value in os.environ.items() if key not in changes}
-        environment = {**kept, **{key: value for key, value in changes.items() if value is not None}}
-        with Path(self._spec.log).open("ab") as log:
-            self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
 
     async def _until_ready(self) -> tuple[str, str] | None:
         deadline = time.monotonic() + self._spec.start_timeout_seconds
         while time.monotonic() < deadline:
-            if (code := self._exit_code()) is not None:
+            if (code := self._program.exit_code()) is not None:
                 return "died", f"while starting, exit code {code}"
             if await self._is_healthy(timeout_seconds=2.0):
                 return await self._restore_weights()
@@ -157,20 +186,38 @@ class Server:
         return "hung", f"not healthy after {self._spec.start_timeout_seconds:.0f} s"
 
     async def _restore_weights(self) -> tuple[str, str] | None:
-        async with self._lock:  # a sync that comes meanwhile waits, then brings its own payload
-            if self._payload is not None:
-                try:
-                    await self._apply(self._payload)
-                except (*UNREACHABLE, ServerError, WeightSyncError) as error:
-                    return "sync_failed", f"version {self._payload.version} after a restart: {error!r}"
-            self._ready.set()
-            self._settled.set()
-            return None
+        """Ready, once the server holds the weights that it should; asks for them if there are no files of them."""
+        while True:
+            async with self._lock:  # a sync that comes meanwhile waits, then brings its own payload
+                if self._version == (self._payload.version if self._payload is not None else 0):
+                    return await self._restore_payload()
+            if self._asked_for != self._version:
+                self._asked_for = self._version
+                self._wants_weights.set()
+            if (code := self._program.exit_code()) is not None:
+                return "died", f"while it waited for its weights, exit code {code}"
+            await asyncio.sleep(START_POLL_SECONDS)
+
+    async def _restore_payload(self) -> tuple[str, str] | None:
+        if self._payload is not None:
+            try:
+                await self._apply(self._payload)
+            except (*UNREACHABLE, ServerError, WeightSyncError) as error:
+                return "sync_failed", f"version {self._payload.version} after a restart: {error!r}"
+        self._ready.set()
+        self._settled.set()
+        return None
+
+    async def _start_again(self, reason: str) -> None:
+        """Has the keeper start the program again and give it its weights: half updated, it must not serve."""
+        self._ready.clear()
+        self._record("sync_failed", reason)
+        await self._program.kill()
 
     async def _until_lost(self) -> tuple[str, str]:
         spec, failures, next_check = self._spec, 0, 0.0
         while failures < spec.health_failures:
-            if (code := self._exit_code()) is not None:
+            if (code := self._program.exit_code()) is not None:
                 return "died", f"exit code {code}"
             if time.monotonic() >= next_check:
                 healthy = await self._is_healthy(timeout_seconds=max(1.0, spec.health_interval_seconds))
@@ -186,28 +233,25 @@ class Server:
     async def _apply(self, payload: WeightPayload) -> dict[str, float]:
         assert self._session is not None
         return await apply_payload(
-            self._session, self._spec.url, payload, name=self._spec.name, timeout_seconds=SYNC_TIMEOUT_SECONDS
+            self._session,
+            self._spec.url,
+            payload,
+            name=self._spec.name,
+            timeout_seconds=SYNC_TIMEOUT_SECONDS,
+            asleep=not self._awake.is_set(),
         )
 
-    def _exit_code(self) -> int | None:
-        return self._process.poll() if self._process is not None else None
+    def _control(self) -> Control:
+        assert self._session is not None
+        return Control(self._session, self._spec.url, name=self._spec.name, timeout_seconds=SYNC_TIMEOUT_SECONDS)
 
-    async def _kill(self) -> None:
-        """Has the supervisor end the tree; returns when both are gone."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(process.wait)
+    async def _post(self, path: str) -> None:
+        assert self._session is not None
+        await call(self._session, self._spec.url, path, timeout_seconds=SYNC_TIMEOUT_SECONDS)
 
     def _record(self, event: str, detail: str) -> None:
         logger.warning("%s: %s (%s)", self._spec.name, event, detail)
         self._events.append({"time": time.time(), "server": self._spec.name, "event": event, "detail": detail})
-
-    def _log_tail(self) -> str:
-        with Path(self._spec.log).open("rb") as log:
-            log.seek(max(0, os.path.getsize(self._spec.log) - LOG_TAIL_BYTES))
-            return f"end of {self._spec.log}:\n{log.read().decode(errors='replace')}"
 
 
 ServerActor = ray.remote(Server)

@@ -4,9 +4,8 @@ import asyncio
 import logging
 import os
 import shutil
-import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import ray
 
 from vime.config import RunConfig, ServedModelConfig
 from vime.errors import ServerError
+from vime.nodes import Nodes
+from vime.placement import Place, server_places
 from vime.serving.flags import (
     checkpoint_of,
     is_cpu,
@@ -22,8 +23,9 @@ from vime.serving.flags import (
     server_command,
     server_environment,
 )
+from vime.serving.program import ProgramSpec
 from vime.serving.router import router_command
-from vime.serving.server import ProgramSpec, ServerActor
+from vime.serving.server import ServerActor
 
 logger = logging.getLogger(__name__)
 
@@ -51,56 +53,36 @@ class _Program:
 
     spec: ProgramSpec
     model: str
+    place: Place
     is_router: bool = False
     actor: Any = None
-
-
-@dataclass(kw_only=True, slots=True)
-class _Ports:
-    """Free ports of this machine, none given twice."""
-
-    host: str
-    taken: set[int] = field(default_factory=set)
-
-    def take(self, wanted: int, key: str) -> int:
-        """`wanted`, or a free one if that is 0; raises ServerError if it is in use."""
-        while True:
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((self.host, wanted))
-                except OSError as error:
-                    raise ServerError(
-                        f"{key}: port {wanted} on {self.host} is not free ({error}); choose another, or 0"
-                    ) from error
-                port = probe.getsockname()[1]
-            if port not in self.taken:
-                self.taken.add(port)
-                return port
-            if wanted:
-                raise ServerError(f"{key}: port {wanted} is given to another server of this run; choose another, or 0")
 
 
 class Serving:
     """All served models of a run. Each replica and each router has a Ray actor that keeps it alive."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, run_id: str) -> None:
+    def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None) -> None:
+        """Without `nodes`, all servers run on this machine. Ray must be running before `start`."""
         self.payload_folder = Path("/dev/shm") / f"vime-{run_id}"
         """Where weight payloads in shared memory belong: it is removed with the run, also after a kill -9."""
         self._config = config
         self._run_dir = run_dir
+        self._nodes = nodes
         self._programs: list[_Program] = []
         self._endpoints: dict[str, Endpoint] = {}
 
     def start(self) -> None:
         """Starts all servers side by side and returns at once; raises ServerError if a chosen port is in use."""
         (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
-        ports = _Ports(host=self._config.cluster.host)
-        num_local = sum(0 if model.urls else model.num_replicas for model in self._config.serving.models.values())
+        if self._nodes is None:
+            self._nodes = Nodes(self._config)
+            self._nodes.reserve()
+        places = server_places(self._config)
         for name, model in self._config.serving.models.items():
-            self._plan(name, model, ports, num_local)
+            self._plan(name, model, places)
         for program in self._programs:
-            program.actor = ServerActor.options(num_cpus=0, max_concurrency=1000).remote(program.spec)
+            options = self._nodes.options(program.place)
+            program.actor = ServerActor.options(max_concurrency=1000, **options).remote(program.spec)
             if not program.is_router:
                 program.actor.start.remote()
 
@@ -129,6 +111,22 @@ class Serving:
         """The served models by name; known once `start` has returned."""
         return dict(self._endpoints)
 
+    def trained_endpoint(self) -> Endpoint:
+        """The model whose weights are synced."""
+        trained = [endpoint for endpoint in self._endpoints.values() if endpoint.trained]
+        assert len(trained) == 1, f"{len(trained)} trained models"
+        return trained[0]
+
+    async def sleep(self, *, keep_weights: bool) -> None:
+        """Gives the servers' GPUs to the trainer; the trained model's weights are dropped unless they are to be kept."""
+        servers = [program for program in self._programs if not program.is_router]
+        levels = [2 if self._endpoints[program.model].trained and not keep_weights else 1 for program in servers]
+        await asyncio.gather(*[program.actor.sleep.remote(level) for program, level in zip(servers, levels)])
+
+    async def wake(self) -> None:
+        """Takes the GPUs back."""
+        await asyncio.gather(*[program.actor.wake.remote() for program in self._programs if not program.is_router])
+
     def actors(self, name: str) -> dict[str, Any]:
         """The actors of a model's servers by their names (`actor-0`), without its router; empty for external servers."""
         return {p.spec.name: p.actor for p in self._programs if p.model == name and not p.is_router}
@@ -148,15 +146,15 @@ class Serving:
             ray.kill(program.actor)
         shutil.rmtree(self.payload_folder, ignore_errors=True)
 
-    def _plan(self, name: str, model: ServedModelConfig, ports: _Ports, num_local: int) -> None:
+    def _plan(self, name: str, model: ServedModelConfig, places: dict[str, list[Place]]) -> None:
         urls: tuple[str, ...]
         if model.urls:
             urls = tuple(url.rstrip("/") for url in model.urls)
         else:
-            urls = tuple(self._plan_server(name, model, index, ports, num_local) for index in range(model.num_replicas))
+            urls = tuple(self._plan_server(name, model, index, places) for index in range(model.num_replicas))
         self._endpoints[name] = Endpoint(
             name=name,
-            url=urls[0] if len(urls) == 1 else self._plan_router(name, urls, ports),
+            url=urls[0] if len(urls) == 1 else self._plan_router(name, urls),
             worker_urls=urls,
             model=name,
             tokenizer=checkpoint_of(self._config, model),
@@ -164,31 +162,42 @@ class Serving:
             trained=model.trained,
         )
 
-    def _plan_server(self, name: str, model: ServedModelConfig, index: int, ports: _Ports, num_local: int) -> str:
-        config = self._config
-        position = sum(not program.is_router for program in self._programs)
-        port = ports.take(model.port + index if model.port else 0, f"serving.models.{name}.port")
-        arguments = server_arguments(config, name, model, index=index, port=port)
-        environment = server_environment(
-            config, model, cpus=_cpus(position, num_local) if is_cpu(config) else [], gpus=self._gpus(model, position)
-        )
-        return self._add(f"{name}-{index}", name, port, server_command(arguments), environment)
+    def _plan_server(self, name: str, model: ServedModelConfig, index: int, places: dict[str, list[Place]]) -> str:
+        assert self._nodes is not None
+        place = places[name][index]
+        port = self._nodes.take_port(place.node, model.port + index if model.port else 0, f"serving.models.{name}.port")
+        arguments = server_arguments(self._config, name, model, index=index, port=port)
+        cpus: list[int] = []
+        if is_cpu(self._config):
+            before = sum(program.place.node == place.node and not program.is_router for program in self._programs)
+            cpus = _cpus(before, sum(other.node == place.node for of_model in places.values() for other in of_model))
+        environment = server_environment(self._config, model, cpus=cpus, gpus=self._nodes.gpus(place))
+        return self._add(f"{name}-{index}", name, place, port, server_command(arguments), environment)
 
-    def _plan_router(self, name: str, urls: tuple[str, ...], ports: _Ports) -> str:
-        config = self._config
-        port, prometheus_port = (ports.take(0, f"serving.models.{name} (router)") for _ in range(2))
+    def _plan_router(self, name: str, urls: tuple[str, ...]) -> str:
+        assert self._nodes is not None
+        config, place = self._config, Place(node=0)
+        port, prometheus_port = (self._nodes.take_port(0, 0, f"serving.models.{name} (router)") for _ in range(2))
         command = router_command(
             config.serving, host=config.cluster.host, port=port, prometheus_port=prometheus_port, worker_urls=list(urls)
         )
-        return self._add(f"{name}-router", name, port, command, {}, is_router=True)
+        return self._add(f"{name}-router", name, place, port, command, {}, is_router=True)
 
     def _add(
-        self, name: str, model: str, port: int, command: list[str], environment: dict[str, str | None], is_router: bool = False
+        self,
+        name: str,
+        model: str,
+        place: Place,
+        port: int,
+        command: list[str],
+        environment: dict[str, str | None],
+        is_router: bool = False,
     ) -> str:
-        host, serving = self._config.cluster.host, self._config.serving
+        assert self._nodes is not None
+        serving = self._config.serving
         spec = ProgramSpec(
             name=name,
-            url=f"http://{ray.util.get_node_ip_address() if host == '0.0.0.0' else host}:{port}",
+            url=f"http://{self._nodes.host(place.node)}:{port}",
             command=command,
             log=str((self._run_dir / "logs" / f"{name}.log").resolve()),
             environment=environment,
@@ -199,17 +208,8 @@ class Serving:
             health_failures=serving.health_failures,
             max_restarts=serving.max_restarts,
         )
-        self._programs.append(_Program(spec=spec, model=model, is_router=is_router))
+        self._programs.append(_Program(spec=spec, model=model, place=place, is_router=is_router))
         return spec.url
-
-    def _gpus(self, model: ServedModelConfig, position: int) -> list[int]:
-        """GPUs of the server at `position`: from the first on where they are shared, after the trainer's where they are not."""
-        cluster = self._config.cluster
-        if is_cpu(self._config):
-            return []
-        first = 0 if cluster.colocated or cluster.num_nodes > 1 else cluster.num_trainer_gpus
-        size = model.tensor_parallel_size
-        return [(first + position * size + rank) % cluster.gpus_per_node for rank in range(size)]
 
 
 async def _wait_ready(program: _Program, limit_seconds: float) -> None:

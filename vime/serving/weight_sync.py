@@ -1,4 +1,4 @@
-"""Brings a payload of weights to every server of the trained model, and keeps its files for those that are down."""
+"""Brings a payload of weights in files to every server of the trained model, and keeps the files for those that are down."""
 
 import asyncio
 import logging
@@ -10,9 +10,8 @@ import aiohttp
 from vime.config import RunConfig
 from vime.errors import ServerError, WeightSyncError
 from vime.serving.control import apply_payload
-from vime.serving.server import SYNC_TIMEOUT_SECONDS
-from vime.serving.topology import Endpoint, Serving
-from vime.weights import WeightPayload
+from vime.serving.topology import Serving
+from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +20,7 @@ class WeightSync:
     """Syncs one version after the other; all servers of the trained model at once."""
 
     def __init__(self, serving: Serving, config: RunConfig, run_id: str) -> None:
-        trained = [endpoint for endpoint in serving.endpoints().values() if endpoint.trained]
-        assert len(trained) == 1, f"{len(trained)} trained models"
-        self._endpoint: Endpoint = trained[0]
+        self._endpoint = serving.trained_endpoint()
         self._serving = serving
         self._previous: WeightPayload | None = None
         self._run_id = run_id
@@ -43,7 +40,7 @@ class WeightSync:
         synced: list[dict[str, float]] = []
         for result in results:
             if isinstance(result, BaseException):
-                raise _plain(result)
+                raise plain_error(result)
             if result:
                 synced.append(result)
         logger.info("run %s: version %d is on %d of %d servers", self._run_id, payload.version, len(synced), len(results))
@@ -53,6 +50,7 @@ class WeightSync:
             "sync/pause_seconds": max((result["pause_seconds"] for result in synced), default=0.0),
             "sync/bytes": float(payload.num_bytes),
             "sync/num_servers": float(len(synced)),
+            "sync/export_seconds": payload.export_seconds,
         }
 
     def _forget_previous(self, payload: WeightPayload) -> None:
@@ -68,7 +66,7 @@ async def _apply_external(url: str, payload: WeightPayload) -> dict[str, float]:
         return await apply_payload(session, url, payload, name="external server", timeout_seconds=SYNC_TIMEOUT_SECONDS)
 
 
-def _plain(error: BaseException) -> BaseException:
+def plain_error(error: BaseException) -> BaseException:
     """The error without Ray's wrapping, whose message is a remote traceback."""
     for kind in (WeightSyncError, ServerError):
         if isinstance(error, kind):

@@ -3,6 +3,7 @@
 All public methods are collectives: every rank of the world calls them in the same order.
 """
 
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +12,25 @@ import torch
 from megatron.core import parallel_state
 
 from vime.algorithm.loss import policy_loss
-from vime.config import AlgorithmName, OldLogprobs, RunConfig
+from vime.config import AlgorithmName, BadUpdate, KLPlace, OldLogprobs, RunConfig
 from vime.data.packing import sequence_flops
+from vime.errors import SampleError, TrainingError
 from vime.hooks import load_hook
 from vime.trainer import bridge, checkpoint, metrics, parallel
+from vime.trainer.advantage import finish_advantages
 from vime.trainer.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.trainer.micro_batch import Batch, build_batch
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
+from vime.trainer.offload import Offload
 from vime.trainer.schedule import learning_rate
 from vime.trainer.step import forward_logprobs, update
 from vime.types import TrainSample
+
+logger = logging.getLogger(__name__)
+
+MAX_SKIPPED_IN_A_ROW = 10
+"""A run that skips more updates than this learns nothing any more."""
 
 
 class Engine:
@@ -36,43 +45,61 @@ class Engine:
         bridge.load_hugging_face(self.model, self.architecture, self.source)
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
+        self._offload = Offload(self.wrapped, self.optimizer)
         self._reference: list[torch.Tensor] | None = None
         if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
             self._reference = [parameter.detach().cpu().clone() for parameter in self.model.parameters()]
         self._loss_function = load_hook(config.algorithm.loss) if config.algorithm.loss else policy_loss
         supervised = config.algorithm.name is AlgorithmName.sft
         self._temperature = 1.0 if supervised else config.rollout.temperature
+        self._skipped_in_a_row = 0
 
     def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """Trains on the samples of one batch, one optimizer step per inner list; returns the batch's metrics.
 
-        Raises `TrainingError` if a loss or gradient is not finite; the weights then are those before that update.
+        A batch without samples changes nothing. Raises `TrainingError` if a loss or gradient is not finite, unless
+        `trainer.on_bad_update` skips such an update; the weights then are those before it.
         """
         started = time.monotonic()
         batches = [self._batch(samples, only_trained=True) for samples in updates if samples]
-        assert batches, f"step {step}: no samples to train on"
+        if not batches:
+            logger.warning("step %d: no samples to train on; the weights stay as they are", step)
+            return {"train/num_samples": 0.0, "train/num_tokens": 0.0, "train/num_skipped_updates": 0.0}
         known = self._known_logprobs(batches)
-        results = []
-        for batch, logprobs in zip(batches, known):
+        extra = finish_advantages(self.config.algorithm, batches, known)
+        num_epochs = self.config.trainer.num_epochs_per_batch
+        results = [self._update(*pair, step) for _ in range(num_epochs) for pair in zip(batches, known)]
+        seconds = time.monotonic() - started
+        num_tokens = num_epochs * sum(len(sample.tokens) for samples in updates for sample in samples)
+        return metrics.over_updates(results) | {
+            **extra,
+            "train/num_samples": float(num_epochs * sum(len(samples) for samples in updates)),
+            "train/seconds": seconds,
+            "train/tokens_per_second": num_tokens / seconds,
+        }
+
+    def _update(self, batch: Batch, known: list[KnownLogprobs], step: int) -> dict[str, float]:
+        """One optimizer step, or a counted skip if its numbers are not finite and the configuration allows it."""
+        try:
             result = update(
                 self.wrapped,
                 self.optimizer,
                 self.config.algorithm,
                 batch.micro_batches,
-                known=logprobs,
+                known=known,
                 temperature=self._temperature,
                 lr=learning_rate(self.config.trainer, step),
                 step=step,
                 loss_function=self._loss_function,
             )
-            results.append(result | {"train/useful_token_share": batch.useful_token_share})
-        seconds = time.monotonic() - started
-        num_tokens = sum(len(sample.tokens) for samples in updates for sample in samples)
-        return metrics.over_updates(results) | {
-            "train/num_samples": float(sum(len(samples) for samples in updates)),
-            "train/seconds": seconds,
-            "train/tokens_per_second": num_tokens / seconds,
-        }
+        except TrainingError as error:
+            self._skipped_in_a_row += 1
+            if self.config.trainer.on_bad_update is BadUpdate.stop or self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+                raise
+            logger.warning("an update is skipped: %s", error)
+            return {"train/num_skipped_updates": 1.0}
+        self._skipped_in_a_row = 0
+        return result | {"train/num_skipped_updates": 0.0, "train/useful_token_share": batch.useful_token_share}
 
     def logprobs(self, tokens: list[list[int]], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
         """Logprobs of the response tokens by sequence; only those of this data-parallel rank, and only where they end up."""
@@ -94,6 +121,14 @@ class Engine:
         """Hugging Face tensors by name, on every rank."""
         return bridge.export_hugging_face(self.model, self.architecture)
 
+    def offload(self, *, weights: bool) -> None:
+        """Gives the device's memory back: gradients and optimizer, with `weights` all of it."""
+        self._offload.store(weights=weights)
+
+    def onload(self) -> None:
+        """Takes the memory again; everything is as it was before `offload`, gradients are zero."""
+        self._offload.load()
+
     def save_hugging_face(self, folder: Path) -> None:
         """Writes a checkpoint folder that transformers and vLLM load."""
         bridge.save_hugging_face(self.model, self.architecture, source=self.source, folder=folder)
@@ -109,6 +144,8 @@ class Engine:
         checkpoint.load(folder, self.model, self.optimizer, layout)
 
     def _batch(self, samples: list[TrainSample], *, only_trained: bool) -> Batch:
+        if only_trained and self.config.algorithm.name is not AlgorithmName.sft:
+            _check_logprobs(samples)
         return build_batch(
             samples,
             max_tokens=self.config.trainer.max_tokens_per_micro_batch,
@@ -128,13 +165,29 @@ class Engine:
                     for entry, values_N in zip(entries, self._forward(batch)):
                         entry.reference_N = values_N
         if self.config.algorithm.old_logprobs is OldLogprobs.trainer:
-            for batch, entries in list(zip(batches, known))[1:]:
+            first = 0 if self._needs_first_old_logprobs() else 1  # at the first update they are the current ones
+            for batch, entries in list(zip(batches, known))[first:]:
                 for entry, values_N in zip(entries, self._forward(batch)):
                     entry.old_N = values_N
         return known
 
+    def _needs_first_old_logprobs(self) -> bool:
+        algorithm = self.config.algorithm
+        penalty = algorithm.kl_place is KLPlace.reward and algorithm.kl_coefficient > 0
+        return penalty or self.config.trainer.num_epochs_per_batch > 1
+
     def _forward(self, batch: Batch) -> list[torch.Tensor]:
         return forward_logprobs(self.wrapped, batch.micro_batches, temperature=self._temperature)
+
+
+def _check_logprobs(samples: list[TrainSample]) -> None:
+    """Raises `SampleError` if a sample has not one logprob for each response token."""
+    for position, sample in enumerate(samples):
+        if len(sample.rollout_log_probs) != sample.response_length:
+            raise SampleError(
+                f"sample {position} of an update has {len(sample.rollout_log_probs)} logprobs for "
+                f"{sample.response_length} response tokens"
+            )
 
 
 class _Swapped:

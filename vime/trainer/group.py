@@ -11,6 +11,8 @@ from ray.exceptions import RayActorError
 
 from vime.config import RunConfig, WeightTransfer
 from vime.errors import TrainingError
+from vime.nodes import Nodes
+from vime.placement import trainer_places, transport
 from vime.trainer.rank import TrainerRank
 from vime.types import TrainSample
 from vime.weights import WeightPayload
@@ -28,20 +30,25 @@ class TrainerGroup:
     ends the run with a `TrainingError` that names it.
     """
 
-    def __init__(self, config: RunConfig, run_dir: Path, run_id: str) -> None:
+    def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None) -> None:
+        """Without `nodes`, all ranks run on this machine."""
         self._config = config
+        self._nodes = nodes
         self._weights_dir = _weights_dir(config, run_dir, run_id)
         self._ranks: list[Any] = []
         self._addresses: Any = None
 
     def start(self) -> None:
         """Creates the actors and returns at once; their imports run meanwhile."""
+        if self._nodes is None:
+            self._nodes = Nodes(self._config)
+            self._nodes.reserve()
         trainer = self._config.trainer
         size = trainer.tensor_parallel_size * trainer.pipeline_parallel_size * trainer.data_parallel_size
-        gpus = 1 if self._config.cluster.gpus_per_node > 0 else 0
-        environment = {"env_vars": ACTOR_ENVIRONMENT}
-        actor = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0, runtime_env=environment)(TrainerRank)
-        self._ranks = [actor.remote(self._config, rank) for rank in range(size)]
+        actor = ray.remote(TrainerRank)
+        for rank, place in enumerate(trainer_places(self._config, size)):
+            options = self._nodes.options(place, devices=True, environment=ACTOR_ENVIRONMENT)
+            self._ranks.append(actor.options(max_restarts=0, **options).remote(self._config, rank))
         self._addresses = [rank.address.remote() for rank in self._ranks]
 
     async def ready(self) -> None:
@@ -64,13 +71,21 @@ class TrainerGroup:
         """Writes the current weights as files that servers can read, and describes them as `version`."""
         return (await self._all("export_weights", str(self._weights_dir), version))[0]
 
-    async def connect(self, urls: list[str], num_workers: int, host: str, port: int) -> None:
-        """Opens vLLM's own `ipc` or `nccl` transport to these servers (CUDA only)."""
-        await self._all("connect", urls, num_workers, host, port)
+    async def connect(self, urls: list[str], num_workers: list[int]) -> None:
+        """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
+        await self._all("connect", urls, num_workers)
 
-    async def send_weights(self, version: int) -> None:
-        """Sends the current weights over the transport that `connect` opened."""
-        await self._all("send_weights", version)
+    async def send_weights(self, version: int) -> WeightPayload:
+        """Sends the current weights over the transport that `connect` opened, and describes them; there are no files."""
+        return (await self._all("send_weights", version))[0]
+
+    async def offload(self, *, weights: bool) -> None:
+        """Gives the GPUs' memory back: gradients and optimizer, with `weights` all of it."""
+        await self._all("offload", weights=weights)
+
+    async def onload(self) -> None:
+        """Takes the memory again."""
+        await self._all("onload")
 
     async def save(self, folder: Path) -> None:
         """Writes an exact checkpoint into `folder`, whole or not at all."""
@@ -91,9 +106,9 @@ class TrainerGroup:
         self._ranks = []
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 
-    async def _all(self, method: str, *arguments: Any) -> list[Any]:
+    async def _all(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         assert self._ranks, f"trainer.{method} before start() or after stop()"
-        return await self._results(method, [getattr(rank, method).remote(*arguments) for rank in self._ranks])
+        return await self._results(method, [getattr(rank, method).remote(*arguments, **options) for rank in self._ranks])
 
     async def _results(self, what: str, calls: list[Any]) -> list[Any]:
         """All ranks' results in order; the first failure ends the wait, since the others may hang in a collective."""
@@ -118,7 +133,8 @@ class TrainerGroup:
 def _weights_dir(config: RunConfig, run_dir: Path, run_id: str) -> Path:
     """Shared memory where all parts are on one machine, otherwise a folder of the run."""
     shared_memory = Path("/dev/shm")
-    on_disk = config.cluster.weight_transfer is WeightTransfer.disk or config.cluster.num_nodes > 1
+    external = any(model.trained and model.urls for model in config.serving.models.values())
+    on_disk = transport(config) is WeightTransfer.disk or config.cluster.num_nodes > 1 or external
     if on_disk or not shared_memory.is_dir():
         return run_dir / "weights"
     return shared_memory / f"vime-{run_id}"

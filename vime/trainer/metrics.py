@@ -6,7 +6,7 @@ from megatron.core import parallel_state
 
 WEIGHTED = ("train/loss", "train/policy_loss")
 """Sums whose weights make them means already."""
-TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens")
+TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", "train/num_skipped_updates")
 """Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
 DIFFERENCE = "train/logprob_difference"
 
@@ -56,7 +56,7 @@ def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
     The difference to the engine's logprobs is the first update's, because later ones have moved away on purpose.
     """
     result: dict[str, float] = {}
-    for name in updates[0]:
+    for name in dict.fromkeys(name for update in updates for name in update):
         values = [update[name] for update in updates if name in update]
         if name.startswith(DIFFERENCE):
             result[name] = values[0]

@@ -34,6 +34,8 @@ class MicroBatch:
     rollout_logprob_N: torch.Tensor
     staleness_N: torch.Tensor
     """Weight versions between sampling and training."""
+    sequence_N: torch.Tensor
+    """Number of the sequence that a token belongs to, from 0 without gaps; sequences without wanted tokens have none."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,6 +96,7 @@ def _build(samples: list[TrainSample], indices: list[int], only_trained: bool, d
         weight_N=_repeat([sample.token_weight for sample in chosen], repeats, device),
         rollout_logprob_N=torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *logprobs])).to(device),
         staleness_N=torch.from_numpy(np.concatenate(nothing + staleness)).to(device),
+        sequence_N=torch.from_numpy(np.repeat(np.cumsum(repeats > 0) - 1, repeats)).to(device),
     )
 
 

@@ -5,13 +5,13 @@ Shape suffix: N trained tokens of the micro-batch.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from vime.algorithm.kl import kl_estimate
+from vime.algorithm.correction import correction_weights
+from vime.algorithm.kl import kl_estimate, unbiased
 from vime.algorithm.loss import Metrics, masked_max, policy_loss, sft_loss
-from vime.config import AlgorithmConfig, AlgorithmName, OldLogprobs
+from vime.config import AlgorithmConfig, AlgorithmName, CorrectionMode, KLPlace, OldLogprobs
 from vime.trainer.micro_batch import MicroBatch
 
 LossFunction = Callable[..., tuple[torch.Tensor, Metrics]]
@@ -38,11 +38,15 @@ def micro_batch_loss(
     """The scalar loss, summed with the samples' weights, and metrics as sums over tokens (`_max`: maxima)."""
     mask_N = torch.ones_like(logprobs_N)
     metrics: Metrics = {"train/entropy": entropy_N.detach().sum()}
+    old_N = old_logprobs(config, batch, known, current_N=logprobs_N.detach())
     if config.name is AlgorithmName.sft:
         token_loss_N, extra = sft_loss(logprobs_N, mask_N)
     else:
-        old_N = _old_logprobs(config, batch, logprobs_N, known)
-        token_loss_N, extra = loss_function(config, logprobs_N, old_N, batch.advantage_N, mask_N)
+        token_loss_N, extra = loss_function(config, logprobs_N, old_N, batch.advantage_N, mask_N, batch.sequence_N)
+        if config.correction.mode is not CorrectionMode.none or config.correction.veto:
+            engine_N = batch.rollout_logprob_N
+            factor_N, more = correction_weights(config.correction, old_N, engine_N, mask_N, batch.sequence_N)
+            token_loss_N, extra = token_loss_N * factor_N, extra | more
         difference_N = (logprobs_N.detach() - batch.rollout_logprob_N).abs()
         current_N = (batch.staleness_N == 0).to(mask_N.dtype)  # older tokens differ by the policy's movement as well
         metrics["train/num_current_tokens"] = current_N.sum()
@@ -52,8 +56,10 @@ def micro_batch_loss(
     metrics["train/policy_loss"] = (batch.weight_N * token_loss_N.detach()).sum()
     if known.reference_N is not None:
         kl_N = kl_estimate(config.kl_estimator, logprobs_N, known.reference_N)
-        token_loss_N = token_loss_N + config.kl_coefficient * kl_N
         metrics["train/kl"] = kl_N.detach().sum()
+        if config.kl_place is KLPlace.loss:
+            kl_N = unbiased(kl_N, logprobs_N, old_N) if config.kl_unbiased else kl_N
+            token_loss_N = token_loss_N + config.kl_coefficient * kl_N
     if config.entropy_coefficient:
         token_loss_N = token_loss_N - config.entropy_coefficient * entropy_N
     loss = (batch.weight_N * token_loss_N).sum()
@@ -62,7 +68,8 @@ def micro_batch_loss(
     return loss, metrics
 
 
-def _old_logprobs(config: AlgorithmConfig, batch: MicroBatch, logprobs_N: torch.Tensor, known: KnownLogprobs) -> Any:
+def old_logprobs(config: AlgorithmConfig, batch: MicroBatch, known: KnownLogprobs, *, current_N: torch.Tensor) -> torch.Tensor:
+    """Logprobs in the denominator of the ratio, [N]: the engine's, or the trainer's, which may still be the current ones."""
     if config.old_logprobs is OldLogprobs.engine:
         return batch.rollout_logprob_N
-    return logprobs_N.detach() if known.old_N is None else known.old_N
+    return current_N if known.old_N is None else known.old_N

@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vime.config import RunConfig, WeightTransfer
+from vime.config import RunConfig
+from vime.nodes import LOOPBACK
+from vime.placement import transport
 from vime.types import TrainSample
 from vime.weights import WeightPayload
 
@@ -23,16 +25,12 @@ class TrainerRank:
 
     def address(self) -> str:
         """host:port at which the ranks can meet, on this rank's machine."""
-        import ray
-
         from vime.trainer import cpu_shim
 
         cpu_shim.install()
         from vime.trainer.parallel import free_port
 
-        one_machine = self._config.cluster.num_nodes == 1
-        host = "127.0.0.1" if one_machine else ray.util.get_node_ip_address()
-        return f"{host}:{free_port(host)}"
+        return f"{self._host()}:{free_port(self._host())}"
 
     def init(self, address: str) -> None:
         """Joins the world and loads the model. Raises `ConfigError` or `CheckpointError` for a checkpoint that does not fit."""
@@ -64,19 +62,32 @@ class TrainerRank:
 
         return write_payload(self._engine.export(), folder=Path(folder), version=version)
 
-    def connect(self, urls: list[str], num_workers: int, host: str, port: int) -> None:
-        """Opens vLLM's own transport (`ipc` or `nccl`) to the servers; `num_workers` counts their GPUs."""
+    def connect(self, urls: list[str], num_workers: list[int]) -> None:
+        """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
         from vime.trainer.weight_source import DirectSender
 
-        backend = self._config.cluster.weight_transfer
-        assert backend in (WeightTransfer.ipc, WeightTransfer.nccl), f"weight_transfer={backend.value}"
+        if self._sender is not None:
+            self._sender.close()
         self._sender = DirectSender(
-            backend, self._engine.export, urls=urls, num_workers=num_workers, rank=self._rank, host=host, port=port
+            transport(self._config),
+            self._engine.export,
+            urls=urls,
+            num_workers=num_workers,
+            rank=self._rank,
+            host=self._host(),
         )
 
-    def send_weights(self, version: int) -> None:
-        """Sends the weights over the transport that `connect` opened."""
-        self._sender.send(version)
+    def send_weights(self, version: int) -> WeightPayload:
+        """Sends the weights over the transport that `connect` opened; rank 0 returns what it sent, without files."""
+        return self._sender.send(version)
+
+    def offload(self, *, weights: bool) -> None:
+        """See `Engine.offload`."""
+        self._engine.offload(weights=weights)
+
+    def onload(self) -> None:
+        """See `Engine.onload`."""
+        self._engine.onload()
 
     def save(self, folder: str) -> None:
         """Writes an exact checkpoint."""
@@ -89,3 +100,11 @@ class TrainerRank:
     def save_hugging_face(self, folder: str) -> None:
         """Writes a checkpoint for transformers and vLLM."""
         self._engine.save_hugging_face(Path(folder))
+
+    def _host(self) -> str:
+        """This machine's address for the other parts of the run."""
+        import ray
+
+        cluster = self._config.cluster
+        one_machine = cluster.num_nodes == 1 or cluster.host == LOOPBACK
+        return LOOPBACK if one_machine else ray.util.get_node_ip_address()

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Checks on a CUDA machine what needs one: Transformer Engine and its context parallelism, ipc and nccl, sleep and wake, bfloat16.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+command -v nvidia-smi >/dev/null || { echo "There is no nvidia-smi here: this needs a CUDA machine." >&2; exit 1; }
+make setup
+nvidia-smi --query-gpu=name,memory.total --format=csv
+.venv/bin/python -c 'import torch; assert torch.cuda.is_available(), "PyTorch sees no CUDA device"; print(torch.__version__, torch.cuda.device_count(), "device(s)")'
+.venv/bin/python -m pytest -m gpu -ra
+.venv/bin/python -m vime.run +method=memagent cluster=one_gpu name=gpu_smoke trainer.num_steps=4 evaluation.num_runs=1
+[[ ! -f tools/bench_trainer.py ]] || .venv/bin/python tools/bench_trainer.py --json outputs/gpu_smoke_bench.json
+echo "All checks that this machine can do have passed; skipped ones are listed above."

@@ -1,0 +1,28 @@
+"""The plan says what an objective is made of."""
+
+from vime.algorithm.description import describe
+from vime.compose import compose_run
+from vime.config import AlgorithmConfig, CorrectionConfig, CorrectionMode, KLPlace, RatioLevel
+
+
+def test_a_change_of_any_part_shows():
+    plain = describe(AlgorithmConfig())
+    assert plain == "reward minus group mean, by its deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL"
+    changes = [
+        {"whitening": True},
+        {"ratio": RatioLevel.sequence},
+        {"clip_high": 0.28},
+        {"dual_clip": 3.0},
+        {"kl_coefficient": 0.1},
+        {"kl_coefficient": 0.1, "kl_place": KLPlace.reward},
+        {"correction": CorrectionConfig(mode=CorrectionMode.mask)},
+        {"loss": "mine.loss"},
+    ]
+    assert len({describe(AlgorithmConfig(**change)) for change in changes} | {plain}) == 9
+
+
+def test_the_values_of_a_methods_paper_are_seen_under_grpo():
+    config = compose_run(["+method=memagent", "model=qwen2.5-7b", "mode=plan"]).config
+    assert describe(config.algorithm) == (
+        "reward minus group mean; clipped token ratio 0.8 … 1.2; mean over tokens; KL 0.001 low_var_kl in the loss"
+    )

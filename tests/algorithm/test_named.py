@@ -1,0 +1,172 @@
+"""Every algorithm as `conf/algorithm` composes it equals its paper's formula, written out per rollout, with its gradient."""
+
+import random
+import statistics
+
+import pytest
+import torch
+
+from vime.algorithm.batch import build_updates
+from vime.algorithm.kl import kl_estimate, unbiased
+from vime.algorithm.loss import policy_loss, sft_loss
+from vime.algorithm.token_advantage import mean_and_deviation, moments, whitened, with_kl_penalty
+from vime.compose import compose_run
+from vime.config import AlgorithmConfig, Credit, KLPlace
+from vime.types import Group, Prompt, Rollout, Sample, StopReason, TrainSample
+
+Tokens = list[torch.Tensor]
+"""Current logprobs of a response's tokens; leaves of the graph."""
+NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+
+
+class Problem:
+    """Groups of one-sample rollouts with random lengths, rewards, and current, old and reference logprobs."""
+
+    def __init__(self, seed: int) -> None:
+        generator = random.Random(seed)
+        self.rewards = [[float(generator.random() < 0.5) for _ in range(size)] for size in (4, 3, 2)]
+        self.rewards[0][:2] = [1.0, 0.0]
+        self.old, self.reference, self.current = {}, {}, {}
+        for number in range(9):
+            base = [-generator.uniform(0.5, 3.0) for _ in range(generator.randint(1, 6))]
+            self.old[number] = [value + generator.gauss(0, 0.2) for value in base]
+            self.reference[number] = [value + generator.gauss(0, 0.2) for value in base]
+            self.current[number] = [leaf(value + generator.gauss(0, 0.2)) for value in base]
+
+    def groups(self) -> list[Group]:
+        numbers = iter(range(9))
+        return [
+            Group(
+                prompt=Prompt(index=index, row=index, messages=[], ground_truth=[]),
+                rollouts=[self._rollout(next(numbers), index, reward) for reward in rewards],
+            )
+            for index, rewards in enumerate(self.rewards)
+        ]
+
+    def _rollout(self, number: int, group: int, reward: float) -> Rollout:
+        length = len(self.old[number])
+        sample = Sample(
+            tokens=[number] * (length + 1), response_length=length, loss_mask=[1] * length, rollout_log_probs=self.old[number]
+        )
+        return Rollout(rollout_id=number, group_index=group, samples=[sample], reward=reward, stop_reason=StopReason.ANSWERED)
+
+
+def leaf(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64, requires_grad=True)
+
+
+def ours(config: AlgorithmConfig, problem: Problem) -> torch.Tensor:
+    """The loss as the trainer puts it together, but in float64 and in one micro-batch."""
+    updates, _ = build_updates(config, problem.groups(), credit=Credit.share)
+    samples = updates[0]
+    numbers = [sample.tokens[0] for sample in samples]
+    current = torch.stack([token for number in numbers for token in problem.current[number]])
+    old, reference = (flat([table[number] for number in numbers]) for table in (problem.old, problem.reference))
+    lengths = [len(problem.old[number]) for number in numbers]
+    sequences = torch.arange(len(samples)).repeat_interleave(torch.tensor(lengths))
+    advantages, weights = (per_token(samples, lengths, name) for name in ("advantage", "token_weight"))
+    if config.kl_place is KLPlace.reward and config.kl_coefficient:
+        advantages = with_kl_penalty(config, advantages, old, reference, sequences)
+    if config.whitening:
+        mean, deviation = mean_and_deviation(moments([advantages]))
+        advantages = whitened(advantages, mean=mean, deviation=deviation)
+    loss, _ = policy_loss(config, current, old, advantages, torch.ones(len(old)), sequences)
+    if config.kl_place is KLPlace.loss and config.kl_coefficient:
+        kl = kl_estimate(config.kl_estimator, current, reference)
+        loss = loss + config.kl_coefficient * (unbiased(kl, current, old) if config.kl_unbiased else kl)
+    return (weights * loss).sum()
+
+
+def flat(rows: list[list[float]]) -> torch.Tensor:
+    return torch.tensor([value for row in rows for value in row], dtype=torch.float64)
+
+
+def per_token(samples: list[TrainSample], lengths: list[int], name: str) -> torch.Tensor:
+    return flat([[getattr(sample, name)] * length for sample, length in zip(samples, lengths)])
+
+
+def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:
+    """The objective as its paper writes it, with a minus sign."""
+    advantages: dict[int, float] = {}
+    number = 0
+    for rewards in problem.rewards:
+        for position, reward in enumerate(rewards):
+            others = rewards[:position] + rewards[position + 1 :]
+            deviation = statistics.stdev(rewards)
+            normalized = (reward - statistics.mean(rewards)) / (deviation + 1e-6)
+            advantages[number] = {
+                **{each: normalized for each in ("grpo", "dapo", "gspo", "cispo")},
+                "dr_grpo": reward - statistics.mean(rewards),
+                "rloo": reward - statistics.mean(others),
+                "reinforce_plus_plus": reward,
+                "reinforce_plus_plus_baseline": reward - statistics.mean(rewards),
+            }[name]
+            number += 1
+    per_token = {n: [value] * len(problem.old[n]) for n, value in advantages.items()}
+    if name == "reinforce_plus_plus":
+        for n, values in per_token.items():
+            kl = [o - r for o, r in zip(problem.old[n], problem.reference[n])]
+            per_token[n] = [value - 1e-3 * sum(kl[t:]) for t, value in enumerate(values)]
+    if name.startswith("reinforce_plus_plus"):
+        every = [value for values in per_token.values() for value in values]
+        mean, deviation = statistics.mean(every), statistics.pstdev(every)
+        per_token = {n: [(value - mean) / deviation for value in values] for n, values in per_token.items()}
+    num_tokens = sum(map(len, per_token.values()))
+    total = torch.zeros((), dtype=torch.float64)
+    for n, values in per_token.items():
+        objective = of_one_response(name, problem.current[n], problem.old[n], problem.reference[n], values)
+        if name in ("dr_grpo", "rloo"):
+            total = total + objective / budget / len(per_token)
+        elif name == "gspo":
+            total = total + objective / len(per_token)
+        else:
+            total = total + objective / num_tokens
+    return -total
+
+
+def of_one_response(
+    name: str, current: Tokens, old: list[float], reference: list[float], advantages: list[float]
+) -> torch.Tensor:
+    """The sum over tokens, GSPO's single term for the sequence."""
+    if name == "gspo":
+        log_ratio = sum((c - o for c, o in zip(current, old)), torch.zeros((), dtype=torch.float64)) / len(old)
+        return clipped(torch.exp(log_ratio), advantages[0], 1 - 3e-4, 1 + 4e-4)
+    total = torch.zeros((), dtype=torch.float64)
+    for c, o, r, advantage in zip(current, old, reference, advantages):
+        ratio = torch.exp(c - o)
+        if name == "cispo":
+            total = total + min(float(ratio.detach()), 5.0) * advantage * c
+        else:
+            total = total + clipped(ratio, advantage, 0.8, 1.28 if name == "dapo" else 1.2)
+        if name == "reinforce_plus_plus_baseline":
+            total = total - 1e-3 * (c - r) ** 2 / 2
+    return total
+
+
+def clipped(ratio: torch.Tensor, advantage: float, low: float, high: float) -> torch.Tensor:
+    value = float(ratio.detach())
+    bounded = ratio if low <= value <= high else torch.tensor(low if value < low else high, dtype=torch.float64)
+    return min(ratio * advantage, bounded * advantage, key=lambda value: float(value.detach()))
+
+
+def gradients(value: torch.Tensor, problem: Problem) -> tuple[float, list[float]]:
+    leaves = [token for tokens in problem.current.values() for token in tokens]
+    found = torch.autograd.grad(value, leaves, allow_unused=True)
+    return float(value.detach()), [0.0 if gradient is None else float(gradient) for gradient in found]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_named_algorithm_equals_its_papers_formula(name: str):
+    config = compose_run([f"algorithm={name}", "mode=plan"]).config
+    for seed in range(10):
+        problem = Problem(seed)
+        budget = config.serving.models["actor"].max_model_len
+        loss, gradient = gradients(ours(config.algorithm, problem), problem)
+        expected, expected_gradient = gradients(papers(name, problem, budget=budget), problem)
+        assert loss == pytest.approx(expected, abs=1e-6)
+        assert gradient == pytest.approx(expected_gradient, abs=1e-6)
+
+
+def test_supervised_loss_is_the_negative_log_likelihood():
+    logprobs = torch.tensor([-0.5, float("nan"), -2.0], dtype=torch.float64)
+    assert sft_loss(logprobs, torch.tensor([1, 0, 1]))[0].tolist() == [0.5, 0.0, 2.0]

@@ -1,0 +1,60 @@
+"""Weights sent straight from two trainer ranks to two servers, and files for a server that was lost meanwhile."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vime.compose import compose_run
+from vime.system import System
+
+SHAPE = {
+    "family": "qwen3",
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 128,
+    "vocab_size": 320,
+    "max_position_embeddings": 1024,
+}
+
+
+async def lose_a_server(config: Any, folder: Path) -> list[dict[str, float]]:
+    """Syncs; the metrics of each sync. The second server is killed before the third sync and back before the fourth."""
+    async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
+        assert system.serving is not None
+        metrics = [await system.sync_weights(version) for version in (0, 1)]
+        lost = system.serving.actors("actor")["actor-1"]
+        supervisor = psutil.Process(await lost.pid.remote()).children()[0]
+        supervisor.children()[0].send_signal(signal.SIGKILL)
+        while not await system.serving.events():
+            await asyncio.sleep(0.2)
+        metrics.append(await system.sync_weights(2))  # its probe waits until the lost server has this version too
+        metrics.append(await system.sync_weights(3))
+        events = [event["event"] for event in await system.serving.events()]
+    assert events == ["recovered"]
+    return metrics
+
+
+def test_weights_reach_servers_without_files_and_a_lost_one_gets_them_as_files(two_key_checkpoint: Path, tmp_path: Path):
+    overrides = [
+        "+method=memagent",
+        f"model.checkpoint={two_key_checkpoint}",
+        *(f"model.{key}={value}" for key, value in SHAPE.items()),
+        "trainer.tensor_parallel_size=2",
+        "trainer.num_threads=1",
+        "cluster.weight_transfer=gloo",
+        "serving.models.actor.num_replicas=2",
+        "serving.models.actor.max_model_len=1024",
+        "serving.models.actor.gpu_memory_utilization=0.01",
+        "serving.health_interval_seconds=0.5",
+    ]
+    metrics = asyncio.run(lose_a_server(compose_run(overrides).config, tmp_path))
+    assert [found["sync/num_servers"] for found in metrics] == [2, 2, 1, 2]
+    assert len({found["sync/bytes"] for found in metrics}) == 1 and metrics[0]["sync/bytes"] > 100_000
+    for found in metrics:
+        assert max(found["probe/max_difference_cold"], found["probe/max_difference_cached"]) < 1e-4

@@ -1,0 +1,61 @@
+"""What needs CUDA, in whole systems: turns on one GPU, weights by `ipc` and `nccl`, bfloat16; see `scripts/gpu_smoke.sh`."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vime.compose import compose_run
+from vime.placement import transport
+from vime.system import System
+from vime.types import TrainSample
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+APART = ["cluster=one_gpu", "cluster.gpus_per_node=2", "cluster.colocated=false", "rollout.max_staleness=1"]
+
+
+def samples(count: int) -> list[TrainSample]:
+    """Demonstrations of random tokens, to move the weights."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(count):
+        tokens = torch.randint(300, (64,), generator=generator).tolist()
+        logprobs = [-5.0] * 32
+        found.append(
+            TrainSample(tokens=tokens, loss_mask=[1] * 32, rollout_log_probs=logprobs, advantage=1.0, token_weight=1 / 32 / count)
+        )
+    return found
+
+
+async def sync_train_sync(config: Any, folder: Path) -> list[dict[str, float]]:
+    """Metrics of two syncs, with an update and a checkpoint between them."""
+    async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
+        first = await system.sync_weights(0)
+        trained = await system.train([samples(16)], 0)
+        assert trained["train/grad_norm"] > 0
+        second = await system.sync_weights(1)
+        async with system.trainer_awake() as trainer:
+            await trainer.save_hugging_face(folder / "model")
+        third = await system.sync_weights(2)
+    return [first, second, third]
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        (["cluster=one_gpu"], "ipc"),
+        (["cluster=one_gpu", "cluster.weight_transfer=shm"], "shm"),
+        pytest.param(APART, "nccl", marks=TWO_GPUS),
+        pytest.param([*APART, "cluster.weight_transfer=disk"], "disk", marks=TWO_GPUS),
+    ],
+)
+def test_weights_reach_servers_on_gpus_and_logprobs_agree_in_bfloat16(words: list[str], way: str, tmp_path: Path):
+    config = compose_run(["+method=memagent", "trainer.precision=bfloat16", *words]).config
+    assert transport(config).value == way
+    for metrics in asyncio.run(sync_train_sync(config, tmp_path)):
+        assert metrics["sync/num_servers"] == 1 and metrics["sync/bytes"] > 1_000_000
+        assert metrics["probe/max_difference_cold"] < 0.1 and metrics["probe/max_difference_cached"] < 0.1
+    assert (tmp_path / "model" / "model.safetensors").exists()

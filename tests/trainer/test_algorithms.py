@@ -1,0 +1,192 @@
+"""Algorithms in the trainer: no packing changes them, they equal what their pure functions say, and failures are counted."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vime.config import (
+    AlgorithmConfig,
+    AlgorithmName,
+    BadUpdate,
+    Baseline,
+    CorrectionConfig,
+    CorrectionLevel,
+    CorrectionMode,
+    KLEstimator,
+    KLPlace,
+    Normalization,
+    OldLogprobs,
+    RatioLevel,
+    RunConfig,
+    Surrogate,
+)
+from vime.errors import SampleError, TrainingError
+from vime.hooks import load_hook
+from vime.types import TrainSample
+
+Models = Callable[..., Path]
+MakeConfig = Callable[..., RunConfig]
+MakeSamples = Callable[..., list[TrainSample]]
+
+GEOMETRIC = CorrectionConfig(mode=CorrectionMode.mask, level=CorrectionLevel.geometric, low=0.5, high=2.0, veto=0.3)
+KINDS: dict[str, dict[str, Any]] = {
+    "sequence_ratio": {"ratio": RatioLevel.sequence, "old_logprobs": OldLogprobs.trainer},
+    "cispo": {"surrogate": Surrogate.cispo, "clip_high": 4.0},
+    "whitened_with_kl_in_reward": {
+        "baseline": Baseline.none,
+        "normalization": Normalization.none,
+        "whitening": True,
+        "kl_place": KLPlace.reward,
+        "kl_estimator": KLEstimator.k1,
+        "kl_coefficient": 0.1,
+    },
+    "unbiased_kl": {"kl_unbiased": True, "kl_coefficient": 0.1, "dual_clip": 1.5},
+    "corrected": {"correction": GEOMETRIC, "old_logprobs": OldLogprobs.trainer},
+}
+
+
+def drifted(config: RunConfig, engine: Any, samples: list[TrainSample]) -> Any:
+    """An engine two updates away from its reference, so that ratios and KL are not trivial."""
+    trained = engine(config)
+    kept, config.algorithm = config.algorithm, AlgorithmConfig()
+    trained.train([samples[:4], samples[4:8]], 0)
+    trained.config.algorithm = kept
+    return trained
+
+
+def close_to_the_policy(trained: Any, samples: list[TrainSample]) -> list[TrainSample]:
+    """The samples with logprobs near the model's own, as an engine would have recorded them."""
+    found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
+    noise = torch.Generator().manual_seed(0)
+    return [
+        dataclasses.replace(sample, rollout_log_probs=[x + 0.4 * float(torch.randn((), generator=noise)) for x in found[index]])
+        for index, sample in enumerate(samples)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packing_and_order_change_no_algorithm(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, kind: str
+) -> None:
+    results = []
+    for max_tokens, order in ((10_000, 1), (90, -1)):
+        config = make_config(models("qwen2"), max_tokens_per_micro_batch=max_tokens)
+        config.algorithm = AlgorithmConfig(**KINDS[kind])
+        samples = make_samples(16)
+        trained = drifted(config, engine, samples)
+        recorded = close_to_the_policy(trained, samples)
+        results.append(trained.train([recorded[:8][::order], recorded[8:][::order]], 1))
+    first, second = results
+    assert first.keys() == second.keys()
+    for name in first.keys() - {"train/seconds", "train/tokens_per_second", "train/useful_token_share"}:
+        assert second[name] == pytest.approx(first[name], rel=2e-3, abs=2e-5), name
+    wanted = {"corrected": "train/correction_veto_share", "whitened_with_kl_in_reward": "train/advantage_deviation"}
+    assert first[wanted.get(kind, "train/ratio_max")] > 0
+
+
+def test_advantages_are_penalized_and_whitened_over_all_updates(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, tmp_path: Path
+) -> None:
+    config = make_config(models("qwen3"), max_tokens_per_micro_batch=60)
+    config.algorithm = AlgorithmConfig(**KINDS["whitened_with_kl_in_reward"])
+    samples = make_samples(12)
+    trained = engine(config)
+    reference = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
+    values = []
+    for index, sample in enumerate(samples):
+        kept = [t for t, keep in enumerate(sample.loss_mask) if keep]
+        kl = [sample.rollout_log_probs[t] - reference[index][t] for t in kept]
+        values += [sample.advantage - 0.1 * sum(kl[start:]) for start in range(len(kl))]
+    every = torch.tensor(values, dtype=torch.float64)
+    (tmp_path / "seen.py").write_text(
+        "seen = []\n"
+        "def loss(config, logprobs, old_logprobs, advantages, mask, sequences):\n"
+        "    seen.append(advantages.clone())\n"
+        "    return -logprobs * advantages, {}\n"
+    )
+    seen: Any = load_hook(f"{tmp_path}/seen.py:seen")
+    trained._loss_function = load_hook(f"{tmp_path}/seen.py:loss")
+    metrics = trained.train([samples[:6], samples[6:]], 0)
+    found = torch.cat(seen).double().sort().values
+    expected = ((every - every.mean()) / every.std(correction=0)).sort().values
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert metrics["train/advantage_deviation"] == pytest.approx(float(every.std(correction=0)), rel=1e-5)
+    assert metrics["train/advantage_mean"] == pytest.approx(float(every.mean()), abs=1e-5)
+
+
+def test_corrected_samples_that_the_trainer_finds_impossible_have_no_gradient(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    config = make_config(models("qwen2"))
+    config.algorithm = AlgorithmConfig(correction=CorrectionConfig(veto=1e-4), old_logprobs=OldLogprobs.trainer)
+    trained, samples = engine(config), make_samples(3)
+    impossible = [dataclasses.replace(s, rollout_log_probs=[20.0] * s.response_length) for s in samples]
+    metrics = trained.train([impossible], 0)
+    assert metrics["train/correction_veto_share"] == 1.0 and metrics["train/grad_norm"] == 0.0
+    assert metrics["train/correction_weight_mean"] == 0.0
+
+
+def test_epochs_go_through_a_batch_again_with_the_old_logprobs_of_its_beginning(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    once = make_config(models("qwen2"), lr=1e-2)
+    twice = make_config(models("qwen2"), lr=1e-2, num_epochs_per_batch=2)
+    once.algorithm.old_logprobs = twice.algorithm.old_logprobs = OldLogprobs.trainer
+    samples = make_samples(6)
+    one, two = engine(once), engine(twice)
+    updates = [samples[:3], samples[3:]]
+    start, first = two.train(updates, 0), one.train(updates, 0)
+    assert start["train/ratio_max"] > first["train/ratio_max"] >= 1.0
+    assert start["train/num_tokens"] == 2 * first["train/num_tokens"]
+    assert start["train/num_samples"] == 2 * first["train/num_samples"]
+
+
+def test_an_empty_batch_changes_nothing_and_says_so(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, caplog: Any
+) -> None:
+    trained = engine(make_config(models("qwen2")))
+    before = {name: tensor.clone() for name, tensor in trained.export()}
+    with caplog.at_level(logging.WARNING):
+        metrics = [trained.train(updates, 3) for updates in ([], [[]])]
+    assert metrics == [{"train/num_samples": 0.0, "train/num_tokens": 0.0, "train/num_skipped_updates": 0.0}] * 2
+    assert "step 3: no samples" in caplog.text
+    masked = [dataclasses.replace(s, loss_mask=[0] * s.response_length) for s in make_samples(2)]
+    assert trained.train([masked], 4)["train/grad_norm"] == 0.0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trained.export())
+
+
+def test_a_bad_update_is_skipped_and_counted_if_so_configured_but_not_for_ever(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    trained, samples = engine(make_config(models("qwen2"), on_bad_update=BadUpdate.skip)), make_samples(8)
+    plain = engine(make_config(models("qwen2")))
+    bad = [dataclasses.replace(samples[0], advantage=float("nan")), *samples[1:4]]
+    metrics = trained.train([bad, samples[4:]], 0)
+    expected = plain.train([samples[4:]], 0)
+    assert metrics["train/num_skipped_updates"] == 1.0
+    for name in ("train/loss", "train/grad_norm", "train/num_tokens"):
+        assert metrics[name] == pytest.approx(expected[name], rel=1e-5), name
+    for (name, mine), (_, other) in zip(trained.export(), plain.export()):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-7, msg=name)
+    only_bad = trained.train([bad] * 9, 1)
+    assert only_bad["train/num_skipped_updates"] == 9.0 and "train/loss" not in only_bad
+    assert "train/loss" in trained.train([samples], 2)
+    with pytest.raises(TrainingError, match="not changed"):
+        trained.train([bad] * 10, 3)
+
+
+def test_a_missing_logprob_is_an_error_unless_supervised(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    config = make_config(models("qwen2"))
+    samples = make_samples(3)
+    for logprobs in ([], samples[1].rollout_log_probs[:-1]):
+        with pytest.raises(SampleError, match="sample 1"):
+            engine(config).train([[samples[0], dataclasses.replace(samples[1], rollout_log_probs=logprobs)]], 0)
+    config.algorithm.name = AlgorithmName.sft
+    assert engine(config).train([[dataclasses.replace(samples[1], rollout_log_probs=[])]], 0)["train/num_samples"] == 1

@@ -1,0 +1,54 @@
+"""One of two data-parallel ranks of `test_advantage.py`: advantages of its share of the samples, without a model.
+
+python two_shards.py RANK JOB.json
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from vime.trainer import cpu_shim
+
+cpu_shim.install()
+
+import torch  # noqa: E402
+
+from vime.config import AlgorithmConfig, KLEstimator, KLPlace, TrainerConfig  # noqa: E402
+from vime.trainer import parallel  # noqa: E402
+from vime.trainer.advantage import finish_advantages  # noqa: E402
+from vime.trainer.micro_batch import build_batch  # noqa: E402
+from vime.trainer.objective import KnownLogprobs  # noqa: E402
+from vime.types import TrainSample  # noqa: E402
+
+
+def load_samples() -> list[TrainSample]:
+    """The samples of `conftest.py`, which is no importable module."""
+    spec = importlib.util.spec_from_file_location("trainer_fixtures", Path(__file__).with_name("conftest.py"))
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.build_samples(11)
+
+
+def main() -> None:
+    """Writes the finished advantages of this rank by sample, and the metrics."""
+    rank, job = int(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+    trainer = TrainerConfig(data_parallel_size=2, num_threads=1)
+    parallel.initialize(trainer, rank=rank, address=f"127.0.0.1:{job['port']}", seed=0)
+    config = AlgorithmConfig(whitening=True, kl_coefficient=0.5, kl_place=KLPlace.reward, kl_estimator=KLEstimator.k2)
+    batch = build_batch(load_samples(), max_tokens=90, data_rank=rank, data_size=2, work=float, only_trained=True, device="cpu")
+    known = [KnownLogprobs(reference_N=torch.full_like(part.rollout_logprob_N, -5.0)) for part in batch.micro_batches]
+    metrics = finish_advantages(config, [batch], [known])
+    parallel.shutdown()
+    found = {
+        index: values_N.tolist()
+        for part in batch.micro_batches
+        for index, values_N in zip(part.sample_indices, part.advantage_N.split(part.token_counts))
+    }
+    (Path(job["folder"]) / f"rank{rank}.json").write_text(json.dumps({"advantages": found, "metrics": metrics}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Trains the tiny MemAgent task with every algorithm, one after another, and writes their curves as a table and as JSON.
+
+    python tools/learning_curves.py --steps 20 --output results/learning_curves
+
+Writes PATH.md and PATH.json; run folders stand under outputs/learning_curves. `sft` starts from the untrained tiny model and
+its curve is the loss on demonstrations; the others start from the shipped one, and theirs is the training reward.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+
+from vime.config import AlgorithmName
+from vime.report.metrics import curves, read_metrics
+
+RUNS = Path("outputs/learning_curves")
+START = RUNS / "start"
+NUM_ENDS = 3
+"""Steps averaged at either end of a curve."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Curve:
+    """One run. Example: `Curve(algorithm="gspo", command="python -m …", metric="reward/mean", points=[[1, 0.1], …], …)`."""
+
+    algorithm: str
+    command: str
+    metric: str
+    points: list[list[float]]
+    seed: int
+    wall_seconds: float
+    commit: str
+    date: str
+    machine: dict[str, Any]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Means of the first and of the last steps."""
+        values = [value for _, value in self.points]
+        return fmean(values[:NUM_ENDS]), fmean(values[-NUM_ENDS:])
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the reward rose, or the loss fell, from the first steps to the last."""
+        first, last = self.ends
+        return last < first if self.metric == "train/loss" else last > first
+
+
+def command_of(algorithm: str, *, steps: int, seed: int) -> list[str]:
+    """The words of one run; supervised steps are short, so there are ten times as many."""
+    words = ["+method=memagent", f"algorithm={algorithm}", f"seed={seed}", "evaluation.rows=[]"]
+    words += [f"output_dir={RUNS / f'{algorithm}_{seed}'}"]
+    if algorithm == AlgorithmName.sft.value:
+        words += [f"model.checkpoint={START}", "trainer.lr=1e-3", "trainer.sft_tokens_per_step=5000"]
+        return [*words, f"trainer.num_steps={10 * steps}"]
+    return [*words, f"trainer.num_steps={steps}"]
+
+
+def measure(algorithm: str, *, steps: int, seed: int) -> Curve:
+    """Runs one algorithm and reads its folder. Raises `CalledProcessError` if the run fails."""
+    words = command_of(algorithm, steps=steps, seed=seed)
+    subprocess.run([sys.executable, "-m", "vime.run", *words], check=True)
+    folder = RUNS / f"{algorithm}_{seed}"
+    metric = "train/loss" if algorithm == AlgorithmName.sft.value else "reward/mean"
+    found_steps, values = curves(read_metrics(folder / "metrics.jsonl"))[metric]
+    summary = json.loads((folder / "summary.json").read_text())
+    changed = (folder / "code.diff").is_file() and (folder / "code.diff").read_text().strip()
+    return Curve(
+        algorithm=algorithm,
+        command=shlex.join(["python", "-m", "vime.run", *words]),
+        metric=metric,
+        points=[[step, value] for step, value in zip(found_steps, values)],
+        seed=seed,
+        wall_seconds=summary["wall_seconds"],
+        commit=(folder / "commit.txt").read_text().split()[0] + (" with changes" if changed else ""),
+        date=summary["finished"],
+        machine=summary["machine"],
+    )
+
+
+def table(found: list[Curve]) -> str:
+    """Markdown: one line per run, then the commands, the machine and the code."""
+    last = found[-1]
+    lines = [
+        "# Learning curves of all algorithms on the tiny MemAgent task",
+        "",
+        f"Made by `python tools/learning_curves.py`. Means of the first and of the last {NUM_ENDS} steps; all points are in the",
+        "JSON file beside this one. Reward is the training reward (0 to 1), loss that of demonstrations.",
+        "",
+        "| algorithm | seed | metric | steps | first | last | learned | wall seconds | curve |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for curve in found:
+        first, end = curve.ends
+        cells = [curve.algorithm, curve.seed, curve.metric, len(curve.points), f"{first:.3f}", f"{end:.3f}"]
+        cells += ["yes" if curve.has_learned else "no", f"{curve.wall_seconds:.0f}", tenths(curve)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    machine = last.machine
+    lines += [
+        "",
+        f"{machine['processor']}, {machine['num_cores']} cores, {machine['memory_gib']:g} GiB, "
+        f"{machine['matmul_gflops_float32']:.0f} GFLOP/s in float32, load {machine['load_average'][0]:g}; "
+        f"GPUs: {', '.join(map(str, machine['gpus'])) or 'none'}; {last.date}; commit {last.commit}.",
+        "",
+        *(f"    {curve.command}" for curve in found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def tenths(curve: Curve) -> str:
+    """The curve as means of at most ten equal parts."""
+    values = [value for _, value in curve.points]
+    parts = min(10, len(values))
+    return " ".join(f"{fmean(values[i * len(values) // parts : (i + 1) * len(values) // parts]):.2f}" for i in range(parts))
+
+
+def main() -> int:
+    """Runs what was asked for; the result is written after every run, so that an interruption keeps what is done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [name.value for name in AlgorithmName]
+    parser.add_argument("--algorithms", nargs="+", choices=names, default=names)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--output", type=Path, default=Path("results/learning_curves"))
+    options = parser.parse_args()
+    if AlgorithmName.sft.value in options.algorithms:
+        subprocess.run([sys.executable, "-m", "agentic.memagent.tiny_model", str(START)], check=True)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    found: list[Curve] = []
+    for seed in options.seeds:
+        for name in options.algorithms:
+            found.append(measure(name, steps=options.steps, seed=seed))
+            text = json.dumps([asdict(curve) for curve in found], indent=1)
+            options.output.with_suffix(".json").write_text(text + "\n")
+            options.output.with_suffix(".md").write_text(table(found))
+    Console().print(table(found), markup=False, soft_wrap=True)
+    return 0 if all(curve.has_learned for curve in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
