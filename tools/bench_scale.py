@@ -127,6 +127,7 @@ async def run_batches(num_rollouts: int, *, num_batches: int) -> SimulatedServer
     )
     server = SimulatedServer(num_rollouts=num_rollouts // GROUP_SIZE * GROUP_SIZE)
     worker = RolloutWorker(config, {"actor": endpoint}, make_client=lambda endpoint, serving: server)
+    await worker.ready()
     producer = Producer(config.rollout, source=Source(), runner=worker, buffer=Buffer())
     for version in range(num_batches):
         producer.set_version(version)

@@ -4,6 +4,7 @@ It holds no state that matters: a lost worker is replaced and its groups are run
 """
 
 import asyncio
+import gc
 import logging
 import time
 import uuid
@@ -62,6 +63,7 @@ class RolloutWorker:
     async def ready(self) -> WorkerState:
         """Answers once the worker can take groups, and then as long as its event loop turns."""
         if self._watchdog is None:
+            _spare_the_collector()
             self._watchdog = Watchdog(self._config.rollout.max_blocked_seconds)
         return WorkerState(num_running=self._num_running, num_ended=self._num_ended)
 
@@ -196,3 +198,8 @@ class RolloutWorker:
         finally:
             self._num_running -= 1
             self._num_ended += 1
+
+
+def _spare_the_collector() -> None:
+    """Lets Python's cycle collector look less often: by default it takes half of the time with many rollouts in flight."""
+    gc.set_threshold(100_000, 50, 100)
