@@ -38,6 +38,12 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "negative seed": (["seed=-3"], "seed"),
     "share above one": (["rollout.max_filtered_share=1.5"], "rollout.max_filtered_share"),
     "no time": (["rollout.generate_timeout_seconds=0"], "rollout.generate_timeout_seconds"),
+    "partial rollouts without staleness": (["rollout.partial_rollouts=true"], "rollout.partial_rollouts"),
+    "larger group demanded than started": (["rollout.min_rollouts_per_group=99"], "rollout.min_rollouts_per_group"),
+    "more rollouts than a function is asked for": (
+        ["rollout.function=vime.rollout.worker.RolloutWorker", "rollout.num_oversampled_samples_per_prompt=1"],
+        "rollout.num_oversampled_samples_per_prompt",
+    ),
     "temperature zero in training": (["rollout.temperature=0"], "rollout.temperature"),
     "top-p in training": (["rollout.top_p=0.9"], "rollout.top_p"),
     "clip range turned round": (["algorithm.clip_low=0.3"], "algorithm.clip_high"),
