@@ -83,10 +83,13 @@ class Checkpoints:
 
     async def settle(self) -> None:
         """Waits until the save under way, if there is one, has ended."""
-        if self._writing is None:
+        writing = self._writing
+        if writing is None:
             return
-        await asyncio.wait([self._writing])  # which goes on if this wait is cancelled
-        writing, self._writing = self._writing, None
+        await asyncio.wait([writing])  # which goes on if this wait is cancelled
+        if self._writing is not writing:
+            return  # another waited for it too, and was told
+        self._writing = None
         try:
             writing.result()
         except (CheckpointError, OSError) as error:

@@ -380,22 +380,46 @@ class RolloutConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     max_staleness: int = 0
-    """Weight versions a group may lie behind when it is trained; 0 is synchronous and on-policy."""
+    """Weight versions a token may lie behind when it is trained; 0 is synchronous and on-policy."""
+    in_flight_updates: bool = True
+    """A sync changes the weights between two tokens; False holds new model calls back until those in flight have ended."""
+    num_oversampled_prompts: int = 0
+    """Groups started beyond `num_prompts`: a batch is the first `num_prompts` to finish."""
+    num_oversampled_samples_per_prompt: int = 0
+    """Rollouts of a group started beyond `num_samples_per_prompt`: the last to finish are aborted."""
+    partial_rollouts: bool = False
+    """Groups that did not make a batch go on in the next, and nothing else is started ahead of it."""
     num_workers: int = 1
     max_concurrent_rollouts: int = 256
     """Per worker."""
     generate_timeout_seconds: float = 600.0
-    reward_timeout_seconds: float = 60.0
+    """One attempt at a rollout, tools included; what runs longer is the agent's fault and scores 0."""
     max_retries: int = 2
     """New attempts at a rollout after an infrastructure failure."""
+    reward_timeout_seconds: float = 60.0
+    max_reward_retries: int = 1
+    """New calls of a reward that raised or ran too long; the rollout is kept."""
+    tool_timeout_seconds: float = 60.0
+    max_tool_retries: int = 1
+    """New calls of a tool (`vime.rollout.tool.run_tool`) that failed for another reason than its arguments."""
+    sandbox_timeout_seconds: float = 120.0
+    max_sandbox_retries: int = 2
+    """New calls of a sandbox (`vime.rollout.tool.run_sandbox`) before the rollout counts as an infrastructure failure."""
+    max_blocked_seconds: float = 60.0
+    """A hook that blocks the worker's event loop is interrupted after this time; after twice that the worker is replaced."""
+    min_rollouts_per_group: int = 1
+    """A group with fewer rollouts in its baseline gets new ones in place of those that failed."""
+    max_group_repeats: int = 3
+    """How often a group is completed so; then its prompt is given up for another."""
     max_infrastructure_failure_share: float = 0.3
     """Above this share of a batch the run stops with the cause."""
     function: str | None = None
     """Dotted path of `async function(context, prompt, num_rollouts) -> Group` instead of the built-in orchestration."""
     filter: str | None = None
-    """Dotted path of `filter(config, group) -> bool`: False drops the group and draws another prompt."""
+    """Dotted path of `filter(config, group) -> bool`: False drops the group and draws another prompt. DAPO's dynamic sampling is
+    `vime.rollout.filters.keep_mixed_rewards`."""
     max_filtered_share: float = 0.9
-    """Above this share of filtered groups in a batch the run stops: the filter finds no signal."""
+    """Once `4 * num_prompts` groups were needed for one batch and more than this share was filtered, the run stops."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -525,6 +549,8 @@ class LoggerConfig:
     offline: bool = False
     save_rollouts: bool = True
     """Write every step's rollouts as JSONL."""
+    trace_share: float = 0.02
+    """Share of groups whose timelines go into `trace.json`, for Perfetto; the driver's own is always there, unless this is 0."""
 
 
 @dataclass(kw_only=True, slots=True)

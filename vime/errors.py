@@ -45,6 +45,10 @@ class ServerError(VimeError, RuntimeError):
     """A server could not be started, reached or brought back within its time limit."""
 
 
+class SandboxError(VimeError, RuntimeError):
+    """A sandbox could not be started or was lost: the infrastructure's fault, so the rollout is run again."""
+
+
 class WeightSyncError(VimeError, RuntimeError):
     """Servers do not hold the trainer's weights: the digest or the probe disagreed."""
 

@@ -5,7 +5,8 @@ Evaluation before and after uses the same servers and sampling, so that the tabl
 
 import asyncio
 import logging
-import time
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 from vime.algorithm.advantage import group_advantages
@@ -15,9 +16,13 @@ from vime.config import AlgorithmName
 from vime.data.buffer import Buffer
 from vime.errors import CheckpointError
 from vime.hooks import load_hook
+from vime.placement import takes_turns
+from vime.rollout.evaluation import Evaluator
 from vime.rollout.metrics import batch_metrics
+from vime.rollout.pin import Pin
 from vime.rollout.producer import Producer
 from vime.session import Session
+from vime.step_clock import StepClock
 from vime.system import System
 
 logger = logging.getLogger(__name__)
@@ -55,22 +60,27 @@ async def _train(session: Session) -> None:
     async with session.system(with_trainer=True, with_servers=True) as system:
         assert system.trainer and system.workers
         source = load_hook(config.data.source)(config)
-        buffer = Buffer()
+        buffer, pin = Buffer(), Pin()
         keep = load_hook(config.rollout.filter) if config.rollout.filter else None
         producer = Producer(config.rollout, source=source, runner=system.workers, buffer=buffer, keep=keep)
+
+        async def state() -> dict[str, Any]:
+            waiting = await producer.state()  # nothing may be awaited between buffer and source
+            return {"buffer": waiting, "source": source.state()}
+
         first_step = await _resume(session, system, source, buffer)
         session.console.warn_faults(await system.sync_weights(first_step))
         evaluator = session.evaluator(system)
         if first_step == 0:
             await session.evaluate_before(evaluator)
         try:
-            producer.set_version(first_step)
             for step in range(first_step, config.trainer.num_steps):
-                await _train_step(session, system, producer, step)
-                producer_state = {"source": source.state(), "buffer": buffer.state()}
-                await _after_step(session, system, evaluator, step + 1, producer_state)
-                producer.set_version(step + 1)
+                producer.set_version(step, num_batches_left=config.trainer.num_steps - step)
+                _evaluate_during(session, system, evaluator, pin, step)
+                await _train_step(session, system, producer, pin, step)
+                await _after_step(session, system, step + 1, state)
         finally:
+            await pin.cancel()
             await producer.stop()
         if "trained" in config.evaluation.rows:
             await session.evaluate(evaluator, "trained", version=config.trainer.num_steps)
@@ -79,43 +89,63 @@ async def _train(session: Session) -> None:
     session.finish()
 
 
-async def _train_step(session: Session, system: System, producer: Producer, step: int) -> None:
-    """One batch: wait for its groups, build the updates, train, bring the weights to the servers."""
+async def _train_step(session: Session, system: System, producer: Producer, pin: Pin, step: int) -> None:
+    """One batch: wait for its groups, build the updates, train, bring the weights to the servers once nothing pins them."""
     config = session.config
-    assert system.trainer and system.serving
-    clock = StepClock()
+    assert system.trainer and system.serving and system.workers
+    clock = StepClock(system.workers.usage)
+    await clock.start()
     with session.console.rollouts(step, config.rollout.num_prompts) as bar:
         producer.on_group = lambda group: bar.advance()
         groups, counts = await producer.batch()
-    clock.mark("generation")
+    await clock.mark("generation")
     updates, metrics = build_updates(
         config.algorithm,
         groups,
         credit=config.method.credit,
         num_updates=config.trainer.num_updates_per_batch,
         seed=config.seed + step,
+        version=step,
         advantage=load_hook(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
     )
     metrics |= counts | batch_metrics(groups, version=step)
+    if takes_turns(config):
+        await pin.released()  # the servers sleep while the trainer works
     metrics |= await system.train(updates, step)
-    clock.mark("training")
-    metrics |= await system.sync_weights(step + 1)
+    await clock.mark("training")
+    await pin.released()
+    await clock.mark("evaluation")
+    async with nullcontext() if config.rollout.in_flight_updates else system.workers.held():
+        metrics |= await system.sync_weights(step + 1)
     metrics |= await system.serving_metrics()
-    clock.mark("sync")
+    await clock.mark("sync")
+    session.trace.phases(clock.spans, step=step + 1)
     session.log_step(step, metrics | clock.metrics(), groups, await system.serving.events())
 
 
-async def _after_step(session: Session, system: System, evaluator: Any, step: int, state: dict[str, Any]) -> None:
-    """Checkpoint and evaluation where they are due after `step` batches."""
+async def _after_step(session: Session, system: System, step: int, state: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    """A checkpoint where one is due after `step` batches."""
     trainer = session.config.trainer
     assert system.checkpoints
     await system.checkpoints.check()
     if step % trainer.save_every == 0 or step == trainer.num_steps:
+        driver = {**await state(), **session.state()}
         async with system.trainer_awake():
-            await system.checkpoints.save(step=step, driver={**state, **session.state()})
-    if trainer.evaluate_every and step % trainer.evaluate_every == 0 and step < trainer.num_steps:
-        scores = await session.evaluate(evaluator, "trained", version=step, label=f"step{step}", num_runs=1)
-        await system.checkpoints.note_scores(step=step, scores=scores)
+            await system.checkpoints.save(step=step, driver=driver)
+
+
+def _evaluate_during(session: Session, system: System, evaluator: Evaluator, pin: Pin, step: int) -> None:
+    """Starts the evaluation that is due after `step` batches; it runs beside the next one and pins the servers' weights."""
+    every = session.config.trainer.evaluate_every
+    if every and step and step % every == 0 and not session.has_evaluated(step):
+        pin.start(_evaluate_and_note(session, system, evaluator, step))
+
+
+async def _evaluate_and_note(session: Session, system: System, evaluator: Evaluator, step: int) -> None:
+    """The scores decide, with `trainer.keep_best`, which checkpoint stays."""
+    assert system.checkpoints
+    scores = await session.evaluate(evaluator, "trained", version=step, label=f"step{step}", num_runs=1)
+    await system.checkpoints.note_scores(step=step, scores=scores)
 
 
 async def _resume(session: Session, system: System, source: Any, buffer: Buffer) -> int:
@@ -151,9 +181,9 @@ async def _train_supervised(session: Session) -> None:
         for step in range(first_step, trainer_config.num_steps):
             clock = StepClock()
             samples = demonstrations(tokenizer, step, trainer_config.num_steps, trainer_config.sft_tokens_per_step, config.seed)
-            clock.mark("generation")
+            await clock.mark("generation")
             metrics = await system.train([samples], step)
-            clock.mark("training")
+            await clock.mark("training")
             session.log_step(step, metrics | clock.metrics(), [], [])
             await _after_supervised_step(session, system, step + 1)
         await system.trainer.save_hugging_face(session.directory.path / "model")
@@ -176,25 +206,3 @@ async def _after_supervised_step(session: Session, system: System, step: int) ->
     await system.checkpoints.check()
     if step % trainer.save_every == 0 or step == trainer.num_steps:
         await system.checkpoints.save(step=step, driver=session.state())
-
-
-class StepClock:
-    """Splits the time of a step into named parts, in seconds and as shares."""
-
-    def __init__(self) -> None:
-        self._started = self._last = time.monotonic()
-        self._parts: dict[str, float] = {}
-
-    def mark(self, name: str) -> None:
-        """Books the time since the last mark under `name`."""
-        now = time.monotonic()
-        self._parts[name] = self._parts.get(name, 0.0) + now - self._last
-        self._last = now
-
-    def metrics(self) -> dict[str, float]:
-        """`time/<name>_seconds` and `time/<name>_share` for each part, and `time/step_seconds`."""
-        total = max(time.monotonic() - self._started, 1e-9)
-        metrics = {"time/step_seconds": total, "time/waiting_share": 1 - sum(self._parts.values()) / total}
-        for name, seconds in self._parts.items():
-            metrics[f"time/{name}_seconds"], metrics[f"time/{name}_share"] = seconds, seconds / total
-        return metrics

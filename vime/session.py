@@ -14,9 +14,10 @@ from vime.compose import Composed
 from vime.hooks import load_hook
 from vime.report.console import Console
 from vime.report.html import write_report
-from vime.report.metrics import MetricsWriter
+from vime.report.metrics import MetricsWriter, read_metrics
 from vime.report.run_directory import RunDirectory
 from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
+from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
 from vime.rollout.evaluation import Evaluator, Job
@@ -34,6 +35,7 @@ class Session:
         self.directory = directory
         self.console = Console(num_steps=composed.config.trainer.num_steps)
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
+        self.trace = TraceWriter(directory.path / "trace.json" if composed.config.logger.trace_share else None)
         self._tracker = Tracker(composed.config, directory.path)
         self._started = psutil.Process().create_time()
         self._evaluation_seconds = 0.0
@@ -125,9 +127,15 @@ class Session:
             self.console.fault(event)
         self._metrics.log(step + 1, metrics)
         self._tracker.log(step + 1, metrics)
+        self.trace.groups(groups)
         if self.config.logger.save_rollouts and groups:
             self.directory.write_rollouts(step + 1, groups)
         self.console.step(step + 1, metrics)
+
+    def has_evaluated(self, step: int) -> bool:
+        """Whether an evaluation after `step` is in the metrics already."""
+        rows = read_metrics(self.directory.path / "metrics.jsonl")
+        return any(row["step"] == step and any(name.startswith("evaluation/") for name in row) for row in rows)
 
     def state(self) -> dict[str, Any]:
         """Totals for the checkpoint."""

@@ -197,6 +197,21 @@ class Reward:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A piece of a rollout's time; `kind` is queue, generation, waiting, tool, sandbox, reward or a method's own.
+
+    Example: `Span(name="actor", kind="generation", start=1712345678.9, seconds=0.8, details={"tokens": 24})`; `start` is in Unix
+    seconds.
+    """
+
+    name: str
+    kind: str
+    start: float
+    seconds: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
 @dataclass(kw_only=True, slots=True)
 class Rollout:
     """One execution of the agent on a prompt: its samples, one reward, one stop reason."""
@@ -212,6 +227,12 @@ class Rollout:
     num_retries: int = 0
     generation_seconds: float = 0.0
     reward_seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by the kind of its spans."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """What happened on the way, for example `{"tool_calls": 3, "tool_timeouts": 1}`."""
+    spans: list[Span] = field(default_factory=list)
+    """Its timeline, if it is traced (`logger.trace_share`)."""
 
     @property
     def counting(self) -> Counting:
@@ -236,17 +257,25 @@ class Rollout:
                 "samples": [Sample.from_dict(sample) for sample in data["samples"]],
                 "status": Status(data["status"]),
                 "stop_reason": StopReason(data["stop_reason"]),
+                "spans": [Span(**span) for span in data["spans"]],
             }
         )
 
 
 @dataclass(kw_only=True, slots=True)
 class Group:
-    """The rollouts of one prompt. `weight_version` is the servers' version when the group was admitted."""
+    """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
 
     prompt: Prompt
     rollouts: list[Rollout] = field(default_factory=list)
     weight_version: int = 0
+
+    @property
+    def oldest_version(self) -> int:
+        """The weight version of its oldest token that would be trained; `weight_version` if there is none."""
+        samples = [s for rollout in self.rollouts if rollout.counting.trained for s in rollout.samples if not s.remove_sample]
+        versions = (v for s in samples for v, mask in zip(s.weight_versions, s.loss_mask) if mask)
+        return min(versions, default=self.weight_version)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; `from_dict` reads it back equal."""
@@ -281,6 +310,8 @@ class TrainSample:
     rollout_log_probs: list[float]
     advantage: float
     token_weight: float
+    staleness: list[int] = field(default_factory=list)
+    """Weight versions between sampling and training, per response token; empty if all are of the current weights."""
 
     @property
     def response_length(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, serving
+from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, rollout, serving
 
 Rule = Callable[[RunConfig], list[Problem]]
 
@@ -23,6 +23,8 @@ RULES: tuple[Rule, ...] = (
     algorithm.bounds,
     algorithm.combinations,
     batch.updates,
+    rollout.partial,
+    rollout.group_sizes,
     batch.schedule,
     batch.evaluation_rows,
     batch.best_checkpoint,

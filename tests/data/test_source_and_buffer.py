@@ -1,16 +1,16 @@
-"""Prompts come once each and in the same order after a restart; the buffer hands out the oldest slots."""
+"""Prompts come once each and in the same order after a restart; the buffer hands out what can be trained in time."""
 
-import asyncio
 import json
 
 import pytest
 
 from vime.config import DataConfig, DatasetConfig, RunConfig
 from vime.data.buffer import Buffer
+from vime.data.progress import Progress, SavedTurn
 from vime.data.rows import load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError
-from vime.types import Group, Prompt
+from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 
 @pytest.fixture
@@ -58,28 +58,73 @@ def test_num_items_limits_the_rows(config: RunConfig):
     assert len(load_rows(config.data.train)) == 2
 
 
-def test_the_buffer_waits_for_the_oldest_slots():
-    async def scenario() -> None:
-        buffer = Buffer()
-        slots = [buffer.admit(make_prompt(i)) for i in range(3)]
-        buffer.finish(slots[1], Group(prompt=make_prompt(1)))
-        buffer.finish(slots[2], Group(prompt=make_prompt(2)))
-        waiting = asyncio.create_task(buffer.take(2))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        buffer.finish(slots[0], Group(prompt=make_prompt(0)))
-        assert [group.prompt.index for group in await waiting] == [0, 1]
-        assert buffer.num_finished == 1
-
-    asyncio.run(scenario())
-
-
-def test_a_restored_buffer_has_the_same_groups_and_unfinished_prompts():
+def make_buffer(versions: list[int]) -> Buffer:
+    """Slots whose generation began at these versions."""
     buffer = Buffer()
-    slots = [buffer.admit(make_prompt(i)) for i in range(2)]
-    buffer.finish(slots[1], Group(prompt=make_prompt(1), weight_version=4))
+    for index, version in enumerate(versions):
+        buffer.admit(make_prompt(index))
+        buffer.start(version, max_staleness=9)
+    return buffer
+
+
+def finish(buffer: Buffer, *slots: int) -> None:
+    for slot in slots:
+        buffer.finish(slot, Group(prompt=buffer[slot].prompt, weight_version=buffer[slot].version or 0))
+
+
+def taken(buffer: Buffer, **arguments: int) -> list[int] | None:
+    groups = buffer.take(2, **{"version": 1, "max_staleness": 0, **arguments})
+    return None if groups is None else [group.prompt.index for group in groups]
+
+
+def test_on_policy_the_buffer_waits_for_all():
+    buffer = make_buffer([1, 1])
+    finish(buffer, 1)
+    assert taken(buffer) is None
+    finish(buffer, 0)
+    assert taken(buffer) == [0, 1] and len(buffer) == 0
+
+
+def test_what_finished_first_is_taken_first_among_equally_old():
+    buffer = make_buffer([1, 1, 1, 1])
+    finish(buffer, 3, 1, 2)
+    assert taken(buffer, max_staleness=1) == [1, 3]
+    assert taken(buffer, max_staleness=1, version=2) is None
+    finish(buffer, 0)
+    assert taken(buffer, max_staleness=1, version=2) == [0, 2]
+
+
+def test_nobody_is_left_behind_who_could_not_be_trained_in_time():
+    buffer = make_buffer([1, 1, 2, 2])
+    finish(buffer, 1, 2, 3)
+    assert taken(buffer, version=2, max_staleness=1) is None
+    assert taken(buffer, version=2, max_staleness=1, num_spare=1) == [1, 2]
+    assert buffer.expire(oldest=2) == {0: None}
+    assert buffer.start(3, max_staleness=1) == [0] and buffer[0].version == 3
+
+
+def test_a_restored_buffer_has_the_same_groups_unfinished_prompts_and_progress():
+    buffer = make_buffer([3, 3, 4, 4])
+    finish(buffer, 1)
+    turn = SavedTurn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
+    rollout = Rollout(rollout_id=5, group_index=0, stop_reason=StopReason.ANSWERED, samples=[Sample(tokens=[1])])
+    mine = Progress(prompt_index=0, version=3, finished={5: rollout}, turns={6: [turn]})
+    other = Progress(prompt_index=77, version=4, turns={0: [turn]})
+    before = Progress(prompt_index=3, version=2, turns={0: [turn]})
+    state = buffer.state({0: mine, 2: other, 3: before})
     restored = Buffer()
-    restored.load(json.loads(json.dumps(buffer.state())))
-    assert restored.unfinished() == {0: make_prompt(0)}
-    assert restored.state() == buffer.state()
-    assert restored.admit(make_prompt(9)) == 2
+    restored.load(json.loads(json.dumps(state)))
+    assert restored.state() == state
+    assert restored.start(5, max_staleness=2) == [0, 2, 3]
+    assert (restored[0].version, restored[0].progress) == (3, mine)
+    assert [(restored[slot].version, restored[slot].progress) for slot in (2, 3)] == [(5, None), (5, None)]
+    assert restored.admit(make_prompt(9)) == 4
+
+
+def test_progress_that_would_be_too_old_is_sampled_again():
+    buffer = make_buffer([3])
+    turn = SavedTurn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
+    restored = Buffer()
+    restored.load(buffer.state({0: Progress(prompt_index=0, version=3, turns={0: [turn]})}))
+    restored.start(5, max_staleness=1)
+    assert (restored[0].version, restored[0].progress) == (5, None)

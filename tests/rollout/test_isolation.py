@@ -2,13 +2,16 @@
 
 import asyncio
 import math
+import sys
 
 import pytest
 
 from vime.config import RolloutConfig, RunConfig
-from vime.errors import ServerError
+from vime.errors import SandboxError, ServerError
+from vime.rollout import within
 from vime.rollout.context import Context, Sampling
 from vime.rollout.isolation import Hooks, run_rollout
+from vime.rollout.trace import Trace
 from vime.types import COUNTS, Rollout, Sample, Status, StopReason, Turn
 
 TURN = Turn(
@@ -29,17 +32,20 @@ async def one(context, samples):
     return 1.0
 
 
-def run(generate=answer, reward=one, **settings) -> Rollout:
+async def attempt(generate=answer, reward=one, **settings) -> Rollout:
     settings = {"generate_timeout_seconds": 0.2, "reward_timeout_seconds": 0.2, "max_retries": 1, **settings}
-    return asyncio.run(
-        run_rollout(
-            hooks=Hooks(generate=generate, reward=reward),
-            config=RolloutConfig(**settings),
-            make_context=lambda attempt: Context(config=RunConfig(), evaluation=False, session=str(attempt)),
-            template=Sample(prompt=[], group_index=2, rollout_id=7, session_id="s"),
-            sampling=Sampling(temperature=1.0, top_p=1.0),
-        )
+    trace = Trace()
+    return await run_rollout(
+        hooks=Hooks(generate=generate, reward=reward),
+        config=RolloutConfig(**settings),
+        make_context=lambda number: Context(config=RunConfig(), evaluation=False, session=str(number), trace=trace),
+        template=Sample(prompt=[], group_index=2, rollout_id=7, session_id="s"),
+        sampling=Sampling(temperature=1.0, top_p=1.0),
     )
+
+
+def run(**arguments) -> Rollout:
+    return asyncio.run(attempt(**arguments))
 
 
 def test_a_good_rollout_carries_identity_reward_and_status():
@@ -84,14 +90,19 @@ def test_an_agent_that_hangs_runs_into_its_time_limit_and_scores_nothing():
     assert (rollout.stop_reason, rollout.reward, rollout.counting.in_baseline) == (StopReason.TIME_LIMIT, 0.0, True)
 
 
-def test_a_reward_that_raises_or_hangs_or_is_not_finite_is_retried_then_leaves_the_baseline():
+def test_a_reward_that_raises_or_hangs_or_is_not_finite_is_called_again_then_the_rollout_leaves_the_baseline():
+    calls: list[str] = []
+
     async def broken(context, samples):
+        calls.append("broken")
         raise KeyError("x")
 
     async def hanging(context, samples):
+        calls.append("hanging")
         await asyncio.sleep(60)
 
     async def infinite(context, samples):
+        calls.append("infinite")
         return math.inf
 
     for reward, reason in [
@@ -99,8 +110,63 @@ def test_a_reward_that_raises_or_hangs_or_is_not_finite_is_retried_then_leaves_t
         (hanging, StopReason.REWARD_TIMEOUT),
         (infinite, StopReason.REWARD_RAISED),
     ]:
-        rollout = run(reward=reward)
-        assert (rollout.stop_reason, rollout.counting.in_baseline, rollout.num_retries) == (reason, False, 1)
+        rollout = run(reward=reward, max_reward_retries=2)
+        assert (rollout.stop_reason, rollout.counting.in_baseline, rollout.num_retries) == (reason, False, 0)
+        assert rollout.counts["reward_retries"] == 2
+    assert calls == ["broken"] * 3 + ["hanging"] * 3 + ["infinite"] * 3
+
+
+def test_a_reward_that_recovers_scores_the_same_samples():
+    seen: list[int] = []
+
+    async def flaky(context, samples):
+        seen.append(id(samples[0]))
+        if len(seen) == 1:
+            raise ConnectionError("not yet")
+        return 0.5
+
+    rollout = run(reward=flaky)
+    assert (rollout.stop_reason, rollout.reward, rollout.error) == (StopReason.ANSWERED, 0.5, "")
+    assert seen[0] == seen[1] == id(rollout.samples[0])
+
+
+def test_a_hook_cannot_end_the_worker_nor_outlive_its_time_nor_cancel_itself_away():
+    async def leaving(context, sample, sampling):
+        sys.exit(3)
+
+    async def stubborn(context, sample, sampling):
+        while not done.is_set():
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append(True)
+
+    async def vanishing(context, sample, sampling):
+        raise asyncio.CancelledError
+
+    done, cancelled = asyncio.Event(), []
+    assert "SystemExit" in run(generate=leaving).error
+    assert run(generate=vanishing).stop_reason is StopReason.GENERATE_RAISED
+    within.CANCEL_GRACE_SECONDS, grace = 0.1, within.CANCEL_GRACE_SECONDS
+    try:
+        loop = asyncio.new_event_loop()
+        rollout = loop.run_until_complete(attempt(generate=stubborn))
+        assert (rollout.stop_reason, cancelled) == (StopReason.TIME_LIMIT, [True])
+        done.set()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+    finally:
+        within.CANCEL_GRACE_SECONDS = grace
+
+
+def test_a_crashed_sandbox_is_the_infrastructures_fault():
+    async def crashed(context, sample, sampling):
+        raise SandboxError("gone")
+
+    rollout = run(generate=crashed)
+    assert (rollout.stop_reason, rollout.num_retries) == (StopReason.SANDBOX_CRASHED, 1)
 
 
 @pytest.mark.parametrize(

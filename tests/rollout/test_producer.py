@@ -1,14 +1,20 @@
-"""The producer's promises: bounded staleness, no prompt lost or doubled, and an end to hopeless runs."""
+"""The producer's promises: bounded staleness, no prompt lost or doubled, nothing finished dropped, an end to hopeless runs."""
 
 import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from vime.config import RolloutConfig
 from vime.data.buffer import Buffer
+from vime.data.progress import Progress
 from vime.errors import InfrastructureError
+from vime.rollout.filters import keep_mixed_rewards
+from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.producer import Producer
-from vime.types import Group, Prompt, Rollout, StopReason
+from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 
 class CountingSource:
@@ -24,78 +30,273 @@ class CountingSource:
 
 
 class Runner:
-    """Finishes groups after a few turns of the event loop, the later ones first."""
+    """Finishes groups after a few turns of the event loop, the later ones first; `hold` keeps prompts from ending."""
 
-    def __init__(self, stop: StopReason = StopReason.ANSWERED) -> None:
+    def __init__(self, stop: Callable[[int, int], StopReason] = lambda prompt, member: StopReason.ANSWERED) -> None:
         self.started: list[tuple[int, int]] = []
+        self.cancelled: list[int] = []
+        self.held: set[int] = set()
+        self.kept: list[list[int]] = []
+        self.token_age = 0
         self.stop = stop
 
-    async def run_group(self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int) -> Group:
-        self.started.append((slot, version))
-        for _ in range(10 - slot % 5):
-            await asyncio.sleep(0)
-        rollouts = [
-            Rollout(rollout_id=slot * 10 + i, group_index=slot, reward=float(i), stop_reason=self.stop, error="broken hook")
-            for i in range(num_rollouts)
-        ]
-        return Group(prompt=prompt, rollouts=rollouts, weight_version=version)
+    async def run_group(
+        self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None
+    ) -> Group:
+        self.started.append((prompt.index, version))
+        finished = dict(progress.finished) if progress else {}
+        self.kept.append(sorted(finished))
+        try:
+            for _ in range(10 - slot % 5):
+                await asyncio.sleep(0)
+            while prompt.index in self.held:
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.cancelled.append(prompt.index)
+            raise
+        first = max(finished, default=-1) + 1
+        for member in range(first, first + num_rollouts - len(finished)):
+            sample = Sample(loss_mask=[1], weight_versions=[version - self.token_age])
+            rollout = Rollout(
+                rollout_id=slot * ROLLOUTS_PER_GROUP + member, group_index=slot, samples=[sample], error="broken hook"
+            )
+            rollout.reward, rollout.stop_reason = float(member), self.stop(prompt.index, member)
+            finished[member] = rollout
+        return Group(prompt=prompt, rollouts=list(finished.values()), weight_version=version)
+
+    async def progress(self) -> dict[int, Progress]:
+        return {}
 
 
-def make(runner: Runner, buffer: Buffer | None = None, keep=None, **settings) -> tuple[Producer, CountingSource]:
+def make(runner: Runner, buffer: Buffer | None = None, keep: Any = None, **settings: Any) -> tuple[Producer, CountingSource]:
     config = RolloutConfig(num_prompts=4, num_samples_per_prompt=2, **settings)
     source = CountingSource()
-    return Producer(config, source=source, runner=runner, buffer=buffer or Buffer(), keep=keep), source
+    return Producer(config, source=source, runner=runner, buffer=Buffer() if buffer is None else buffer, keep=keep), source
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1, 3])
-def test_no_group_is_trained_beyond_its_staleness(max_staleness: int):
+async def next_batch(producer: Producer) -> tuple[list[int], dict[str, float]]:
+    groups, metrics = await asyncio.wait_for(producer.batch(), 5)
+    return [group.prompt.index for group in groups], metrics
+
+
+def within_limits(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 10))
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "num_oversampled", "partial"),
+    [(0, 0, False), (1, 0, False), (3, 0, False), (0, 2, False), (2, 3, False), (2, 3, True)],
+)
+def test_no_token_is_trained_beyond_its_staleness_and_no_prompt_twice(max_staleness: int, num_oversampled: int, partial: bool):
     async def scenario() -> None:
-        producer, _ = make(Runner(), max_staleness=max_staleness)
-        producer.set_version(0)
+        producer, _ = make(
+            Runner(), max_staleness=max_staleness, num_oversampled_prompts=num_oversampled, partial_rollouts=partial
+        )
         seen: list[int] = []
-        for step in range(6):
+        for step in range(8):
+            producer.set_version(step)
             groups, _ = await asyncio.wait_for(producer.batch(), 5)
-            assert all(step - group.weight_version <= max_staleness for group in groups)
+            assert all(step - group.oldest_version <= max_staleness for group in groups)
             seen += [group.prompt.index for group in groups]
-            producer.set_version(step + 1)
-        assert seen == list(range(24))
+        assert len(set(seen)) == 32
+        if not num_oversampled:
+            assert sorted(seen) == list(range(32))
         await producer.stop()
 
-    asyncio.run(scenario())
+    within_limits(scenario())
 
 
 def test_synchronous_training_starts_nothing_ahead():
     async def scenario() -> None:
         producer, source = make(Runner())
         producer.set_version(0)
-        await producer.batch()
+        await next_batch(producer)
         assert source.position == 4
         await producer.stop()
 
-    asyncio.run(scenario())
+    within_limits(scenario())
+
+
+def test_the_last_batches_start_nothing_that_is_not_trained():
+    async def scenario() -> None:
+        producer, source = make(Runner(), max_staleness=3)
+        for step in range(5):
+            producer.set_version(step, num_batches_left=5 - step)
+            await next_batch(producer)
+        assert source.position == 20
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_finished_groups_overtake_a_slow_one_until_it_would_be_too_old():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.held = {0}
+        producer, _ = make(runner, max_staleness=1)
+        producer.set_version(0)
+        first, _ = await next_batch(producer)
+        assert len(first) == 4 and 0 not in first
+        producer.set_version(1)
+        waiting = asyncio.create_task(producer.batch())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done(), "prompt 0 must be trained now or never"
+        runner.held = set()
+        groups, _ = await waiting
+        assert sorted([g.prompt.index for g in groups] + first) == list(range(8))
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_of_more_groups_than_a_batch_takes_the_last_are_stopped_and_their_prompts_come_again():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.held = {1, 2}
+        producer, _ = make(runner, num_oversampled_prompts=2)
+        producer.set_version(0)
+        first, metrics = await next_batch(producer)
+        assert first == [0, 3, 4, 5] and metrics["rollout/num_groups_aborted"] == 2
+        await asyncio.sleep(0)
+        assert sorted(runner.cancelled) == [1, 2]
+        runner.held = set()
+        producer.set_version(1)
+        second, _ = await next_batch(producer)
+        assert [entry for entry in runner.started if entry[0] in (1, 2)] == [(1, 0), (2, 0), (1, 1), (2, 1)]
+        assert {1, 2} & set(second)
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_partial_rollouts_go_on_in_the_next_batch():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.held = {1, 2}
+        producer, source = make(runner, num_oversampled_prompts=2, partial_rollouts=True, max_staleness=1)
+        producer.set_version(0)
+        first, metrics = await next_batch(producer)
+        assert first == [0, 3, 4, 5] and "rollout/num_groups_aborted" not in metrics and source.position == 6
+        producer.set_version(1)
+        runner.held = set()
+        second, _ = await next_batch(producer)
+        assert {1, 2} <= set(second) and not runner.cancelled and source.position == 10
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_a_group_with_a_token_that_is_too_old_is_refused_and_its_prompt_comes_again():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.token_age = 2
+        producer, _ = make(runner, max_staleness=1)
+        producer.set_version(3)
+        while len(runner.started) < 12:
+            await asyncio.sleep(0)
+        runner.token_age = 0
+        groups, metrics = await asyncio.wait_for(producer.batch(), 5)
+        assert metrics["rollout/num_groups_refused"] >= 4
+        assert all(group.oldest_version == 3 for group in groups)
+        assert len({group.prompt.index for group in groups}) == 4
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_servers_whose_tokens_are_always_too_old_stop_the_run():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.token_age = 2
+        producer, _ = make(runner, max_staleness=1)
+        producer.set_version(3)
+        with pytest.raises(InfrastructureError, match="label what they sample"):
+            await next_batch(producer)
+        await producer.stop()
+
+    within_limits(scenario())
 
 
 def test_a_filtered_group_is_replaced_by_another_prompt():
     async def scenario() -> None:
         producer, _ = make(Runner(), keep=lambda config, group: group.prompt.index != 1)
         producer.set_version(0)
-        groups, metrics = await asyncio.wait_for(producer.batch(), 5)
-        assert sorted(group.prompt.index for group in groups) == [0, 2, 3, 4]
+        batch, metrics = await next_batch(producer)
+        assert sorted(batch) == [0, 2, 3, 4]
         assert metrics["rollout/num_groups_filtered"] == 1
         await producer.stop()
 
-    asyncio.run(scenario())
+    within_limits(scenario())
+
+
+def test_dapo_keeps_groups_whose_counted_rewards_differ():
+    def group(*rollouts: tuple[float, StopReason]) -> Group:
+        prompt = Prompt(index=0, row=0, messages=[], ground_truth=[])
+        return Group(prompt=prompt, rollouts=[Rollout(rollout_id=0, group_index=0, reward=r, stop_reason=s) for r, s in rollouts])
+
+    answered = StopReason.ANSWERED
+    assert keep_mixed_rewards(RolloutConfig(), group((1.0, answered), (0.0, answered)))
+    assert not keep_mixed_rewards(RolloutConfig(), group((1.0, answered), (1.0, answered), (0.0, StopReason.SERVER_LOST)))
+
+
+def test_failed_rollouts_are_run_again_until_the_group_is_large_enough_and_finished_ones_are_kept():
+    run: list[int] = []
+
+    def stop(prompt: int, member: int) -> StopReason:
+        if prompt != 2:
+            return StopReason.ANSWERED
+        run.append(member)
+        return StopReason.SERVER_LOST if len(run) == 2 else StopReason.ANSWERED
+
+    async def scenario() -> None:
+        runner = Runner(stop)
+        producer, _ = make(runner, min_rollouts_per_group=2)
+        producer.set_version(0)
+        groups, metrics = await asyncio.wait_for(producer.batch(), 5)
+        assert run == [0, 1, 1] and sorted(runner.kept) == [[], [], [], [], [0]]
+        assert (metrics["rollout/num_groups_repeated"], metrics["rollout/num_failed"]) == (1, 1)
+        assert metrics["rollout/num_rollouts"] == 9, "the one that was kept counts once"
+        assert all([r.counting.in_baseline for r in group.rollouts] == [True, True] for group in groups)
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_a_prompt_on_which_everything_fails_is_given_up_for_another():
+    async def scenario() -> None:
+        runner = Runner(lambda prompt, member: StopReason.GENERATE_RAISED if prompt == 3 else StopReason.ANSWERED)
+        producer, _ = make(runner, max_infrastructure_failure_share=0.9)
+        producer.set_version(0)
+        batch, metrics = await next_batch(producer)
+        assert batch == [0, 1, 2, 4] and metrics["rollout/num_prompts_given_up"] == 1
+        assert metrics["rollout/num_groups_repeated"] == RolloutConfig().max_group_repeats
+        await producer.stop()
+
+    within_limits(scenario())
 
 
 def test_a_hopeless_run_stops_with_the_cause():
     async def scenario() -> None:
-        producer, _ = make(Runner(stop=StopReason.GENERATE_RAISED))
+        producer, _ = make(Runner(lambda prompt, member: StopReason.GENERATE_RAISED))
         producer.set_version(0)
         with pytest.raises(InfrastructureError, match="generate_raised: broken hook"):
-            await asyncio.wait_for(producer.batch(), 5)
+            await next_batch(producer)
         await producer.stop()
 
-    asyncio.run(scenario())
+    within_limits(scenario())
+
+
+def test_rollouts_that_were_not_needed_are_no_failures():
+    async def scenario() -> None:
+        producer, _ = make(Runner(lambda prompt, member: StopReason.ABORTED if member > 1 else StopReason.ANSWERED))
+        producer._config.num_oversampled_samples_per_prompt = 6
+        producer.set_version(0)
+        _, metrics = await next_batch(producer)
+        assert metrics["rollout/num_aborted"] == 24 and "rollout/num_failed" not in metrics
+        await producer.stop()
+
+    within_limits(scenario())
 
 
 def test_a_filter_that_drops_everything_stops_the_run():
@@ -103,32 +304,50 @@ def test_a_filter_that_drops_everything_stops_the_run():
         producer, _ = make(Runner(), keep=lambda config, group: False)
         producer.set_version(0)
         with pytest.raises(InfrastructureError, match=r"rollout\.filter dropped"):
-            await asyncio.wait_for(producer.batch(), 5)
+            await next_batch(producer)
         await producer.stop()
 
-    asyncio.run(scenario())
+    within_limits(scenario())
 
 
-def test_after_a_restart_no_prompt_is_skipped_or_doubled():
+def test_an_error_between_two_batches_ends_the_next_one():
     async def scenario() -> None:
-        buffer = Buffer()
-        producer, source = make(Runner(), buffer, max_staleness=2)
+        def broken(config: RolloutConfig, group: Group) -> bool:
+            raise KeyError("a filter's mistake")
+
+        producer, _ = make(Runner(), keep=broken)
         producer.set_version(0)
-        first, _ = await producer.batch()
-        state, position = producer.state(), source.position
+        for _ in range(30):
+            await asyncio.sleep(0)
+        with pytest.raises(KeyError, match="a filter's mistake"):
+            await next_batch(producer)
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+@pytest.mark.parametrize("num_oversampled", [0, 3])
+def test_after_a_restart_no_prompt_is_skipped_or_doubled(num_oversampled: int):
+    async def scenario() -> None:
+        settings: dict[str, Any] = {"max_staleness": 2, "num_oversampled_prompts": num_oversampled}
+        producer, source = make(Runner(), **settings)
+        producer.set_version(0)
+        first, _ = await next_batch(producer)
+        state, position = json.loads(json.dumps(await producer.state())), source.position
         await producer.stop()
 
         restored = Buffer()
         restored.load(state)
-        again, source = make(Runner(), restored, max_staleness=2)
+        again, source = make(Runner(), restored, **settings)
         source.position = position
-        again.set_version(1)
         rest: list[int] = []
         for step in range(1, 4):
-            groups, _ = await asyncio.wait_for(again.batch(), 5)
-            rest += [group.prompt.index for group in groups]
-            again.set_version(step + 1)
-        assert [group.prompt.index for group in first] + rest == list(range(16))
+            again.set_version(step)
+            rest += (await next_batch(again))[0]
+        seen = sorted(first + rest)
+        assert len(set(seen)) == 16
+        if not num_oversampled:
+            assert seen == list(range(16))
         await again.stop()
 
-    asyncio.run(scenario())
+    within_limits(scenario())

@@ -19,7 +19,7 @@ def models(served: dict[str, Any]) -> Any:
     """The models that a hook would get, and the worker that makes them."""
     stack = served["untied"]
     worker = RolloutWorker(stack.config, stack.serving.endpoints())
-    context = worker._context("session", sampling=Sampling(temperature=1.0, top_p=1.0), version=0, evaluation=False)
+    context = worker._served.context("session", sampling=Sampling(temperature=1.0, top_p=1.0), version=0)
     return worker, context.models
 
 

@@ -139,6 +139,23 @@ def test_logprob_difference_is_the_distance_to_the_engines(
     assert fresh["train/ratio_max"] == pytest.approx(math.exp(-0.25), abs=1e-5)
 
 
+def test_tokens_of_older_weights_do_not_count_as_a_difference_of_the_engine(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    trained, samples = engine(make_config(models("qwen3"))), make_samples(4)
+    found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
+    moved = [
+        dataclasses.replace(s, rollout_log_probs=[found[i][0] + 0.25, *(x + 3.0 for x in found[i][1:])], staleness=[0, *ages])
+        for i, (s, ages) in enumerate((s, [2] * (s.response_length - 1)) for s in samples)
+    ]
+    metrics = trained.train([moved], 0)
+    assert metrics["train/logprob_difference_max"] == pytest.approx(0.25, abs=1e-5)
+    assert metrics["train/logprob_difference_mean"] == pytest.approx(0.25, abs=1e-5)
+    assert metrics["train/num_current_tokens"] == sum(s.loss_mask[0] for s in samples)
+    stale = [dataclasses.replace(s, staleness=[1] * s.response_length) for s in samples]
+    assert "train/logprob_difference_max" not in trained.train([stale], 1)
+
+
 def test_supervised_training_lowers_the_loss(
     engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
 ) -> None:

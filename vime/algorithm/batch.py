@@ -22,12 +22,14 @@ def build_updates(
     credit: Credit,
     num_updates: int = 1,
     seed: int = 0,
+    version: int | None = None,
     advantage: AdvantageFunction = group_advantages,
 ) -> tuple[list[list[TrainSample]], dict[str, float]]:
     """Splits the batch into `num_updates` parts by rollouts and turns each into weighted samples.
 
     Rollouts that do not count for training and samples marked `remove_sample` are left out; the latter still stand in the
-    baseline. Returns the updates and metrics of the advantages.
+    baseline. `version` is that of the trainer's weights, from which each token's staleness follows; without it nothing is
+    stale. Returns the updates and metrics of the advantages.
     """
     advantages = advantage(config, groups)
     rollouts = [r for group in groups for r in group.rollouts if r.rollout_id in advantages and r.samples]
@@ -35,7 +37,7 @@ def build_updates(
     if num_updates > 1:
         random.Random(seed).shuffle(rollouts)
     parts = [rollouts[start::num_updates] for start in range(num_updates)]
-    weighed = [_weigh(config, part, advantages, credit) for part in parts if part]
+    weighed = [_weigh(config, part, advantages, credit, version) for part in parts if part]
     updates = [_without_gradient_left_out(config, samples) for samples in weighed if samples]
     absolute = [abs(value) for value in advantages.values()]
     num_samples = sum(len(rollout.samples) for rollout in rollouts)
@@ -49,7 +51,9 @@ def build_updates(
     return updates, metrics
 
 
-def _weigh(config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit) -> list[TrainSample]:
+def _weigh(
+    config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit, version: int | None
+) -> list[TrainSample]:
     """Weighted samples of one update; see `Aggregation` for what is averaged with equal weight."""
     kept = {r.rollout_id: [s for s in r.samples if not s.remove_sample and any(s.loss_mask)] for r in rollouts}
     kept = {rollout_id: samples for rollout_id, samples in kept.items() if samples}
@@ -68,7 +72,7 @@ def _weigh(config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[in
                 weight = 1.0 / (len(kept) * rollout_tokens)
             else:
                 weight = 1.0 / (len(kept) * config.constant_tokens)
-            result.append(_train_sample(sample, advantages[rollout_id] * share, weight))
+            result.append(_train_sample(sample, advantages[rollout_id] * share, weight, version))
     return result
 
 
@@ -82,11 +86,12 @@ def _without_gradient_left_out(config: AlgorithmConfig, samples: list[TrainSampl
     return [sample for sample in samples if sample.advantage != 0.0] or samples[:1]
 
 
-def _train_sample(sample: Sample, advantage: float, weight: float) -> TrainSample:
+def _train_sample(sample: Sample, advantage: float, weight: float, version: int | None) -> TrainSample:
     return TrainSample(
         tokens=sample.tokens,
         loss_mask=sample.loss_mask,
         rollout_log_probs=sample.rollout_log_probs,
         advantage=advantage,
         token_weight=weight,
+        staleness=[] if version is None else [version - sampled for sampled in sample.weight_versions],
     )

@@ -1,79 +1,177 @@
-"""The buffer between generation and training: a queue of slots in the order of admission.
+"""The buffer between generation and training: one slot per group, from the admission of its prompt until it is trained.
 
-A slot is taken when a prompt is admitted and holds its finished group later. The trainer takes the oldest slots and waits
-for them, so that a slow group is never overtaken for ever and nothing finished is dropped.
+A group must be trained while its oldest token is at most `max_staleness` versions old. So the trainer takes groups in the order
+in which they finish, older weights first, and waits for an unfinished one only if it could not be trained in time otherwise.
+Nothing here is looked through as a whole: every call costs the same however many groups are in flight.
 """
 
-import asyncio
-from dataclasses import asdict
+from collections import defaultdict, deque
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from vime.data.progress import Progress
 from vime.types import Group, Prompt
 
 
+@dataclass(kw_only=True, slots=True)
+class Slot:
+    """A prompt on its way: waiting to be started (no version), being generated, or finished (a group).
+
+    Example: `Slot(prompt=…, version=7)` is generated since the servers held version 7.
+    """
+
+    prompt: Prompt
+    version: int | None = None
+    """No token is older; of a finished group, the oldest token's."""
+    group: Group | None = None
+    progress: Progress | None = None
+    num_repeats: int = 0
+    """How often its rollouts were run again because too few succeeded."""
+
+    def fits(self, progress: Progress) -> bool:
+        """Whether the progress is this prompt's, since it was started last."""
+        return progress.prompt_index == self.prompt.index and progress.version == self.version
+
+
 class Buffer:
-    """Slots by number, oldest first. A slot without a group is still being generated."""
+    """Slots by number, in the order of admission."""
 
     def __init__(self) -> None:
-        self._prompts: dict[int, Prompt] = {}
-        self._groups: dict[int, Group] = {}
+        self._slots: dict[int, Slot] = {}
+        self._waiting: deque[int] = deque()
+        self._generating: defaultdict[int, set[int]] = defaultdict(set)
+        self._finished: defaultdict[int, deque[int]] = defaultdict(deque)
         self._next_slot = 0
-        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __getitem__(self, slot: int) -> Slot:
+        return self._slots[slot]
 
     @property
     def num_admitted(self) -> int:
-        """Slots taken since the run began, consumed ones included."""
+        """Slots since the run began, trained ones included."""
         return self._next_slot
 
     @property
     def num_finished(self) -> int:
         """Finished groups that wait for the trainer."""
-        return len(self._groups)
+        return sum(map(len, self._finished.values()))
+
+    @property
+    def num_generating(self) -> int:
+        """Groups in flight."""
+        return sum(map(len, self._generating.values()))
 
     def admit(self, prompt: Prompt) -> int:
-        """Takes the next slot for a prompt."""
+        """Takes the next slot for a prompt; it waits to be started."""
         slot = self._next_slot
-        self._prompts[slot] = prompt
+        self._slots[slot] = Slot(prompt=prompt)
+        self._waiting.append(slot)
         self._next_slot += 1
         return slot
 
-    def replace(self, slot: int, prompt: Prompt) -> None:
-        """Puts another prompt into a slot whose group was filtered out."""
-        assert slot in self._prompts and slot not in self._groups, f"slot {slot} is not being generated"
-        self._prompts[slot] = prompt
+    def start(self, version: int, *, max_staleness: int) -> list[int]:
+        """Starts all waiting slots with the servers at `version`; progress that would be too old is forgotten."""
+        started = list(self._waiting)
+        self._waiting.clear()
+        for number in started:
+            slot = self._slots[number]
+            if slot.version is None or slot.progress is None or slot.version < version - max_staleness:
+                slot.version, slot.progress = version, None
+            self._generating[slot.version].add(number)
+        return started
 
-    def finish(self, slot: int, group: Group) -> None:
+    def restart(self, number: int, version: int, *, prompt: Prompt | None = None, progress: Progress | None = None) -> None:
+        """Generates a slot again: with another prompt, or with what is left of its group."""
+        slot = self._take_out(number)
+        if prompt is not None:
+            slot.prompt, slot.num_repeats = prompt, 0
+        slot.progress = progress
+        if progress is None or slot.version is None:
+            slot.version = version
+        self._generating[slot.version].add(number)
+
+    def finish(self, number: int, group: Group) -> None:
         """Stores the finished group of a slot."""
-        assert slot in self._prompts and slot not in self._groups, f"slot {slot} is not being generated"
-        self._groups[slot] = group
-        self._changed.set()
+        slot = self._take_out(number)
+        slot.group, slot.progress, slot.version = group, None, group.oldest_version
+        self._finished[slot.version].append(number)
 
-    def unfinished(self) -> dict[int, Prompt]:
-        """Prompts of the slots that have no group yet."""
-        return {slot: prompt for slot, prompt in self._prompts.items() if slot not in self._groups}
+    def take(self, num_groups: int, *, version: int, max_staleness: int, num_spare: int = 0) -> list[Group] | None:
+        """Removes and returns `num_groups` groups to be trained at `version`, by slot; None if it must be waited for some.
 
-    async def take(self, num_groups: int) -> list[Group]:
-        """Waits for the `num_groups` oldest slots and removes them. The caller bounds the wait."""
-        while True:
-            oldest = sorted(self._prompts)[:num_groups]
-            if len(oldest) == num_groups and all(slot in self._groups for slot in oldest):
-                for slot in oldest:
-                    del self._prompts[slot]
-                return [self._groups.pop(slot) for slot in oldest]
-            self._changed.clear()
-            await self._changed.wait()
+        Of those left behind, all but `num_spare` can still be trained in time.
+        """
+        chosen: dict[int, int] = {}
+        for sampled in sorted(self._finished):
+            if sampled >= version - max_staleness:
+                chosen[sampled] = min(num_groups - sum(chosen.values()), len(self._finished[sampled]))
+        if sum(chosen.values()) < num_groups:
+            return None
+        left = 0
+        for sampled in sorted({*self._finished, *self._generating}):
+            left += len(self._finished.get(sampled, ())) + len(self._generating.get(sampled, ())) - chosen.get(sampled, 0)
+            if left > max(0, sampled + max_staleness - version) * num_groups + num_spare:
+                return None
+        numbers = sorted(self._finished[sampled].popleft() for sampled, count in chosen.items() for _ in range(count))
+        self._forget_empty()
+        groups = [self._slots.pop(number).group for number in numbers]
+        return [group for group in groups if group is not None]
 
-    def state(self) -> dict[str, Any]:
-        """Finished groups and unfinished prompts, as JSON-ready data."""
-        return {
-            "next_slot": self._next_slot,
-            "prompts": {str(slot): asdict(prompt) for slot, prompt in self._prompts.items()},
-            "groups": {str(slot): group.to_dict() for slot, group in self._groups.items()},
-        }
+    def expire(self, oldest: int) -> dict[int, Group | None]:
+        """Slots with tokens older than version `oldest` wait to be started anew; returns the groups of the finished ones."""
+        numbers: list[int] = []
+        for held in (self._generating, self._finished):
+            numbers += [number for version in list(held) if version < oldest for number in held.pop(version)]
+        expired = {number: self._slots[number].group for number in sorted(numbers)}
+        for number in expired:
+            self._slots[number] = Slot(prompt=self._slots[number].prompt)
+        self._waiting.extendleft(reversed(expired))
+        return expired
+
+    def state(self, progress: dict[int, Progress] | None = None) -> dict[str, Any]:
+        """All slots as JSON-ready data, with the progress of those in flight."""
+        slots = {}
+        for number, slot in self._slots.items():
+            known = (progress or {}).get(number, slot.progress)
+            if known is not None and (slot.group is not None or not known.has_any() or not slot.fits(known)):
+                known = None
+            slots[str(number)] = {
+                "prompt": asdict(slot.prompt),
+                "version": slot.version,
+                "group": None if slot.group is None else slot.group.to_dict(),
+                "progress": None if known is None else known.to_dict(),
+                "num_repeats": slot.num_repeats,
+            }
+        return {"next_slot": self._next_slot, "slots": slots}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restores `state`; unfinished prompts are to be generated again."""
+        """Restores `state`; unfinished slots wait to be started."""
         self._next_slot = state["next_slot"]
-        self._prompts = {int(slot): Prompt(**prompt) for slot, prompt in state["prompts"].items()}
-        self._groups = {int(slot): Group.from_dict(group) for slot, group in state["groups"].items()}
-        self._changed.set()
+        self._slots, self._waiting = {}, deque()
+        self._generating, self._finished = defaultdict(set), defaultdict(deque)
+        for number, data in sorted((int(number), data) for number, data in state["slots"].items()):
+            group = None if data["group"] is None else Group.from_dict(data["group"])
+            progress = None if data["progress"] is None else Progress.from_dict(data["progress"])
+            prompt = Prompt(**data["prompt"])
+            self._slots[number] = Slot(
+                prompt=prompt, version=data["version"], group=group, progress=progress, num_repeats=data["num_repeats"]
+            )
+            if group is None:
+                self._waiting.append(number)
+            else:
+                self._finished[data["version"]].append(number)
+
+    def _take_out(self, number: int) -> Slot:
+        slot = self._slots[number]
+        assert slot.version is not None and number in self._generating[slot.version], f"slot {number} is not being generated"
+        self._generating[slot.version].remove(number)
+        self._forget_empty()
+        return slot
+
+    def _forget_empty(self) -> None:
+        for held in (self._generating, self._finished):
+            for version in [version for version, numbers in held.items() if not numbers]:
+                del held[version]

@@ -25,6 +25,13 @@ PANELS: dict[str, dict[str, str]] = {
     "Turns per rollout": {"rollout/turns_mean": "mean"},
     "Response length, tokens": {"rollout/response_tokens_mean": "mean"},
     "Truncated rollouts": {"rollout/truncated_share": "share"},
+    "Utilization": {
+        "utilization/servers": "servers",
+        "utilization/trainer": "trainer",
+        "utilization/overlapped": "both at once",
+    },
+    "Model calls in flight": {"utilization/calls_mean": "mean"},
+    "Groups ahead of the trainer": {"rollout/num_groups_in_flight": "in flight", "rollout/num_groups_buffered": "finished"},
     "Staleness, weight versions": {"rollout/staleness_max": "max", "rollout/staleness_mean": "mean"},
     "Seconds": {"time/step_seconds": "step", "train/seconds": "training", "sync/seconds": "sync", "sync/pause_seconds": "pause"},
     "Trained tokens per second": {"train/tokens_per_second": "tokens/s"},
@@ -34,15 +41,21 @@ PANELS: dict[str, dict[str, str]] = {
         "rollout/num_retries": "retries",
         "server/num_faults": "server faults",
         "rollout/num_groups_filtered": "filtered groups",
+        "rollout/num_groups_repeated": "completed groups",
+        "rollout/num_groups_refused": "groups refused as too old",
+        "rollout/num_groups_aborted": "aborted groups",
+        "rollout/num_aborted": "aborted rollouts",
+        "rollout/num_prompts_given_up": "prompts given up",
     },
 }
 """Charts in order: title, and the metrics in it with their labels."""
-EXACT = {"Learning rate", "Failures"}
+EXACT = {"Learning rate", "Failures", "Tools, sandboxes and new attempts"}
 """Charts that are shown as they are; the others are smoothed."""
 TIME_SHARES = {
     "time/generation_share": "generation",
     "time/training_share": "training",
     "time/sync_share": "sync",
+    "time/evaluation_share": "evaluation",
     "time/waiting_share": "waiting",
 }
 
@@ -103,11 +116,21 @@ def training_charts(curves: Curves) -> list[str]:
     """Reward, optimisation, lengths, time and stop reasons over steps."""
     scores = {name: name.partition("/")[2] for name in curves if name.startswith("reward/") and name != "reward/mean"}
     in_training = {name: name.partition("/")[2] for name in curves if name.startswith("evaluation/")}
+    seconds = {name: name.partition("/")[2] for name in curves if name.startswith("seconds/")}
+    counts = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("count/")}
     panels = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
+    panels |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
     charts = [line_chart(title, _series(curves, metrics), smooth=title not in EXACT) for title, metrics in panels.items()]
     charts.insert(1, stop_chart(curves))
     charts.append(stacked_chart("Share of a step's time", _aligned(curves, TIME_SHARES)))
+    charts.append(stacked_chart("Age of trained tokens, weight versions", _aligned(curves, _ages(curves))))
     return [chart for chart in charts if chart]
+
+
+def _ages(curves: Curves) -> dict[str, str]:
+    """The metrics of the staleness histogram, youngest first; one chart needs no more than that there is age at all."""
+    ages = sorted(int(name.partition("/")[2]) for name in curves if name.startswith("staleness/"))
+    return {f"staleness/{age}": str(age) for age in ages} if ages != [0] else {}
 
 
 def stop_chart(curves: Curves) -> str:

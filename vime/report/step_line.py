@@ -7,7 +7,12 @@ from statistics import fmean
 
 WINDOW = 10
 """Steps over which the time of one is averaged for the ETA."""
-SHARES = {"gen": "time/generation_share", "train": "time/training_share", "sync": "time/sync_share", "wait": "time/waiting_share"}
+SHARES = {
+    "gen": ("time/generation_share",),
+    "train": ("time/training_share",),
+    "sync": ("time/sync_share",),
+    "wait": ("time/waiting_share", "time/evaluation_share"),
+}
 
 
 class Eta:
@@ -29,7 +34,8 @@ def step_line(
     """The line of one step; with `width` the less important fields are left out until it fits."""
     digits = len(str(num_steps))
     solved = metrics.get("reward/strict", metrics.get("reward/solved"))
-    shares = " ".join(f"{label} {_percent(metrics.get(name), 3, 0)}" for label, name in SHARES.items())
+    shares = " ".join(f"{label} {_percent(_total(metrics, names), 3, 0)}" for label, names in SHARES.items())
+    difference = metrics.get("train/logprob_difference_max", math.nan if "train/num_current_tokens" in metrics else None)
     fields: list[tuple[int, str | None]] = [
         (0, f"step {step:>{digits}}/{num_steps}"),
         (1, _number("reward", metrics.get("reward/mean"), 6, "6.3f")),
@@ -38,7 +44,7 @@ def step_line(
         (4, _number("grad", metrics.get("train/grad_norm"), 7, "7.3f")),
         (6, _number("kl", metrics.get("train/kl"), 7, "7.4f")),
         (7, _number("len", metrics.get("rollout/response_tokens_mean"), 6, "6.1f")),
-        (8, _number("diff", metrics.get("train/logprob_difference_max"), 7, "7.0e")),
+        (8, _number("diff", difference, 7, "7.0e")),
         (5, shares),
         (0, _number("", metrics.get("time/step_seconds"), 6, "6.1f", " s")),
         (0, f"eta {duration(remaining_seconds):>6}"),
@@ -65,13 +71,23 @@ def _width(fields: list[tuple[int, str]]) -> int:
 
 
 def _number(label: str, value: float | None, width: int, form: str, unit: str = "") -> str | None:
-    """`loss  0.1234`; very large and very small values in powers of ten; None if the metric is absent."""
+    """`loss  0.1234`; very large and very small values in powers of ten; None if the metric is absent.
+
+    NaN, a metric that this step alone has not got, is a dash.
+    """
     if value is None:
         return None
+    if math.isnan(value):
+        return f"{label} {'-':>{width}}{unit}".lstrip()
     text = f"{value:{form}}"
     if form.endswith("f") and value != 0 and (len(text) > width or not float(text)):
         text = f"{value:.0e}"
     return f"{label} {text:>{width}}{unit}".lstrip() if label else f"{text:>{width}}{unit}"
+
+
+def _total(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+    found = [metrics[name] for name in names if name in metrics]
+    return sum(found) if found else None
 
 
 def _percent(share: float | None, width: int, digits: int) -> str:

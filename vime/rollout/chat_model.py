@@ -5,6 +5,7 @@ from typing import Any
 
 from vime.errors import ServerError
 from vime.rollout.model import Model
+from vime.rollout.trace import Trace
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
 from vime.types import Message, Turn
@@ -21,7 +22,7 @@ class ChatModel(Model):
     chat_client: ChatClient
 
     @classmethod
-    def of(cls, endpoint: Endpoint, client: ChatClient, session: str) -> "ChatModel":
+    def of(cls, endpoint: Endpoint, client: ChatClient, session: str, trace: Trace) -> "ChatModel":
         """The model behind an endpoint."""
         return cls(
             client=client,
@@ -31,6 +32,8 @@ class ChatModel(Model):
             temperature=1.0,
             top_p=1.0,
             session=session,
+            name=endpoint.name,
+            trace=trace,
         )
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
@@ -38,7 +41,8 @@ class ChatModel(Model):
 
         Raises ServerError when the endpoint does not answer, BadRequestError when it refuses.
         """
-        reply = await self.chat_client.chat(messages, max_tokens=max_tokens, tools=tools)
+        with self.trace.span(self.name, kind="generation"):
+            reply = await self.chat_client.chat(messages, max_tokens=max_tokens, tools=tools)
         return Turn(
             prompt_ids=[],
             output_ids=[],

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from vime.config import RunConfig
 from vime.rollout.model import Model
+from vime.rollout.trace import Trace
+from vime.rollout.turn_log import TurnLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +22,8 @@ class Context:
     """Given to every hook.
 
     `config.method` holds the method's own settings; `models["actor"]` is the trained model and every other served model
-    stands beside it by its name; `evaluation` is True outside training; `session` names this rollout to the router.
+    stands beside it by its name; `evaluation` is True outside training; `session` names this rollout to the router; `trace`
+    takes what the timeline should show.
     """
 
     config: RunConfig
@@ -28,3 +31,5 @@ class Context:
     session: str
     models: dict[str, Model] = field(default_factory=dict)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("vime.agent"))
+    trace: Trace = field(default_factory=Trace)
+    turns: TurnLog = field(default_factory=TurnLog)

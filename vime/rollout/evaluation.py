@@ -1,7 +1,8 @@
 """An evaluation: data sets x runs under one protocol, items written as they finish, so an interrupted one goes on.
 
 Three rows are scored alike: the base model in a single turn, the untrained scaffold, the trained scaffold. A failure stays
-in the denominator with a score of 0.
+in the denominator with a score of 0. An evaluation during training runs beside the generation, on the same servers, which keep
+their weights until it is over (`vime.rollout.pin`).
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from vime.config import DatasetConfig, RunConfig
 from vime.data.rows import load_rows, to_prompt
+from vime.errors import WeightSyncError
 from vime.types import Prompt, Rollout
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Evaluator:
     ) -> dict[Job, list[dict[str, Any]]]:
         """All items of all jobs, in the data set's order; those found in the folder are not run again.
 
-        `version` is the weight version that every token must come from.
+        `version` is the weight version that every token must come from. Raises WeightSyncError if a run saw several.
         """
         results = await asyncio.gather(*[self._run_job(job, version=version, on_item=on_item) for job in jobs])
         return dict(zip(jobs, results, strict=True))
@@ -89,6 +91,11 @@ class Evaluator:
                 on_item()
 
             await asyncio.gather(*[run_one(prompt) for prompt in prompts])
+        versions = {seen for item in finished.values() for seen in item["weight_versions"]}
+        if len(versions) > 1:
+            raise WeightSyncError(
+                f"the weights changed during the evaluation {job.file_name}: it saw versions {sorted(versions)}"
+            )
         return [finished[prompt.index] for prompt in prompts]
 
 

@@ -1,9 +1,8 @@
 """One rollout, isolated: whatever a hook does costs this rollout and nothing else.
 
-The two broad `except` clauses here are the boundaries around `generate` and `reward`; every outcome becomes a `StopReason`.
+The broad `except` clauses here are the boundaries around a user's functions; every outcome becomes a `StopReason`.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -11,11 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from vime.config import RolloutConfig
-from vime.errors import SampleError, ServerError
+from vime.errors import SampleError, SandboxError, ServerError
 from vime.rollout.context import Context, Sampling
-from vime.types import Reward, Rollout, Sample, StopReason
+from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.rollout.within import HookTimeout, describe, within
+from vime.types import Prompt, Reward, Rollout, Sample, StopReason
 
 logger = logging.getLogger(__name__)
+
+GOES_ON = (StopReason.SERVER_LOST, StopReason.SANDBOX_CRASHED)
+"""After these the next attempt gets the turns of this one; after a hook's own mistake it must not run into it again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,70 +33,88 @@ class Hooks:
 async def run_rollout(
     *, hooks: Hooks, config: RolloutConfig, make_context: Callable[[int], Context], template: Sample, sampling: Sampling
 ) -> Rollout:
-    """Runs one rollout, again after an infrastructure failure at most `max_retries` times.
+    """Runs one rollout: generation, again after an infrastructure failure at most `max_retries` times, then its reward.
 
-    `make_context(attempt)` gives each attempt a session of its own.
+    `make_context(attempt)` gives each attempt a session of its own; trace and turns are the rollout's, the same for all.
     """
-    rollout = Rollout(rollout_id=template.rollout_id, group_index=template.group_index)
+    rollout, context = Rollout(rollout_id=template.rollout_id, group_index=template.group_index), make_context(0)
     for attempt in range(config.max_retries + 1):
-        rollout = await _attempt(hooks=hooks, config=config, context=make_context(attempt), template=template, sampling=sampling)
+        if attempt > 0:
+            logger.warning("rollout %d: %s: %s", rollout.rollout_id, rollout.stop_reason.value, rollout.error)
+            context.turns.start_again(keep_turns=rollout.stop_reason in GOES_ON)
+            context = make_context(attempt)
+        rollout = await _generate(hooks=hooks, config=config, context=context, template=template, sampling=sampling)
         rollout.num_retries = attempt
         if not rollout.counting.retried:
             break
-        logger.warning("rollout %d: %s: %s", rollout.rollout_id, rollout.stop_reason.value, rollout.error)
-    return rollout
-
-
-async def _attempt(*, hooks: Hooks, config: RolloutConfig, context: Context, template: Sample, sampling: Sampling) -> Rollout:
-    rollout = Rollout(rollout_id=template.rollout_id, group_index=template.group_index)
-    started = time.monotonic()
-    await _generate(rollout, hooks=hooks, config=config, context=context, template=template, sampling=sampling)
-    rollout.generation_seconds = time.monotonic() - started
     if rollout.counting.trained and rollout.samples:
-        started = time.monotonic()
         await _score(rollout, hooks=hooks, config=config, context=context)
-        rollout.reward_seconds = time.monotonic() - started
     rollout.status = rollout.counting.status
     for sample in rollout.samples:
         sample.status, sample.stop_reason, sample.reward = rollout.status, rollout.stop_reason, rollout.reward
+    trace = context.trace
+    rollout.seconds, rollout.counts, rollout.spans = dict(trace.seconds), dict(trace.counts), trace.spans
     return rollout
 
 
-async def _generate(
-    rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, context: Context, template: Sample, sampling: Sampling
-) -> None:
+async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, template: Sample, sampling: Sampling) -> Rollout:
+    rollout = Rollout(rollout_id=template.rollout_id, group_index=template.group_index)
+    started = time.monotonic()
     try:
-        result = await asyncio.wait_for(hooks.generate(context, template, sampling), timeout=config.generate_timeout_seconds)
+        result = await within(hooks.generate(context, template, sampling), config.generate_timeout_seconds)
         samples = check_samples(result, template)
-    except asyncio.TimeoutError:
+    except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
+    except SandboxError as error:
+        rollout.stop_reason, rollout.error = StopReason.SANDBOX_CRASHED, str(error)
     except Exception as error:  # the boundary of a user's function: any failure costs this rollout only
         logger.warning("generate raised in rollout %d", rollout.rollout_id, exc_info=True)
         rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, describe(error)
     else:
         rollout.samples = samples
         rollout.stop_reason = samples[-1].stop_reason or StopReason.ANSWERED
+    rollout.generation_seconds = time.monotonic() - started
+    return rollout
 
 
 async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, context: Context) -> None:
-    try:
-        reward = to_reward(await asyncio.wait_for(hooks.reward(context, rollout.samples), timeout=config.reward_timeout_seconds))
-    except asyncio.TimeoutError:
-        rollout.stop_reason = StopReason.REWARD_TIMEOUT
-        rollout.error = f"reward ran longer than rollout.reward_timeout_seconds={config.reward_timeout_seconds}"
-    except Exception as error:  # the boundary of a user's function: any failure costs this rollout only
-        logger.warning("reward raised in rollout %d", rollout.rollout_id, exc_info=True)
-        rollout.stop_reason, rollout.error = StopReason.REWARD_RAISED, describe(error)
-    else:
-        rollout.reward, rollout.metrics = reward.score, reward.metrics
+    """Sets the reward; a reward that fails is called again at most `max_reward_retries` times for the same samples."""
+    reason, rollout_ended = StopReason.REWARD_RAISED, rollout.stop_reason
+    started = time.monotonic()
+    for attempt in range(config.max_reward_retries + 1):
+        if attempt > 0:
+            context.trace.count("reward_retries")
+        try:
+            with context.trace.span("reward", kind="reward"):
+                value = await within(hooks.reward(context, rollout.samples), config.reward_timeout_seconds)
+            reward = to_reward(value)
+        except HookTimeout:
+            reason = StopReason.REWARD_TIMEOUT
+            rollout.error = f"reward ran longer than rollout.reward_timeout_seconds={config.reward_timeout_seconds}"
+        except Exception as error:  # the boundary of a user's function: any failure costs this rollout only
+            logger.warning("reward raised in rollout %d", rollout.rollout_id, exc_info=True)
+            reason, rollout.error = StopReason.REWARD_RAISED, describe(error)
+        else:
+            rollout.reward, rollout.metrics, rollout.error = reward.score, reward.metrics, ""
+            reason = rollout_ended
+            break
+    rollout.stop_reason = reason
+    rollout.reward_seconds = time.monotonic() - started
 
 
-def describe(error: BaseException) -> str:
-    """One line that names an exception."""
-    return f"{type(error).__name__}: {error}"
+def template_of(prompt: Prompt, *, slot: int, member: int, session: str) -> Sample:
+    """What a rollout's samples start from: its prompt and its identity."""
+    return Sample(
+        prompt=prompt.messages,
+        label=prompt.ground_truth,
+        metadata=prompt.metadata,
+        group_index=slot,
+        rollout_id=slot * ROLLOUTS_PER_GROUP + member,
+        session_id=session,
+    )
 
 
 def to_reward(value: Any) -> Reward:

@@ -1,9 +1,9 @@
-"""Metrics of a batch of groups: rewards, stop reasons, lengths, staleness."""
+"""Metrics of a batch of groups: rewards, stop reasons, lengths, times, tools, staleness."""
 
 from collections import Counter, defaultdict
 from statistics import fmean
 
-from vime.types import Group, StopReason
+from vime.types import Group, Rollout, StopReason
 
 
 def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
@@ -22,13 +22,42 @@ def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
         for name, value in rollout.metrics.items():
             by_name[name].append(value)
     metrics |= {f"reward/{name}": fmean(values) for name, values in by_name.items()}
-    staleness = [version - v for r in counted for sample in r.samples for v in sample.weight_versions]
-    return metrics | {
-        "reward/mean": fmean(rollout.reward for rollout in counted),
-        "rollout/turns_mean": fmean(len(rollout.samples) for rollout in counted),
-        "rollout/response_tokens_mean": fmean(rollout.num_response_tokens for rollout in counted),
-        "rollout/truncated_share": fmean(rollout.status.value == "truncated" for rollout in counted),
-        "rollout/seconds_mean": fmean(rollout.generation_seconds for rollout in counted),
-        "rollout/staleness_mean": fmean(staleness) if staleness else 0.0,
-        "rollout/staleness_max": float(max(staleness, default=0)),
+    return (
+        metrics
+        | _times_and_counts(rollouts)
+        | _staleness(counted, version)
+        | {
+            "reward/mean": fmean(rollout.reward for rollout in counted),
+            "rollout/turns_mean": fmean(len(rollout.samples) for rollout in counted),
+            "rollout/response_tokens_mean": fmean(rollout.num_response_tokens for rollout in counted),
+            "rollout/truncated_share": fmean(rollout.status.value == "truncated" for rollout in counted),
+            "rollout/seconds_mean": fmean(rollout.generation_seconds for rollout in counted),
+            "rollout/group_size_min": float(min(sum(r.counting.in_baseline for r in group.rollouts) for group in groups)),
+        }
+    )
+
+
+def _staleness(counted: list[Rollout], version: int) -> dict[str, float]:
+    """Mean, maximum, and the share of tokens of each age as `staleness/<versions>`; also how many rollouts have several."""
+    ages: Counter[int] = Counter()
+    for rollout in counted:
+        for sample in rollout.samples:
+            ages.update(version - sampled for sampled, mask in zip(sample.weight_versions, sample.loss_mask) if mask)
+    num_tokens = max(ages.total(), 1)
+    mixed = [len({v for sample in rollout.samples for v in sample.weight_versions}) > 1 for rollout in counted]
+    return {
+        "rollout/staleness_mean": sum(age * count for age, count in ages.items()) / num_tokens,
+        "rollout/staleness_max": float(max(ages, default=0)),
+        "rollout/mixed_versions_share": fmean(mixed),
+        **{f"staleness/{age}": ages[age] / num_tokens for age in sorted(ages)},
     }
+
+
+def _times_and_counts(rollouts: list[Rollout]) -> dict[str, float]:
+    """Mean seconds of a rollout by kind, and what tools, sandboxes, kept turns and repeated rewards add up to."""
+    kinds = sorted({kind for rollout in rollouts for kind in rollout.seconds})
+    means = {f"seconds/{kind}": fmean(rollout.seconds.get(kind, 0.0) for rollout in rollouts) for kind in kinds}
+    counts: Counter[str] = Counter()
+    for rollout in rollouts:
+        counts.update(rollout.counts)
+    return means | {f"count/{name}": float(number) for name, number in sorted(counts.items())}

@@ -3,11 +3,20 @@
 Sampled ids are the truth: they are kept as the server sent them and never tokenized again.
 """
 
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
+from vime.data.progress import SavedTurn
+from vime.rollout.trace import Trace
+from vime.rollout.traffic import Traffic
+from vime.rollout.turn_log import TurnLog, call_key
 from vime.types import Message, Turn
+
+WAITING_SECONDS = 1e-3
+"""Less than this at the gate is not waiting."""
 
 
 class Generation(Protocol):
@@ -46,6 +55,11 @@ class Model:
     session: str
     minimum_version: int = 0
     chat_template_args: dict[str, Any] = field(default_factory=dict)
+    name: str = "actor"
+    trace: Trace = field(default_factory=Trace)
+    turns: TurnLog = field(default_factory=TurnLog)
+    traffic: Traffic | None = None
+    """The gate of the trained model; other models have none."""
     _calls: "count[int]" = field(default_factory=count)
 
     async def chat(self, messages: list[Message], *, max_tokens: int) -> Turn:
@@ -57,20 +71,20 @@ class Model:
 
     async def complete(self, token_ids: list[int], *, max_tokens: int) -> Turn:
         """The continuation of a prompt given as token ids."""
-        generation = await self.client.generate(
-            token_ids,
-            sampling={"temperature": self.temperature, "top_p": self.top_p, "max_tokens": max_tokens},
-            session_id=self.session,
-            request_id=f"{self.session}-{next(self._calls)}",
-            minimum_version=self.minimum_version,
-        )
-        text = self.tokenizer.decode(generation.output_ids, skip_special_tokens=True)
+        key = call_key(self.name, token_ids, max_tokens)
+        saved = self.turns.find(key)
+        if saved is None:
+            saved = await self._sample(key, token_ids, max_tokens)
+        else:
+            self.trace.count("turns_kept")
+        self.turns.keep(saved)
+        text = self.tokenizer.decode(saved.output_ids, skip_special_tokens=True)
         return Turn(
             prompt_ids=token_ids,
-            output_ids=generation.output_ids,
-            logprobs=generation.logprobs,
-            weight_versions=generation.weight_versions,
-            finish_reason=generation.finish_reason,
+            output_ids=saved.output_ids,
+            logprobs=saved.logprobs,
+            weight_versions=saved.weight_versions,
+            finish_reason=saved.finish_reason,
             message={"role": "assistant", "content": text},
         )
 
@@ -78,3 +92,26 @@ class Model:
         """Token ids of a conversation with the prompt of the next reply."""
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.chat_template_args)
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+    async def _sample(self, key: str, token_ids: list[int], max_tokens: int) -> SavedTurn:
+        arrived = time.time()
+        async with self.traffic.call() if self.traffic is not None else nullcontext():
+            if time.time() - arrived > WAITING_SECONDS:
+                self.trace.add("weight sync", kind="waiting", started=arrived)
+            with self.trace.span(self.name, kind="generation", prompt_tokens=len(token_ids)) as details:
+                generation = await self.client.generate(
+                    token_ids,
+                    sampling={"temperature": self.temperature, "top_p": self.top_p, "max_tokens": max_tokens},
+                    session_id=self.session,
+                    request_id=f"{self.session}-{next(self._calls)}",
+                    minimum_version=self.minimum_version,
+                )
+                versions = sorted(set(generation.weight_versions))
+                details |= {"tokens": len(generation.output_ids), "weight_versions": versions}
+        return SavedTurn(
+            key=key,
+            output_ids=generation.output_ids,
+            logprobs=generation.logprobs,
+            weight_versions=generation.weight_versions,
+            finish_reason=generation.finish_reason,
+        )

@@ -1,7 +1,7 @@
-"""The producer keeps groups running and fills the buffer; synchronous and asynchronous training are settings of it.
+"""The producer keeps groups running and hands out batches; every mode of training is a setting of it (see this folder's README).
 
-Staleness is bounded by admission: slot s is trained in batch s // num_prompts, whose weights are version s // num_prompts, so it
-may start once the servers are at most `max_staleness` versions behind that. With 0 that is synchronous and on-policy.
+A batch of version v is made of groups whose tokens are of versions v - max_staleness … v. Groups are admitted so that all can be
+trained in time, taken as they finish, and what could not be trained in time is generated again, its prompt in the same slot.
 """
 
 import asyncio
@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 from vime.config import RolloutConfig
 from vime.data.buffer import Buffer
+from vime.data.progress import Progress
 from vime.errors import InfrastructureError
-from vime.types import Group, Prompt
+from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +27,13 @@ class Source(Protocol):
 
 
 class Runner(Protocol):
-    """Runs groups (`vime.rollout.pool.WorkerPool`)."""
+    """Runs groups (`vime.rollout.pool.WorkerPool`, `vime.rollout.worker.RolloutWorker`)."""
 
-    async def run_group(self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int) -> Group: ...
+    async def run_group(
+        self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None
+    ) -> Group: ...
+
+    async def progress(self) -> dict[int, Progress]: ...
 
 
 class Producer:
@@ -49,92 +55,150 @@ class Producer:
         self._keep = keep
         self._version = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._failure: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
         self._counts: Counter[str] = Counter()
         self._causes: Counter[str] = Counter()
         self.on_group: Callable[[Group], None] = lambda group: None
 
-    def set_version(self, version: int) -> None:
-        """Tells that the servers now hold `version`, and starts the groups that this admits."""
-        self._version = version
-        for slot, prompt in self._buffer.unfinished().items():
-            if slot not in self._tasks:
-                self._run(slot, prompt)
-        limit = (version + self._config.max_staleness + 1) * self._config.num_prompts
-        while self._buffer.num_admitted < limit:
-            prompt = self._source.next()
-            self._run(self._buffer.admit(prompt), prompt)
+    def set_version(self, version: int, *, num_batches_left: int | None = None) -> None:
+        """Tells that the servers now hold `version`, and starts the groups that this admits.
+
+        With `num_batches_left` nothing is started that the rest of the run would not train.
+        """
+        config, self._version = self._config, version
+        self._expire(version - config.max_staleness)
+        num_batches = 1 if config.partial_rollouts else config.max_staleness + 1
+        if num_batches_left is not None:
+            num_batches = min(num_batches, num_batches_left)
+        while len(self._buffer) < num_batches * config.num_prompts + config.num_oversampled_prompts:
+            self._buffer.admit(self._source.next())
+        for slot in self._buffer.start(version, max_staleness=config.max_staleness):
+            self._run(slot)
 
     async def batch(self) -> tuple[list[Group], dict[str, float]]:
-        """The oldest `num_prompts` groups, finished, and counts of what happened since the last call.
+        """`num_prompts` finished groups, and counts of what happened since the last call; what they leave too old is stopped.
 
         Raises `InfrastructureError` when too many rollouts fail for reasons that are not the agent's, or when the filter
         keeps too few groups.
         """
-        self._failure = asyncio.get_running_loop().create_future()
-        take = asyncio.create_task(self._buffer.take(self._config.num_prompts))
-        try:
-            self._check()
-            await asyncio.wait({take, self._failure}, return_when=asyncio.FIRST_COMPLETED)
-            if not take.done():
-                self._failure.result()
-            groups = take.result()
-        finally:
-            take.cancel()
-            self._failure = None
+        config = self._config
+        while True:
+            if self._error is not None:
+                raise self._error
+            groups = self._buffer.take(
+                config.num_prompts,
+                version=self._version,
+                max_staleness=config.max_staleness,
+                num_spare=config.num_oversampled_prompts,
+            )
+            if groups is not None:
+                break
+            self._changed.clear()
+            await self._changed.wait()
+        self._expire(self._version + 1 - config.max_staleness)
         metrics = {f"rollout/num_{name}": float(count) for name, count in self._counts.items()}
+        metrics["rollout/num_groups_in_flight"] = float(self._buffer.num_generating)
+        metrics["rollout/num_groups_buffered"] = float(self._buffer.num_finished)
         self._counts.clear()
         self._causes.clear()
         return groups, metrics
 
     async def stop(self) -> None:
         """Cancels what is running."""
-        for task in self._tasks.values():
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def state(self) -> dict[str, Any]:
-        """What the next run needs so that no prompt is lost or doubled: the buffer with its unfinished prompts."""
-        return self._buffer.state()
+    async def state(self) -> dict[str, Any]:
+        """What the next run needs so that no prompt is lost or doubled and nothing that ended is sampled again."""
+        return self._buffer.state(await self._runner.progress())
 
-    def _run(self, slot: int, prompt: Prompt) -> None:
-        task = asyncio.create_task(self._fill(slot, prompt))
+    def _run(self, slot: int) -> None:
+        task = asyncio.create_task(self._fill(slot))
         self._tasks[slot] = task
-        task.add_done_callback(lambda done: self._finished(slot, done))
+        task.add_done_callback(lambda done: self._ended(slot, done))
 
-    async def _fill(self, slot: int, prompt: Prompt) -> None:
-        """Runs the slot's prompt until it gives a group that can be trained; a filtered one is replaced by another prompt."""
+    async def _fill(self, slot: int) -> None:
+        """Runs the slot until it gives a group that can be trained."""
+        config, entry = self._config, self._buffer[slot]
         while True:
+            assert entry.version is not None, f"slot {slot} was not started"
             group = await self._runner.run_group(
-                prompt=prompt, slot=slot, num_rollouts=self._config.num_samples_per_prompt, version=self._version
+                prompt=entry.prompt,
+                slot=slot,
+                num_rollouts=config.num_samples_per_prompt + config.num_oversampled_samples_per_prompt,
+                version=entry.version,
+                num_wanted=config.num_samples_per_prompt,
+                progress=entry.progress,
             )
-            self._count(group)
-            if not any(rollout.counting.trained for rollout in group.rollouts):
-                self._counts["groups_repeated"] += 1
-                self._check()
-            elif self._keep is not None and not self._keep(self._config, group):
+            self._count(group, known=entry.progress.finished if entry.progress is not None and entry.num_repeats else {})
+            if self._is_too_small(group):
+                self._complete(slot, group)
+            elif group.oldest_version < self._version - config.max_staleness:
+                self._counts["groups_refused"] += 1
+                self._buffer.restart(slot, self._version)
+            elif self._keep is not None and not self._keep(config, group):
                 self._counts["groups_filtered"] += 1
-                self._check()
-                prompt = self._source.next()
-                self._buffer.replace(slot, prompt)
+                self._buffer.restart(slot, self._version, prompt=self._source.next())
             else:
                 self._buffer.finish(slot, group)
                 self.on_group(group)
+                self._changed.set()
                 self._check()
                 return
+            self._check()
 
-    def _finished(self, slot: int, task: "asyncio.Task[None]") -> None:
-        del self._tasks[slot]
+    def _is_too_small(self, group: Group) -> bool:
+        num_counted = sum(rollout.counting.in_baseline for rollout in group.rollouts)
+        return num_counted < self._config.min_rollouts_per_group
+
+    def _complete(self, slot: int, group: Group) -> None:
+        """New rollouts in place of those that failed; after `max_group_repeats` another prompt instead."""
+        entry = self._buffer[slot]
+        entry.num_repeats += 1
+        if entry.num_repeats > self._config.max_group_repeats:
+            logger.warning(
+                "prompt %d (row %d) is given up: its rollouts fail again and again", entry.prompt.index, entry.prompt.row
+            )
+            self._counts["prompts_given_up"] += 1
+            self._buffer.restart(slot, self._version, prompt=self._source.next())
+            return
+        self._counts["groups_repeated"] += 1
+        counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
+        finished = {rollout.rollout_id % ROLLOUTS_PER_GROUP: rollout for rollout in counted}
+        kept = Progress(prompt_index=entry.prompt.index, version=group.weight_version, finished=finished) if finished else None
+        self._buffer.restart(slot, self._version, progress=kept)
+
+    def _expire(self, oldest: int) -> None:
+        """Stops groups with tokens older than version `oldest`; their prompts wait to be started again."""
+        for slot, group in self._buffer.expire(oldest).items():
+            if group is None:
+                self._tasks.pop(slot).cancel()
+                self._counts["groups_aborted"] += 1
+            else:
+                self._counts["groups_refused"] += 1
+
+    def _ended(self, slot: int, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(slot) is task:
+            del self._tasks[slot]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        if self._failure is not None and not self._failure.done():
-            self._failure.set_exception(error)
+        self._error = self._error or error
+        self._changed.set()
 
-    def _count(self, group: Group) -> None:
+    def _count(self, group: Group, *, known: dict[int, Rollout]) -> None:
+        """Counts a group that ended, without the rollouts that were counted before it was completed."""
         self._counts["groups"] += 1
         for rollout in group.rollouts:
+            if rollout.rollout_id % ROLLOUTS_PER_GROUP in known:
+                continue
+            if rollout.stop_reason is StopReason.ABORTED:
+                self._counts["aborted"] += 1
+                continue
             self._counts["rollouts"] += 1
             self._counts["retries"] += rollout.num_retries
             if not rollout.counting.in_baseline:
@@ -142,23 +206,31 @@ class Producer:
                 self._causes[f"{rollout.stop_reason.value}: {rollout.error}"] += 1
 
     def _check(self) -> None:
-        """Fails the waiting batch if what was counted since the last one says that going on makes no sense."""
-        enough = self._config.num_samples_per_prompt * min(self._config.num_prompts, 4)
+        """Ends the run if what was counted since the last batch says that going on makes no sense."""
+        config = self._config
+        enough = config.num_samples_per_prompt * min(config.num_prompts, 4)
         failed, rollouts = self._counts["failed"], self._counts["rollouts"]
-        if rollouts >= enough and failed / rollouts > self._config.max_infrastructure_failure_share:
+        if rollouts >= enough and failed / rollouts > config.max_infrastructure_failure_share:
             cause, times = self._causes.most_common(1)[0]
             self._fail(
                 InfrastructureError(
                     f"{failed} of {rollouts} rollouts failed for reasons that are not the agent's, more than "
-                    f"rollout.max_infrastructure_failure_share={self._config.max_infrastructure_failure_share}; "
+                    f"rollout.max_infrastructure_failure_share={config.max_infrastructure_failure_share}; "
                     f"most often ({times} times) {cause}"
                 )
             )
+        if (refused := self._counts["groups_refused"]) > 4 * config.num_prompts:
+            self._fail(
+                InfrastructureError(
+                    f"{refused} groups had tokens older than rollout.max_staleness={config.max_staleness} versions; do the "
+                    "servers label what they sample with the version of the last sync?"
+                )
+            )
         filtered, groups = self._counts["groups_filtered"], self._counts["groups"]
-        if groups >= 4 * self._config.num_prompts and filtered / groups > self._config.max_filtered_share:
+        if groups >= 4 * config.num_prompts and filtered / groups > config.max_filtered_share:
             self._fail(
                 InfrastructureError(
                     f"rollout.filter dropped {filtered} of {groups} groups, more than rollout.max_filtered_share="
-                    f"{self._config.max_filtered_share}: the model solves nearly everything or nearly nothing"
+                    f"{config.max_filtered_share}: the model solves nearly everything or nearly nothing"
                 )
             )

@@ -4,41 +4,54 @@ It holds no state that matters: a lost worker is replaced and its groups are run
 """
 
 import asyncio
+import gc
 import logging
+import time
 import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from vime.config import RunConfig
+from vime.data.progress import Progress
 from vime.hooks import load_hook
-from vime.rollout.chat_model import ChatModel
-from vime.rollout.context import Context, Sampling
-from vime.rollout.isolation import Hooks, describe, run_rollout, to_reward
-from vime.rollout.model import Model
+from vime.rollout.context import Sampling
+from vime.rollout.group_hooks import run_function, score_group
+from vime.rollout.group_run import GroupRun
+from vime.rollout.isolation import Hooks, run_rollout, template_of
+from vime.rollout.served import MakeClient, Served
+from vime.rollout.trace import Trace, is_traced
+from vime.rollout.traffic import Usage
+from vime.rollout.turn_log import TurnLog
+from vime.rollout.watchdog import Watchdog
 from vime.serving.calls import Calls
-from vime.serving.client import TokenClient
 from vime.serving.clients import make_client
-from vime.serving.external import ChatClient
 from vime.serving.topology import Endpoint
-from vime.types import Group, Prompt, Rollout, Sample, StopReason
+from vime.types import Group, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
 
-ROLLOUTS_PER_GROUP = 1_000_000
-"""Rollout ids are `slot * ROLLOUTS_PER_GROUP + member`: unique within a run without a counter to share."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerState:
+    """Whether a worker gets on. Example: 64 rollouts at work, 1,000 ended: `WorkerState(num_running=64, num_ended=1000)`."""
+
+    num_running: int
+    num_ended: int
 
 
 class RolloutWorker:
     """Runs groups; wrap it with `ray.remote`. All methods are coroutines of one event loop."""
 
-    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint]) -> None:
-        from transformers import AutoTokenizer
-
+    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint], *, make_client: MakeClient = make_client) -> None:
         self._config = config
-        self._endpoints = endpoints
-        self._tokenizers = {name: AutoTokenizer.from_pretrained(e.tokenizer) for name, e in endpoints.items() if not e.chat}
-        self._clients: dict[str, TokenClient | ChatClient] = {}
-        self._slots = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+        self._served = Served(config, endpoints, make_client=make_client)
+        self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+        self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
+        self._groups: dict[int, GroupRun] = {}
+        self._watchdog: Watchdog | None = None
+        self._num_running = self._num_ended = 0
         method = config.method
         reward = load_hook(method.reward)
         self._hooks = {
@@ -48,100 +61,150 @@ class RolloutWorker:
         self._group_reward = load_hook(method.group_reward) if method.group_reward else None
         self._function = load_hook(config.rollout.function) if config.rollout.function else None
 
-    async def ready(self) -> bool:
-        """Answers once the worker can take groups."""
-        return True
+    async def ready(self) -> WorkerState:
+        """Answers once the worker can take groups, and then as long as its event loop turns."""
+        if self._watchdog is None:
+            _spare_the_collector()
+            self._watchdog = Watchdog(self._config.rollout.max_blocked_seconds)
+        return WorkerState(num_running=self._num_running, num_ended=self._num_ended)
 
-    async def calls(self) -> dict[str, Calls]:
-        """What was asked of each served model since the last call of this."""
-        return {name: client.calls.take() for name, client in self._clients.items()}
+    async def run_group(
+        self,
+        *,
+        prompt: Prompt,
+        slot: int,
+        num_rollouts: int,
+        version: int,
+        num_wanted: int | None = None,
+        progress: Progress | None = None,
+    ) -> Group:
+        """The rollouts of one prompt for training, once `num_wanted` of `num_rollouts` have ended (all by default).
 
-    async def run_group(self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int) -> Group:
-        """The rollouts of one prompt for training; `version` is the servers' weight version at admission."""
-        sampling = Sampling(temperature=self._config.rollout.temperature, top_p=self._config.rollout.top_p)
-        make_context = partial(self._context, sampling=sampling, version=version, evaluation=False)
+        `version` is the servers' weight version when the group's generation began: no token may be older. What `progress`
+        holds is not run again.
+        """
+        context = partial(self._served.context, sampling=self._sampling, version=version)
         if self._function is not None:
-            group = await self._function(make_context(f"slot{slot}"), prompt, num_rollouts)
-            for member, rollout in enumerate(group.rollouts):
-                rollout.rollout_id, rollout.group_index = slot * ROLLOUTS_PER_GROUP + member, slot
+            trace = self._trace(slot)
+            async with self._place(trace):
+                group = await run_function(
+                    self._function,
+                    prompt,
+                    slot=slot,
+                    num_rollouts=num_rollouts,
+                    context=context(f"slot{slot}", trace=trace),
+                    config=self._config.rollout,
+                )
             group.weight_version = version
             return group
-        members = [
-            self._run(self._hooks["train"], prompt, slot=slot, member=member, sampling=sampling, make_context=make_context)
-            for member in range(num_rollouts)
-        ]
-        group = Group(prompt=prompt, rollouts=list(await asyncio.gather(*members)), weight_version=version)
+        num_wanted = num_rollouts if num_wanted is None else num_wanted
+        group_run = GroupRun(
+            prompt, slot=slot, version=version, num_rollouts=num_rollouts, num_wanted=num_wanted, progress=progress
+        )
+        run_member = partial(self._run_member, prompt, slot, version)
+        self._groups[slot] = group_run
+        try:
+            group = await group_run.run(run_member)
+        finally:
+            del self._groups[slot]
         if self._group_reward is not None:
-            await self._score_group(group, make_context(f"slot{slot}-reward"))
+            await score_group(self._group_reward, group, context=context(f"slot{slot}-reward"), config=self._config.rollout)
         return group
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout:
-        """One rollout of an evaluation item; `row` is single_turn, scaffold or trained."""
+        """One rollout of an evaluation item; `row` is single_turn, scaffold or trained.
+
+        It does not queue behind the training's rollouts: how many items run at once is the evaluation's own setting.
+        """
         sampling = Sampling(temperature=temperature, top_p=self._config.evaluation.top_p)
-        make_context = partial(self._context, sampling=sampling, version=version, evaluation=True)
         hooks = self._hooks["single_turn" if row == "single_turn" else "train"]
-        return await self._run(hooks, prompt, slot=prompt.index, member=0, sampling=sampling, make_context=make_context)
+        with self._counted():
+            return await self._run(
+                hooks, prompt, slot=prompt.index, member=0, version=version, sampling=sampling, trace=Trace(), evaluation=True
+            )
+
+    async def progress(self) -> dict[int, Progress]:
+        """What is done of the groups at work, by slot."""
+        return {slot: group_run.progress() for slot, group_run in self._groups.items()}
+
+    async def hold(self, timeout_seconds: float) -> bool:
+        """Lets no new call to the trained model through until `release`; False if calls in flight did not end in time."""
+        return await self._served.traffic.hold(timeout_seconds)
+
+    async def release(self) -> None:
+        """Lets calls to the trained model through again."""
+        self._served.traffic.release()
+
+    async def usage(self) -> Usage:
+        """What the trained model was used for."""
+        return self._served.traffic.usage()
+
+    async def calls(self) -> dict[str, Calls]:
+        """What was asked of each served model since the last call of this."""
+        return self._served.calls()
+
+    async def _run_member(self, prompt: Prompt, slot: int, version: int, member: int, turns: TurnLog) -> Rollout:
+        trace = self._trace(slot)
+        async with self._place(trace):
+            return await self._run(
+                self._hooks["train"],
+                prompt,
+                slot=slot,
+                member=member,
+                version=version,
+                sampling=self._sampling,
+                trace=trace,
+                turns=turns,
+            )
 
     async def _run(
-        self, hooks: Hooks, prompt: Prompt, *, slot: int, member: int, sampling: Sampling, make_context: Any
+        self,
+        hooks: Hooks,
+        prompt: Prompt,
+        *,
+        slot: int,
+        member: int,
+        version: int,
+        sampling: Sampling,
+        trace: Trace,
+        turns: TurnLog | None = None,
+        evaluation: bool = False,
     ) -> Rollout:
         session = f"{prompt.dataset}-{slot}-{member}-{uuid.uuid4().hex[:8]}"
-        template = Sample(
-            prompt=prompt.messages,
-            label=prompt.ground_truth,
-            metadata=prompt.metadata,
-            group_index=slot,
-            rollout_id=slot * ROLLOUTS_PER_GROUP + member,
-            session_id=session,
+        turns = TurnLog() if turns is None else turns
+        context = partial(
+            self._served.context, sampling=sampling, version=version, evaluation=evaluation, trace=trace, turns=turns
         )
-        async with self._slots:
-            return await run_rollout(
-                hooks=hooks,
-                config=self._config.rollout,
-                make_context=lambda attempt: make_context(f"{session}-{attempt}"),
-                template=template,
-                sampling=sampling,
-            )
+        return await run_rollout(
+            hooks=hooks,
+            config=self._config.rollout,
+            make_context=lambda attempt: context(f"{session}-{attempt}"),
+            template=template_of(prompt, slot=slot, member=member, session=session),
+            sampling=sampling,
+        )
 
-    async def _score_group(self, group: Group, context: Context) -> None:
-        assert self._group_reward is not None
-        scored = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
-        subgroup = Group(prompt=group.prompt, rollouts=scored, weight_version=group.weight_version)
+    def _trace(self, slot: int) -> Trace:
+        return Trace(keep_spans=is_traced(slot, self._config.logger.trace_share))
+
+    @asynccontextmanager
+    async def _place(self, trace: Trace) -> AsyncIterator[None]:
+        """One of `max_concurrent_rollouts`; waiting for it is the rollout's queue."""
+        arrived = time.time()
+        async with self._places:
+            trace.add("queue", kind="queue", started=arrived)
+            with self._counted():
+                yield
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._num_running += 1
         try:
-            rewards = await asyncio.wait_for(
-                self._group_reward(context, subgroup), timeout=self._config.rollout.reward_timeout_seconds
-            )
-            for rollout, reward in zip(scored, map(to_reward, rewards), strict=True):
-                rollout.reward, rollout.metrics = reward.score, {**rollout.metrics, **reward.metrics}
-        except asyncio.TimeoutError:
-            _fail(scored, StopReason.REWARD_TIMEOUT, "group_reward ran longer than rollout.reward_timeout_seconds")
-        except Exception as error:  # the boundary of a user's function: any failure costs this group only
-            logger.warning("group_reward raised in slot %d", group.rollouts[0].group_index, exc_info=True)
-            _fail(scored, StopReason.REWARD_RAISED, describe(error))
-
-    def _context(self, session: str, *, sampling: Sampling, version: int, evaluation: bool) -> Context:
-        models = {name: self._model(name, session, sampling, version) for name in self._endpoints}
-        return Context(config=self._config, evaluation=evaluation, session=session, models=models)
-
-    def _model(self, name: str, session: str, sampling: Sampling, version: int) -> Model:
-        endpoint = self._endpoints[name]
-        if name not in self._clients:
-            self._clients[name] = make_client(endpoint, self._config.serving)
-        client = self._clients[name]
-        if isinstance(client, ChatClient):
-            return ChatModel.of(endpoint, client, session)
-        return Model(
-            client=client,
-            tokenizer=self._tokenizers[name],
-            max_model_len=endpoint.max_model_len,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            session=session,
-            minimum_version=version if endpoint.trained else 0,
-            chat_template_args=self._config.model.chat_template_args if endpoint.trained else {},
-        )
+            yield
+        finally:
+            self._num_running -= 1
+            self._num_ended += 1
 
 
-def _fail(rollouts: list[Rollout], reason: StopReason, error: str) -> None:
-    for rollout in rollouts:
-        rollout.stop_reason, rollout.error, rollout.status = reason, error, rollout.counting.status
+def _spare_the_collector() -> None:
+    """Lets Python's cycle collector look less often: by default it takes half of the time with many rollouts in flight."""
+    gc.set_threshold(100_000, 50, 100)

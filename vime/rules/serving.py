@@ -127,9 +127,9 @@ def chat_endpoints(config: RunConfig) -> list[Problem]:
             remedy = f"has no effect on an endpoint that others run: remove it, or choose {key}.api=tokens"
             problems.append(Problem(key=f"{key}.{ignored}", value=getattr(model, ignored), remedy=remedy))
         variable = model.chat.api_key_variable
-        if variable is not None and not VARIABLE.fullmatch(variable):  # it may be the key itself: only its beginning is shown
+        if variable is not None and not VARIABLE.fullmatch(variable):  # it may be the key itself: it is not shown
             remedy = "is the name of an environment variable, in capitals, not the key: export it, and give its name"
-            problems.append(Problem(key=f"{key}.chat.api_key_variable", value=variable[:3], remedy=remedy))
+            problems.append(Problem(key=f"{key}.chat.api_key_variable", value="…", remedy=remedy))
         reserved = sorted({"model", "messages", "tools", "stream", "n"} & set(model.chat.body))
         problems += [
             Problem(key=f"{key}.chat.body.{word}", value=model.chat.body[word], remedy="is set by vime: remove it")

@@ -6,8 +6,9 @@ from megatron.core import parallel_state
 
 WEIGHTED = ("train/loss", "train/policy_loss")
 """Sums whose weights make them means already."""
-TOTALS = ("train/num_tokens", "train/num_samples", "train/num_skipped_updates")
+TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", "train/num_skipped_updates")
 """Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
+DIFFERENCE = "train/logprob_difference"
 
 
 def merge(parts: list[dict[str, torch.Tensor]]) -> dict[str, float]:
@@ -41,10 +42,16 @@ def reduce(own: dict[str, float]) -> dict[str, float]:
 
 
 def per_token(sums: dict[str, float]) -> dict[str, float]:
-    """Sums over tokens become means; weighted sums, totals and maxima stay."""
+    """Sums over tokens become means; weighted sums, totals and maxima stay.
+
+    The difference to the engine's logprobs is a mean over the tokens of the current weights, absent if there are none.
+    """
     num_tokens = max(sums.get("train/num_tokens", 0.0), 1.0)
     kept = (*WEIGHTED, *TOTALS)
-    return {name: value if name in kept or name.endswith("_max") else value / num_tokens for name, value in sums.items()}
+    means = {name: value if name in kept or name.endswith("_max") else value / num_tokens for name, value in sums.items()}
+    if num_current := sums.get("train/num_current_tokens"):
+        return means | {f"{DIFFERENCE}_mean": sums[f"{DIFFERENCE}_mean"] / num_current}
+    return {name: value for name, value in means.items() if not name.startswith(DIFFERENCE)}
 
 
 def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
@@ -55,7 +62,7 @@ def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
     result: dict[str, float] = {}
     for name in dict.fromkeys(name for update in updates for name in update):
         values = [update[name] for update in updates if name in update]
-        if name.startswith("train/logprob_difference"):
+        if name.startswith(DIFFERENCE):
             result[name] = values[0]
         elif name in TOTALS:
             result[name] = sum(values)

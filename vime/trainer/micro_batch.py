@@ -76,6 +76,8 @@ class MicroBatch:
     advantage_N: torch.Tensor
     weight_N: torch.Tensor
     rollout_logprob_N: torch.Tensor
+    staleness_N: torch.Tensor
+    """Weight versions between sampling and training."""
     sequence_N: torch.Tensor
     """Number of the sequence that a token belongs to, from 0 without gaps; sequences without wanted tokens have none."""
 
@@ -136,6 +138,7 @@ def _build(
     ends = [start + length for start, length in zip(starts, lengths)]
     places = np.concatenate(nothing + [end - len(mask) + np.flatnonzero(mask) for end, mask in zip(ends, masks)])
     logprobs = [_logprobs(sample)[mask] for sample, mask in zip(chosen, masks)]
+    staleness = [_staleness(sample)[mask] for sample, mask in zip(chosen, masks)]
     repeats = np.asarray(counts, dtype=np.int64)
     tokens_T, wanted = _part(torch.from_numpy(tokens_R), torch.from_numpy(places), padded, share, device)
     return MicroBatch(
@@ -147,6 +150,7 @@ def _build(
         advantage_N=_repeat([sample.advantage for sample in chosen], repeats, device),
         weight_N=_repeat([sample.token_weight for sample in chosen], repeats, device),
         rollout_logprob_N=torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *logprobs])).to(device),
+        staleness_N=torch.from_numpy(np.concatenate(nothing + staleness)).to(device),
         sequence_N=torch.from_numpy(np.repeat(np.cumsum(repeats > 0) - 1, repeats)).to(device),
     )
 
@@ -187,6 +191,10 @@ def _logprobs(sample: TrainSample) -> np.ndarray:
     if not sample.rollout_log_probs:
         return np.zeros(sample.response_length, dtype=np.float32)
     return np.asarray(sample.rollout_log_probs, dtype=np.float32)
+
+
+def _staleness(sample: TrainSample) -> np.ndarray:
+    return np.asarray(sample.staleness or [0] * sample.response_length, dtype=np.int64)
 
 
 def _repeat(values: list[float], counts: np.ndarray, device: torch.device | str) -> torch.Tensor:

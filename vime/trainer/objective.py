@@ -48,8 +48,10 @@ def micro_batch_loss(
             factor_N, more = correction_weights(config.correction, old_N, engine_N, mask_N, batch.sequence_N)
             token_loss_N, extra = token_loss_N * factor_N, extra | more
         difference_N = (logprobs_N.detach() - batch.rollout_logprob_N).abs()
-        metrics["train/logprob_difference_mean"] = difference_N.sum()
-        metrics["train/logprob_difference_max"] = masked_max(difference_N, mask_N)
+        current_N = (batch.staleness_N == 0).to(mask_N.dtype)  # older tokens differ by the policy's movement as well
+        metrics["train/num_current_tokens"] = current_N.sum()
+        metrics["train/logprob_difference_mean"] = (difference_N * current_N).sum()
+        metrics["train/logprob_difference_max"] = masked_max(difference_N, current_N)
     metrics |= {name: torch.as_tensor(value).detach() for name, value in extra.items()}
     metrics["train/policy_loss"] = (batch.weight_N * token_loss_N.detach()).sum()
     if known.reference_N is not None:

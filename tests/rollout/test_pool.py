@@ -1,0 +1,110 @@
+"""The pool on real Ray: a worker that dies or stands still is replaced, its groups are run, and cancelled work ends in it."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from vime.config import MethodConfig, RolloutConfig, RunConfig
+from vime.nodes import Nodes
+from vime.rollout import pool as pool_module
+from vime.rollout.pool import WorkerPool
+from vime.types import Prompt, Sample, StopReason
+
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.asyncio(loop_scope="module")]
+
+
+async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
+    """Does what the prompt says; marks are files, so that a second worker knows what the first has done."""
+    assert isinstance(sample.prompt, list)
+    word, marks = sample.prompt[0]["content"], Path(sample.metadata["marks"])
+    first = not (marks / word).exists()
+    (marks / word).touch()
+    if word == "die" and first:
+        os._exit(1)
+    if word == "spin" and first:
+        while True:
+            pass
+    if word == "sleep" and first:
+        time.sleep(600)
+    if word == "wait":
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            (marks / "cancelled").touch()
+            raise
+    done = Sample(tokens=[1, 2], response_length=1, loss_mask=[1], rollout_log_probs=[-0.5], weight_versions=[0])
+    return done
+
+
+async def reward(context: Any, samples: list[Sample]) -> float:
+    return 1.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(ray_cluster: None) -> AsyncIterator[WorkerPool]:
+    """One pool of one worker; each test leaves it with a good one."""
+    look_seconds, pool_module.LOOK_SECONDS = pool_module.LOOK_SECONDS, 0.2
+    method = MethodConfig(name="m", generate=f"{__file__}:generate", reward=f"{__file__}:reward")
+    limits = RolloutConfig(max_blocked_seconds=1.0, generate_timeout_seconds=60.0, max_retries=0)
+    config = RunConfig(method=method, rollout=limits)
+    nodes = Nodes(config)
+    nodes.reserve()
+    pool = WorkerPool(config, {}, nodes)
+    await asyncio.wait_for(pool.start(), 100)
+    yield pool
+    await pool.stop()
+    pool_module.LOOK_SECONDS = look_seconds
+
+
+async def run(pool: WorkerPool, word: str, marks: Path, slot: int = 0) -> list[StopReason]:
+    prompt = Prompt(
+        index=slot, row=0, messages=[{"role": "user", "content": word}], ground_truth=[], metadata={"marks": str(marks)}
+    )
+    group = await asyncio.wait_for(pool.run_group(prompt=prompt, slot=slot, num_rollouts=2, version=0), 100)
+    return [rollout.stop_reason for rollout in group.rollouts]
+
+
+async def until(condition: Any) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it never happened")
+
+
+@pytest.mark.parametrize("word", ["die", "sleep"])
+async def test_a_worker_that_dies_or_cannot_be_woken_is_replaced_and_all_its_groups_are_run(
+    pool: WorkerPool, tmp_path: Path, word: str
+):
+    groups = await asyncio.gather(run(pool, "quick", tmp_path), run(pool, word, tmp_path, slot=1))
+    assert groups == [[StopReason.ANSWERED] * 2] * 2
+
+
+async def test_a_hook_that_spins_costs_one_rollout_and_no_worker(pool: WorkerPool, tmp_path: Path):
+    worker = pool._actors[0]
+    groups = await asyncio.gather(run(pool, "spin", tmp_path), run(pool, "quick", tmp_path, slot=1))
+    assert sorted(reason.value for reason in groups[0]) == ["answered", "generate_raised"]
+    assert groups[1] == [StopReason.ANSWERED] * 2 and pool._actors[0] is worker
+
+
+async def test_cancelled_work_ends_in_the_worker(pool: WorkerPool, tmp_path: Path):
+    running = asyncio.create_task(run(pool, "wait", tmp_path))
+    await until((tmp_path / "wait").exists)
+    running.cancel()
+    await until((tmp_path / "cancelled").exists)
+    assert await run(pool, "quick", tmp_path, slot=1) == [StopReason.ANSWERED] * 2
+    await until(lambda: not pool._load[0])
+
+
+async def test_a_worker_in_which_nothing_ends_any_more_is_replaced(pool: WorkerPool, tmp_path: Path):
+    pool._stuck_seconds = 0.5
+    worker = pool._actors[0]
+    running = asyncio.create_task(run(pool, "wait", tmp_path))
+    await until(lambda: pool._actors[0] is not worker)
+    running.cancel()

@@ -1,0 +1,203 @@
+"""A worker with a simulated server: first n of m, kept progress, the gate of a sync, spans, and functions that fail."""
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
+from vime.data.progress import Progress
+from vime.errors import ServerError
+from vime.rollout.worker import RolloutWorker
+from vime.serving.topology import Endpoint
+from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason
+
+PROMPT = Prompt(index=3, row=3, messages=[{"role": "user", "content": "go"}], ground_truth=["x"])
+NUM_TURNS = 3
+
+
+class SimulatedServer:
+    """Answers each prompt with its own length, so that a turn tells which prompt it belongs to; versions can change meanwhile."""
+
+    def __init__(self) -> None:
+        self.version = 5
+        self.prompts: list[list[int]] = []
+        self.hold: set[str] = set()
+        self.fail_after: int | None = None
+
+    async def generate(
+        self, token_ids: list[int], *, sampling: dict[str, Any], session_id: str, request_id: str, minimum_version: int
+    ) -> Any:
+        if self.fail_after is not None and len(self.prompts) >= self.fail_after:
+            self.fail_after = None
+            raise ServerError("gone")
+        self.prompts.append(token_ids)
+        first = self.version
+        await asyncio.sleep(0.001)
+        while any(f"-{member}-" in session_id for member in self.hold):
+            await asyncio.sleep(0.001)
+        output = [len(token_ids), 7]
+        versions = [first, self.version]
+        return SimpleNamespace(output_ids=output, logprobs=[-0.5, -0.25], weight_versions=versions, finish_reason="stop")
+
+
+async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
+    """Fan-out: every turn is a sample of its own, and each prompt is the whole conversation before it."""
+    model, ids, samples = context.models["actor"], [1, 2], []
+    for _ in range(NUM_TURNS):
+        turn = await model.complete(ids, max_tokens=4)
+        ids = [*turn.prompt_ids, *turn.output_ids, 9]
+        samples.append(sample.with_turn(turn))
+    return samples
+
+
+async def reward(context: Any, samples: list[Sample]) -> float:
+    return float(len(samples))
+
+
+async def broken_function(context: Any, prompt: Prompt, num_rollouts: int) -> Group:
+    raise KeyError("mine")
+
+
+async def bad_function(context: Any, prompt: Prompt, num_rollouts: int) -> Group:
+    broken = Sample(tokens=[1, 2], response_length=1)
+    return Group(prompt=prompt, rollouts=[Rollout(rollout_id=0, group_index=0, samples=[broken])] * num_rollouts)
+
+
+async def one_reward_too_few(context: Any, group: Group) -> list[Reward]:
+    return [Reward(score=1.0)] * (len(group.rollouts) - 1)
+
+
+@pytest.fixture
+def server() -> SimulatedServer:
+    return SimulatedServer()
+
+
+@pytest.fixture
+def make_worker(server: SimulatedServer, checkpoints: dict[str, Path]) -> Any:
+    def make(*, group_reward: str | None = None, **rollout: Any) -> RolloutWorker:
+        here = f"{__file__}:"
+        method = MethodConfig(name="m", generate=f"{here}generate", reward=f"{here}reward", group_reward=group_reward)
+        config = RunConfig(
+            method=method, rollout=RolloutConfig(**rollout), logger=LoggerConfig(trace_share=1.0), serving=ServingConfig()
+        )
+        endpoint = Endpoint(
+            name="actor",
+            url="http://nowhere",
+            worker_urls=(),
+            model="actor",
+            tokenizer=str(checkpoints["untied"]),
+            max_model_len=64,
+            trained=True,
+        )
+        return RolloutWorker(config, {"actor": endpoint}, make_client=lambda endpoint, serving: server)
+
+    return make
+
+
+async def until(condition: Any) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never happened")
+
+
+async def test_the_first_n_of_m_make_the_group_and_the_rest_is_aborted_and_counted(make_worker: Any, server: SimulatedServer):
+    server.hold = {"1", "3"}
+    group = await make_worker().run_group(prompt=PROMPT, slot=2, num_rollouts=5, version=5, num_wanted=3)
+    reasons = [rollout.stop_reason for rollout in group.rollouts]
+    answered, aborted = StopReason.ANSWERED, StopReason.ABORTED
+    assert reasons == [answered, aborted, answered, aborted, answered]
+    assert [rollout.counting.in_baseline for rollout in group.rollouts] == [True, False, True, False, True]
+
+
+async def test_a_rollout_that_is_interrupted_goes_on_with_its_finished_turns_mask_and_logprobs(
+    make_worker: Any, server: SimulatedServer
+):
+    worker = make_worker()
+    running = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=2, num_rollouts=2, version=5))
+    await until(lambda: len(server.prompts) >= 4)
+    server.hold = {"0", "1"}
+    progress = Progress.from_dict(json.loads(json.dumps((await worker.progress())[2].to_dict())))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await asyncio.sleep(0.01)
+    saved = {member: list(turns) for member, turns in progress.turns.items()}
+    assert set(saved) == {0, 1} and (progress.prompt_index, progress.version) == (3, 5)
+
+    server.hold, server.version, server.prompts = set(), 6, []
+    group = await make_worker().run_group(prompt=PROMPT, slot=2, num_rollouts=2, version=5, progress=progress)
+    assert len(server.prompts) == 2 * NUM_TURNS - sum(map(len, saved.values())), "finished turns are not sampled again"
+    for member, rollout in enumerate(group.rollouts):
+        assert len(rollout.samples) == NUM_TURNS and rollout.reward == NUM_TURNS
+        for sample, turn in zip(rollout.samples, saved[member]):
+            assert sample.tokens[-2:] == turn.output_ids and sample.weight_versions == turn.weight_versions
+            assert sample.rollout_log_probs == turn.logprobs and sample.loss_mask == [1, 1]
+        assert rollout.samples[-1].weight_versions == [6, 6]
+        assert rollout.counts["turns_kept"] == len(saved[member])
+    assert group.oldest_version == 5
+
+
+async def test_after_a_lost_server_a_rollout_goes_on_with_its_turns(make_worker: Any, server: SimulatedServer):
+    server.fail_after = 2
+    group = await make_worker().run_group(prompt=PROMPT, slot=0, num_rollouts=1, version=5)
+    assert (group.rollouts[0].stop_reason, group.rollouts[0].num_retries) == (StopReason.ANSWERED, 1)
+    assert len(server.prompts) == NUM_TURNS
+
+
+async def test_while_the_gate_is_closed_no_call_sees_two_versions(make_worker: Any, server: SimulatedServer):
+    worker = make_worker()
+    running = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=0, num_rollouts=4, version=5))
+    await until(lambda: len(server.prompts) >= 4)
+    assert await worker.hold(5.0)
+    num_calls, server.version = len(server.prompts), 6
+    await asyncio.sleep(0.02)
+    assert len(server.prompts) == num_calls
+    await worker.release()
+    group = await running
+    versions = [tuple(s.weight_versions) for rollout in group.rollouts for s in rollout.samples]
+    assert set(versions) == {(5, 5), (6, 6)}
+    assert all(rollout.seconds["waiting"] > 0 for rollout in group.rollouts)
+
+
+async def test_a_gate_that_cannot_be_closed_in_time_says_so(make_worker: Any, server: SimulatedServer):
+    server.hold = {"0"}
+    worker = make_worker()
+    running = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=0, num_rollouts=1, version=5))
+    await until(lambda: server.prompts)
+    assert not await worker.hold(0.01)
+    running.cancel()
+
+
+async def test_a_timeline_has_queue_generation_and_reward(make_worker: Any):
+    worker = make_worker(max_concurrent_rollouts=1)
+    group = await worker.run_group(prompt=PROMPT, slot=0, num_rollouts=2, version=5)
+    for rollout in group.rollouts:
+        kinds = [span.kind for span in rollout.spans]
+        assert kinds == ["queue", *["generation"] * NUM_TURNS, "reward"]
+        ends = [span.start + span.seconds for span in rollout.spans]
+        assert all(a <= b.start + 1e-3 for a, b in zip(ends, rollout.spans[1:]))
+    assert max(rollout.seconds["queue"] for rollout in group.rollouts) >= min(r.seconds["generation"] for r in group.rollouts)
+    usage = await worker.usage()
+    assert usage.num_calls == 2 * NUM_TURNS and 0 < usage.busy_seconds <= usage.call_seconds + 1e-6
+    assert (await worker.ready()).num_ended == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("broken_function", "KeyError: 'mine'"), ("bad_function", "loss_mask has 0 entries")]
+)
+async def test_a_users_orchestration_that_fails_costs_its_group(make_worker: Any, name: str, words: str):
+    group = await make_worker(function=f"{__file__}:{name}").run_group(prompt=PROMPT, slot=4, num_rollouts=2, version=5)
+    assert [rollout.stop_reason for rollout in group.rollouts] == [StopReason.GENERATE_RAISED] * 2
+    assert all(words in rollout.error for rollout in group.rollouts)
+
+
+async def test_a_group_reward_of_the_wrong_length_takes_the_group_out_of_the_baseline(make_worker: Any):
+    worker = make_worker(group_reward=f"{__file__}:one_reward_too_few")
+    group = await worker.run_group(prompt=PROMPT, slot=0, num_rollouts=2, version=5)
+    assert {rollout.stop_reason for rollout in group.rollouts} == {StopReason.REWARD_RAISED}
+    assert all("1 rewards for 2 rollouts" in rollout.error and not rollout.counting.in_baseline for rollout in group.rollouts)

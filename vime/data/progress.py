@@ -1,0 +1,57 @@
+"""What is done of a group that is not finished: kept over a restart, so that nothing that ended is sampled again."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from vime.types import Rollout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedTurn:
+    """One model call that ended, found again by its `key` (a digest of model, prompt and limit).
+
+    Example: `SavedTurn(key="5f1c…", output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 3], finish_reason="stop")`.
+    """
+
+    key: str
+    output_ids: list[int]
+    logprobs: list[float]
+    weight_versions: list[int]
+    finish_reason: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """Rollouts of a group that ended, and the turns of those that have not, by member.
+
+    Example: of four rollouts, 0 and 2 ended, 1 has two turns: `Progress(prompt_index=7, version=3, finished={0: …, 2: …},
+    turns={1: [turn, turn]})`. It belongs to one prompt, and its tokens are of `version` or newer.
+    """
+
+    prompt_index: int
+    version: int
+    finished: dict[int, Rollout] = field(default_factory=dict)
+    turns: dict[int, list[SavedTurn]] = field(default_factory=dict)
+
+    def has_any(self) -> bool:
+        """Whether there is something to keep."""
+        return bool(self.finished) or any(self.turns.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; `from_dict` reads it back equal."""
+        return {
+            "prompt_index": self.prompt_index,
+            "version": self.version,
+            "finished": {str(member): rollout.to_dict() for member, rollout in self.finished.items()},
+            "turns": {str(member): [asdict(turn) for turn in turns] for member, turns in self.turns.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Progress":
+        """Reads what `to_dict` wrote."""
+        return cls(
+            prompt_index=data["prompt_index"],
+            version=data["version"],
+            finished={int(member): Rollout.from_dict(rollout) for member, rollout in data["finished"].items()},
+            turns={int(member): [SavedTurn(**turn) for turn in turns] for member, turns in data["turns"].items()},
+        )

@@ -1,0 +1,69 @@
+"""The hooks that see a whole group, isolated: `method.group_reward` and `rollout.function`."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from vime.config import RolloutConfig
+from vime.rollout.context import Context
+from vime.rollout.group_run import stopped_rollout
+from vime.rollout.isolation import check_samples, template_of, to_reward
+from vime.rollout.within import HookTimeout, describe, within
+from vime.types import Group, Prompt, Reward, StopReason
+
+logger = logging.getLogger(__name__)
+
+
+async def score_group(
+    hook: Callable[..., Awaitable[list[Reward]]], group: Group, *, context: Context, config: RolloutConfig
+) -> None:
+    """Sets the rewards of the rollouts in the baseline; if the hook fails for good, they leave it."""
+    scored = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
+    subgroup = Group(prompt=group.prompt, rollouts=scored, weight_version=group.weight_version)
+    reason, message = StopReason.REWARD_RAISED, ""
+    for _ in range(config.max_reward_retries + 1):
+        try:
+            found = await within(hook(context, subgroup), config.reward_timeout_seconds)
+            rewards = [to_reward(reward) for reward in found]
+            if len(rewards) != len(scored):
+                raise ValueError(f"group_reward returned {len(rewards)} rewards for {len(scored)} rollouts")
+        except HookTimeout:
+            reason, message = StopReason.REWARD_TIMEOUT, "group_reward ran longer than rollout.reward_timeout_seconds"
+        except Exception as error:  # the boundary of a user's function: any failure costs this group only
+            logger.warning("group_reward raised for prompt %d", group.prompt.index, exc_info=True)
+            reason, message = StopReason.REWARD_RAISED, describe(error)
+        else:
+            for rollout, reward in zip(scored, rewards):
+                rollout.reward, rollout.metrics = reward.score, {**rollout.metrics, **reward.metrics}
+                for sample in rollout.samples:
+                    sample.reward = reward.score
+            return
+    for rollout in scored:
+        rollout.stop_reason, rollout.error, rollout.status = reason, message, rollout.counting.status
+
+
+async def run_function(
+    hook: Callable[..., Awaitable[Group]],
+    prompt: Prompt,
+    *,
+    slot: int,
+    num_rollouts: int,
+    context: Context,
+    config: RolloutConfig,
+) -> Group:
+    """A group from the user's own orchestration, checked like one of ours; if it fails, its rollouts have failed."""
+    limit = config.generate_timeout_seconds + config.reward_timeout_seconds
+    try:
+        group: Any = await within(hook(context, prompt, num_rollouts), limit)
+        for member, rollout in enumerate(group.rollouts):
+            template = template_of(prompt, slot=slot, member=member, session=context.session)
+            rollout.rollout_id, rollout.group_index = template.rollout_id, slot
+            rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
+        return group
+    except HookTimeout:
+        error = f"rollout.function ran longer than generate and reward may together ({limit:g} s)"
+    except Exception as raised:  # the boundary of a user's function: any failure costs this group only
+        logger.warning("rollout.function raised in slot %d", slot, exc_info=True)
+        error = describe(raised)
+    failed = [stopped_rollout(slot, member, StopReason.GENERATE_RAISED, error) for member in range(num_rollouts)]
+    return Group(prompt=prompt, rollouts=failed)

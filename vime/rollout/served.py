@@ -1,0 +1,76 @@
+"""What the agents of one worker share: tokenizers, clients and the gate of the trained model; makes each rollout's context."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vime.config import RunConfig, ServingConfig
+from vime.rollout.chat_model import ChatModel
+from vime.rollout.context import Context, Sampling
+from vime.rollout.model import Client, Model
+from vime.rollout.trace import Trace
+from vime.rollout.traffic import Traffic
+from vime.rollout.turn_log import TurnLog
+from vime.serving.calls import Calls
+from vime.serving.client import TokenClient
+from vime.serving.clients import make_client
+from vime.serving.endpoint import Endpoint
+from vime.serving.external import ChatClient
+
+MakeClient = Callable[[Endpoint, ServingConfig], Client | ChatClient]
+
+
+class Served:
+    """The served models of one worker."""
+
+    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint], *, make_client: MakeClient = make_client) -> None:
+        from transformers import AutoTokenizer
+
+        self.traffic = Traffic()
+        self._config = config
+        self._endpoints = endpoints
+        tokenizers = {name: endpoint.tokenizer for name, endpoint in endpoints.items() if endpoint.chat is None}
+        self._tokenizers: dict[str, Any] = {name: AutoTokenizer.from_pretrained(path) for name, path in tokenizers.items()}
+        self._make_client = make_client
+        self._clients: dict[str, Client | ChatClient] = {}
+
+    def context(
+        self,
+        session: str,
+        *,
+        sampling: Sampling,
+        version: int,
+        evaluation: bool = False,
+        trace: Trace | None = None,
+        turns: TurnLog | None = None,
+    ) -> Context:
+        """What a hook gets in one session; tokens of the trained model are of weight `version` or newer."""
+        trace, turns = Trace() if trace is None else trace, TurnLog() if turns is None else turns
+        models = {name: self._model(name, session, sampling, version, trace, turns) for name in self._endpoints}
+        return Context(config=self._config, evaluation=evaluation, session=session, models=models, trace=trace, turns=turns)
+
+    def calls(self) -> dict[str, Calls]:
+        """What was asked of each model since the last call of this."""
+        counted = {name: client for name, client in self._clients.items() if isinstance(client, (TokenClient, ChatClient))}
+        return {name: client.calls.take() for name, client in counted.items()}
+
+    def _model(self, name: str, session: str, sampling: Sampling, version: int, trace: Trace, turns: TurnLog) -> Model:
+        endpoint = self._endpoints[name]
+        if name not in self._clients:  # inside the event loop that uses it
+            self._clients[name] = self._make_client(endpoint, self._config.serving)
+        client = self._clients[name]
+        if isinstance(client, ChatClient):
+            return ChatModel.of(endpoint, client, session, trace)
+        return Model(
+            client=client,
+            tokenizer=self._tokenizers[name],
+            max_model_len=endpoint.max_model_len,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            session=session,
+            minimum_version=version if endpoint.trained else 0,
+            chat_template_args=self._config.model.chat_template_args if endpoint.trained else {},
+            name=name,
+            trace=trace,
+            turns=turns,
+            traffic=self.traffic if endpoint.trained else None,
+        )

@@ -1,0 +1,123 @@
+"""Tools and sandboxes of an agent, isolated: a time limit, a budget of retries, and a count of every outcome.
+
+A tool that fails is something the agent can be told; a sandbox that fails is the infrastructure's fault and ends the rollout.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from vime.errors import SandboxError
+from vime.rollout.context import Context
+from vime.rollout.within import HookTimeout, describe, within
+
+logger = logging.getLogger(__name__)
+
+WRONG_ARGUMENTS = (ValueError, TypeError)
+"""What a tool raises when the agent called it wrongly: calling it again would not help."""
+
+
+class Outcome(str, Enum):
+    """How a tool call ended; each is counted as `tool_<outcome>`."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    RAISED = "raised"
+    TIMED_OUT = "timed_out"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolResult:
+    """What came of a tool call.
+
+    Example: `ToolResult(outcome=Outcome.TIMED_OUT, error="search ran longer than rollout.tool_timeout_seconds=60")`; `error` is
+    a line that can be shown to the agent.
+    """
+
+    outcome: Outcome
+    output: Any = None
+    error: str = ""
+    num_retries: int = 0
+
+
+async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *arguments: Any, **named: Any) -> ToolResult:
+    """Calls `tool(*arguments, **named)`, async or not, and returns whatever comes of it.
+
+    ValueError and TypeError are the agent's mistake (refused); everything else is tried again `rollout.max_tool_retries` times.
+    A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts.
+    """
+    config = context.config.rollout
+    result = ToolResult(outcome=Outcome.RAISED)
+    for attempt in range(config.max_tool_retries + 1):
+        with context.trace.span(name, kind="tool") as details:
+            result = await _call_tool(name, tool, arguments, named, config.tool_timeout_seconds, attempt)
+            details["outcome"] = result.outcome.value
+        if result.outcome in (Outcome.ANSWERED, Outcome.REFUSED):
+            break
+    context.trace.count("tool_calls")
+    context.trace.count(f"tool_{result.outcome.value}")
+    for _ in range(result.num_retries):
+        context.trace.count("tool_retries")
+    return result
+
+
+async def run_sandbox(context: Context, name: str, action: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    """Starts a sandbox or does something in it: `await action(*arguments, **named)`, again after a failure.
+
+    Raises SandboxError after `rollout.max_sandbox_retries`; the rollout then ends as `sandbox_crashed` and is run again.
+    """
+    config = context.config.rollout
+    error = ""
+    for attempt in range(config.max_sandbox_retries + 1):
+        context.trace.count("sandbox_calls" if attempt == 0 else "sandbox_retries")
+        try:
+            with context.trace.span(name, kind="sandbox"):
+                return await within(action(*arguments, **named), config.sandbox_timeout_seconds)
+        except HookTimeout:
+            error = f"{name} ran longer than rollout.sandbox_timeout_seconds={config.sandbox_timeout_seconds:g}"
+        except Exception as raised:  # the boundary of a sandbox: whatever breaks it is tried again, then costs this rollout
+            error = describe(raised)
+        logger.warning("sandbox %s of session %s: %s", name, context.session, error)
+    raise SandboxError(f"{name}: {error}")
+
+
+async def _call_tool(
+    name: str, tool: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any], seconds: float, attempt: int
+) -> ToolResult:
+    try:
+        call = tool(*arguments, **named) if inspect.iscoroutinefunction(tool) else _in_thread(tool, arguments, named)
+        return ToolResult(outcome=Outcome.ANSWERED, output=await within(call, seconds), num_retries=attempt)
+    except HookTimeout:
+        error = f"{name} ran longer than rollout.tool_timeout_seconds={seconds:g}"
+        return ToolResult(outcome=Outcome.TIMED_OUT, error=error, num_retries=attempt)
+    except WRONG_ARGUMENTS as raised:
+        return ToolResult(outcome=Outcome.REFUSED, error=describe(raised), num_retries=attempt)
+    except Exception as raised:  # the boundary of a tool: the agent is told, the rollout goes on
+        return ToolResult(outcome=Outcome.RAISED, error=describe(raised), num_retries=attempt)
+
+
+async def _in_thread(tool: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The result of a blocking function from a thread that nobody waits for: a hanging one takes no place in a pool."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(method: Callable[[Any], None], value: Any) -> None:
+        if not done.done():
+            method(value)
+
+    def call() -> None:
+        try:
+            value, method = tool(*arguments, **named), done.set_result
+        except BaseException as raised:  # handed over to the coroutine that waits
+            value, method = raised if isinstance(raised, Exception) else RuntimeError(describe(raised)), done.set_exception
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, method, value)
+
+    threading.Thread(target=call, daemon=True, name=f"tool {getattr(tool, '__name__', tool)}").start()
+    return await done

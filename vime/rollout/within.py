@@ -1,0 +1,67 @@
+"""A user's coroutine within a time limit: nothing it does keeps the caller waiting longer or ends the caller's event loop."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CANCEL_GRACE_SECONDS = 5.0
+"""How long a coroutine may clean up after it was cancelled."""
+
+
+class HookTimeout(Exception):
+    """The time limit is over."""
+
+
+class HookBlocked(BaseException):
+    """Raised inside a hook that blocks the event loop (`vime.rollout.watchdog`); a BaseException, so that hooks let it pass."""
+
+
+async def within(call: Awaitable[T], seconds: float) -> T:
+    """The result of `call`; raises HookTimeout after `seconds`, else what the call raised.
+
+    A call that ignores its cancellation is left to itself. What would end the process (`sys.exit`) is a RuntimeError.
+    """
+    task = asyncio.ensure_future(_contained(call))
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        task.add_done_callback(_retrieve)
+        raise
+    if task.done():
+        return _result(task)
+    task.cancel()
+    await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
+    if not task.done():
+        logger.warning("a hook ignores that it was cancelled after %g s; it is left to itself", seconds)
+    task.add_done_callback(_retrieve)
+    raise HookTimeout(f"{seconds:g} s are over")
+
+
+def describe(error: BaseException) -> str:
+    """One line that names an exception."""
+    return f"{type(error).__name__}: {error}"
+
+
+async def _contained(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except (SystemExit, KeyboardInterrupt, HookBlocked) as error:
+        raise RuntimeError(describe(error)) from error
+
+
+def _result(task: "asyncio.Task[T]") -> T:
+    if task.cancelled():
+        raise RuntimeError("the hook cancelled itself")
+    return task.result()
+
+
+def _retrieve(task: "asyncio.Task[T]") -> None:
+    """Takes the exception out, so that asyncio does not complain that nobody did."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,31 @@
+"""Modes of generation that cannot work together."""
+
+from vime.config import RunConfig
+from vime.errors import Problem
+
+
+def partial(config: RunConfig) -> list[Problem]:
+    """Groups that go on in the next batch have older tokens, and there are some only if more run than a batch takes."""
+    rollout, problems = config.rollout, []
+    if not rollout.partial_rollouts:
+        return []
+    if rollout.max_staleness < 1:
+        remedy = "tokens of the batch before are one version old: give rollout.max_staleness=1 or more, or switch this off"
+        problems.append(Problem(key="rollout.partial_rollouts", value=True, remedy=remedy))
+    if rollout.num_oversampled_prompts < 1:
+        remedy = "no group is left over at the end of a batch: give rollout.num_oversampled_prompts=1 or more, or switch this off"
+        problems.append(Problem(key="rollout.partial_rollouts", value=True, remedy=remedy))
+    return problems
+
+
+def group_sizes(config: RunConfig) -> list[Problem]:
+    """A group can be as large as it must be, and a function of the user decides itself which rollouts it returns."""
+    rollout, problems = config.rollout, []
+    if rollout.min_rollouts_per_group > rollout.num_samples_per_prompt >= 1:
+        remedy = f"give at most rollout.num_samples_per_prompt={rollout.num_samples_per_prompt}"
+        problems.append(Problem(key="rollout.min_rollouts_per_group", value=rollout.min_rollouts_per_group, remedy=remedy))
+    if rollout.function and rollout.num_oversampled_samples_per_prompt:
+        key, value = "rollout.num_oversampled_samples_per_prompt", rollout.num_oversampled_samples_per_prompt
+        remedy = f"rollout.function={rollout.function} runs the whole group itself: give 0"
+        problems.append(Problem(key=key, value=value, remedy=remedy))
+    return problems
