@@ -117,8 +117,8 @@ async def _train_step(session: Session, system: System, producer: Producer, pin:
     await clock.mark("evaluation")
     async with nullcontext() if config.rollout.in_flight_updates else system.workers.held():
         metrics |= await system.sync_weights(step + 1)
-    metrics |= await system.serving_metrics()
     await clock.mark("sync")
+    metrics |= await system.serving_metrics()
     session.trace.phases(clock.spans, step=step + 1)
     session.log_step(step, metrics | clock.metrics(), groups, await system.serving.events())
 
