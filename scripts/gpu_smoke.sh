@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks on a CUDA machine what needs one: Transformer Engine and its context parallelism, ipc and nccl, sleep and wake, bfloat16.
+# Checks on a CUDA machine what needs one: Transformer Engine and its context parallelism, ipc and nccl, sleep and wake, bfloat16,
+# prefill and decode servers apart (two GPUs and the package nixl).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -34,8 +34,12 @@ case "${1:-}" in
         ;;
     join)
         [[ -n ${2:-} ]] || usage
-        [[ -r $token ]] || { echo "No token at $token: run the head first, and let all nodes see this folder." >&2; exit 1; }
         head="$2"; [[ $head == *:* ]] || head="$head:$port"
+        for _ in {1..120}; do  # the head may be starting still; it makes the token before it listens
+            (exec 3<>"/dev/tcp/${head%:*}/${head##*:}") 2>/dev/null && break
+            sleep 1
+        done
+        [[ -r $token ]] || { echo "No token at $token: run the head first, and let all nodes see this folder." >&2; exit 1; }
         [[ -n ${VIME_NODE_ADDRESS:-} ]] && options+=(--node-ip-address="$VIME_NODE_ADDRESS")
         "$ray" start --address="$head" "${options[@]}"
         ;;

@@ -1,6 +1,11 @@
-"""What needs CUDA, in whole systems: turns on one GPU, weights by `ipc` and `nccl`, bfloat16; see `scripts/gpu_smoke.sh`."""
+"""What needs CUDA, in whole systems: turns on one GPU, weights by `ipc` and `nccl`, bfloat16, prefill and decode apart.
+
+See `scripts/gpu_smoke.sh`.
+"""
 
 import asyncio
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import torch
 
 from vime.compose import compose_run
 from vime.placement import transport
+from vime.serving.client import TokenClient
 from vime.system import System
 from vime.types import TrainSample
 
@@ -59,3 +65,27 @@ def test_weights_reach_servers_on_gpus_and_logprobs_agree_in_bfloat16(words: lis
         assert metrics["sync/num_servers"] == 1 and metrics["sync/bytes"] > 1_000_000
         assert metrics["probe/max_difference_cold"] < 0.1 and metrics["probe/max_difference_cached"] < 0.1
     assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+async def greedy_tokens(config: Any, folder: Path) -> list[list[int]]:
+    """What the router's servers write, prefill and decode apart, and what the decode server writes alone."""
+    prompt, sampling = list(range(40, 240)), {"temperature": 0.0, "max_tokens": 32, "ignore_eos": True}
+    async with System(config, folder, with_trainer=False, with_servers=True, say=lambda text: None) as system:
+        assert system.serving is not None
+        endpoint = system.serving.trained_endpoint()
+        alone = replace(endpoint, url=endpoint.worker_urls[1])
+        clients = [TokenClient(where, config.serving) for where in (endpoint, alone)]
+        found = [await client.generate(prompt, sampling=sampling, session_id="s", request_id="r") for client in clients]
+        for client in clients:
+            await client.close()
+    return [generation.output_ids for generation in found]
+
+
+@TWO_GPUS
+@pytest.mark.skipif(find_spec("nixl") is None, reason="needs the package nixl")
+def test_prefill_and_decode_servers_write_the_greedy_tokens_of_one(tmp_path: Path):
+    groups = [f"+serving.models.actor.groups.{role}.role={role}" for role in ("prefill", "decode")]
+    apart = ["cluster=one_gpu", "cluster.gpus_per_node=2", "cluster.colocated=false", "cluster.num_trainer_gpus=0"]
+    config = compose_run(["+method=memagent", "trainer.precision=bfloat16", *apart, *groups]).config
+    together, alone = asyncio.run(greedy_tokens(config, tmp_path))
+    assert together == alone

@@ -142,7 +142,8 @@ async def test_a_lost_actor_has_a_successor_that_moves_if_its_port_is_taken_and_
     assert os.path.exists(payload.files[0])
     assert stack.endpoint.worker_urls[0] == old[0] and stack.endpoint.worker_urls[1] != old[1]
     await stack.probe()
-    client = TokenClient(dataclasses.replace(stack.endpoint, url=stack.endpoint.worker_urls[1]), stack.config.serving)
+    its_actor = stack.endpoint.actor_name.replace("actor-router", "actor-1")
+    client = TokenClient(dataclasses.replace(stack.endpoint, url=old[1], actor_name=its_actor), stack.config.serving)
     generation = await client.generate([1], sampling=LONG, session_id="s", request_id="r")
     assert set(generation.weight_versions) == {stack.trainer.version}
     await until(lambda: routes_to(stack.endpoint.url, stack.endpoint.worker_urls), "the router's new list")

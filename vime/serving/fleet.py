@@ -12,6 +12,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 from vime.config import ServerRole, ServingConfig
 from vime.errors import ServerError
 from vime.nodes import Nodes
+from vime.serving.program import END_SECONDS
 from vime.serving.programs import Planned, Planner, by_role
 from vime.serving.router import replace_worker
 from vime.serving.server import ServerActor
@@ -23,6 +24,8 @@ WATCH_SECONDS = 1.0
 SILENCE_SECONDS = 60.0
 """An actor that says nothing for so long is made again."""
 ANSWER_SECONDS = 10.0
+STOP_SECONDS = 2 * END_SECONDS + 10.0
+"""For an actor to end its program, by force in the end."""
 NAME_SECONDS = 30.0
 """How long Ray may keep the name of an actor that is gone."""
 
@@ -93,7 +96,8 @@ class Fleet:
     async def stop(self) -> None:
         """Ends all programs and their actors."""
         programs, self.programs = [program for program in self.programs if program.actor is not None], []
-        results = await asyncio.gather(*[program.actor.stop.remote() for program in programs], return_exceptions=True)
+        stopping = [asyncio.wait_for(program.actor.stop.remote(), STOP_SECONDS) for program in programs]
+        results = await asyncio.gather(*stopping, return_exceptions=True)
         for program, result in zip(programs, results):
             if isinstance(result, BaseException):
                 logger.warning("%s did not stop cleanly: %s", program.spec.name, result)
