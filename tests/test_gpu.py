@@ -4,7 +4,6 @@ See `scripts/gpu_smoke.sh`.
 """
 
 import asyncio
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -73,8 +72,7 @@ async def greedy_tokens(config: Any, folder: Path) -> list[list[int]]:
     async with System(config, folder, with_trainer=False, with_servers=True, say=lambda text: None) as system:
         assert system.serving is not None
         endpoint = system.serving.trained_endpoint()
-        alone = replace(endpoint, url=endpoint.worker_urls[1])
-        clients = [TokenClient(where, config.serving) for where in (endpoint, alone)]
+        clients = [TokenClient(where, config.serving) for where in (endpoint, endpoint.workers()[1])]
         found = [await client.generate(prompt, sampling=sampling, session_id="s", request_id="r") for client in clients]
         for client in clients:
             await client.close()

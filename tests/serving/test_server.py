@@ -75,8 +75,7 @@ async def test_requests_in_flight_outlive_a_killed_replica_which_comes_back_with
     events = await collect_until(stack, "recovered")
     assert {event["event"] for event in events} >= {"died", "recovered"}
     assert {event["server"] for event in events} == {"actor-0"}
-    direct = dataclasses.replace(stack.endpoint, url=stack.endpoint.worker_urls[0])
-    restarted = TokenClient(direct, stack.config.serving)
+    restarted = TokenClient(stack.endpoint.workers()[0], stack.config.serving)
     generation = await restarted.generate([1], sampling=LONG, session_id="s", request_id="r")
     assert set(generation.weight_versions) == {stack.trainer.version}
     await stack.probe()
@@ -142,8 +141,7 @@ async def test_a_lost_actor_has_a_successor_that_moves_if_its_port_is_taken_and_
     assert os.path.exists(payload.files[0])
     assert stack.endpoint.worker_urls[0] == old[0] and stack.endpoint.worker_urls[1] != old[1]
     await stack.probe()
-    its_actor = stack.endpoint.actor_name.replace("actor-router", "actor-1")
-    client = TokenClient(dataclasses.replace(stack.endpoint, url=old[1], actor_name=its_actor), stack.config.serving)
+    client = TokenClient(dataclasses.replace(stack.endpoint.workers()[1], url=old[1]), stack.config.serving)  # asks its actor
     generation = await client.generate([1], sampling=LONG, session_id="s", request_id="r")
     assert set(generation.weight_versions) == {stack.trainer.version}
     await until(lambda: routes_to(stack.endpoint.url, stack.endpoint.worker_urls), "the router's new list")

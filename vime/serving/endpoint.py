@@ -1,7 +1,7 @@
 """Where one served model is found, also after it has moved."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ray
 from ray.exceptions import RayActorError
@@ -28,8 +28,18 @@ class Endpoint:
     trained: bool
     actor_name: str = ""
     """The Ray actor that keeps what answers at `url` and knows where it is now; empty for what this run did not start."""
+    worker_actor_names: tuple[str, ...] = ()
+    """Those of the servers, in the order of `worker_urls`."""
     chat: ChatConfig | None = None
     """How to ask an endpoint with OpenAI's chat API; None is vLLM's token API."""
+
+    def workers(self) -> "list[Endpoint]":
+        """Each server by itself, without the router."""
+        names = self.worker_actor_names or ("",) * len(self.worker_urls)
+        return [
+            replace(self, url=url, worker_urls=(url,), actor_name=name, worker_actor_names=())
+            for url, name in zip(self.worker_urls, names, strict=True)
+        ]
 
 
 async def locate(endpoint: Endpoint) -> str | None:

@@ -1,6 +1,7 @@
 """Command lines from dictionaries, and the command line and environment of one vLLM server."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -116,7 +117,7 @@ def server_environment(
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment["OMP_NUM_THREADS"] = "1"  # of the API server; a worker's follow its cores
         environment["LD_PRELOAD"] = _preloaded()
-        if is_trained_checkpoint(config, model) and config.model.vocab_size <= SMALL_VOCABULARY:
+        if _vocab_size(config, model) <= SMALL_VOCABULARY:
             environment["TORCHDYNAMO_DISABLE"] = "1"  # else the first request compiles the ranks of logprobs for two seconds
         if cpus:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
@@ -149,6 +150,14 @@ def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
     if is_trained_checkpoint(config, model):
         return min(model.max_model_len, config.model.max_position_embeddings)
     return model.max_model_len
+
+
+def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:
+    """Of the served checkpoint; infinite if it is not known without fetching it."""
+    if is_trained_checkpoint(config, model):
+        return config.model.vocab_size
+    file = Path(checkpoint_of(config, model)) / "config.json"
+    return json.loads(file.read_text()).get("vocab_size", math.inf) if file.is_file() else math.inf
 
 
 def _preloaded() -> str:

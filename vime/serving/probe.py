@@ -7,7 +7,6 @@ probe left under these very prompts are then those of the old weights.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from vime.config import ServingConfig
 from vime.errors import WeightSyncError
@@ -70,7 +69,7 @@ async def _generate_everywhere(
 ) -> list[tuple[list[int], Generation]]:
     """One generation per server and prompt, in that order."""
     config = ServingConfig(recovery_timeout_seconds=300.0, request_timeout_seconds=60.0)
-    clients = [TokenClient(replace(endpoint, url=url), config) for url in endpoint.worker_urls]
+    clients = [TokenClient(worker, config) for worker in endpoint.workers()]
     # Not min_tokens, which takes the end token out of the distribution and so changes the logprobs.
     sampling = {"temperature": temperature, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "seed": seed}
     try:

@@ -149,7 +149,8 @@ class Serving:
 
     def _endpoint(self, name: str) -> Endpoint:
         model, programs = self._config.serving.models[name], self._fleet.of(name)
-        urls = tuple(url.rstrip("/") for url in model.urls) or tuple(p.url for p in programs if not p.is_router)
+        servers = [program for program in programs if not program.is_router]
+        urls = tuple(url.rstrip("/") for url in model.urls) or tuple(server.url for server in servers)
         front = programs[-1] if programs else None
         url = front.url if front is not None else urls[0] if urls else ""
         return Endpoint(
@@ -161,6 +162,7 @@ class Serving:
             max_model_len=max_model_len_of(self._config, model),
             trained=model.trained,
             actor_name=self._fleet.actor_name(front) if front is not None else "",
+            worker_actor_names=tuple(self._fleet.actor_name(server) for server in servers),
             chat=self._share(model.chat) if model.api is ModelAPI.chat else None,
         )
 
