@@ -27,6 +27,7 @@ from vime.serving.program import ProgramSpec
 from vime.serving.router import router_command
 from vime.serving.server import ServerActor
 from vime.tasks import cancel
+from vime.weights import payload_folder
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,7 @@ class Serving:
 
     def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None) -> None:
         """Without `nodes`, all servers run on this machine. Ray must be running before `start`."""
-        self.payload_folder = Path("/dev/shm") / f"vime-{run_id}"
-        """Where weight payloads in shared memory belong: it is removed with the run, also after a kill -9."""
+        self.payload_folder = payload_folder(run_id)
         self._config = config
         self._run_dir = run_dir
         self._nodes = nodes
