@@ -63,7 +63,13 @@ def ray_cluster() -> Iterator[None]:
     """A local Ray of this session's own."""
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20, _node_ip_address="127.0.0.1")
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=128 * 2**20,
+        _node_ip_address="127.0.0.1",
+    )
     yield
     ray.shutdown()
 

@@ -1,9 +1,9 @@
 """Sees to it that nothing of a run outlives its driver, also after a kill -9: Ray's own agents do not always notice.
 
-    python -m vime.reaper --owner PID --remove FOLDER
+    python -m vime.reaper --owner PID --remove FOLDER...
 
 It remembers every process below the owner. Once the owner is gone, it gives them a moment, ends what is left, and removes the
-folder. On SIGTERM it goes without doing anything: the owner has stopped its parts itself.
+folders. On SIGTERM it goes without doing anything: the owner has stopped its parts itself.
 """
 
 import argparse
@@ -21,9 +21,9 @@ GRACE_SECONDS = 4.0
 """Servers and actors that notice by themselves clean up better than we can."""
 
 
-def start_reaper(*, owner: int, remove: Path) -> "subprocess.Popen[bytes]":
+def start_reaper(*, owner: int, remove: list[Path]) -> "subprocess.Popen[bytes]":
     """Starts a reaper in a session of its own, so that Ctrl-C in the terminal does not end it first."""
-    command = [sys.executable, "-m", "vime.reaper", "--owner", str(owner), "--remove", str(remove)]
+    command = [sys.executable, "-m", "vime.reaper", "--owner", str(owner), "--remove", *map(str, remove)]
     return subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     """Reads the command line and watches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--owner", type=int, required=True)
-    parser.add_argument("--remove", type=Path, required=True)
+    parser.add_argument("--remove", type=Path, required=True, nargs="+")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -63,7 +63,8 @@ def main() -> None:
     except psutil.NoSuchProcess:
         return
     end(watch(owner))
-    shutil.rmtree(arguments.remove, ignore_errors=True)
+    for folder in arguments.remove:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from vime.tasks import cancel, together
 from vime.trainer.group import TrainerGroup
 from vime.turns import Turns
 from vime.types import TrainSample
+from vime.weights import payload_folder
 
 logger = logging.getLogger(__name__)
 
@@ -157,12 +158,13 @@ class System:
         address = self._config.cluster.ray_address
         self._say(f"joining Ray at {address}" if address else "starting Ray")
         self._owns_ray = True
-        self._reaper = start_reaper(owner=os.getpid(), remove=self._ray_dir)
+        self._reaper = start_reaper(owner=os.getpid(), remove=[self._ray_dir, payload_folder(self.run_id)])
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
         if address is not None:
             ray.init(address=address, namespace=self.run_id, log_to_driver=False, logging_level=logging.ERROR)
             return
         ray.init(
+            address="local",  # not a cluster that happens to run on this machine
             namespace=self.run_id,
             include_dashboard=False,
             log_to_driver=False,

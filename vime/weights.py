@@ -7,6 +7,7 @@ the order in which they arrive.
 import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class WeightPayload:
     num_bytes: int = 0
     digest: str = ""
     export_seconds: float = 0.0
+
+
+def payload_folder(run_id: str) -> Path:
+    """Where payloads in shared memory belong: it goes with the run, also after a kill -9."""
+    return Path("/dev/shm") / f"vime-{run_id}"
 
 
 class WeightDigest:

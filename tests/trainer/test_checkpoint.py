@@ -157,7 +157,7 @@ def test_a_disk_without_room_is_an_error_before_anything_is_written(
     trained = engine(make_config(models("qwen2")))
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(CheckpointError, match=r"it needs 1 MiB; .* has 0 MiB free: make room"):
+    with pytest.raises(CheckpointError, match=r"it needs \d MiB; .* has 0 MiB free: make room"):
         trained.begin_save(tmp_path / "saved")
 
 

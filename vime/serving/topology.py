@@ -17,7 +17,7 @@ from vime.serving.fleet import Fleet, ask
 from vime.serving.programs import Planned, Planner
 from vime.serving.server_metrics import ServerMetrics, summarize
 from vime.tasks import cancel
-from vime.weights import WeightPayload
+from vime.weights import WeightPayload, payload_folder
 
 __all__ = ["Endpoint", "Serving"]
 
@@ -30,8 +30,7 @@ class Serving:
 
     def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None) -> None:
         """Without `nodes`, all servers run on this machine. Ray must be running before `start`."""
-        self.payload_folder = Path("/dev/shm") / f"vime-{run_id}"
-        """Where weight payloads in shared memory belong: it is removed with the run, also after a kill -9."""
+        self.payload_folder = payload_folder(run_id)
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
         self._started: Fleet | None = None

@@ -16,7 +16,7 @@ from vime.placement import trainer_places, transport
 from vime.tasks import together
 from vime.trainer.rank import TrainerRank
 from vime.types import TrainSample
-from vime.weights import WeightPayload
+from vime.weights import WeightPayload, payload_folder
 
 logger = logging.getLogger(__name__)
 
@@ -139,9 +139,7 @@ class TrainerGroup:
 
 def _weights_dir(config: RunConfig, run_dir: Path, run_id: str) -> Path:
     """Shared memory where all parts are on one machine, otherwise a folder of the run."""
-    shared_memory = Path("/dev/shm")
     external = any(model.trained and model.urls for model in config.serving.models.values())
     on_disk = transport(config) is WeightTransfer.disk or config.cluster.num_nodes > 1 or external
-    if on_disk or not shared_memory.is_dir():
-        return run_dir / "weights"
-    return shared_memory / f"vime-{run_id}"
+    shared = payload_folder(run_id)
+    return run_dir / "weights" if on_disk or not shared.parent.is_dir() else shared
