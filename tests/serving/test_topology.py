@@ -85,7 +85,7 @@ def test_the_plan_shows_the_topology(served: dict[str, Any]):
     assert "frozen" in lines[1] and "ngram" in lines[1]
     assert "1 running server" in lines[2]
     assert "key from OPENAI_API_KEY, 600 requests a minute" in lines[3] and "$0.15 and $0.6 per million" in lines[3]
-    names = list(placement_table(config).columns[0].cells)
+    names = [str(cell) for cell in placement_table(config).columns[0].cells]
     assert [name for name in names if "trainer" not in name] == [
         *("server actor-0", "server actor-1", "server reader-0", "router actor", "external critic", "external judge"),
     ]
