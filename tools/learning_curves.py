@@ -61,6 +61,8 @@ def command_of(algorithm: str, *, steps: int, seed: int) -> list[str]:
     if algorithm == AlgorithmName.sft.value:
         words += [f"model.checkpoint={START}", "trainer.lr=1e-3", "trainer.sft_tokens_per_step=5000"]
         return [*words, f"trainer.num_steps={10 * steps}"]
+    if algorithm == AlgorithmName.dapo.value:
+        words.append("rollout.max_filtered_share=0.99")  # once the task is solved, few groups have a signal
     return [*words, f"trainer.num_steps={steps}"]
 
 

@@ -19,6 +19,8 @@ import psutil
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 4.0
 """Servers and actors that notice by themselves clean up better than we can."""
+SUPERVISOR_SECONDS = 40.0
+"""More than a supervisor takes to end its program and to remove its shared memory."""
 
 
 def start_reaper(*, owner: int, remove: list[Path]) -> "subprocess.Popen[bytes]":
@@ -41,14 +43,23 @@ def watch(owner: psutil.Process) -> set[psutil.Process]:
 
 
 def end(processes: set[psutil.Process]) -> None:
-    """Kills what is left of the processes after the grace."""
-    _, alive = psutil.wait_procs(list(processes), timeout=GRACE_SECONDS)
-    for process in alive:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            pass  # it ended meanwhile
-    psutil.wait_procs(alive, timeout=GRACE_SECONDS)
+    """Kills what is left of the processes after the grace; supervisors of servers last, since they clean up after those."""
+    supervisors = {process for process in processes if _is_supervisor(process)}
+    for group, seconds in ((processes - supervisors, GRACE_SECONDS), (supervisors, SUPERVISOR_SECONDS)):
+        _, alive = psutil.wait_procs(list(group), timeout=seconds)
+        for process in alive:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass  # it ended meanwhile
+        psutil.wait_procs(alive, timeout=GRACE_SECONDS)
+
+
+def _is_supervisor(process: psutil.Process) -> bool:
+    try:
+        return "vime.serving.launch" in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 MAX_BACKOFF_SECONDS = 30.0
 """The longest wait before a restart; what keeps a program from starting (a full disk, a taken GPU) may pass."""
+CHECKS_PER_TIMEOUT = 4
+"""How often the engine is asked within the time that it may be silent."""
 
 
 class Keeper:
@@ -112,7 +114,8 @@ class Keeper:
     async def _until_engine_silent(self, health: Health) -> Fault:
         spec = self._program.spec
         while True:
-            await asyncio.sleep(spec.health_interval_seconds)
+            # Rarely: after every call, vLLM's workers spin for a second in wait of the next.
+            await asyncio.sleep(spec.engine_timeout_seconds / CHECKS_PER_TIMEOUT)
             async with self._lock:  # during an update it may be silent, and an update does not begin on a silent engine
                 if not await health.engine_answers():
                     self._ready.clear()
