@@ -57,6 +57,10 @@ class Checkpoints:
         """The checkpoint of the highest step, None if there is none."""
         return next(reversed(self._complete()), None)
 
+    def oldest_step(self) -> int | None:
+        """The lowest step that has a checkpoint, None if none has."""
+        return next((int(path.name.removeprefix("step_")) for path in self._complete()), None)
+
     async def save(self, *, step: int, driver: dict[str, Any]) -> None:
         """Saves the state after `step` optimizer batches as it is now; with `trainer.async_save` it is written afterwards."""
         await self.settle()

@@ -387,6 +387,9 @@ class RolloutConfig:
     """Groups started beyond `num_prompts`: a batch is the first `num_prompts` to finish."""
     num_oversampled_samples_per_prompt: int = 0
     """Rollouts of a group started beyond `num_samples_per_prompt`: the last to finish are aborted."""
+    journal: bool = True
+    """Finished groups go to disk as they finish, so that a killed run that is resumed does not generate them again; False saves
+    the space of `max_staleness + 1` batches with their tokens per checkpoint."""
     partial_rollouts: bool = False
     """Groups that did not make a batch go on in the next, and nothing else is started ahead of it."""
     num_workers: int = 1

@@ -14,6 +14,7 @@ from vime.algorithm.batch import build_updates
 from vime.compose import Composed
 from vime.config import AlgorithmName
 from vime.data.buffer import Buffer
+from vime.data.journal import Journal
 from vime.errors import CheckpointError
 from vime.hooks import load_hook
 from vime.placement import takes_turns
@@ -62,13 +63,20 @@ async def _train(session: Session) -> None:
         source = load_hook(config.data.source)(config)
         buffer, pin = Buffer(), Pin()
         keep = load_hook(config.rollout.filter) if config.rollout.filter else None
-        producer = Producer(config.rollout, source=source, runner=system.workers, buffer=buffer, keep=keep)
+        journal = Journal(session.directory.journal) if config.rollout.journal else None
+        producer = Producer(config.rollout, source=source, runner=system.workers, buffer=buffer, keep=keep, journal=journal)
 
-        async def state() -> dict[str, Any]:
+        async def state(step: int) -> dict[str, Any]:
+            if journal is not None:
+                journal.begin(step, oldest_step=system.checkpoints.oldest_step() if system.checkpoints else None)
             waiting = await producer.state()  # nothing may be awaited between buffer and source
             return {"buffer": waiting, "source": source.state()}
 
         first_step = await _resume(session, system, source, buffer)
+        if journal is not None:
+            if config.resume and (num_recalled := journal.recall(first_step)):
+                session.console.say(f"{num_recalled} groups that had finished after step {first_step} are used again")
+            journal.begin(first_step)
         session.console.warn_faults(await system.sync_weights(first_step))
         evaluator = session.evaluator(system)
         if first_step == 0:
@@ -123,13 +131,13 @@ async def _train_step(session: Session, system: System, producer: Producer, pin:
     session.log_step(step, metrics | clock.metrics(), groups, await system.serving.events())
 
 
-async def _after_step(session: Session, system: System, step: int, state: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+async def _after_step(session: Session, system: System, step: int, state: Callable[[int], Awaitable[dict[str, Any]]]) -> None:
     """A checkpoint where one is due after `step` batches."""
     trainer = session.config.trainer
     assert system.checkpoints
     await system.checkpoints.check()
     if step % trainer.save_every == 0 or step == trainer.num_steps:
-        driver = {**await state(), **session.state()}
+        driver = {**await state(step), **session.state()}
         async with system.trainer_awake():
             await system.checkpoints.save(step=step, driver=driver)
 

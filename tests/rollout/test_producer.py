@@ -9,6 +9,7 @@ import pytest
 
 from vime.config import RolloutConfig
 from vime.data.buffer import Buffer
+from vime.data.journal import Journal
 from vime.data.progress import Progress
 from vime.errors import InfrastructureError
 from vime.rollout.filters import keep_mixed_rewards
@@ -351,3 +352,26 @@ def test_after_a_restart_no_prompt_is_skipped_or_doubled(num_oversampled: int):
         await again.stop()
 
     within_limits(scenario())
+
+
+async def test_a_group_that_had_finished_before_a_kill_is_not_generated_again(tmp_path):
+    journal = Journal(tmp_path)
+    journal.begin(0)
+    config = RolloutConfig(num_prompts=4, num_samples_per_prompt=2)
+    runner = Runner()
+    runner.held = {1, 3}
+    killed = Producer(config, source=CountingSource(), runner=runner, buffer=Buffer(), journal=journal)
+    finished = asyncio.Event()
+    killed.on_group = lambda group: finished.set() if group.prompt.index == 0 else None  # prompt 2 ends before it
+    killed.set_version(0)
+    await asyncio.wait_for(finished.wait(), 5)
+    await killed.stop()
+
+    journal = Journal(tmp_path)
+    assert journal.recall(0) == 2
+    runner = Runner()
+    resumed = Producer(config, source=CountingSource(), runner=runner, buffer=Buffer(), journal=journal)
+    resumed.set_version(0)
+    rows, metrics = await next_batch(resumed)
+    assert rows == [0, 1, 2, 3] and metrics["rollout/num_groups_recalled"] == 2
+    assert runner.started == [(1, 0), (3, 0)]

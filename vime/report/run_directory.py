@@ -47,6 +47,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def journal(self) -> Path:
+        """Groups that finished since the last checkpoints, with their tokens (`vime.data.journal`)."""
+        return self.path / "journal"
+
+    @property
     def evaluation(self) -> Path:
         """Items of evaluations as JSONL, and what `eval_log` said about them as JSON."""
         return self.path / "evaluation"

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from vime.config import RolloutConfig
 from vime.data.buffer import Buffer
+from vime.data.journal import Journal
 from vime.data.progress import Progress
 from vime.errors import InfrastructureError
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
@@ -47,8 +48,10 @@ class Producer:
         runner: Runner,
         buffer: Buffer,
         keep: Callable[[RolloutConfig, Group], bool] | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._config = config
+        self._journal = journal
         self._source = source
         self._runner = runner
         self._buffer = buffer
@@ -125,14 +128,18 @@ class Producer:
         config, entry = self._config, self._buffer[slot]
         while True:
             assert entry.version is not None, f"slot {slot} was not started"
-            group = await self._runner.run_group(
-                prompt=entry.prompt,
-                slot=slot,
-                num_rollouts=config.num_samples_per_prompt + config.num_oversampled_samples_per_prompt,
-                version=entry.version,
-                num_wanted=config.num_samples_per_prompt,
-                progress=entry.progress,
-            )
+            group = self._journal.take(slot, entry.prompt.index) if self._journal is not None else None
+            if group is not None:
+                self._counts["groups_recalled"] += 1
+            else:
+                group = await self._runner.run_group(
+                    prompt=entry.prompt,
+                    slot=slot,
+                    num_rollouts=config.num_samples_per_prompt + config.num_oversampled_samples_per_prompt,
+                    version=entry.version,
+                    num_wanted=config.num_samples_per_prompt,
+                    progress=entry.progress,
+                )
             self._count(group, known=entry.progress.finished if entry.progress is not None and entry.num_repeats else {})
             if self._is_too_small(group):
                 self._complete(slot, group)
@@ -144,6 +151,8 @@ class Producer:
                 self._buffer.restart(slot, self._version, prompt=self._source.next())
             else:
                 self._buffer.finish(slot, group)
+                if self._journal is not None:
+                    self._journal.add(group)
                 self.on_group(group)
                 self._changed.set()
                 self._check()
