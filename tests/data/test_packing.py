@@ -1,11 +1,18 @@
-"""Packing: nothing lost, limits kept, ranks balanced."""
+"""Packing: nothing lost, limits kept, rows even, ranks balanced."""
 
 import random
+import runpy
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from vime.config import ModelConfig
-from vime.data.packing import pack, sequence_flops
+from vime.data.packing import pack, sequence_flops, useful_share
+
+PAPER: dict[str, Callable[[int, int], list[tuple[int, int]]]] = runpy.run_path(
+    str(Path(__file__).parents[2] / "tools" / "sample_lengths.py")
+)["PAPER"]
 
 
 def ragged(count: int, *, seed: int = 0) -> list[int]:
@@ -58,3 +65,43 @@ def test_the_number_of_micro_batches_can_be_a_multiple():
     plain, multiple = pack(lengths, max_tokens=60), pack(lengths, max_tokens=60, count_multiple=4)
     assert (len(plain[0]), len(multiple[0])) == (3, 4)
     assert sorted(index for row in multiple[0] for index in row) == list(range(len(lengths)))
+
+
+def rows_of(packing: list[list[list[int]]], lengths: list[int]) -> list[list[int]]:
+    return [[sum(lengths[index] for index in row) for row in rank] for rank in packing]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 8])
+@pytest.mark.parametrize("method", [*PAPER, "all"])
+def test_rows_are_even_and_ranks_balanced_on_the_lengths_of_all_methods(method: str, num_ranks: int):
+    methods = PAPER if method == "all" else {method: PAPER[method]}
+    lengths = [sum(pair) for draw in methods.values() for pair in draw(96, 3)]
+    random.Random(3).shuffle(lengths)
+    model = ModelConfig(num_layers=28, hidden_size=3584, num_attention_heads=28, head_dim=128, intermediate_size=18944)
+    packing = pack(lengths, max_tokens=32768, num_ranks=num_ranks, work=lambda length: sequence_flops(model, length))
+    assert sorted(index for rank in packing for row in rank for index in row) == list(range(len(lengths)))
+    assert len({len(rank) for rank in packing}) == 1
+    rows = rows_of(packing, lengths)
+    flat = [tokens for rank in rows for tokens in rank]
+    assert max(flat) <= 32768
+    assert useful_share(rows, sum(lengths)) >= 0.97
+    assert sum(flat) >= 0.97 * max(flat) * len(flat)
+    loads = [sum(sequence_flops(model, lengths[index]) for row in rank for index in row) for rank in packing]
+    assert max(loads) * len(loads) <= 1.05 * sum(loads)
+
+
+def test_rounding_up_for_the_ranks_fills_all_rows_instead_of_splitting_some():
+    lengths = [10] * 45  # 12 rows of 40 tokens at most, 16 for 8 ranks with as many rows each
+    rows = rows_of(pack(lengths, max_tokens=40, num_ranks=8), lengths)
+    assert sorted(tokens for rank in rows for tokens in rank) == [20] * 3 + [30] * 13
+    assert useful_share(rows, 450) == 450 / 480
+
+
+def test_rows_that_cannot_be_spread_are_filled_as_tightly_as_they_fit():
+    lengths = [6, 5, 5, 4, 4, 4, 4]  # longest first to the emptiest makes 6 + 4 + 4 and 5 + 5 + 4, and the last 4 fits nowhere
+    assert rows_of(pack(lengths, max_tokens=16), lengths) == [[16, 16]]
+
+
+def test_the_useful_share_counts_who_waits():
+    assert useful_share([[4, 4], [4, 2]], 14) == 14 / 16
+    assert useful_share([[0], [0]], 0) == 1.0

@@ -1,7 +1,9 @@
 """Packing: which sequences go into which micro-batch on which data-parallel rank.
 
-Sequences are dealt to ranks by estimated work, longest first, then packed per rank with best fit, longest first. Every rank
-gets the same number of micro-batches, because pipeline and collectives run in lockstep. No sequence is dropped.
+Best fit, longest first, says how many micro-batches are needed; their number is rounded up so that every rank gets the same,
+because pipeline and collectives run in lockstep. The sequences are then spread over all of them, so that the fullest is as
+short as can be found quickly, and micro-batches of about equal length are dealt to the ranks, each to the rank with the least
+work so far. No sequence is dropped.
 """
 
 import heapq
@@ -9,6 +11,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from vime.config import ModelConfig
+
+EVEN_ENOUGH = 1.01
+"""A fullest micro-batch of at most this times the mean is not improved upon."""
 
 Packing = list[list[list[int]]]
 """Indices of sequences by rank, then by micro-batch; a micro-batch may be empty when sequences are fewer than ranks."""
@@ -29,12 +34,25 @@ def pack(
     `count_multiple`, which interleaved pipelines need.
     Example: `pack([5, 3, 4, 2], max_tokens=7)` is `[[[0, 3], [2, 1]]]`.
     """
-    by_rank = [_best_fit(indices, lengths, max_tokens) for indices in _deal(lengths, num_ranks, work)]
-    num_micro_batches = max(max((len(bins) for bins in by_rank), default=0), 1)
-    num_micro_batches += -num_micro_batches % count_multiple
-    for bins in by_rank:
-        _split_until(bins, num_micro_batches, lengths)
-    return by_rank
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    fitted = _best_fit(order, lengths, max_tokens)
+    multiple = num_ranks * count_multiple
+    count = max(-(-len(fitted) // multiple), 1) * multiple
+    bins = _spread(order, lengths, max_tokens, count)
+    if bins is None or _fullest(bins, lengths) * count > EVEN_ENOUGH * sum(lengths):
+        tightest = _split_until(_tightest_fit(fitted, order, lengths, max_tokens, count), lengths, count)
+        bins = min(bins or tightest, tightest, key=lambda bins: _fullest(bins, lengths))
+    return _deal(bins, lengths, num_ranks, work)
+
+
+def useful_share(rows: list[list[int]], num_tokens: int) -> float:
+    """Tokens by places, of rows that ranks work through in lockstep: `rows[rank][number]` is a row's length.
+
+    A rank whose row is shorter than the longest of the same number waits for it. 1 if there are no places.
+    Example: `useful_share([[4, 4], [4, 2]], 14)` is 14 / 16.
+    """
+    places = len(rows) * sum(max(column) for column in zip(*rows))
+    return num_tokens / places if places else 1.0
 
 
 def sequence_flops(model: ModelConfig, length: int) -> float:
@@ -44,20 +62,6 @@ def sequence_flops(model: ModelConfig, length: int) -> float:
     experts = model.num_experts_per_token * model.moe_intermediate_size if model.num_experts else model.intermediate_size
     per_token = model.num_layers * (attention + 3 * model.hidden_size * experts) + model.hidden_size * model.vocab_size
     return 6.0 * per_token * length + 6.0 * model.num_layers * heads * width * length * length
-
-
-def _deal(lengths: list[int], num_ranks: int, work: Callable[[int], float]) -> list[list[int]]:
-    """Longest first, each to the rank with the least work so far."""
-    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    if num_ranks == 1:
-        return [order]
-    ranks: list[list[int]] = [[] for _ in range(num_ranks)]
-    heap = [(0.0, rank) for rank in range(num_ranks)]
-    for index in order:
-        load, rank = heapq.heappop(heap)
-        ranks[rank].append(index)
-        heapq.heappush(heap, (load + work(lengths[index]), rank))
-    return ranks
 
 
 def _best_fit(order: list[int], lengths: list[int], max_tokens: int) -> list[list[int]]:
@@ -77,14 +81,70 @@ def _best_fit(order: list[int], lengths: list[int], max_tokens: int) -> list[lis
     return bins
 
 
-def _split_until(bins: list[list[int]], count: int, lengths: list[int]) -> None:
-    """Halves the fullest micro-batch until there are `count`; adds empty ones when only single sequences are left."""
-    while len(bins) < count:
-        divisible = [number for number, members in enumerate(bins) if len(members) > 1]
-        if not divisible:
-            bins.append([])
-            continue
-        number = max(divisible, key=lambda number: sum(lengths[index] for index in bins[number]))
-        members = bins[number]
-        bins[number] = members[0::2]
-        bins.append(members[1::2])
+def _spread(order: list[int], lengths: list[int], max_tokens: int, count: int) -> list[list[int]] | None:
+    """Each sequence into the emptiest of `count` bins, longest first; None if one would then hold more than `max_tokens`."""
+    bins: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for index in order:
+        tokens, number = heap[0]
+        if tokens and tokens + lengths[index] > max_tokens:
+            return None
+        bins[number].append(index)
+        heapq.heapreplace(heap, (tokens + lengths[index], number))
+    return bins
+
+
+def _tightest_fit(fitted: list[list[int]], order: list[int], lengths: list[int], max_tokens: int, count: int) -> list[list[int]]:
+    """Best fit into at most `count` bins of the smallest size for which that succeeds; `fitted` is that of `max_tokens`.
+
+    This is MULTIFIT (Coffman, Garey and Johnson, 1978).
+    """
+    low, high = -(-sum(lengths) // count), max_tokens
+    while low < high:
+        middle = (low + high) // 2
+        tried = _best_fit(order, lengths, middle)
+        if len(tried) <= count:
+            fitted, high = tried, middle
+        else:
+            low = middle + 1
+    return fitted
+
+
+def _split_until(bins: list[list[int]], lengths: list[int], count: int) -> list[list[int]]:
+    """Halves the fullest of the bins that can be halved until there are `count`."""
+    heap = [(-_tokens(members, lengths), number) for number, members in enumerate(bins) if len(members) > 1]
+    heapq.heapify(heap)
+    while len(bins) < count and heap:
+        _, number = heapq.heappop(heap)
+        halves = bins[number][0::2], bins[number][1::2]
+        for members, place in zip(halves, (number, len(bins))):
+            if len(members) > 1:
+                heapq.heappush(heap, (-_tokens(members, lengths), place))
+        bins[number] = halves[0]
+        bins.append(halves[1])
+    return bins + [[] for _ in range(count - len(bins))]
+
+
+def _deal(bins: list[list[int]], lengths: list[int], num_ranks: int, work: Callable[[int], float]) -> Packing:
+    """As many bins to each rank: neighbours in length go to different ranks, the one with most work to the least loaded."""
+    ordered = sorted(bins, key=lambda members: -_tokens(members, lengths))
+    if num_ranks == 1:
+        return [ordered]
+    work_of = {length: work(length) for length in set(lengths)}
+    ranks: Packing = [[] for _ in range(num_ranks)]
+    loads = [0.0] * num_ranks
+    for start in range(0, len(ordered), num_ranks):
+        column = [(sum(work_of[lengths[index]] for index in members), members) for members in ordered[start : start + num_ranks]]
+        column.sort(key=lambda pair: -pair[0])
+        for (cost, members), rank in zip(column, sorted(range(num_ranks), key=lambda rank: (loads[rank], rank))):
+            ranks[rank].append(members)
+            loads[rank] += cost
+    return ranks
+
+
+def _fullest(bins: list[list[int]], lengths: list[int]) -> int:
+    return max(_tokens(members, lengths) for members in bins)
+
+
+def _tokens(members: list[int], lengths: list[int]) -> int:
+    return sum(lengths[index] for index in members)

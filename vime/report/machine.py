@@ -31,12 +31,12 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def matrix_product_rate(seconds: float = MEASURE_SECONDS) -> float:
-    """Float32 matrix products on this process's CPU threads, in GFLOP/s, under the load of the moment."""
+def matrix_product_rate(seconds: float = MEASURE_SECONDS, *, dtype: str = "float32") -> float:
+    """Matrix products of a PyTorch type on this process's CPU threads, in GFLOP/s, under the load of the moment."""
     import torch
 
     with torch.inference_mode():
-        a, b = torch.randn(MATRIX_SIZE, MATRIX_SIZE), torch.randn(MATRIX_SIZE, MATRIX_SIZE)
+        a, b = (torch.randn(MATRIX_SIZE, MATRIX_SIZE).to(getattr(torch, dtype)) for _ in range(2))
         torch.mm(a, b)
         num_products, started = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - started) < seconds or num_products == 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vime.data.packing import pack
+from vime.data.packing import pack, useful_share
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
 from vime.types import TrainSample
 
@@ -115,9 +115,8 @@ def build_batch(
         count_multiple=share.count_multiple,
     )
     rows = [[sum(share.fill([lengths[index] for index in row] or [1])) for row in rank] for rank in packing]
-    places = data_size * sum(max(column) for column in zip(*rows))
     micro_batches = [_build(samples, row, only_trained, share, device) for row in packing[data_rank]]
-    return Batch(micro_batches=micro_batches, useful_token_share=sum(lengths) / places if places else 1.0)
+    return Batch(micro_batches=micro_batches, useful_token_share=useful_share(rows, sum(lengths)))
 
 
 def _build(
