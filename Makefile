@@ -1,6 +1,6 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check
+.PHONY: help setup demo test check faults
 SHELL := /bin/bash
 
 help:  ## Show these targets
@@ -19,3 +19,6 @@ check: setup  ## Lint, format check and type check
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/pyright
+
+faults: setup  ## Break real runs in every known way and count what is lost (about 15 minutes)
+	@.venv/bin/python tools/faults.py

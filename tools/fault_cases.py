@@ -1,0 +1,117 @@
+"""The faults of `tools/faults.py`: how each is brought about, and which settings let the run meet it within a minute."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from driven_run import DrivenRun, num_steps_done
+
+HOOKS = "tools/fault_hooks.py"
+STRIKE_AFTER = 2
+"""Steps before a process is killed."""
+WAIT_SECONDS = 600.0
+SMALL_DISK_BYTES = 3 * 2**29
+"""A run refuses to start with less than 1 GiB."""
+TWO_REPLICAS = ["serving.models.actor.num_replicas=2", "serving.models.actor.gpu_memory_utilization=0.01"]
+QUICK_TO_NOTICE = ["serving.engine_timeout_seconds=20", "serving.health_interval_seconds=1", "serving.health_failures=3"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One fault.
+
+    Example: `Case(name="server killed", words=[], strike=kill_server, evidence="died")`: `strike` is called after two steps;
+    `evidence` must stand in the run's output, faults or metrics, else the fault did not happen.
+    """
+
+    name: str
+    evidence: str
+    words: list[str] = field(default_factory=list)
+    strike: Callable[[DrivenRun], None] = lambda run: None
+    resumes: bool = False
+    """The run ends and is started again with `resume=true`."""
+    small_disk: bool = False
+    """The run folder is on a small disk of its own."""
+
+
+def kill(pattern: str, number: signal.Signals = signal.SIGKILL) -> Callable[[DrivenRun], None]:
+    """Sends a signal to the process of the run whose command line matches."""
+    return lambda run: run.find(pattern).send_signal(number)
+
+
+def kill_driver(run: DrivenRun) -> None:
+    """`kill -9` of the program."""
+    run.driver.kill()
+
+
+def fill_disk(run: DrivenRun) -> None:
+    """Leaves no byte on the run's disk."""
+    with (run.folder.parent / "ballast").open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(b"\0" * 2**20)
+        except OSError:
+            pass
+
+
+def make_room(folder: Path) -> None:
+    """Undoes `fill_disk`."""
+    (folder.parent / "ballast").unlink(missing_ok=True)
+
+
+CASES = [
+    Case(name="server killed", strike=kill("vime.serving.vllm_server"), evidence='"died"'),
+    Case(
+        name="server stopped (SIGSTOP)",
+        words=QUICK_TO_NOTICE,
+        strike=kill("vime.serving.vllm_server", signal.SIGSTOP),
+        evidence='"hung"',
+    ),
+    Case(name="router killed", words=TWO_REPLICAS, strike=kill("vllm[-_]router"), evidence='"died"'),
+    Case(name="trainer rank killed", strike=kill("ray::TrainerRank"), resumes=True, evidence="trainer rank 0 died"),
+    Case(name="rollout worker killed", strike=kill("ray::RolloutWorker"), evidence="rollout worker"),
+    Case(name="driver killed", strike=kill_driver, resumes=True, evidence="used again"),
+    Case(name="generate raises", words=[f"method.generate={HOOKS}:generate_raises"], evidence="rollout/num_retries"),
+    Case(
+        name="tool hangs",
+        words=[f"method.generate={HOOKS}:tool_hangs", "rollout.tool_timeout_seconds=1", "rollout.max_tool_retries=0"],
+        evidence="count/tool_timed_out",
+    ),
+    Case(name="reward raises", words=[f"method.reward={HOOKS}:reward_raises"], evidence="count/reward_retries"),
+    Case(
+        name="reward hangs",
+        words=[f"method.reward={HOOKS}:reward_hangs", "rollout.reward_timeout_seconds=1"],
+        evidence="count/reward_retries",
+    ),
+    Case(
+        name="HTTP 500, dropped and cut connections",
+        words=["+serving.models.actor.vllm_args.middleware=fault_hooks.Network"],
+        evidence="serving/actor/retries",
+    ),
+    Case(
+        name="weight transfer fails halfway",
+        words=["+serving.models.actor.vllm_args.worker_extension_cls=fault_hooks.FailsHalfway"],
+        evidence='"sync_failed"',
+    ),
+    Case(name="disk full at a checkpoint", strike=fill_disk, resumes=True, small_disk=True, evidence="not saved"),
+]
+
+
+def strike_when_due(case: Case, run: DrivenRun) -> None:
+    """Waits for the steps before the fault, then brings it about in the middle of the next one."""
+    run.wait_for(lambda: num_steps_done(run.folder) >= STRIKE_AFTER, seconds=WAIT_SECONDS)
+    run.wait_for(lambda: _has_finished_groups(run.folder), seconds=WAIT_SECONDS)
+    case.strike(run)
+
+
+def can_mount() -> bool:
+    """Whether a small disk can be made here."""
+    return os.geteuid() == 0 and psutil.LINUX
+
+
+def _has_finished_groups(folder: Path) -> bool:
+    newest = max((folder / "journal").glob("step_*.jsonl"), default=None)
+    return newest is not None and int(newest.stem.removeprefix("step_")) >= STRIKE_AFTER

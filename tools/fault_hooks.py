@@ -1,0 +1,111 @@
+"""What `tools/faults.py` breaks from inside a run: hooks that fail, a network that fails, a weight transfer that fails halfway.
+
+Every fault strikes in fixed places (a rollout's first attempt, the first update to a version), so that a run of the suite is
+repeatable as far as sampling allows.
+"""
+
+import asyncio
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+from agentic.memagent import generate as memagent
+from agentic.memagent import reward as memagent_reward
+from vime.rollout.context import Context, Sampling
+from vime.rollout.tool import Outcome, run_tool
+from vime.serving import transfer
+from vime.types import Reward, Sample
+
+ONE_IN = 5
+"""The share of rollouts that a fault strikes."""
+FOREVER = 100_000.0
+BROKEN_VERSION = 2
+_struck: set[tuple[str, int]] = set()
+
+
+async def generate_raises(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """An agent with a bug that shows now and then."""
+    if _strikes("generate", context, sample):
+        raise KeyError("injected")
+    return await memagent.generate(context, sample, sampling)
+
+
+async def tool_hangs(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """An agent whose tool sometimes never answers."""
+    if _strikes("tool", context, sample):
+        result = await run_tool(context, "clock", asyncio.sleep, FOREVER)
+        assert result.outcome is Outcome.TIMED_OUT, result
+    return await memagent.generate(context, sample, sampling)
+
+
+async def reward_raises(context: Context, samples: list[Sample]) -> Reward:
+    """A reward service that answers nonsense now and then."""
+    if _strikes("reward", context, samples[0]):
+        raise ConnectionResetError("injected")
+    return await memagent_reward.reward(context, samples)
+
+
+async def reward_hangs(context: Context, samples: list[Sample]) -> Reward:
+    """A reward service that sometimes never answers."""
+    if _strikes("reward", context, samples[0]):
+        await asyncio.sleep(FOREVER)
+    return await memagent_reward.reward(context, samples)
+
+
+def _strikes(what: str, context: Context, sample: Sample) -> bool:
+    """True on the first attempt of one training rollout in `ONE_IN`."""
+    member = sample.rollout_id % 1_000_000 + sample.group_index
+    key = (what, sample.rollout_id)
+    if context.evaluation or member % ONE_IN or key in _struck:
+        return False
+    _struck.add(key)
+    return True
+
+
+class Network:
+    """ASGI middleware of a server: of the requests for tokens, some get status 500, some lose their connection before the answer,
+    some in the middle of it."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._requests = itertools.count()
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """One request."""
+        if scope["type"] != "http" or not scope["path"].startswith("/inference"):
+            await self._app(scope, receive, send)
+            return
+        strike = next(self._requests) % (3 * ONE_IN)
+        if strike == 0:
+            await send({"type": "http.response.start", "status": 500, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"injected"})
+        elif strike == ONE_IN:
+            send.__self__.transport.abort()  # uvicorn's: there is no polite way to be rude
+        elif strike == 2 * ONE_IN:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1000")]})
+            await send({"type": "http.response.body", "body": b'{"choices": [', "more_body": True})
+            send.__self__.transport.abort()
+        else:
+            await self._app(scope, receive, send)
+
+
+class FailsHalfway(transfer.WeightReport):
+    """A worker extension with which loading version `BROKEN_VERSION` fails once, after half of the tensors."""
+
+
+def _receive_half(engine: transfer.FileEngine, update_info: transfer.FileUpdateInfo) -> None:
+    done = Path(os.environ["VIME_FAULT_FOLDER"]) / "transfer_failed"
+    if f"v{BROKEN_VERSION}" not in update_info.files[0] or done.exists():
+        _RECEIVE(engine, update_info)
+        return
+    done.touch()
+    load_weights: Any = engine.model.load_weights
+    tensors = engine._mapped[update_info.files[0]]
+    load_weights(tensors[: len(tensors) // 2])
+    raise RuntimeError("injected")
+
+
+_RECEIVE = transfer.FileEngine.receive_weights
+if "VIME_FAULT_FOLDER" in os.environ:
+    transfer.FileEngine.receive_weights = _receive_half
