@@ -39,6 +39,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "negative seed": (["seed=-3"], "seed"),
     "share above one": (["rollout.max_filtered_share=1.5"], "rollout.max_filtered_share"),
     "no time": (["rollout.generate_timeout_seconds=0"], "rollout.generate_timeout_seconds"),
+    "kept cache without staleness": (["serving.keep_cache=true"], "serving.keep_cache"),
     "partial rollouts without staleness": (["rollout.partial_rollouts=true"], "rollout.partial_rollouts"),
     "larger group demanded than started": (["rollout.min_rollouts_per_group=99"], "rollout.min_rollouts_per_group"),
     "more rollouts than a function is asked for": (

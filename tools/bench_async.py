@@ -88,10 +88,11 @@ def result_of(modes: list[Mode]) -> Result:
         names = ("generation", "training", "sync", "waiting")
         shares = ", ".join(f"{name} {100 * mode.mean(f'time/{name}_share'):.0f} %" for name in names)
         slower = mode.mean("time/training_seconds") / modes[0].mean("time/training_seconds")
+        oldest = max(row.get("rollout/staleness_max", 0.0) for row in mode.rows)
         result.notes.append(
-            f"{mode.name}: {len(mode.rows)} steps of {mode.mean('time/step_seconds'):.2f} s: {shares}; training took {slower:.2f} "
-            f"times its synchronous time, since rollouts use the same cores; tokens were {mode.mean('rollout/staleness_mean'):.1f} "
-            f"versions old, at most {max(row.get('rollout/staleness_max', 0.0) for row in mode.rows):.0f}"
+            f"{mode.name}: {len(mode.rows)} steps of {mode.mean('time/step_seconds'):.2f} s: {shares}; "
+            f"training took {slower:.2f} times as long as alone; "
+            f"tokens were {mode.mean('rollout/staleness_mean'):.1f} versions old, at most {oldest:.0f}"
         )
     return result
 

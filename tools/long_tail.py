@@ -1,4 +1,4 @@
-"""An agent with a long tail, for `tools/bench_async.py`: MemAgent that calls a tool which takes log-normal time before its answer."""
+"""An agent with a long tail, for `tools/bench_async.py`: MemAgent that first calls a tool which takes log-normal time."""
 
 import asyncio
 import os

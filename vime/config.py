@@ -505,6 +505,9 @@ class ServingConfig:
     """Restarts of one server in a run before the run gives up."""
     recovery_timeout_seconds: float = 300.0
     """How long a request waits for a lost server, from when it finds it lost, before its rollout counts as failed."""
+    keep_cache: bool = False
+    """A sync leaves keys and values of the old weights to what was started under them: less is computed again, and logprobs of
+    what goes on then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: float | None = None
     """Largest difference between server and trainer logprobs after a sync; None is 1e-4 in float32 and 0.1 in bfloat16."""
 

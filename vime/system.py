@@ -232,6 +232,7 @@ class System:
             vocab_size=config.model.vocab_size,
             seed=config.seed,
             minimum_version=version,
+            keep_cache=config.serving.keep_cache,
         )
 
 

@@ -29,3 +29,13 @@ def group_sizes(config: RunConfig) -> list[Problem]:
         remedy = f"rollout.function={rollout.function} runs the whole group itself: give 0"
         problems.append(Problem(key=key, value=value, remedy=remedy))
     return problems
+
+
+def kept_cache(config: RunConfig) -> list[Problem]:
+    """On-policy, nothing is started under old weights and goes on."""
+    if not config.serving.keep_cache or (config.rollout.max_staleness >= 1 and config.rollout.in_flight_updates):
+        return []
+    remedy = (
+        "nothing goes on over a sync: give rollout.max_staleness=1 or more and rollout.in_flight_updates=true, or switch this off"
+    )
+    return [Problem(key="serving.keep_cache", value=True, remedy=remedy)]

@@ -71,7 +71,7 @@ class TokenClient:
         started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
         while True:
             try:
-                generation = await self._attempt(token_ids, sampling, session_id, request_id)
+                generation = await self._attempt(token_ids, sampling, session_id, request_id, minimum_version)
                 if min(generation.weight_versions, default=minimum_version) >= minimum_version:
                     self._count(token_ids, generation, started)
                     return generation
@@ -119,7 +119,9 @@ class TokenClient:
         self.calls.output_tokens += len(generation.output_ids)
         self.calls.seconds += time.monotonic() - started
 
-    async def _attempt(self, token_ids: list[int], sampling: dict[str, Any], session_id: str, request_id: str) -> Generation:
+    async def _attempt(
+        self, token_ids: list[int], sampling: dict[str, Any], session_id: str, request_id: str, minimum_version: int
+    ) -> Generation:
         if self._session is None:
             self._session = _open_session(self._config)
         # Every attempt has an id of its own: the server may still be at work on the one that was lost.
@@ -129,6 +131,8 @@ class TokenClient:
             "token_ids": token_ids,
             "sampling_params": {**sampling, "logprobs": 0, "detokenize": False},
         }
+        if self._config.keep_cache:  # what was started under other weights has its own keys and values
+            body["cache_salt"] = f"version {minimum_version}"
         url = f"{self._url}/inference/v1/generate"
         async with self._session.post(url, json=body, headers={"x-session-id": session_id}) as response:
             if response.status in (400, 404, 413, 422):

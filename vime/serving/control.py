@@ -46,10 +46,12 @@ async def apply_payload(
     name: str,
     timeout_seconds: float,
     asleep: bool = False,
+    keep_cache: bool = False,
 ) -> dict[str, float]:
     """Checks the files that arrived, then pauses a server, loads them, clears the prefix cache, and resumes.
 
-    Requests in flight stay in the queue and go on under the new weights. A server that is `asleep` is only given the memory
+    Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
+    `keep_cache`. A server that is `asleep` is only given the memory
     for its weights, and sleeps on. Returns the seconds of it all and of the pause.
     Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old weights), ServerError or
     aiohttp's errors if the server does not do its part (it must then be restarted: it may hold half of the new weights).
@@ -59,18 +61,20 @@ async def apply_payload(
         raise WeightSyncError(f"version {payload.version} cannot be brought to {name} ({url}): {missing[0]} is not there")
     started = time.monotonic()
     if asleep:
-        await control.stop_generation(asleep=True)  # before the check: a sleeping server has no memory to load into
+        await control.stop_generation(
+            asleep=True, keep_cache=keep_cache
+        )  # before the check: a sleeping server has no memory to load into
     await control.post("/collective_rpc", {"method": "expect_files", "args": payload.files})
     await control.check(payload)
     paused = time.monotonic()
     if not asleep:
-        await control.stop_generation(asleep=False)
+        await control.stop_generation(asleep=False, keep_cache=keep_cache)
     await control.post("/start_weight_update")
     for file in payload.files:
         await control.post("/update_weights", {"update_info": {"files": [file]}})
     await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
     if not asleep:
-        await control.resume_generation()
+        await control.resume_generation(keep_cache=keep_cache)
     finished = time.monotonic()
     return {"seconds": finished - started, "pause_seconds": finished - paused}
 
@@ -86,15 +90,17 @@ class Control:
         """See `call`."""
         return await call(self._session, self._url, path, timeout_seconds=self._timeout_seconds, body=body)
 
-    async def stop_generation(self, *, asleep: bool) -> None:
+    async def stop_generation(self, *, asleep: bool, keep_cache: bool) -> None:
         """Stops between two tokens and keeps the requests; one that is asleep has stopped, and gets memory for its weights."""
-        await self.post("/wake_up?tags=weights" if asleep else "/pause?mode=keep")
+        pause = f"/pause?mode=keep&clear_cache={str(not keep_cache).lower()}"
+        await self.post("/wake_up?tags=weights" if asleep else pause)
 
-    async def resume_generation(self) -> None:
-        """Clears the prefix cache, whose keys and values are those of the old weights, and goes on."""
-        cleared = await self.post("/reset_prefix_cache?reset_running_requests=true")
-        if not cleared.get("success"):
-            raise ServerError(f"{self._name} ({self._url}) did not clear its prefix cache: {cleared}")
+    async def resume_generation(self, *, keep_cache: bool) -> None:
+        """Clears the prefix cache, whose keys and values are those of the old weights, unless `keep_cache`, and goes on."""
+        if not keep_cache:
+            cleared = await self.post("/reset_prefix_cache?reset_running_requests=true")
+            if not cleared.get("success"):
+                raise ServerError(f"{self._name} ({self._url}) did not clear its prefix cache: {cleared}")
         await self.post("/resume")
 
     async def check(self, payload: WeightPayload) -> None:

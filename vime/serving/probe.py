@@ -7,6 +7,7 @@ probe left under these very prompts are then those of the old weights.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from vime.config import ServingConfig
 from vime.errors import WeightSyncError
@@ -31,6 +32,7 @@ async def probe(
     vocab_size: int,
     seed: int,
     minimum_version: int = 0,
+    keep_cache: bool = False,
 ) -> dict[str, float]:
     """Compares every server of `endpoint` with the trainer, with the cache as the sync left it and with the prefix cached.
 
@@ -39,8 +41,11 @@ async def probe(
     is asked again.
     """
     prompts = probe_prompts(vocab_size, max_model_len=endpoint.max_model_len, seed=seed)
-    cold = await _generate_everywhere(endpoint, prompts, temperature=temperature, seed=seed, minimum_version=minimum_version)
-    cached = await _generate_everywhere(endpoint, prompts, temperature=temperature, seed=seed, minimum_version=minimum_version)
+    config = ServingConfig(recovery_timeout_seconds=300.0, request_timeout_seconds=60.0, keep_cache=keep_cache)
+    generate = partial(
+        _generate_everywhere, endpoint, prompts, config, temperature=temperature, seed=seed, minimum_version=minimum_version
+    )
+    cold, cached = await generate(), await generate()
     tokens = [(*prompt, *generation.output_ids) for prompt, generation in cold + cached]
     unique = list(dict.fromkeys(tokens))  # with one seed, servers that agree sample the same
     expected = await trainer_logprobs([list(sequence) for sequence in unique], [OUTPUT_TOKENS] * len(unique))
@@ -65,10 +70,9 @@ def probe_prompts(vocab_size: int, *, max_model_len: int, seed: int) -> list[lis
 
 
 async def _generate_everywhere(
-    endpoint: Endpoint, prompts: list[list[int]], *, temperature: float, seed: int, minimum_version: int
+    endpoint: Endpoint, prompts: list[list[int]], config: ServingConfig, *, temperature: float, seed: int, minimum_version: int
 ) -> list[tuple[list[int], Generation]]:
     """One generation per server and prompt, in that order."""
-    config = ServingConfig(recovery_timeout_seconds=300.0, request_timeout_seconds=60.0)
     clients = [TokenClient(worker, config) for worker in endpoint.workers()]
     # Not min_tokens, which takes the end token out of the distribution and so changes the logprobs.
     sampling = {"temperature": temperature, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "seed": seed}

@@ -53,6 +53,8 @@ class ProgramSpec:
     driver_pid: int | None = None
     """The run's driver, if it is on this machine: the run is gone when this process is."""
     health_path: str = "/health"
+    keep_cache: bool = False
+    """A weight update leaves its keys and values as they are."""
     has_engine: bool = False
     """It is a vLLM server: its engine is asked too."""
     start_timeout_seconds: float = 300.0

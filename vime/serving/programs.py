@@ -112,6 +112,7 @@ class Planner:
             remove=[str(self._payload_folder)],
             driver_pid=os.getpid(),
             health_path="/health" if has_engine else "/liveness",  # a router is not healthy while one of its servers is down
+            keep_cache=serving.keep_cache,
             has_engine=has_engine,
             start_timeout_seconds=serving.start_timeout_seconds,
             health_interval_seconds=serving.health_interval_seconds,

@@ -73,7 +73,7 @@ class Server(Keeper):
         self._update_started = time.monotonic()
         if self._ready.is_set():
             try:
-                await self._control().stop_generation(asleep=not self._awake.is_set())
+                await self._control().stop_generation(asleep=not self._awake.is_set(), keep_cache=self._program.spec.keep_cache)
                 return self._program.launch_id
             except (*UNREACHABLE, ServerError) as error:
                 await self._start_again(f"version {version}: {error!r}")
@@ -90,7 +90,7 @@ class Server(Keeper):
                 return {}
             await self._control().check(sent)
             if self._awake.is_set():
-                await self._control().resume_generation()
+                await self._control().resume_generation(keep_cache=self._program.spec.keep_cache)
             return {"pause_seconds": time.monotonic() - self._update_started}
         except (*UNREACHABLE, ServerError) as error:
             await self._start_again(f"version {sent.version}: {error!r}")
@@ -122,7 +122,7 @@ class Server(Keeper):
         async with self._lock:
             if self._ready.is_set() and not self._awake.is_set():
                 await self._post("/wake_up")
-                await self._control().resume_generation()
+                await self._control().resume_generation(keep_cache=False)  # its memory was another's meanwhile
             self._awake.set()
 
     async def metrics(self) -> ServerMetrics | None:
@@ -173,6 +173,7 @@ class Server(Keeper):
             name=self._program.spec.name,
             timeout_seconds=SYNC_TIMEOUT_SECONDS,
             asleep=not self._awake.is_set(),
+            keep_cache=self._program.spec.keep_cache,
         )
 
     def _control(self) -> Control:

@@ -25,6 +25,7 @@ class WeightSync:
         self._serving = serving
         self._previous: WeightPayload | None = None
         self._run_id = run_id
+        self._keep_cache = config.serving.keep_cache
 
     async def sync(self, payload: WeightPayload) -> dict[str, float]:
         """Pauses, updates, checks and resumes every server; a server that is down gets the payload when it comes back.
@@ -37,7 +38,7 @@ class WeightSync:
         if actors:
             calls = [actor.sync.remote(payload) for actor in actors.values()]
         else:
-            calls = [_apply_external(url, payload) for url in self._endpoint.worker_urls]
+            calls = [_apply_external(url, payload, keep_cache=self._keep_cache) for url in self._endpoint.worker_urls]
         results = await asyncio.gather(*calls, return_exceptions=True)
         synced: list[dict[str, float]] = []
         for result in results:
@@ -63,9 +64,10 @@ class WeightSync:
         self._previous = payload
 
 
-async def _apply_external(url: str, payload: WeightPayload) -> dict[str, float]:
+async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:
+    name, seconds = "external server", SYNC_TIMEOUT_SECONDS
     async with aiohttp.ClientSession() as session:
-        return await apply_payload(session, url, payload, name="external server", timeout_seconds=SYNC_TIMEOUT_SECONDS)
+        return await apply_payload(session, url, payload, name=name, timeout_seconds=seconds, keep_cache=keep_cache)
 
 
 def plain_error(error: BaseException) -> BaseException:

@@ -1,0 +1,246 @@
+"""What the way through producer, worker, router and client costs: tokens per second beside raw vLLM, and prefix cache hits.
+
+    python tools/bench_rollout.py [--concurrency 16 64 256] [--hidden 384] [--rounds 2] [--json PATH] [--markdown PATH]
+
+Two real vLLM servers of a random model. Throughput: the same requests go once as rollouts, and once straight from one process to
+the two servers in turn, as many at a time; the sides alternate. Prefix cache: conversations of several turns in groups of a
+common prompt, by the router's session affinity and by random routing, beside the most that can be hit: all whole blocks
+of what one of the servers has read or written before, if a group stays on one server.
+"""
+
+import argparse
+import asyncio
+import copy
+import itertools
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from bench_agents import NUM_TURNS, OUTPUT_TOKENS, prompt_of
+from bench_rows import ROOT, Result, add_options, finish
+
+from vime.compose import compose_run
+from vime.config import RunConfig
+from vime.data.buffer import Buffer
+from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.rollout.pool import WorkerPool
+from vime.rollout.producer import Producer
+from vime.system import System
+from vime.types import Group, Prompt
+
+TINY = ROOT / "agentic" / "memagent" / "tiny"
+GROUP_SIZE = 8
+WAVES = 4
+"""Rollouts of a measurement, in multiples of the concurrency."""
+BLOCK_TOKENS = 32
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": OUTPUT_TOKENS, "logprobs": 0, "detokenize": False}
+
+
+class Source:
+    """Prompts without end; the agents make their own tokens."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def next(self) -> Prompt:
+        """The next prompt."""
+        number = next(self._numbers)
+        return Prompt(index=number, row=number, messages=[], ground_truth=[])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """One side of one measurement. Example: `Measured(seconds=10.2, tokens=12288)`."""
+
+    seconds: float
+    tokens: int
+
+    @property
+    def rate(self) -> float:
+        """Sampled tokens per second."""
+        return self.tokens / self.seconds
+
+
+def save_random_model(folder: Path, *, hidden: int, layers: int) -> None:
+    """A Qwen3-shaped checkpoint with the tiny model's tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    shape = Qwen3Config(
+        vocab_size=1024,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        head_dim=64,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        eos_token_id=None,
+    )
+    Qwen3ForCausalLM(shape).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(TINY).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+def configuration(checkpoint: Path, *, policy: str) -> RunConfig:
+    """Two servers of the model behind a router."""
+    words = [
+        "+method=memagent",
+        f"model.checkpoint={checkpoint}",
+        "serving.models.actor.num_replicas=2",
+        "serving.models.actor.gpu_memory_utilization=0.04",
+        f"serving.router_policy={policy}",
+        "trainer.precision=float32",
+        f"rollout.num_samples_per_prompt={GROUP_SIZE}",
+        f"method.reward={ROOT / 'tools' / 'bench_agents.py'}:reward",
+    ]
+    return compose_run(words).config
+
+
+async def run_rollouts(system: System, config: RunConfig, *, agent: str, num_rollouts: int, concurrency: int) -> list[Group]:
+    """One batch through producer and a worker of its own, which is warm; returns its groups. The clock runs in `clock`."""
+    config = copy.deepcopy(config)
+    config.method.generate = f"{ROOT / 'tools' / 'bench_agents.py'}:{agent}"
+    config.rollout.num_prompts = num_rollouts // GROUP_SIZE
+    config.rollout.max_concurrent_rollouts = concurrency
+    assert system.serving is not None
+    pool = WorkerPool(config, system.serving.endpoints(), system.nodes)
+    await pool.start()
+    try:
+        producer = Producer(config.rollout, source=Source(), runner=pool, buffer=Buffer())
+        producer.set_version(0, num_batches_left=1)
+        groups, _ = await producer.batch()
+        return groups
+    finally:
+        await pool.stop()
+
+
+async def as_rollouts(system: System, config: RunConfig, *, concurrency: int) -> Measured:
+    """Our side: the time from the first request to the last answer, by the rollouts' own clocks."""
+    groups = await run_rollouts(system, config, agent="single", num_rollouts=WAVES * concurrency, concurrency=concurrency)
+    spans = [span for group in groups for rollout in group.rollouts for span in rollout.spans]
+    first, last = min(span.start for span in spans), max(span.start + span.seconds for span in spans)
+    return Measured(seconds=last - first, tokens=sum(r.num_response_tokens for group in groups for r in group.rollouts))
+
+
+async def straight(urls: tuple[str, ...], *, concurrency: int) -> Measured:
+    """The other side: the same requests in the same order, one server after the other."""
+    places = asyncio.Semaphore(concurrency)
+    numbers = [
+        slot * ROLLOUTS_PER_GROUP + member for slot in range(WAVES * concurrency // GROUP_SIZE) for member in range(GROUP_SIZE)
+    ]
+
+    async def ask(session: aiohttp.ClientSession, position: int, rollout: int) -> int:
+        async with places:
+            body = {"model": "actor", "token_ids": prompt_of(rollout), "sampling_params": SAMPLING}
+            async with session.post(f"{urls[position % len(urls)]}/inference/v1/generate", json=body) as response:
+                return len((await response.json())["choices"][0]["token_ids"])
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(None)) as session:
+        started = time.monotonic()
+        counts = await asyncio.gather(*[ask(session, position, rollout) for position, rollout in enumerate(numbers)])
+        return Measured(seconds=time.monotonic() - started, tokens=sum(counts))
+
+
+async def clear_caches(urls: tuple[str, ...]) -> None:
+    """Empties the prefix caches."""
+    async with aiohttp.ClientSession() as session:
+        for url in urls:
+            async with session.post(f"{url}/reset_prefix_cache") as response:
+                assert response.status == 200, await response.text()
+
+
+async def throughput(system: System, config: RunConfig, result: Result, *, concurrencies: list[int], rounds: int) -> None:
+    """Rows of tokens per second, the sum over the rounds."""
+    assert system.serving is not None
+    urls = system.serving.trained_endpoint().worker_urls
+    for concurrency in concurrencies:
+        ours: list[Measured] = []
+        raw: list[Measured] = []
+        for number in range(rounds):
+            for side in ("ours", "raw") if number % 2 == 0 else ("raw", "ours"):
+                await clear_caches(urls)
+                if side == "ours":
+                    ours.append(await as_rollouts(system, config, concurrency=concurrency))
+                else:
+                    raw.append(await straight(urls, concurrency=concurrency))
+        rates = [sum(m.tokens for m in side) / sum(m.seconds for m in side) for side in (ours, raw)]
+        case = f"{concurrency} rollouts at a time"
+        result.add("rollout", case, ours=rates[0], reference=rates[1], unit="sampled tokens/s; reference is raw vLLM")
+        pairs = ", ".join(f"{a.rate / b.rate:.3f}" for a, b in zip(ours, raw))
+        result.notes.append(f"{case}: ratio in each round {pairs}")
+
+
+async def hit_rate(system: System, config: RunConfig) -> tuple[float, float]:
+    """Share of the prompts' tokens that were found in a prefix cache, and the largest share possible."""
+    assert system.serving is not None
+    await clear_caches(system.serving.trained_endpoint().worker_urls)
+    await system.serving.metrics()
+    groups = await run_rollouts(system, config, agent="conversation", num_rollouts=64, concurrency=64)
+    metrics = await system.serving.metrics()
+    return metrics["serving/actor/prefix_hit_rate"], attainable(groups)
+
+
+def attainable(groups: list[Group]) -> float:
+    """Of every prompt, the whole blocks that are known: a group's first prompt once, then each conversation so far.
+
+    A prompt's last token is always computed, and so is the last token that was sampled, which was never read.
+    """
+    known = total = 0
+    for group in groups:
+        for number, rollout in enumerate(group.rollouts):
+            before = 0
+            for turn, sample in enumerate(rollout.samples):
+                prompt = len(sample.tokens) - sample.response_length
+                total += prompt
+                readable = before if turn else (prompt - 1 if number else 0)
+                known += min(readable, prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+                before = len(sample.tokens) - 1
+    return known / total
+
+
+async def measure(options: argparse.Namespace, folder: Path) -> Result:
+    """Everything, with servers started once per router policy."""
+    result = Result(title=f"Rollouts on two servers ({options.hidden} hidden, {options.layers} layers)")
+    checkpoint = folder / "model"
+    save_random_model(checkpoint, hidden=options.hidden, layers=options.layers)
+    rates: dict[str, tuple[float, float]] = {}
+    for policy in ("consistent_hash", "random"):
+        config = configuration(checkpoint, policy=policy)
+        config.logger.trace_share = 1.0
+        system = System(config, folder / policy, with_trainer=False, with_servers=True, say=lambda text: None)
+        async with system:
+            if policy == "consistent_hash" and options.concurrency:
+                await throughput(system, config, result, concurrencies=options.concurrency, rounds=options.rounds)
+            rates[policy] = await hit_rate(system, config)
+    for policy, (found, possible) in rates.items():
+        case = f"prefix cache, {NUM_TURNS} turns, {policy}"
+        result.add(
+            "rollout", case, ours=100 * found, reference=100 * possible, unit="% of prompt tokens hit; reference is the most"
+        )
+    return result
+
+
+def main() -> None:
+    """Measures and shows the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--concurrency", type=int, nargs="*", default=[16, 64, 256])
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=2)
+    add_options(parser)
+    options = parser.parse_args()
+    if any(number % GROUP_SIZE for number in options.concurrency):
+        parser.error(f"--concurrency {options.concurrency}: give multiples of {GROUP_SIZE}")
+    with tempfile.TemporaryDirectory(prefix="vime-rollout-") as folder:
+        result = asyncio.run(measure(options, Path(folder)))
+    finish(result, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
