@@ -97,7 +97,8 @@ def circumstances(result: Result) -> list[str]:
 
     machine: dict[str, Any] = describe_machine()
     rates = f"{machine['matmul_gflops_float32']:.0f} GFLOP/s in float32, {matrix_product_rate(dtype='bfloat16'):.0f} in bfloat16"
-    head, *changed = commit().splitlines()
+    head, *status = commit().splitlines()
+    changed = [line for line in status if not line.startswith("??")]
     return [
         f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC, commit {head[:10]}{' with uncommitted changes' if changed else ''}",
         f"command: `{command()}`",

@@ -140,6 +140,14 @@ class Precision(Enum):
     bfloat16 = "bfloat16"
 
 
+class CpuProducts(Enum):
+    """Which library multiplies float32 matrices on the CPU: PyTorch's own choice, oneDNN, or what suits the processor."""
+
+    auto = "auto"
+    pytorch = "pytorch"
+    onednn = "onednn"
+
+
 class Schedule(Enum):
     """Learning rate after the warm-up."""
 
@@ -350,6 +358,8 @@ class TrainerConfig:
     """`algorithm=sft`: tokens of demonstrations in one optimizer step."""
     num_threads: int = 0
     """CPU threads of one trainer rank; 0 lets PyTorch choose."""
+    cpu_products: CpuProducts = CpuProducts.auto
+    """Library for float32 matrix products on the CPU; `auto` takes oneDNN on AMD processors with AVX-512."""
     save_every: int = 50
     """Steps between checkpoints; the last step is always saved."""
     keep_checkpoints: int = 2

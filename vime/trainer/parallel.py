@@ -11,6 +11,7 @@ from megatron.core import parallel_state, tensor_parallel
 
 from vime.config import TrainerConfig
 from vime.layout import world_size
+from vime.trainer import products
 
 
 def device() -> torch.device:
@@ -30,6 +31,7 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int) -> 
     size = world_size(config)
     if not torch.cuda.is_available():
         torch.set_num_threads(config.num_threads or max((os.cpu_count() or 1) // size, 1))
+        products.install(config.cpu_products)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=f"tcp://{address}", world_size=size, rank=rank)
     rounds = config.virtual_pipeline_parallel_size
@@ -49,6 +51,7 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int) -> 
 
 def shutdown() -> None:
     """Leaves the world; nothing happens if this process is in none."""
+    products.uninstall()
     if parallel_state.is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():

@@ -1,0 +1,82 @@
+"""A side of a comparison: a process that waits for its turn, does one step and says how long it took.
+
+Sides take turns, so that the noise of a shared machine falls on all alike. Nothing but the standard library and PyTorch is
+imported here, because a side may run under another Python installation than this project's.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MARK = "@turn "
+"""Begins the lines that are meant for the parent; libraries print others."""
+
+
+def serve(build: Callable[[Path], Callable[[], None]]) -> None:
+    """Child: a line with a folder builds the step of that case and runs it once, untimed; an empty line runs and times it."""
+    step: Callable[[], None] | None = None
+    for line in sys.stdin:
+        if folder := line.strip():
+            step = None  # its memory goes before the next is built
+            step = build(Path(folder))
+            step()
+            _answer({})
+            continue
+        assert step is not None, "a turn before a case"
+        wall, cpu = time.perf_counter(), time.process_time()
+        step()
+        _answer({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu})
+
+
+def _answer(value: dict[str, Any]) -> None:
+    sys.stdout.write(MARK + json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+class Side:
+    """Parent: a program that serves turns. Raises `RuntimeError` with the end of what it wrote if it dies."""
+
+    def __init__(self, command: list[str], *, num_threads: int) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive"}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed with the process
+        self._name = Path(command[1]).name
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
+        )
+
+    def begin(self, folder: Path) -> None:
+        """Builds what the case in `folder` needs, and warms up."""
+        self._ask(str(folder))
+
+    def turn(self) -> dict[str, float]:
+        """Seconds of one step, by the clock (`wall`) and of all its threads (`cpu`)."""
+        return self._ask("")
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if self._process.poll() is None:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                return json.loads(line.removeprefix(MARK))
+        self._errors.seek(0)
+        raise RuntimeError(f"{self._name} ended with {self._process.wait()}:\n{self._errors.read()[-3000:]}")
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        if self._process.poll() is None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
