@@ -11,7 +11,7 @@ from vime.compose import CONF, compose_run
 from vime.config import ModelConfig, RunConfig
 from vime.memory import GIB, server_memory, trainer_memory
 from vime.model_size import num_expert_parameters, num_parameters
-from vime.plan import parts, show_plan
+from vime.plan import generation, parts, show_plan
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
 
@@ -133,3 +133,17 @@ def test_the_program_plans_without_gpu_and_network_and_leaves_nothing(tmp_path: 
     assert ended.returncode == 0, ended.stderr
     assert "trainer rank 7" in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_says_how_generation_and_training_overlap():
+    def lines(*words: str) -> str:
+        return "\n".join(generation(compose_run(["+method=memagent", *words]).config))
+
+    assert "on-policy" in lines()
+    text = lines(
+        "rollout.max_staleness=2", "rollout.num_oversampled_prompts=4", "rollout.partial_rollouts=true", "serving.keep_cache=true"
+    )
+    assert "at most 2 weight versions old" in text and "values of the old ones kept" in text
+    assert "first 16 of 20 groups; the others go on in the next batch" in text
+    text = lines("rollout.num_oversampled_samples_per_prompt=2", "algorithm=dapo")
+    assert "first 8 of 10 rollouts; the others are aborted" in text and "keep_mixed_rewards" in text
