@@ -146,4 +146,4 @@ def test_the_plan_says_how_generation_and_training_overlap():
     assert "at most 2 weight versions old" in text and "values of the old ones kept" in text
     assert "first 16 of 20 groups; the others go on in the next batch" in text
     text = lines("rollout.num_oversampled_samples_per_prompt=2", "algorithm=dapo")
-    assert "first 8 of 10 rollouts; the others are aborted" in text and "keep_mixed_rewards" in text
+    assert "first 8 of 10 rollouts; the others are aborted" in text and "dynamic_sampling" in text

@@ -430,7 +430,7 @@ class RolloutConfig:
     """Dotted path of `async function(context, prompt, num_rollouts) -> Group` instead of the built-in orchestration."""
     filter: str | None = None
     """Dotted path of `filter(config, group) -> bool`: False drops the group and draws another prompt. DAPO's dynamic sampling is
-    `vime.rollout.filters.keep_mixed_rewards`."""
+    `vime.algorithm.filter.dynamic_sampling`."""
     max_filtered_share: float = 0.9
     """Once `4 * num_prompts` groups were needed for one batch and more than this share was filtered, the run stops."""
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from vime.algorithm.filter import dynamic_sampling
 from vime.config import RolloutConfig
 from vime.data.buffer import Buffer
 from vime.data.journal import Journal
 from vime.data.progress import Progress
 from vime.errors import InfrastructureError
-from vime.rollout.filters import keep_mixed_rewards
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.producer import Producer
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
@@ -237,8 +237,8 @@ def test_dapo_keeps_groups_whose_counted_rewards_differ():
         return Group(prompt=prompt, rollouts=[Rollout(rollout_id=0, group_index=0, reward=r, stop_reason=s) for r, s in rollouts])
 
     answered = StopReason.ANSWERED
-    assert keep_mixed_rewards(RolloutConfig(), group((1.0, answered), (0.0, answered)))
-    assert not keep_mixed_rewards(RolloutConfig(), group((1.0, answered), (1.0, answered), (0.0, StopReason.SERVER_LOST)))
+    assert dynamic_sampling(RolloutConfig(), group((1.0, answered), (0.0, answered)))
+    assert not dynamic_sampling(RolloutConfig(), group((1.0, answered), (1.0, answered), (0.0, StopReason.SERVER_LOST)))
 
 
 def test_failed_rollouts_are_run_again_until_the_group_is_large_enough_and_finished_ones_are_kept():
