@@ -45,6 +45,8 @@ class Result:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     load_at_start: str = field(default_factory=lambda: _load())
+    code: str = field(default_factory=lambda: _code())
+    """The commit that runs; asked for at the start, because it may move on meanwhile."""
 
     def add(self, benchmark: str, case: str, *, ours: float, reference: float, unit: str) -> Row:
         """Appends a row and returns it."""
@@ -93,14 +95,11 @@ def markdown(result: Result) -> str:
 def circumstances(result: Result) -> list[str]:
     """Date, commit, command and machine of this run, as lines."""
     from vime.report.machine import describe_machine, matrix_product_rate
-    from vime.report.provenance import commit
 
     machine: dict[str, Any] = describe_machine()
     rates = f"{machine['matmul_gflops_float32']:.0f} GFLOP/s in float32, {matrix_product_rate(dtype='bfloat16'):.0f} in bfloat16"
-    head, *status = commit().splitlines()
-    changed = [line for line in status if not line.startswith("??")]
     return [
-        f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC, commit {head[:10]}{' with uncommitted changes' if changed else ''}",
+        f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC, {result.code}",
         f"command: `{command()}`",
         f"machine: {machine['processor']}, {machine['num_usable_cores']} cores, {machine['memory_gib']:.0f} GiB, "
         f"GPUs: {', '.join(machine['gpus']) or 'none'}",
@@ -121,6 +120,14 @@ def _cells(row: Row) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _code() -> str:
+    from vime.report.provenance import commit
+
+    head, *status = commit().splitlines()
+    changed = any(not line.startswith("??") for line in status)
+    return f"commit {head[:10]}{' with uncommitted changes' if changed else ''}"
 
 
 def _load() -> str:

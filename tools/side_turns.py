@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Side:
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        if self._process.poll() is None:
+        with suppress(BrokenPipeError):  # then reading finds the end, and says why
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         for line in self._process.stdout:
@@ -72,7 +73,7 @@ class Side:
     def close(self) -> None:
         """Ends the process."""
         assert self._process.stdin is not None
-        if self._process.poll() is None:
+        with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
             self._process.wait(timeout=30)

@@ -15,7 +15,7 @@ BATCH_SIZE = 8
 """Sequences in a padded micro-batch; TRL's own default."""
 MAX_TOKENS = 4096
 """Tokens in a packed micro-batch: that of the tiny model's runs."""
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
         **{"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512},
         **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32},

@@ -66,7 +66,8 @@ def hugging_face(case: Case, folder: Path, num_threads: int) -> Callable[[], Non
 
     torch.set_num_threads(num_threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, case.precision)).to(device)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, case.precision))
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     num_trained = sum(len(sequence["response"]) for sequence in case.sequences)
 

@@ -1,0 +1,72 @@
+"""The benchmark programs run on a very small case and write rows of the shared format. Nothing about durations."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIELDS = {"benchmark", "case", "ours", "reference", "ratio", "unit"}
+
+
+def run(program: str, *words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-W", "ignore", str(ROOT / "tools" / program), *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows that have all fields, positive numbers, and a ratio that is that of the two numbers."""
+    rows = json.loads(path.read_text())
+    assert rows
+    for row in rows:
+        assert set(row) == FIELDS, row
+        assert row["ours"] > 0 and row["reference"] > 0, row
+        assert row["ratio"] == pytest.approx(row["ours"] / row["reference"]), row
+    return rows
+
+
+def test_packing_meets_its_goals_and_says_where_its_numbers_come_from(tmp_path: Path):
+    done = run(
+        "bench_packing.py",
+        "--rollouts",
+        32,
+        "--ranks",
+        1,
+        4,
+        "--json",
+        tmp_path / "rows.json",
+        "--markdown",
+        tmp_path / "rows.md",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = read_rows(tmp_path / "rows.json")
+    assert {row["case"].partition(",")[0] for row in rows} == {"MemAgent", "AgentFlow", "ToolOrchestra", "all in one batch"}
+    page = (tmp_path / "rows.md").read_text()
+    assert "Goals met everywhere" in page and "GFLOP/s" in page and "load average" in page
+    assert "tools/bench_packing.py --rollouts 32" in page and str(tmp_path) not in page
+
+
+def test_packing_ends_with_1_and_names_what_it_missed():
+    done = run("bench_packing.py", "--rollouts", 1, "--ranks", 8)  # too few sequences for as many ranks
+    assert done.returncode == 1 and "the goal is" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_trainer_is_measured_beside_hugging_face_and_the_matrix_products(tmp_path: Path):
+    words = ["--sizes", "tiny", "--cases", "MemAgent", "--samples", 6, "--repeats", 1, "--threads", 1]
+    done = run("bench_trainer.py", *words, "--json", tmp_path / "rows.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = read_rows(tmp_path / "rows.json")
+    ours_and = [row["case"].partition(": ")[2] for row in rows if row["case"].startswith("tiny bfloat16")]
+    assert ours_and == ["Hugging Face, padded", "Hugging Face, padded, by the clock", "matrix products alone"]
+    assert "TRL was not run" in done.stdout and "(`--mfu`) was not run" in done.stdout
+
+
+def test_a_side_that_dies_is_named_with_its_reason(tmp_path: Path):
+    missing = ["--sizes", "tiny", "--cases", "equal", "--samples", 2, "--repeats", 1, "--precisions", "float32"]
+    done = run("bench_trainer.py", *missing, "--trl-python", sys.executable)
+    assert done.returncode != 0 and "trl_side.py ended with" in done.stderr and "No module named 'trl'" in done.stderr
