@@ -24,7 +24,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from vime.agent.bubblewrap import ENVIRONMENT, INTERPRETER, PACKAGES, PROGRAM, Files, interpreter, package_folders, sandbox_command
+from vime.agent.bubblewrap import (
+    ENVIRONMENT,
+    INTERPRETER,
+    PACKAGES,
+    PROGRAM,
+    Files,
+    interpreter,
+    package_folders,
+    sandbox_command,
+)
 from vime.agent.program import Program
 from vime.agent.system_calls import filter_program, machine_is_known
 from vime.config import SandboxConfig
