@@ -2,11 +2,11 @@
 
 import pytest
 
+from vime.grading import maths
 from vime.grading.answer import answer_of, has_box
 from vime.grading.choice import letter
 from vime.grading.game24 import solves
 from vime.grading.grade import grade
-from vime.grading.maths import SECONDS
 from vime.grading.number import number
 
 
@@ -91,23 +91,25 @@ async def test_different_mathematics_scores_0(answer: str, gold: str):
     ],
     ids=lambda answer: f"{answer[:24].encode('unicode_escape').decode()} x{len(answer)}",
 )
-async def test_hostile_mathematics_ends_at_its_limit_with_0(answer: str):
+async def test_hostile_mathematics_ends_at_its_limit_with_0(answer: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(maths, "SECONDS", 1.0)
     result = await grade("maths", rf"\boxed{{{answer}}}", ["3"])
     assert result.score == 0.0 and result.decided_by in ("rule", "limit", "nobody")
 
 
 @pytest.mark.parametrize("kind", ["choice", "number", "game24", "qa"])
 @pytest.mark.parametrize(
-    "reply", ["9**9**9**9", "(" * 1_000_000, "A" * 1_000_000, "<answer>" * 100_000, "-" * 190 + "1", "[" * 190]
+    "reply", ["9**9**9**9", "(" * 1_000_000, "A" * 1_000_000, "<answer>" * 100_000, "-" * 190 + "1", "[" * 190, "1 " * 500_000]
 )
 async def test_hostile_replies_score_0_in_the_other_graders(kind: str, reply: str):
     gold = {"choice": "B", "number": "3", "game24": "8*3*1*1", "qa": "Paris"}[kind]
     assert (await grade(kind, reply, [gold])).score == 0.0
 
 
-async def test_a_killed_worker_is_replaced():
-    assert SECONDS <= 6  # what a hostile answer may cost
-    first = await grade("maths", r"\boxed{9^{9^{9^{9}}}}", ["3"])
+async def test_a_killed_worker_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(maths, "SECONDS", 1.0)
+        first = await grade("maths", r"\boxed{9^{9^{9^{9}}}}", ["3"])
     second = await grade("maths", r"\boxed{\sqrt{4}x}", ["2x"])
     assert (first.score, first.decided_by, second.score, second.decided_by) == (0.0, "limit", 1.0, "rule")
 
