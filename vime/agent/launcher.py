@@ -67,8 +67,8 @@ def main() -> None:
         raise SystemExit(error.code) from None
     except BaseException as error:  # the outermost frame of somebody else's program
         _report(report, _reason(error))
-        frames = error.__traceback__
-        sys.__excepthook__(type(error), error, frames.tb_next if frames else None)
+        error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)  # without this frame
+        sys.__excepthook__(type(error), error, error.__traceback__)
         sys.exit(1)
 
 

@@ -76,7 +76,8 @@ class Program:
         now = time.monotonic()
         deadline, look = now + self._config.wall_seconds, now + FIRST_LOOK_SECONDS
         while selector.get_map():
-            for key, _ in selector.select(max(0.0, min(deadline, look) - now)):
+            ready = selector.select(max(0.0, min(deadline, look) - now))
+            for key, _ in sorted(ready, key=lambda event: event[0].data != "report"):  # written before what it is about
                 if key.data == "exit":
                     selector.unregister(key.fd)
                     self.kill()  # what it left behind
@@ -94,11 +95,15 @@ class Program:
                 look = now + LOOK_SECONDS
 
     def _take(self, name: str, chunk: bytes) -> bool:
-        """Keeps what fits; False at the end of a pipe."""
+        """Keeps what fits (of errors the end, which says what they are); False at the end of a pipe."""
         read, most = self.read[name], self._most[name]
-        if len(read) < most:
-            read += chunk[: most - len(read)]
-        if name in ("stdout", "stderr") and self._too_long(read):
+        read += chunk
+        too_long = name in ("stdout", "stderr") and self._too_long(read)
+        if name == "stderr":
+            del read[: max(0, len(read) - most)]
+        else:
+            del read[most:]
+        if too_long and len(self.read["report"].split()) < 2:  # else it has ended, and says why at length
             self._stop("output_limit")
         if name == "status" and self._first_process is None and (match := _FIRST_PROCESS.search(read)):
             self._first_process = int(match.group(1))

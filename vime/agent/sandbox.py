@@ -180,7 +180,7 @@ def _inside(config: SandboxConfig, report: int, num_processes: int, path: str, f
 
 def _result(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
     words = bytes(program.read["report"]).decode(errors="replace").split()
-    stderr = program.read["stderr"].decode(errors="replace")[: config.output_characters]
+    stderr = program.read["stderr"].decode(errors="replace")[-config.output_characters :]
     exit_code = 128 - exit_code if exit_code < 0 else exit_code
     if program.stopped:
         reason, exit_code = program.stopped, 128 + signal.SIGKILL
