@@ -2,15 +2,13 @@
 
     python tools/bench_sandbox.py [--seconds 10] [--json PATH]
 
-Beside it the bare interpreter, started as the sandbox starts it: the difference is what the sandbox costs. CPU seconds say what is
-left of the rate on a machine that does other things as well.
+Beside it the bare interpreter, started as the sandbox starts it: the difference is what the sandbox costs.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
@@ -50,16 +48,15 @@ async def measure(seconds: float) -> list[dict[str, Any]]:
     for case, num_at_once in (("one at a time", 1), (f"{os.cpu_count()} at a time", os.cpu_count() or 1)):
         ours = await rate(lambda: in_sandbox(sandbox), seconds, num_at_once)
         reference = await rate(bare, seconds, num_at_once)
-        for unit, mine, other in zip(("programs/s", "CPU seconds/program"), ours, reference):
-            row = {"benchmark": "sandbox", "case": case, "ours": mine, "reference": other, "ratio": mine / other, "unit": unit}
-            rows.append(row)
+        numbers = {"ours": ours, "reference": reference, "ratio": ours / reference}
+        rows.append({"benchmark": "sandbox", "case": case, **numbers, "unit": "programs/s"})
     return rows
 
 
-async def rate(program: Callable[[], Awaitable[None]], seconds: float, num_at_once: int) -> tuple[float, float]:
-    """Programs per second and CPU seconds per program."""
+async def rate(program: Callable[[], Awaitable[None]], seconds: float, num_at_once: int) -> float:
+    """Programs per second."""
     await program()
-    started, used, count = time.monotonic(), cpu_seconds(), 0
+    started, count = time.monotonic(), 0
 
     async def one_after_another() -> None:
         nonlocal count
@@ -68,7 +65,7 @@ async def rate(program: Callable[[], Awaitable[None]], seconds: float, num_at_on
             count += 1
 
     await asyncio.gather(*(one_after_another() for _ in range(num_at_once)))
-    return count / (time.monotonic() - started), (cpu_seconds() - used) / count
+    return count / (time.monotonic() - started)
 
 
 async def in_sandbox(sandbox: Sandbox) -> None:
@@ -82,12 +79,6 @@ async def bare() -> None:
     process = await asyncio.create_subprocess_exec(interpreter(), *INTERPRETER, PROGRAM, stdout=subprocess.PIPE, env={})
     output, _ = await process.communicate()
     assert output.decode() == ANSWER, output
-
-
-def cpu_seconds() -> float:
-    """Of this process and of all ended ones below it."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -33,17 +33,19 @@ class Program:
         self._first_process: int | None = None
         self._first_process_file: int | None = None
         self._killed = False
+        self._go: int | None = None
         self.stopped = ""
         """Why it was ended from outside, empty if it was not."""
         self.read: dict[str, bytearray] = {name: bytearray() for name in ("stdout", "stderr", "report", "status")}
         output = _BYTES_PER_CHARACTER * config.output_characters
         self._most = {"stdout": output, "stderr": output, "report": _MAX_NOTE_BYTES, "status": _MAX_NOTE_BYTES}
 
-    def run(self, start: Callable[[], subprocess.Popen[bytes]], notes: dict[str, int]) -> int:
+    def run(self, start: Callable[[], subprocess.Popen[bytes]], *, notes: dict[str, int], go: int) -> int:
         """Starts the command, waits for its end, and returns its exit status (negative: the signal that ended it).
 
-        `notes` are the read ends of the pipes `report` and `status`.
+        `notes` are the read ends of the pipes `report` and `status`; one byte goes to `go` when the launcher has reported.
         """
+        self._go = go
         with self._lock:
             if self._killed:
                 return -signal.SIGKILL
@@ -105,6 +107,10 @@ class Program:
             del read[most:]
         if too_long and len(self.read["report"].split()) < 2:  # else it has ended, and says why at length
             self._stop("output_limit")
+        if name == "report" and self._go is not None and read:
+            with suppress(BrokenPipeError):
+                os.write(self._go, b"!")
+            self._go = None
         if name == "status" and self._first_process is None and (match := _FIRST_PROCESS.search(read)):
             self._first_process = int(match.group(1))
             with suppress(ProcessLookupError):
@@ -119,8 +125,8 @@ class Program:
         """Ends a program whose processes together use too much; each for itself the kernel limits."""
         assert self._process is not None
         root = self._first_process if self._sandboxed else self._process.pid
-        if root is None:
-            return
+        if root is None or not self.read["report"]:
+            return  # its root is still the host's
         used = usage(root, files=self._sandboxed)
         if used.memory_bytes > self._config.memory_bytes:
             self._stop("memory_limit")
