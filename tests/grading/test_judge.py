@@ -33,7 +33,7 @@ class Scripted:
             await asyncio.sleep(60)
         if isinstance(reply, Exception):
             raise reply
-        return Reply(reply)
+        return Reply(str(reply))
 
 
 @dataclass
