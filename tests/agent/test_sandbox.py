@@ -297,10 +297,7 @@ async def test_a_cancelled_call_ends_its_program():
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    for _ in range(200):
-        if not [process for process in psutil.process_iter() if is_inside(process)]:
-            break
-        await asyncio.sleep(0.05)
+    await until_nothing_runs()
 
 
 async def test_many_at_once_keep_their_output_apart():
@@ -309,19 +306,44 @@ async def test_many_at_once_keep_their_output_apart():
     assert [result.stdout for result in results] == [f"{number}\n" for number in range(24)]
 
 
-def test_a_killed_owner_takes_its_programs_along(tmp_path: Path):
+def test_a_killed_owner_takes_its_programs_along():
     code = (
         "import asyncio\nfrom vime.agent.sandbox import Sandbox\nfrom vime.config import SandboxConfig\n"
         "asyncio.run(Sandbox(SandboxConfig(packages=[])).run('import time; time.sleep(60)'))"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2])
     family: list[psutil.Process] = []
-    while len(family) < 3 and owner.poll() is None:
+    while not any(is_program(process) for process in family) and owner.poll() is None:
         with contextlib.suppress(psutil.Error):
             family = psutil.Process(owner.pid).children(recursive=True)
     owner.kill()
     owner.wait()
-    assert not psutil.wait_procs(family, timeout=30)[1]
+    assert len(family) >= 3 and not psutil.wait_procs(family, timeout=30)[1]
+
+
+def is_program(process: psutil.Process) -> bool:
+    """Whether a process is the program of a sandbox, and not one of those that make the sandbox."""
+    with contextlib.suppress(psutil.Error):
+        return is_inside(process) and process.name().startswith("python")
+    return False
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.002, 0.004, 0.008, 0.016, 0.032])
+async def test_a_sandbox_that_is_ended_while_it_is_made_leaves_nothing(seconds: float):
+    calls = [asyncio.create_task(run("import time; time.sleep(60)")) for _ in range(8)]
+    await asyncio.sleep(seconds)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await until_nothing_runs()
+
+
+async def until_nothing_runs() -> None:
+    """A cancelled call does not wait for the end of its program; the check after the test says what is left."""
+    for _ in range(200):
+        if not [process for process in psutil.process_iter() if is_inside(process)]:
+            return
+        await asyncio.sleep(0.05)
 
 
 async def test_without_bubblewrap_nothing_runs_unless_told_so(monkeypatch: pytest.MonkeyPatch):

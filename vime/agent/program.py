@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from vime.agent.process_tree import MAX_FILES, usage
+from vime.agent.process_tree import MAX_FILES, freeze, usage
 from vime.config import SandboxConfig
 
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.1, 0.05
@@ -60,18 +60,30 @@ class Program:
                 self._follow(selector)
         finally:
             self.kill()
-            process.wait()
+            select.select([exit_file], [], [], _GONE_SECONDS)
+            with self._lock:  # its number is given to another process as soon as it is waited for
+                process.wait()
+                self._process = None
             os.close(exit_file)
             self._wait_until_gone()
         return process.returncode
 
     def kill(self) -> None:
-        """Ends the program with everything it started: without their first process, the others cannot live."""
+        """Ends the program with everything it started.
+
+        In a complete sandbox all processes die with the first; in one that is being made, and without one, each is ended.
+        """
         with self._lock:
             self._killed = True
-            if self._process is not None:
+            if self._process is None:
+                return
+            complete = self._sandboxed and self.read["report"]
+            others = [] if complete else freeze(self._process.pid)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            for process in others:
                 with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                    os.kill(process, signal.SIGKILL)
 
     def _follow(self, selector: selectors.BaseSelector) -> None:
         """Reads and looks until the command has ended and its output with it."""
@@ -123,8 +135,9 @@ class Program:
 
     def _look(self) -> None:
         """Ends a program whose processes together use too much; each for itself the kernel limits."""
-        assert self._process is not None
-        root = self._first_process if self._sandboxed else self._process.pid
+        process = self._process
+        assert process is not None
+        root = self._first_process if self._sandboxed else process.pid
         if root is None or not self.read["report"]:
             return  # its root is still the host's
         used = usage(root, files=self._sandboxed)
