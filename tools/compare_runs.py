@@ -17,14 +17,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from vime.evaluation_rows import LABELS, label_of
 from vime.report.charts import Series, line_chart, number_text
 from vime.report.html import write_page
 from vime.report.metrics import Curve, curves, read_metrics
 from vime.report.run_directory import CONFIG, read_config
 from vime.report.sections import chart_grid
 from vime.report.step_line import duration
-from vime.report.summary import ROWS, read_summary
-from vime.report.tables import score_text
+from vime.report.summary import read_summary
+from vime.report.tables import measured_rows, score_text
 
 METRICS = (
     *("reward/mean", "reward/strict", "train/loss", "train/grad_norm", "train/kl", "train/entropy"),
@@ -93,7 +94,9 @@ def score_rows(runs: list[Run]) -> dict[str, list[str]]:
     datasets = dict.fromkeys(name for run in runs if run.summary for name in run.summary["datasets"])
     rows: dict[str, list[str]] = {"state": ["finished" if run.summary else "unfinished" for run in runs]}
     for dataset in datasets:
-        for row, label in ROWS.items():
+        measured = measured_rows([run.summary["datasets"].get(dataset, {}) for run in runs if run.summary])
+        for row in [*LABELS, *(row for row in measured if row not in LABELS)]:
+            label = label_of(row)
             scores = [run.summary["datasets"].get(dataset, {}).get(row) if run.summary else None for run in runs]
             if any(scores):
                 rows[f"{dataset}, {label}"] = [score_text(score) if run.summary else "-" for run, score in zip(runs, scores)]

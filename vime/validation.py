@@ -27,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     rollout.group_sizes,
     batch.schedule,
     batch.evaluation_rows,
+    batch.pass_at,
     batch.best_checkpoint,
     data.sources,
     data.names,
