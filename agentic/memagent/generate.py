@@ -33,7 +33,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         samples.append(sample.with_turn(turn, turn=number, memory=memory[:CHARACTERS_LOGGED], cut=cut))
     content = FINAL_PROMPT.format(problem=problem, memory=memory)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_final_tokens)
-    answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks))
+    answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks), metric=sample.metadata.get("metric"))
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return [*samples, answer]
 
