@@ -4,17 +4,18 @@ Every turn is a fresh conversation of one user message, and an independent train
 trained. The memory is the model's whole reply, cut only by its token limit.
 """
 
-from functools import lru_cache
-from typing import Any
+from pathlib import Path
 
-from agentic.memagent.chunks import split_document
+from agentic.memagent.chunks import Splitter
 from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.prompts import FINAL_PROMPT, MEMORY_PROMPT, NO_MEMORY
+from vime.data.rows import CONTEXT_FILE
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 CHARACTERS_LOGGED = 2_000
 """How much of each memory stays in the metadata, for `eval_log`."""
+SPLITTER = Splitter()
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
@@ -23,7 +24,13 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     assert isinstance(method, MemAgentConfig), f"method is a {type(method).__name__}"
     model = context.models["actor"]
     problem = question_of(sample)
-    chunks = _split(model.tokenizer, sample.metadata["context"], method)
+    chunks = SPLITTER.split(
+        document_of(sample),
+        tokenizer=model.tokenizer,
+        chunk_tokens=method.chunk_tokens,
+        max_chunks=method.max_chunks,
+        chunk_at=method.chunk_at,
+    )
     memory, samples = NO_MEMORY, []
     for number, chunk in enumerate(chunks):
         content = MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=chunk)
@@ -44,16 +51,7 @@ def question_of(sample: Sample) -> str:
     return sample.prompt[-1]["content"]
 
 
-def _split(tokenizer: Any, document: str, method: MemAgentConfig) -> tuple[str, ...]:
-    return _splitter(tokenizer)(document, method.chunk_tokens, method.max_chunks, method.chunk_at)
-
-
-@lru_cache(maxsize=8)
-def _splitter(tokenizer: Any) -> Any:
-    """The rollouts of a group share their document: remember the latest splits of each tokenizer."""
-
-    @lru_cache(maxsize=256)
-    def split(document: str, chunk_tokens: int, max_chunks: int, chunk_at: Any) -> tuple[str, ...]:
-        return split_document(document, tokenizer=tokenizer, chunk_tokens=chunk_tokens, max_chunks=max_chunks, chunk_at=chunk_at)
-
-    return split
+def document_of(sample: Sample) -> str:
+    """The document: in the row, or in a file of its own if it is too long for that."""
+    file = sample.metadata.get(CONTEXT_FILE)
+    return Path(file).read_text(encoding="utf-8") if file else sample.metadata["context"]
