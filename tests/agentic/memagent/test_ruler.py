@@ -212,7 +212,7 @@ def test_what_cannot_be_built_is_refused(words: list[str], message: str, tmp_pat
 def test_a_document_of_many_blocks_loses_nothing(chunk_at: ChunkAt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks_module, "BLOCK_CHARACTERS", 20_000)
     chance = random.Random(0)
-    document = "\n\n".join(f"Document {i}: " + "word " * chance.randrange(400) + "." for i in range(100))
+    document = "\n\n".join(f"Document {i}: " + "word " * chance.randrange(60) + "." for i in range(700))
     assert len(document) > 3 * chunks_module.BLOCK_CHARACTERS
     tokenizer = AutoTokenizer.from_pretrained(TINY)
     chunks = split_document(document, tokenizer=tokenizer, chunk_tokens=700, max_chunks=10_000, chunk_at=chunk_at)
