@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from vime.compose import CONF, compose_run
-from vime.config import ModelConfig, RunConfig
+from vime.config import AlgorithmName, ModelConfig, RunConfig
 from vime.memory import GIB, server_memory, trainer_memory
 from vime.model_size import num_expert_parameters, num_parameters
 from vime.plan import parts, show_plan
+from vime.validation import find_problems
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
 
@@ -133,3 +134,30 @@ def test_the_program_plans_without_gpu_and_network_and_leaves_nothing(tmp_path: 
     assert ended.returncode == 0, ended.stderr
     assert "trainer rank 7" in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("experiment", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
+def test_every_experiment_prints_its_arithmetic(experiment: str, capsys: pytest.CaptureFixture[str]):
+    config = compose_run([f"+experiment={experiment}", "mode=plan"], check=find_problems).config
+    show_plan(config)
+    text = " ".join(capsys.readouterr().out.split())
+    if config.algorithm.name is AlgorithmName.sft:
+        assert "tokens of demonstrations" in text
+        return
+    rollouts = config.rollout.num_prompts * config.rollout.num_samples_per_prompt
+    calls = config.method.calls_per_rollout(config)
+    assert f"× {config.rollout.num_samples_per_prompt} = {rollouts} rollouts a step" in text
+    assert f"{config.trainer.num_updates_per_batch} optimizer step(s) per batch of rollouts" in text
+    assert f"at most {config.trainer.max_tokens_per_micro_batch:,} in a micro-batch" in text and "tokens per " in text
+    if calls is None:
+        assert "as many as the agent makes" in text and f"sequences per step: {rollouts:,} or more" in text
+    else:
+        assert f"about {calls} expected calls per rollout, sequences per step: about {rollouts * calls:,}" in text
+
+
+def test_the_calls_of_a_rollout_are_its_chunks_and_the_answer():
+    tiny, paper = planned(), planned("model=qwen2.5-7b")
+    assert tiny.method.calls_per_rollout(tiny) == 20 // 5 + 1  # five documents a chunk
+    assert paper.method.calls_per_rollout(paper) == 6 + 1  # 28,000 tokens by 5,000
+    paper.method.max_chunks = 3  # pyright: ignore[reportAttributeAccessIssue]
+    assert paper.method.calls_per_rollout(paper) == 3 + 1

@@ -230,6 +230,10 @@ class MethodConfig:
         """What this method's settings demand of the rest of the run; checked before anything starts."""
         return []
 
+    def calls_per_rollout(self, config: "RunConfig") -> int | None:
+        """About how many calls of the trained model a training rollout makes, for the plan; None if nobody can say."""
+        return None
+
 
 @dataclass(kw_only=True, slots=True)
 class DatasetConfig:

@@ -1,10 +1,11 @@
 """MemAgent's rollout (arXiv 2507.02259, section 3): read chunk by chunk into a memory, then answer from the memory alone.
 
 Every turn is a fresh conversation of one user message, and an independent training sequence whose sampled tokens are all
-trained. The memory is the model's whole reply, cut only by its token limit.
+trained. The memory is the model's whole reply, cut at its token limit.
 """
 
 from pathlib import Path
+from typing import Any
 
 from agentic.memagent.chunks import Splitter
 from agentic.memagent.config import MemAgentConfig
@@ -35,14 +36,26 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     for number, chunk in enumerate(chunks):
         content = MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=chunk)
         turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_memory_tokens)
-        memory = turn.text.strip() or memory
-        cut = turn.finish_reason == "length"
-        samples.append(sample.with_turn(turn, turn=number, memory=memory[:CHARACTERS_LOGGED], cut=cut))
+        reply, num_tokens, is_longer = cap(turn.text.strip(), model.tokenizer, method.max_memory_tokens)
+        memory = reply or memory
+        about = {"memory": memory[:CHARACTERS_LOGGED], "memory_tokens": num_tokens, "empty": not reply}
+        samples.append(sample.with_turn(turn, turn=number, cut=turn.finish_reason == "length" or is_longer, **about))
     content = FINAL_PROMPT.format(problem=problem, memory=memory)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_final_tokens)
     answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks), metric=sample.metadata.get("metric"))
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return [*samples, answer]
+
+
+def cap(text: str, tokenizer: Any, max_tokens: int) -> tuple[str, int, bool]:
+    """A memory of at most `max_tokens` tokens, its number of tokens, and whether it was longer.
+
+    A reply is no longer than its limit, but read again it may be: tokens of the same text differ, and a baseline's are its own.
+    """
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    if len(ids) <= max_tokens:
+        return text, len(ids), False
+    return tokenizer.decode(ids[:max_tokens]).strip(), max_tokens, True
 
 
 def question_of(sample: Sample) -> str:
