@@ -107,7 +107,7 @@ def test_activations_follow_the_layout():
 def test_the_plan_says_what_would_happen(capsys: pytest.CaptureFixture[str]):
     show_plan(planned(*ONE_NODE))
     shown = capsys.readouterr().out
-    expected = ["trainer rank 7", "server actor-7", "GiB", "128", "2048 rollouts", "16 optimizer step", "micro-batches"]
+    expected = ["trainer rank 7", "server actor-7", "GiB", "128", "2048 rollouts", "16 optimizer step", "micro-batch"]
     expected += ["KV cache", "gradients", "optimizer", "activations", "ruler_hqa_896k", "3 run", "weights reach the servers"]
     assert [text for text in expected if text not in shown] == []
 

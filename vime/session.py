@@ -118,11 +118,11 @@ class Session:
             results = await evaluator.run(jobs, version=version, on_item=bar.advance)
         scores = [score_of(items, dataset=job.dataset, row=job.row, run=job.run) for job, items in results.items()]
         metrics = {f"evaluation/{s.dataset}": 100 * sum(s.strict) / s.num_items for s in scores}
+        logs = self._write_eval_logs(row, label, results)
         if label:
-            self._metrics.log(version, metrics)
+            self._metrics.log(version, metrics | logs)
         else:
             append_scores(self.directory.path, scores)
-        self._write_eval_logs(row, label, results)
         self._evaluation_seconds += time.monotonic() - started
         return metrics
 
@@ -169,9 +169,11 @@ class Session:
         report = write_report(self.directory.path)
         self.console.table(summary, report)
 
-    def _write_eval_logs(self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]) -> None:
+    def _write_eval_logs(self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]) -> dict[str, float]:
+        """What the method's `eval_log` says, into a file per data set; returns its metrics as `eval_log/<data set>/<metric>`."""
+        metrics: dict[str, float] = {}
         if self.config.method.eval_log is None or row.startswith(SINGLE_TURN):
-            return
+            return metrics
         eval_log = load_hook(self.config.method.eval_log)
         by_dataset: dict[str, list[dict[str, Any]]] = {}
         for job, items in results.items():
@@ -186,6 +188,8 @@ class Session:
                 logger.warning("method.eval_log raised on %s", name, exc_info=True)
                 continue
             self.directory.write_eval_log(name, log)
+            metrics |= {f"eval_log/{dataset}/{metric}": value for metric, value in log.metrics.items()}
+        return metrics
 
 
 def forget_evaluations_after(folder: Path, step: int) -> None:
