@@ -8,6 +8,7 @@ Each side is a run folder and a row (single_turn, scaffold, trained, scaffold@NA
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from vime.report.paired import Comparison, compare
 from vime.report.summary import IncompleteRunError
 
 SCORES = ("strict", "lenient")
+WIDTH = 130
+"""Columns of the table where the output is no terminal."""
 Comparisons = dict[tuple[str, str], Comparison]
 
 
@@ -73,7 +76,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         found = comparisons(given.first, given.second)
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
-    (console or Console(highlight=False)).print(table_of(found, given.first, given.second))
+    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console.print(table_of(found, given.first, given.second))
     if given.json:
         rows = [{"dataset": dataset, "score": score, **asdict(c)} for (dataset, score), c in found.items()]
         given.json.write_text(json.dumps({"first": given.first, "second": given.second, "rows": rows}, indent=1) + "\n")
