@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from vime.compose import CONF, compose_run
-from vime.config import ModelConfig, RunConfig
+from vime.config import AlgorithmName, ModelConfig, RunConfig
 from vime.memory import GIB, server_memory, trainer_memory
 from vime.model_size import num_expert_parameters, num_parameters
 from vime.plan import generation, parts, show_plan
+from vime.validation import find_problems
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
 
@@ -106,7 +107,7 @@ def test_activations_follow_the_layout():
 def test_the_plan_says_what_would_happen(capsys: pytest.CaptureFixture[str]):
     show_plan(planned(*ONE_NODE))
     shown = capsys.readouterr().out
-    expected = ["trainer rank 7", "server actor-7", "GiB", "128", "2048 rollouts", "16 optimizer step", "micro-batches"]
+    expected = ["trainer rank 7", "server actor-7", "GiB", "128", "2048 rollouts", "16 optimizer step", "micro-batch"]
     expected += ["KV cache", "gradients", "optimizer", "activations", "ruler_hqa_896k", "3 run", "weights reach the servers"]
     assert [text for text in expected if text not in shown] == []
 
@@ -147,3 +148,30 @@ def test_the_plan_says_how_generation_and_training_overlap():
     assert "first 16 of 20 groups; the others go on in the next batch" in text
     text = lines("rollout.num_oversampled_samples_per_prompt=2", "algorithm=dapo")
     assert "first 8 of 10 rollouts; the others are aborted" in text and "dynamic_sampling" in text
+
+
+@pytest.mark.parametrize("experiment", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
+def test_every_experiment_prints_its_arithmetic(experiment: str, capsys: pytest.CaptureFixture[str]):
+    config = compose_run([f"+experiment={experiment}", "mode=plan"], check=find_problems).config
+    show_plan(config)
+    text = " ".join(capsys.readouterr().out.split())
+    if config.algorithm.name is AlgorithmName.sft:
+        assert "tokens of demonstrations" in text
+        return
+    rollouts = config.rollout.num_prompts * config.rollout.num_samples_per_prompt
+    calls = config.method.calls_per_rollout(config)
+    assert f"× {config.rollout.num_samples_per_prompt} = {rollouts} rollouts a step" in text
+    assert f"{config.trainer.num_updates_per_batch} optimizer step(s) per batch of rollouts" in text
+    assert f"at most {config.trainer.max_tokens_per_micro_batch:,} in a micro-batch" in text and "tokens per " in text
+    if calls is None:
+        assert "as many as the agent makes" in text and f"sequences per step: {rollouts:,} or more" in text
+    else:
+        assert f"about {calls} expected calls per rollout, sequences per step: about {rollouts * calls:,}" in text
+
+
+def test_the_calls_of_a_rollout_are_its_chunks_and_the_answer():
+    tiny, paper = planned(), planned("model=qwen2.5-7b")
+    assert tiny.method.calls_per_rollout(tiny) == 20 // 5 + 1  # five documents a chunk
+    assert paper.method.calls_per_rollout(paper) == 6 + 1  # 28,000 tokens by 5,000
+    paper.method.max_chunks = 3  # pyright: ignore[reportAttributeAccessIssue]
+    assert paper.method.calls_per_rollout(paper) == 3 + 1

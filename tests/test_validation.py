@@ -147,6 +147,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "unknown router policy": (["serving.router_policy=best"], "serving.router_policy"),
     "host of another machine": (["cluster.host=192.0.2.1"], "cluster.host"),
     "unknown row": (["evaluation.rows=[scafold]"], "evaluation.rows"),
+    "baseline that is not served": (["evaluation.rows=[scaffold@nobody]"], "evaluation.rows"),
+    "baseline that is the trained model": (["evaluation.rows=[scaffold@actor]"], "evaluation.rows"),
+    "pass@k of more runs than there are": (["evaluation.pass_at=[4]"], "evaluation.pass_at"),
     "best checkpoint without evaluations": (["trainer.keep_best=evaluation"], "trainer.keep_best"),
     "best checkpoint by an unknown data set": (
         ["trainer.keep_best=evaluation/docs", "trainer.evaluate_every=10"],

@@ -17,14 +17,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from vime.evaluation_rows import LABELS, label_of
 from vime.report.charts import Series, line_chart, number_text
 from vime.report.html import write_page
 from vime.report.metrics import Curve, curves, read_metrics
-from vime.report.run_directory import CONFIG, read_config
+from vime.report.run_directory import find_runs, read_config
 from vime.report.sections import chart_grid
 from vime.report.step_line import duration
-from vime.report.summary import ROWS, read_summary
-from vime.report.tables import score_text
+from vime.report.summary import read_summary
+from vime.report.tables import measured_rows, score_text
 
 METRICS = (
     *("reward/mean", "reward/strict", "train/loss", "train/grad_norm", "train/kl", "train/entropy"),
@@ -47,24 +48,6 @@ class Run:
     settings: dict[str, str]
     summary: dict[str, Any] | None
     curves: dict[str, Curve]
-
-
-def find_runs(paths: list[Path]) -> list[Path]:
-    """Run folders among `paths`, sweeps replaced by their runs in the order of their numbers.
-
-    Raises `FileNotFoundError`, naming the folder, for one that is neither.
-    """
-    found: list[Path] = []
-    for path in paths:
-        inside = sorted((file.parent for file in path.glob(f"*/{CONFIG}")), key=lambda run: (len(run.name), run.name))
-        if (path / CONFIG).exists():
-            found.append(path)
-        elif inside:
-            found += inside
-        else:
-            what = "does not exist" if not path.exists() else f"is neither a run (it has no {CONFIG}) nor a folder of runs"
-            raise FileNotFoundError(f"{path} {what}")
-    return list(dict.fromkeys(path.resolve() for path in found))
 
 
 def read_run(path: Path, name: str) -> Run:
@@ -93,7 +76,9 @@ def score_rows(runs: list[Run]) -> dict[str, list[str]]:
     datasets = dict.fromkeys(name for run in runs if run.summary for name in run.summary["datasets"])
     rows: dict[str, list[str]] = {"state": ["finished" if run.summary else "unfinished" for run in runs]}
     for dataset in datasets:
-        for row, label in ROWS.items():
+        measured = measured_rows([run.summary["datasets"].get(dataset, {}) for run in runs if run.summary])
+        for row in [*LABELS, *(row for row in measured if row not in LABELS)]:
+            label = label_of(row)
             scores = [run.summary["datasets"].get(dataset, {}).get(row) if run.summary else None for run in runs]
             if any(scores):
                 rows[f"{dataset}, {label}"] = [score_text(score) if run.summary else "-" for run, score in zip(runs, scores)]

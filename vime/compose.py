@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from vime.composition import Composition
-from vime.config import RunConfig
+from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -145,9 +145,10 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
     chosen = Path(config.output_dir).expanduser().absolute() if config.output_dir else None
     if config.resume:
         runs = [chosen] if chosen is not None else sorted(run_dir.absolute().parent.glob("*/"), reverse=True)
-        found = next((folder for folder in runs if is_run(folder)), None)
+        found = next((folder for folder in runs if is_run(folder, config.mode)), None)
         if found is None:
-            remedy = f"there is no run to resume in {chosen or run_dir.absolute().parent}; give name=… or output_dir=… of one"
+            where = chosen or run_dir.absolute().parent
+            remedy = f"there is no run with mode={config.mode.value} to resume in {where}; give name=… or output_dir=… of one"
             raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
         return found
     if chosen is not None:
@@ -158,6 +159,9 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
     return new
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run that was started: its resolved configuration is there."""
-    return folder.is_dir() and not folder.is_symlink() and (folder / "config.yaml").is_file()
+def is_run(folder: Path, mode: Mode) -> bool:
+    """Whether a folder holds a run of this mode that was started: its resolved configuration is there."""
+    file = folder / "config.yaml"
+    if not folder.is_dir() or folder.is_symlink() or not file.is_file():
+        return False
+    return mode is Mode.plan or f"mode: {mode.name}" in file.read_text(encoding="utf-8").splitlines()

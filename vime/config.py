@@ -238,6 +238,10 @@ class MethodConfig:
         """What this method's settings demand of the rest of the run; checked before anything starts."""
         return []
 
+    def calls_per_rollout(self, config: "RunConfig") -> int | None:
+        """About how many calls of the trained model a training rollout makes, for the plan; None if nobody can say."""
+        return None
+
 
 @dataclass(kw_only=True, slots=True)
 class DatasetConfig:
@@ -571,9 +575,14 @@ class EvaluationConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     rows: list[str] = field(default_factory=lambda: ["single_turn", "scaffold", "trained"])
-    """Which rows to measure: the base model asked once, the untrained scaffold, the trained scaffold."""
+    """Which rows to measure: the base model asked once, the untrained scaffold, the trained scaffold. `single_turn@NAME` and
+    `scaffold@NAME` ask another model of `serving.models` instead, a baseline under the same sampling. With `mode=eval`, `trained`
+    is what `scaffold` measures, under the name that fits a trained checkpoint."""
     extra_temperatures: list[float] = field(default_factory=list)
     """The untrained scaffold is scored at these as well (one run each), so that a gain is not a matter of sampling."""
+    pass_at: list[int] = field(default_factory=list)
+    """Values of k, at most `num_runs`: also reports the share of items solved at least once in k runs (pass@k) and every time
+    (pass^k)."""
     max_concurrent_items: int = 256
 
 

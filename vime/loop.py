@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from vime.algorithm.advantage import group_advantages
@@ -16,6 +17,7 @@ from vime.config import AlgorithmName
 from vime.data.buffer import Buffer
 from vime.data.journal import Journal
 from vime.errors import CheckpointError
+from vime.evaluation_rows import TRAINED, needs_trained_model, rows_of
 from vime.hooks import load_hook
 from vime.placement import takes_turns
 from vime.rollout.evaluation import Evaluator
@@ -36,7 +38,11 @@ def train(composed: Composed) -> None:
 
 
 def evaluate(composed: Composed) -> None:
-    """Scores the checkpoint that the configuration names: in a single turn and in the scaffold."""
+    """Scores the checkpoint that the configuration names, and baselines; without a row for it, it is not served."""
+    if not needs_trained_model(composed.config):
+        others = {name: model for name, model in composed.config.serving.models.items() if not model.trained}
+        serving = replace(composed.config.serving, models=others)
+        composed = replace(composed, config=replace(composed.config, serving=serving))
     run(composed, _evaluate)
 
 
@@ -47,12 +53,10 @@ def run(composed: Composed, body: Any) -> None:
 
 
 async def _evaluate(session: Session) -> None:
-    config = session.config
     async with session.system(with_trainer=False, with_servers=True) as system:
         evaluator = session.evaluator(system)
-        for row in ("single_turn", "scaffold"):
-            if row in config.evaluation.rows:
-                await session.evaluate(evaluator, row, version=0)
+        for row in rows_of(session.config):
+            await session.evaluate(evaluator, row, version=0)
     session.finish()
 
 
@@ -90,8 +94,8 @@ async def _train(session: Session) -> None:
         finally:
             await pin.cancel()
             await producer.stop()
-        if "trained" in config.evaluation.rows:
-            await session.evaluate(evaluator, "trained", version=config.trainer.num_steps)
+        if TRAINED in config.evaluation.rows:
+            await session.evaluate(evaluator, TRAINED, version=config.trainer.num_steps)
         async with system.trainer_awake() as trainer:
             await trainer.save_hugging_face(session.directory.path / "model")
     session.finish()
@@ -152,7 +156,7 @@ def _evaluate_during(session: Session, system: System, evaluator: Evaluator, pin
 async def _evaluate_and_note(session: Session, system: System, evaluator: Evaluator, step: int) -> None:
     """The scores decide, with `trainer.keep_best`, which checkpoint stays."""
     assert system.checkpoints
-    scores = await session.evaluate(evaluator, "trained", version=step, label=f"step{step}", num_runs=1)
+    scores = await session.evaluate(evaluator, TRAINED, version=step, label=f"step{step}", num_runs=1)
     await system.checkpoints.note_scores(step=step, scores=scores)
 
 

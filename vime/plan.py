@@ -85,12 +85,19 @@ def batch(config: RunConfig) -> list[str]:
     if config.algorithm.name is AlgorithmName.sft:
         return [f"{trainer.num_steps} steps of about {trainer.sft_tokens_per_step:,} tokens of demonstrations, lr {trainer.lr:g}"]
     rollouts = rollout.num_prompts * rollout.num_samples_per_prompt
+    calls = config.method.calls_per_rollout(config)
+    expected = f"about {calls} expected calls per rollout" if calls else "calls per rollout: as many as the agent makes"
+    sequences = f"about {rollouts * calls:,}" if calls else f"{rollouts:,} or more"
+    each = f"about {rollouts // updates} rollouts" + (f" ({rollouts * calls // updates:,} sequences)" if calls else "")
+    part = "GPU" if config.cluster.gpus_per_node else "rank"
     workers = rollout.num_workers * rollout.max_concurrent_rollouts
     return [
         f"{rollout.num_prompts} groups × {rollout.num_samples_per_prompt} = {rollouts} rollouts a step, at most "
-        f"{min(workers, rollouts * (1 + rollout.max_staleness))} at once; each yields one sequence or more",
-        f"{updates} optimizer step(s) of about {rollouts // updates} rollouts, in micro-batches of at most "
-        f"{trainer.max_tokens_per_micro_batch * trainer.context_parallel_size:,} tokens on {ranks} data-parallel rank(s)",
+        f"{min(workers, rollouts * (1 + rollout.max_staleness))} at once",
+        f"{expected}, sequences per step: {sequences}",
+        f"{updates} optimizer step(s) per batch of rollouts, each of {each}",
+        f"tokens per {part}: at most {trainer.max_tokens_per_micro_batch:,} in a micro-batch, on each of {ranks} data-parallel "
+        f"rank(s){f', whose rows {trainer.context_parallel_size} {part}s share' if trainer.context_parallel_size > 1 else ''}",
         f"{trainer.num_steps} steps: {trainer.num_steps * rollouts:,} rollouts, "
         f"{trainer.num_steps * updates:,} optimizer steps, lr {trainer.lr:g} {trainer.lr_schedule.value}"
         f" after {trainer.warmup_steps} steps of warm-up",

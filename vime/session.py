@@ -11,18 +11,22 @@ from typing import Any
 import psutil
 
 from vime.compose import Composed
+from vime.config import AlgorithmName, Mode, RunConfig
+from vime.data.protocol import check_same, load_prompts, protocol_of
+from vime.evaluation_rows import AT, SCAFFOLD, SINGLE_TURN, rows_of
 from vime.hooks import load_hook
 from vime.report.console import Console
 from vime.report.html import write_report
+from vime.report.items import score_of
 from vime.report.metrics import MetricsWriter, read_metrics
 from vime.report.run_directory import RunDirectory
-from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
+from vime.report.summary import append_scores, build_summary, read_scores, write_summary
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
 from vime.rollout.evaluation import Evaluator, Job
 from vime.system import System
-from vime.types import Group
+from vime.types import Group, Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +34,10 @@ logger = logging.getLogger(__name__)
 class Session:
     """One run as people see it."""
 
-    def __init__(self, composed: Composed, directory: RunDirectory) -> None:
+    def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
         self.config = composed.config
         self.directory = directory
+        self._prompts = prompts
         self.console = Console(num_steps=composed.config.trainer.num_steps)
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
         self.trace = TraceWriter(directory.path / "trace.json" if composed.config.logger.trace_share else None)
@@ -50,9 +55,16 @@ class Session:
     @classmethod
     @contextmanager
     def open(cls, composed: Composed) -> Iterator["Session"]:
-        """Creates the run folder, or opens it again for `resume=true`."""
+        """Creates the run folder, or opens it again for `resume=true`.
+
+        Raises `ConfigError` if the evaluation that would go on was begun under other settings.
+        """
+        prompts = _load_prompts(composed.config)
+        if composed.config.resume and prompts:
+            folder = RunDirectory(str(composed.config.output_dir)).evaluation
+            check_same(folder, protocol_of(composed.config, prompts))
         directory = RunDirectory.create(composed.config, composed.overrides)
-        session = cls(composed, directory)
+        session = cls(composed, directory, prompts)
         session.console.header(composed.config, directory.path)
         with session._tracker, session.console:
             yield session
@@ -71,13 +83,13 @@ class Session:
     def evaluator(self, system: System) -> Evaluator:
         """An evaluator that writes into the run folder."""
         assert system.workers is not None
-        return Evaluator(self.config, runner=system.workers, folder=self.directory.evaluation)
+        folder = self.directory.evaluation
+        return Evaluator(self.config, runner=system.workers, folder=folder, prompts=self._prompts)
 
     async def evaluate_before(self, evaluator: Evaluator) -> None:
-        """The rows that need the untrained model."""
-        rows = self.config.evaluation.rows
-        for row in ("single_turn", "scaffold"):
-            if row in rows:
+        """The rows that need the untrained model, and the baselines."""
+        for row in rows_of(self.config):
+            if row in (SINGLE_TURN, SCAFFOLD) or AT in row:
                 await self.evaluate(evaluator, row, version=0)
 
     async def evaluate(
@@ -95,7 +107,7 @@ class Session:
             for name in datasets
             for number in range(evaluation.num_runs if num_runs is None else num_runs)
         ]
-        if row == "scaffold":
+        if row == SCAFFOLD:
             jobs += [
                 Job(dataset=name, row=row, run=0, temperature=temperature, label="temperature")
                 for name in datasets
@@ -104,13 +116,13 @@ class Session:
         total = sum(evaluator.num_items(job.dataset) for job in jobs)
         with self.console.progress(f"evaluating {row.replace('_', ' ')}", total=total) as bar:
             results = await evaluator.run(jobs, version=version, on_item=bar.advance)
-        scores = [_score(job, items) for job, items in results.items()]
+        scores = [score_of(items, dataset=job.dataset, row=job.row, run=job.run) for job, items in results.items()]
         metrics = {f"evaluation/{s.dataset}": 100 * sum(s.strict) / s.num_items for s in scores}
+        logs = self._write_eval_logs(row, label, results)
         if label:
-            self._metrics.log(version, metrics)
+            self._metrics.log(version, metrics | logs)
         else:
             append_scores(self.directory.path, scores)
-        self._write_eval_logs(row, label, results)
         self._evaluation_seconds += time.monotonic() - started
         return metrics
 
@@ -157,9 +169,11 @@ class Session:
         report = write_report(self.directory.path)
         self.console.table(summary, report)
 
-    def _write_eval_logs(self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]) -> None:
-        if self.config.method.eval_log is None or row == "single_turn":
-            return
+    def _write_eval_logs(self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]) -> dict[str, float]:
+        """What the method's `eval_log` says, into a file per data set; returns its metrics as `eval_log/<data set>/<metric>`."""
+        metrics: dict[str, float] = {}
+        if self.config.method.eval_log is None or row.startswith(SINGLE_TURN):
+            return metrics
         eval_log = load_hook(self.config.method.eval_log)
         by_dataset: dict[str, list[dict[str, Any]]] = {}
         for job, items in results.items():
@@ -174,6 +188,8 @@ class Session:
                 logger.warning("method.eval_log raised on %s", name, exc_info=True)
                 continue
             self.directory.write_eval_log(name, log)
+            metrics |= {f"eval_log/{dataset}/{metric}": value for metric, value in log.metrics.items()}
+        return metrics
 
 
 def forget_evaluations_after(folder: Path, step: int) -> None:
@@ -184,13 +200,8 @@ def forget_evaluations_after(folder: Path, step: int) -> None:
             path.unlink()
 
 
-def _score(job: Job, items: list[dict[str, Any]]) -> RunScore:
-    return RunScore(
-        dataset=job.dataset,
-        row=job.row,
-        run=job.run,
-        temperature=job.temperature,
-        num_items=len(items),
-        strict=[item["strict"] for item in items],
-        lenient=[item["lenient"] for item in items],
-    )
+def _load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:
+    """The items of the evaluation; supervised training has none."""
+    supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
+    scores = rows_of(config) or config.trainer.evaluate_every
+    return load_prompts(config) if scores and not supervised else {}

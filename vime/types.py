@@ -189,6 +189,14 @@ class Sample:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """Sampling parameters of the trained model; they are the trainer's, not the agent's."""
+
+    temperature: float
+    top_p: float
+
+
 @dataclass(kw_only=True, slots=True)
 class Reward:
     """What a reward hook returns: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each."""

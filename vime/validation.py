@@ -28,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     rollout.kept_cache,
     batch.schedule,
     batch.evaluation_rows,
+    batch.pass_at,
     batch.best_checkpoint,
     data.sources,
     data.names,

@@ -1,10 +1,19 @@
-"""Cuts a document into chunks of tokens, at any token as the paper does or only between paragraphs."""
+"""Cuts a document into chunks of tokens, at any token as the paper does or only between paragraphs.
 
+A document of millions of tokens is tokenized block by block: only one block's tokens are in memory.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from agentic.memagent.config import ChunkAt
 
 PARAGRAPH = "\n\n"
+BLOCK_CHARACTERS = 1_000_000
+"""Documents up to this length are tokenized whole; blocks of longer ones end with a paragraph, where tokenizers cut too."""
+REMEMBERED_CHARACTERS = 50_000_000
+"""Documents whose chunks a process remembers, together."""
 
 
 def split_document(text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: int, chunk_at: ChunkAt) -> tuple[str, ...]:
@@ -21,9 +30,49 @@ def split_document(text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: 
     return tuple(chunks)
 
 
+class Splitter:
+    """Remembers the chunks of the latest documents: the rollouts of a group share theirs."""
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[tuple[Any, ...], tuple[str, ...]] = OrderedDict()
+        self._characters = 0
+
+    def split(self, text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: int, chunk_at: ChunkAt) -> tuple[str, ...]:
+        """As `split_document`."""
+        key = (id(tokenizer), hash(text), len(text), chunk_tokens, max_chunks, chunk_at)
+        if key in self._chunks:
+            self._chunks.move_to_end(key)
+            return self._chunks[key]
+        chunks = split_document(text, tokenizer=tokenizer, chunk_tokens=chunk_tokens, max_chunks=max_chunks, chunk_at=chunk_at)
+        self._chunks[key] = chunks
+        self._characters += sum(map(len, chunks))
+        while self._characters > REMEMBERED_CHARACTERS:
+            _, oldest = self._chunks.popitem(last=False)
+            self._characters -= sum(map(len, oldest))
+        return chunks
+
+
 def _by_tokens(text: str, tokenizer: Any, chunk_tokens: int) -> list[str]:
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    return [tokenizer.decode(ids[start : start + chunk_tokens]) for start in range(0, len(ids), chunk_tokens)]
+    chunks: list[str] = []
+    ids: list[int] = []
+    for block in _blocks(text):
+        ids += tokenizer.encode(block, add_special_tokens=False)
+        whole = len(ids) - len(ids) % chunk_tokens
+        chunks += [tokenizer.decode(ids[start : start + chunk_tokens]) for start in range(0, whole, chunk_tokens)]
+        ids = ids[whole:]
+    return [*chunks, tokenizer.decode(ids)] if ids else chunks
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Pieces of at most `BLOCK_CHARACTERS`, each but the last ending after a paragraph's separator if it holds one."""
+    start = 0
+    while len(text) - start > BLOCK_CHARACTERS:
+        cut = text.rfind(PARAGRAPH, start, start + BLOCK_CHARACTERS)
+        end = cut + len(PARAGRAPH) if cut >= start else start + BLOCK_CHARACTERS
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
 
 
 def _by_paragraphs(text: str, tokenizer: Any, chunk_tokens: int) -> list[str]:

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from math import ceil
+from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 
 from vime.config import MethodConfig, RunConfig
 from vime.errors import Problem
+from vime.hooks import load_hook
 
+PUBLISHED_DOCUMENT_TOKENS = 28_000
+"""Of the published training set: 200 paragraphs of about 140 tokens."""
 PROMPT_TOKENS = 256
 """Room for the prompt's own words and the question; the longest question of HotpotQA has about 150 tokens."""
 
@@ -58,6 +63,40 @@ class MemAgentConfig(MethodConfig):
                 key = f"serving.models.{name}.max_model_len"
                 found.append(Problem(key=key, value=model.max_model_len, remedy=f"{remedy}; give that, or make these smaller"))
         return found
+
+    def calls_per_rollout(self, config: RunConfig) -> int:
+        """One per chunk of a training document, and one to answer."""
+        chunks = num_generated_chunks(config, self)
+        return min(ceil(PUBLISHED_DOCUMENT_TOKENS / self.chunk_tokens) if chunks is None else chunks, self.max_chunks) + 1
+
+
+class FileTokenizer:
+    """A tokenizer of a checkpoint's tokenizer.json alone: quick to load, for the plan."""
+
+    def __init__(self, file: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(file))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Text."""
+        return self._tokenizer.decode(ids)
+
+
+def num_generated_chunks(config: RunConfig, method: MemAgentConfig) -> int | None:
+    """Chunks of the first generated training document; None if there is no generator, or no tokenizer on this machine."""
+    from agentic.memagent.chunks import split_document
+
+    dataset, file = config.data.train, Path(config.model.checkpoint) / "tokenizer.json"
+    if dataset.generator is None or not file.is_file():
+        return None
+    row = load_hook(dataset.generator)(num_items=1, seed=dataset.seed, **dataset.generator_args)[0]
+    lengths = {"chunk_tokens": method.chunk_tokens, "max_chunks": method.max_chunks, "chunk_at": method.chunk_at}
+    return len(split_document(row["context"], tokenizer=FileTokenizer(file), **lengths))
 
 
 ConfigStore.instance().store(group="schema/method", name="memagent", node=MemAgentConfig)

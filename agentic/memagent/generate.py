@@ -1,20 +1,22 @@
 """MemAgent's rollout (arXiv 2507.02259, section 3): read chunk by chunk into a memory, then answer from the memory alone.
 
 Every turn is a fresh conversation of one user message, and an independent training sequence whose sampled tokens are all
-trained. The memory is the model's whole reply, cut only by its token limit.
+trained. The memory is the model's whole reply, cut at its token limit.
 """
 
-from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from agentic.memagent.chunks import split_document
+from agentic.memagent.chunks import Splitter
 from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.prompts import FINAL_PROMPT, MEMORY_PROMPT, NO_MEMORY
+from vime.data.rows import CONTEXT_FILE
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 CHARACTERS_LOGGED = 2_000
 """How much of each memory stays in the metadata, for `eval_log`."""
+SPLITTER = Splitter()
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
@@ -23,19 +25,37 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     assert isinstance(method, MemAgentConfig), f"method is a {type(method).__name__}"
     model = context.models["actor"]
     problem = question_of(sample)
-    chunks = _split(model.tokenizer, sample.metadata["context"], method)
+    chunks = SPLITTER.split(
+        document_of(sample),
+        tokenizer=model.tokenizer,
+        chunk_tokens=method.chunk_tokens,
+        max_chunks=method.max_chunks,
+        chunk_at=method.chunk_at,
+    )
     memory, samples = NO_MEMORY, []
     for number, chunk in enumerate(chunks):
         content = MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=chunk)
         turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_memory_tokens)
-        memory = turn.text.strip() or memory
-        cut = turn.finish_reason == "length"
-        samples.append(sample.with_turn(turn, turn=number, memory=memory[:CHARACTERS_LOGGED], cut=cut))
+        reply, num_tokens, is_longer = cap(turn.text.strip(), model.tokenizer, method.max_memory_tokens)
+        memory = reply or memory
+        about = {"memory": memory[:CHARACTERS_LOGGED], "memory_tokens": num_tokens, "empty": not reply}
+        samples.append(sample.with_turn(turn, turn=number, cut=turn.finish_reason == "length" or is_longer, **about))
     content = FINAL_PROMPT.format(problem=problem, memory=memory)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_final_tokens)
-    answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks))
+    answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks), metric=sample.metadata.get("metric"))
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return [*samples, answer]
+
+
+def cap(text: str, tokenizer: Any, max_tokens: int) -> tuple[str, int, bool]:
+    """A memory of at most `max_tokens` tokens, its number of tokens, and whether it was longer.
+
+    A reply is no longer than its limit, but read again it may be: tokens of the same text differ, and a baseline's are its own.
+    """
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    if len(ids) <= max_tokens:
+        return text, len(ids), False
+    return tokenizer.decode(ids[:max_tokens]).strip(), max_tokens, True
 
 
 def question_of(sample: Sample) -> str:
@@ -44,16 +64,7 @@ def question_of(sample: Sample) -> str:
     return sample.prompt[-1]["content"]
 
 
-def _split(tokenizer: Any, document: str, method: MemAgentConfig) -> tuple[str, ...]:
-    return _splitter(tokenizer)(document, method.chunk_tokens, method.max_chunks, method.chunk_at)
-
-
-@lru_cache(maxsize=8)
-def _splitter(tokenizer: Any) -> Any:
-    """The rollouts of a group share their document: remember the latest splits of each tokenizer."""
-
-    @lru_cache(maxsize=256)
-    def split(document: str, chunk_tokens: int, max_chunks: int, chunk_at: Any) -> tuple[str, ...]:
-        return split_document(document, tokenizer=tokenizer, chunk_tokens=chunk_tokens, max_chunks=max_chunks, chunk_at=chunk_at)
-
-    return split
+def document_of(sample: Sample) -> str:
+    """The document: in the row, or in a file of its own if it is too long for that."""
+    file = sample.metadata.get(CONTEXT_FILE)
+    return Path(file).read_text(encoding="utf-8") if file else sample.metadata["context"]

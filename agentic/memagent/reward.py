@@ -1,9 +1,21 @@
-"""MemAgent's reward: 1 if the boxed answer equals the gold answer, strictly; lenient scores stand beside it."""
+"""MemAgent's reward: 1 if the boxed answer equals the gold answer, strictly; lenient scores stand beside it.
+
+RULER's needle tasks have several answers, all of which are wanted (`metric: all` in the row).
+"""
 
 from vime.grading.boxed import boxed_equal, last_boxed
-from vime.grading.qa import exact_match, f1, substring_match
+from vime.grading.qa import (
+    exact_match,
+    gold_in_prediction,
+    hotpotqa_f1,
+    string_match_all,
+    substring_match,
+    unguarded_substring_match,
+)
 from vime.rollout.context import Context
 from vime.types import Reward, Sample
+
+ALL = "all"
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
@@ -12,11 +24,16 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     `strict` is the training reward; `lenient` is the paper's test metric (either string contains the other after SQuAD's
     normalisation), on the box if there is one and on the whole answer otherwise.
     """
-    return score(samples[-1].response, samples[-1].label)
+    answer = samples[-1]
+    grade = score_all if answer.metadata.get("metric") == ALL else score
+    return grade(answer.response, answer.label)
 
 
 def score(response: str, references: list[str]) -> Reward:
-    """All scores of one answer, 0 or 1 each but F1."""
+    """All scores of one answer to a question, 0 or 1 each but F1.
+
+    `sub_em_unguarded` gives an empty answer 1, as slime-agentic does: it serves comparisons with published numbers only.
+    """
     strict = float(boxed_equal(response, references))
     answer = last_boxed(response)
     prediction = response if answer is None else answer
@@ -26,7 +43,17 @@ def score(response: str, references: list[str]) -> Reward:
             "strict": strict,
             "lenient": substring_match(prediction, references),
             "exact_match": exact_match(prediction, references),
-            "f1": f1(prediction, references),
+            "f1": hotpotqa_f1(prediction, references),
+            "gold_in_prediction": gold_in_prediction(prediction, references),
+            "sub_em_unguarded": unguarded_substring_match(prediction, references),
             "boxed": float(answer is not None),
         },
     )
+
+
+def score_all(response: str, references: list[str]) -> Reward:
+    """RULER's needle tasks: strictly, the box holds every reference; leniently, the share that the whole answer holds."""
+    answer = last_boxed(response)
+    strict = float(answer is not None and string_match_all(answer, references) == 1.0)
+    metrics = {"strict": strict, "lenient": string_match_all(response, references), "boxed": float(answer is not None)}
+    return Reward(score=strict, metrics=metrics)

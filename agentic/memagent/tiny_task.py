@@ -30,7 +30,8 @@ def _names(first_syllables: str, last_syllables: str) -> tuple[str, ...]:
 ESTATES = _names("Xan Bel Cor Dun Fal Gor Hul Jor Kel Lor Mor Nar Pel Ros Syl Tor", "dor wick mere by stead vane gard lund")
 PEOPLE = _names("Ab Bra Ca De El Fi Gu Ha Iv Jo Ka Le Mi No Ol Pa", "ra lin nus vio mond ric sha zel")
 CITIES = _names("Bar Chel Dra Fen Gri Har Kir Lim", "burg ton polis ford haven ville mouth grad")
-MAX_DOCS = 2 * min(len(ESTATES), len(PEOPLE)) - 2
+MAX_DISTINCT = 2 * min(len(ESTATES), len(PEOPLE)) - 2
+"""Documents that differ: beyond that, facts are told again."""
 
 
 def split_of_estate(estate: str) -> Split:
@@ -55,7 +56,15 @@ def home_document(person: str, city: str) -> tuple[str, str]:
 
 
 def sample_distractors(rng: random.Random, *, num_docs: int, estate: str, person: str) -> list[tuple[str, str]]:
-    """Return documents about other estates and people, half of each kind, in random order; no subject occurs twice."""
+    """Return documents about other estates and people, half of each kind, in random order.
+
+    No subject has two facts; a document of more facts than there are subjects repeats them, in another order each time.
+    """
+    most = MAX_DISTINCT - MIN_DOCS
+    if num_docs > most:
+        distinct = sample_distractors(rng, num_docs=most, estate=estate, person=person)
+        again = [document for _ in range(num_docs // most) for document in rng.sample(distinct, most)]
+        return distinct + again[: num_docs - most]
     other_estates = [name for name in ESTATES if name != estate]
     other_people = [name for name in PEOPLE if name != person]
     num_owner_docs = (num_docs + rng.randrange(2)) // 2
@@ -108,8 +117,8 @@ def generate_rows(*, split: Split, num_items: int, num_docs: int, seed: int) -> 
     The same split and seed give the same questions and answers at every num_docs.
 
     Raises:
-        ValueError: num_docs is outside MIN_DOCS..MAX_DOCS, the number of distinct names.
+        ValueError: num_docs is less than MIN_DOCS.
     """
-    if not MIN_DOCS <= num_docs <= MAX_DOCS:
-        raise ValueError(f"num_docs is {num_docs}, but the tiny task has names for {MIN_DOCS} to {MAX_DOCS} documents")
+    if num_docs < MIN_DOCS:
+        raise ValueError(f"num_docs is {num_docs}, but a question needs {MIN_DOCS} documents")
     return [_row(split=split, index=index, num_docs=num_docs, seed=seed) for index in range(num_items)]

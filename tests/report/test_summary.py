@@ -48,7 +48,8 @@ def test_mean_and_deviation_are_over_runs_and_the_error_over_items() -> None:
     # items over runs: 1, 0.5, 0.5, 0; sd = sqrt(0.5 / 3) = 0.408248; / sqrt(4) = 0.204124
     assert row["standard_error"] == pytest.approx(20.4124, abs=1e-4)
     assert (row["num_runs"], row["num_items"]) == (2, 4)
-    assert row["lenient"] == {"mean": 100.0, "sd": 0.0, "runs": [100.0, 100.0]}
+    assert row["lenient"] == {"mean": 100.0, "sd": 0.0, "runs": [100.0, 100.0], "best_of_runs": 100.0}
+    assert row["best_of_runs"] == 75.0
     assert summary["num_failed_rollouts"] == 1 and summary["name"] == "demo" and summary["first_step_seconds"] is None
 
 
@@ -114,3 +115,36 @@ def test_kept_scores_come_back_once_each(tmp_path: Path) -> None:
     append_scores(tmp_path, [score(0, [1, 0]), score(1, [0, 0])])
     append_scores(tmp_path, [score(0, [1, 1])])
     assert read_scores(tmp_path) == [score(0, [1, 1]), score(1, [0, 0])]
+
+
+@pytest.mark.parametrize(
+    ("num_runs", "num_solved", "k", "at_least_once", "every_time"),
+    [
+        (3, 0, 1, 0.0, 0.0),
+        (3, 1, 1, 1 / 3, 1 / 3),
+        (3, 1, 2, 2 / 3, 0.0),
+        (3, 2, 2, 1.0, 1 / 3),
+        (4, 2, 3, 1.0, 0.0),
+        (4, 2, 2, 5 / 6, 1 / 6),
+        (5, 5, 5, 1.0, 1.0),
+    ],
+)
+def test_pass_at_k_and_pass_every_k_by_hand(num_runs: int, num_solved: int, k: int, at_least_once: float, every_time: float):
+    assert summary_module.pass_at_least_once(num_runs, num_solved, k) == pytest.approx(at_least_once)
+    assert summary_module.pass_every_time(num_runs, num_solved, k) == pytest.approx(every_time)
+
+
+def test_the_summary_has_pass_at_k_where_asked_and_says_how_many_items_failed() -> None:
+    config = make_config(2)
+    config.evaluation.pass_at = [1, 2]
+    runs = [score(0, [1, 1, 0.5, 0]), score(1, [1, 0, 1, 0])]
+    runs[1] = RunScore(**{**{name: getattr(runs[1], name) for name in runs[1].__dataclass_fields__}, "num_failed": 1})
+    row = build_summary(config, runs, **TOTALS)["datasets"]["docs"]["scaffold"]
+    assert row["pass_at"] == {"1": 50.0, "2": 75.0} and row["pass_every"] == {"1": 50.0, "2": 25.0}
+    assert row["num_failed"] == 1
+
+
+def test_baselines_stand_in_the_table_after_the_usual_rows() -> None:
+    scores = [score(0, [1, 0], row="scaffold@gpt"), score(0, [1, 1])]
+    rows = build_summary(make_config(1), scores, **TOTALS)["datasets"]["docs"]
+    assert list(rows) == ["scaffold", "scaffold@gpt"] and rows["scaffold@gpt"]["mean"] == 50.0

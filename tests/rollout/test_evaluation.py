@@ -2,11 +2,17 @@
 
 import asyncio
 import json
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
+from vime.errors import ConfigError
+from vime.report.items import read_evaluation
+from vime.report.summary import IncompleteRunError
 from vime.rollout.evaluation import Evaluator, Job, read_items
 from vime.types import Prompt, Rollout, StopReason
 
@@ -72,3 +78,60 @@ def test_items_of_other_weights_are_run_again(config: RunConfig, tmp_path: Path)
     asyncio.run(Evaluator(config, runner=further, folder=folder).run([JOB], version=4))
     assert sorted(further.seen) == list(range(8))
     assert sorted(item["index"] for item in read_items(path)) == list(range(8))
+
+
+def test_an_evaluation_goes_on_only_under_the_settings_it_was_begun_with(config: RunConfig, tmp_path: Path):
+    folder = tmp_path / "evaluation"
+    asyncio.run(Evaluator(config, runner=Runner(), folder=folder).run([JOB], version=0))
+    config.evaluation.top_p = 0.9
+    with pytest.raises(ConfigError, match=r"top_p=0.9: the items .* were scored with 1.0"):
+        Evaluator(config, runner=Runner(), folder=folder)
+    config.evaluation.top_p = 1.0
+    Path(str(config.data.evaluation[0].path)).write_text('{"question": "another", "answer": "a"}\n' * 8)
+    with pytest.raises(ConfigError, match=r"datasets\.numbers\.digest"):
+        Evaluator(config, runner=Runner(), folder=folder)
+
+
+def items_by_file(folder: Path) -> dict[str, list[str]]:
+    """The whole lines of every file of items."""
+    return {path.name: path.read_text().split("\n")[:-1] for path in sorted(folder.glob("*.jsonl"))}
+
+
+def test_an_evaluation_killed_at_ten_random_items_ends_with_every_item_once(tmp_path: Path):
+    rows, run = tmp_path / "rows.jsonl", tmp_path / "run"
+    rows.write_text("".join(json.dumps({"question": f"q{i}", "answer": "a"}) + "\n" for i in range(11)))
+    program = [sys.executable, str(Path(__file__).with_name("evaluation_process.py")), str(run), str(rows)]
+    chance, before, refused = random.Random(1), {}, set()
+    for start in range(10):
+        ended = subprocess.run([*program, str(chance.randint(1, 6)), str(start)], capture_output=True, text=True, timeout=120)
+        assert ended.returncode == -9, ended.stderr
+        with pytest.raises(IncompleteRunError, match="is incomplete") as error:
+            read_evaluation(run)
+        refused.add(str(error.value).removeprefix(f"{run}: "))
+        after = items_by_file(run / "evaluation")
+        assert all(after[name][: len(lines)] == lines for name, lines in before.items()), "finished items changed"
+        before = after
+    assert any("short, single_turn, run 0 is incomplete" in text for text in refused), refused
+    ended = subprocess.run([*program, "-1", "99"], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    after = items_by_file(run / "evaluation")
+    assert all(after[name][: len(lines)] == lines for name, lines in before.items())
+    evaluation = read_evaluation(run)
+    for (dataset, _), runs in evaluation.items.items():
+        for items in runs:
+            assert [item["index"] for item in items] == list(range({"short": 7, "long": 11}[dataset]))
+    assert {row for _, row in evaluation.items} == {"single_turn", "scaffold"}
+    failed = [item for runs in evaluation.items.values() for items in runs for item in items if item["failed"]]
+    assert failed and all(item["strict"] == 0 for item in failed), "failures are items that score 0"
+    assert sum(score.num_failed for score in evaluation.scores()) == len(failed)
+
+
+def test_an_item_that_stands_twice_is_refused_by_name(tmp_path: Path):
+    rows, run = tmp_path / "rows.jsonl", tmp_path / "run"
+    rows.write_text("".join(json.dumps({"question": f"q{i}", "answer": "a"}) + "\n" for i in range(11)))
+    program = [sys.executable, str(Path(__file__).with_name("evaluation_process.py")), str(run), str(rows), "-1", "0"]
+    subprocess.run(program, check=True, timeout=120)
+    path = run / "evaluation" / "long-scaffold-t1-run1.jsonl"
+    path.write_text(path.read_text() + path.read_text().split("\n")[0] + "\n")
+    with pytest.raises(IncompleteRunError, match=r"long, scaffold, run 1 holds items .* more than once"):
+        read_evaluation(run)

@@ -1,7 +1,8 @@
 """Reads the rows of a dataset: a file (jsonl, json, parquet), a Hugging Face dataset, or a generator function.
 
 A row becomes a `Prompt`. Question, answer and everything else are found under the names of the public sets: `prompt`
-(messages or text), `input` or `question`; `reward_model.ground_truth`, `answers` or `answer`; the rest is metadata.
+(messages or text), `input` or `question`; `reward_model.ground_truth`, `answers` or `answer`; the rest is metadata. A text that
+is too long for its row stands in a file of its own: `context_file`, relative to the rows' file.
 """
 
 import json
@@ -15,6 +16,7 @@ from vime.types import Prompt
 
 _QUESTION_FIELDS = ("prompt", "input", "question", "problem")
 HUB_FILE = "hf://datasets/"
+CONTEXT_FILE = "context_file"
 _ANSWER_FIELDS = ("answers", "answer", "ground_truth")
 
 
@@ -27,7 +29,7 @@ def load_rows(dataset: DatasetConfig) -> list[dict[str, Any]]:
         rows = load_hook(dataset.generator)(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
     else:
         assert dataset.path is not None, f"data set {dataset.name!r} has neither path nor generator"
-        rows = _read(dataset.path, dataset.split)
+        rows = _with_whole_paths(_read(dataset.path, dataset.split), Path(dataset.path).expanduser().parent)
     rows = rows[: dataset.num_items]
     if not rows:
         key = f"data.{dataset.name}"
@@ -46,6 +48,10 @@ def _read(path: str, split: str) -> list[dict[str, Any]]:
     if file.suffix == ".parquet" and file.exists():
         return datasets.Dataset.from_parquet(str(file)).to_list()
     return datasets.load_dataset(path, split=split).to_list()
+
+
+def _with_whole_paths(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    return [{**row, CONTEXT_FILE: str(folder / row[CONTEXT_FILE])} if row.get(CONTEXT_FILE) else row for row in rows]
 
 
 def _download(path: str) -> Path:

@@ -1,15 +1,22 @@
-"""Question answering scores: SQuAD's normalisation (arXiv 1606.05250), exact match, F1 and substring match."""
+"""Question answering scores: SQuAD's normalisation, exact match, F1, and what RULER-HQA is scored with.
+
+`normalize` is that of SQuAD's published evaluation (arXiv 1606.05250), which HotpotQA's (arXiv 1809.09600) shares. Every score is
+of one prediction against all its references, the best of them, 0 to 1.
+"""
 
 import re
 import string
 from collections import Counter
+from collections.abc import Callable
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_CLOSED = ("yes", "no", "noanswer")
+"""HotpotQA's answers that share no credit with others."""
 
 
 def normalize(text: str) -> str:
-    """Lower case without punctuation, articles and extra spaces."""
+    """Lower case without ASCII punctuation, articles and extra spaces, in this order."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -19,24 +26,70 @@ def exact_match(prediction: str, references: list[str]) -> float:
 
 
 def f1(prediction: str, references: list[str]) -> float:
-    """Best token F1 over the references, 0 to 1."""
-    return max((_f1(normalize(prediction).split(), normalize(reference).split()) for reference in references), default=0.0)
+    """Best token F1 over the references, as SQuAD 2.0 counts it: two empty answers agree, one empty answer scores 0."""
+    return _best(prediction, references, _f1)
 
 
-def _f1(prediction: list[str], reference: list[str]) -> float:
-    if not prediction or not reference:
-        return float(prediction == reference)
-    overlap = sum((Counter(prediction) & Counter(reference)).values())
-    if overlap == 0:
-        return 0.0
-    precision, recall = overlap / len(prediction), overlap / len(reference)
-    return 2 * precision * recall / (precision + recall)
+def hotpotqa_f1(prediction: str, references: list[str]) -> float:
+    """Best token F1 over the references, as HotpotQA counts it: yes, no and noanswer are right or wrong, and empty scores 0."""
+    return _best(prediction, references, _hotpotqa_f1)
+
+
+def gold_in_prediction(prediction: str, references: list[str]) -> float:
+    """1 if the normalised prediction contains any normalised reference; a reference that is empty then counts for nothing."""
+    answer = normalize(prediction)
+    return float(any(reference in answer for reference in map(normalize, references) if reference))
 
 
 def substring_match(prediction: str, references: list[str]) -> float:
-    """MemAgent's `sub_em`: 1 if either contains the other after normalisation; an empty prediction scores 0."""
+    """MemAgent's `sub_em`: 1 if either contains the other after normalisation; an empty prediction scores 0.
+
+    Empty means after normalisation: of `the` nothing is left either. A reference that is empty then counts for nothing.
+    """
     answer = normalize(prediction)
     if not answer:
         return 0.0
     gold = [normalize(reference) for reference in references]
     return float(any(reference in answer or answer in reference for reference in gold if reference))
+
+
+def unguarded_substring_match(prediction: str, references: list[str]) -> float:
+    """`sub_em` as slime-agentic computes it: without the guard, so that an empty prediction scores 1.
+
+    It is there to compare with published numbers, not to be reported as a score.
+    """
+    answer = normalize(prediction)
+    return float(any(reference in answer or answer in reference for reference in map(normalize, references)))
+
+
+def string_match_all(prediction: str, references: list[str]) -> float:
+    """RULER's score of its needle tasks (arXiv 2404.06654): the share of references that the prediction contains, any case."""
+    text = prediction.lower()
+    return sum(reference.lower() in text for reference in references) / len(references) if references else 0.0
+
+
+def string_match_part(prediction: str, references: list[str]) -> float:
+    """RULER's score of its question answering: 1 if the prediction contains any reference, any case."""
+    text = prediction.lower()
+    return float(any(reference.lower() in text for reference in references))
+
+
+def _best(prediction: str, references: list[str], score: Callable[[str, str], float]) -> float:
+    return max((score(normalize(prediction), normalize(reference)) for reference in references), default=0.0)
+
+
+def _f1(prediction: str, reference: str) -> float:
+    if not prediction or not reference:
+        return float(prediction == reference)
+    predicted, expected = prediction.split(), reference.split()
+    overlap = sum((Counter(predicted) & Counter(expected)).values())
+    if overlap == 0:
+        return 0.0
+    precision, recall = overlap / len(predicted), overlap / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _hotpotqa_f1(prediction: str, reference: str) -> float:
+    if prediction != reference and (prediction in _CLOSED or reference in _CLOSED):
+        return 0.0
+    return _f1(prediction, reference) if prediction else 0.0

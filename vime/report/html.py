@@ -12,23 +12,24 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from vime.evaluation_rows import shown_rows
 from vime.report import charts as chart_sizes
 from vime.report.jsonl import read_lines, write_text
 from vime.report.metrics import curves, read_metrics
 from vime.report.run_directory import CONFIG, read_config
+from vime.report.score_tables import pass_table, score_table, temperature_table
 from vime.report.sections import (
     chart_grid,
     eval_log_section,
     key_value_details,
     rows_table,
     score_charts,
-    score_table,
-    temperature_table,
     text_details,
     training_charts,
 )
 from vime.report.step_line import duration
-from vime.report.summary import RunScore, read_scores, read_summary, shown_rows, summarize_runs
+from vime.report.summary import RunScore, read_scores, read_summary, summarize_runs
+from vime.report.tables import measured_rows
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +46,13 @@ def write_report(run_path: Path) -> Path:
     summary = read_summary(run_path)
     rows = read_metrics(run_path / "metrics.jsonl")
     datasets = summary["datasets"] if summary else partial_datasets(config, read_scores(run_path))
+    labels = shown_rows(config["mode"], measured_rows(datasets.values()))
     body = [
         _head(run_path, config, summary, rows),
-        score_table(datasets, shown_rows(config["mode"])),
+        score_table(datasets, labels),
+        pass_table(datasets, labels),
         temperature_table(summary["untrained_temperatures"] if summary else {}),
-        chart_grid(score_charts(_complete(datasets), shown_rows(config["mode"]))),
+        chart_grid(score_charts(_complete(datasets), labels)),
         _section("Training", chart_grid(training_charts(curves(rows)))),
         eval_log_section(_eval_logs(run_path / "evaluation")),
         rows_table("Faults", read_lines(run_path / "faults.jsonl")[-MAX_FAULTS:]),

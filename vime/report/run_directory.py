@@ -145,6 +145,24 @@ def read_config(path: Path) -> dict[str, Any]:
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
+def find_runs(paths: list[Path]) -> list[Path]:
+    """Run folders among `paths`, sweeps replaced by their runs in the order of their numbers.
+
+    Raises `FileNotFoundError`, naming the folder, for one that is neither.
+    """
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted((file.parent for file in path.glob(f"*/{CONFIG}")), key=lambda run: (len(run.name), run.name))
+        if (path / CONFIG).exists():
+            found.append(path)
+        elif inside:
+            found += inside
+        else:
+            what = "does not exist" if not path.exists() else f"is neither a run (it has no {CONFIG}) nor a folder of runs"
+            raise FileNotFoundError(f"{path} {what}")
+    return list(dict.fromkeys(path.resolve() for path in found))
+
+
 def _rollout_row(step: int, group: Group, rollout: Rollout, keep_tokens: bool) -> dict[str, Any]:
     prompt = group.prompt
     return {

@@ -5,27 +5,25 @@ Scores are 0 to 100; mean and standard deviation are over complete runs of the e
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from math import comb
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from vime.config import RunConfig
 from vime.errors import VimeError
+from vime.evaluation_rows import LABELS
 from vime.report.jsonl import append_line, read_lines, write_text
 from vime.report.machine import describe_machine
 
 SUMMARY = "summary.json"
 SCORES = "scores.jsonl"
-ROWS = {"single_turn": "single turn", "scaffold": "untrained scaffold", "trained": "trained scaffold"}
-"""Rows of the table, in order, as they are shown."""
 DIGITS = 4
-
-
-def shown_rows(mode: str) -> dict[str, str]:
-    """Rows and their names in a table; an evaluation by itself does not know whether its checkpoint was trained."""
-    return {"single_turn": "single turn", "scaffold": "scaffold"} if mode == "eval" else ROWS
+SOLVED = 1.0
+"""The strict score of an item that counts as solved in pass@k and pass^k."""
 
 
 class IncompleteRunError(VimeError, ValueError):
@@ -46,6 +44,8 @@ class RunScore:
     num_items: int
     strict: list[float]
     lenient: list[float]
+    num_failed: int = 0
+    """Items that the infrastructure failed; they score 0."""
 
 
 def build_summary(
@@ -70,7 +70,12 @@ def build_summary(
         "method": config.method.name,
         "model": config.model.name,
         "seed": config.seed,
-        "evaluation": {"num_runs": config.evaluation.num_runs, "temperature": config.evaluation.temperature},
+        "checkpoint": config.model.checkpoint,
+        "evaluation": {
+            "num_runs": config.evaluation.num_runs,
+            "temperature": config.evaluation.temperature,
+            "top_p": config.evaluation.top_p,
+        },
         "datasets": aggregate(config, runs),
         "untrained_temperatures": temperatures,
         "wall_seconds": round(wall_seconds, 3),
@@ -86,10 +91,12 @@ def build_summary(
 def aggregate(config: RunConfig, runs: dict[tuple[str, str], list[RunScore]]) -> dict[str, dict[str, Any]]:
     """{data set: {row: mean, sd, runs, items …}} of complete runs, keyed by (data set, row)."""
     datasets = [dataset.name for dataset in config.data.evaluation] or sorted({dataset for dataset, _ in runs})
-    measured = [row for row in ROWS if any(key[1] == row for key in runs)]
+    found = dict.fromkeys(row for _, row in runs)
+    measured = [*(row for row in LABELS if row in found), *(row for row in found if row not in LABELS)]
     for dataset in datasets:
         _check_complete(config, dataset, {row: runs.get((dataset, row), []) for row in measured})
-    return {dataset: {row: summarize_runs(runs[dataset, row]) for row in measured} for dataset in datasets if measured}
+    ks = config.evaluation.pass_at
+    return {dataset: {row: summarize_runs(runs[dataset, row], ks) for row in measured} for dataset in datasets if measured}
 
 
 def write_summary(path: Path, summary: dict[str, Any]) -> Path:
@@ -153,24 +160,47 @@ def _check_complete(config: RunConfig, dataset: str, rows: dict[str, list[RunSco
         raise IncompleteRunError(f"{short} is incomplete: {numbers[short]} items where others have {max(numbers.values())}")
 
 
-def summarize_runs(runs: list[RunScore]) -> dict[str, Any]:
-    """Mean, standard deviation and runs of one row on one data set, in percent; all runs have the same items."""
+def summarize_runs(runs: list[RunScore], pass_at: Sequence[int] = ()) -> dict[str, Any]:
+    """Mean, standard deviation and runs of one row on one data set, in percent; all runs have the same items.
+
+    `best_of_runs` is what its name says, and stands in no table as the score. With `pass_at` also the share of items that k
+    runs solve at least once (pass@k) and every time (pass^k), both without bias for k below the number of runs.
+    """
     strict = [fmean(score.strict) for score in runs]
     lenient = [fmean(score.lenient) for score in runs]
-    items = [fmean(values) for values in zip(*[score.strict for score in runs], strict=True)]
-    return {
+    per_item = list(zip(*[score.strict for score in runs], strict=True))
+    items = [fmean(values) for values in per_item]
+    solved = [sum(value >= SOLVED for value in values) for values in per_item]
+    row: dict[str, Any] = {
         "mean": _percent(fmean(strict)),
         "sd": _percent(_sd(strict)),
         "num_runs": len(runs),
         "num_items": runs[0].num_items,
+        "num_failed": sum(score.num_failed for score in runs),
         "standard_error": _percent(_sd(items) / len(items) ** 0.5),
         "runs": [_percent(value) for value in strict],
+        "best_of_runs": _percent(max(strict)),
         "lenient": {
             "mean": _percent(fmean(lenient)),
             "sd": _percent(_sd(lenient)),
             "runs": [_percent(value) for value in lenient],
+            "best_of_runs": _percent(max(lenient)),
         },
     }
+    for k in pass_at:
+        row.setdefault("pass_at", {})[str(k)] = _percent(fmean(pass_at_least_once(len(runs), c, k) for c in solved))
+        row.setdefault("pass_every", {})[str(k)] = _percent(fmean(pass_every_time(len(runs), c, k) for c in solved))
+    return row
+
+
+def pass_at_least_once(num_runs: int, num_solved: int, k: int) -> float:
+    """pass@k of one item: 1 - C(n - c, k) / C(n, k) (arXiv 2107.03374, equation 1)."""
+    return 1.0 - comb(num_runs - num_solved, k) / comb(num_runs, k)
+
+
+def pass_every_time(num_runs: int, num_solved: int, k: int) -> float:
+    """pass^k of one item: C(c, k) / C(n, k) (arXiv 2406.12045, section 3)."""
+    return comb(num_solved, k) / comb(num_runs, k)
 
 
 def _sd(values: list[float]) -> float:

@@ -1,6 +1,6 @@
 """The two blocks of text around a run: the header that says what starts, and the table of scores."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 
 from vime.config import AlgorithmName, Mode, RunConfig
+from vime.evaluation_rows import rows_of, shown_rows
 from vime.placement import server_groups
-from vime.report.summary import shown_rows
 
 
 def header_lines(config: RunConfig, path: Path) -> list[str]:
@@ -27,7 +27,8 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
         lines.append(f"  training    {_training(config, supervised)}")
     datasets = ", ".join(dataset.name for dataset in config.data.evaluation)
     if datasets and not supervised:
-        rows = ", ".join(label for row, label in shown_rows(config.mode.name).items() if row in evaluation.rows)
+        measured = rows_of(config)
+        rows = ", ".join(label for row, label in shown_rows(config.mode.name, measured).items() if row in measured)
         lines.append(f"  evaluation  {datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}")
     return lines
 
@@ -42,9 +43,14 @@ def final_table(summary: Mapping[str, Any]) -> Table:
     for name, rows in datasets.items():
         first = next(iter(rows.values()), {"num_runs": 0, "num_items": 0})
         table.add_column(f"{name}\n{first['num_items']} items x {first['num_runs']}", justify="right")
-    for row, label in shown_rows(summary["mode"]).items():
+    for row, label in shown_rows(summary["mode"], measured_rows(datasets.values())).items():
         table.add_row(label, *[score_text(rows.get(row)) for rows in datasets.values()])
     return table
+
+
+def measured_rows(datasets: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The rows that any data set has, as `summary.json` holds them."""
+    return list(dict.fromkeys(row for rows in datasets for row in rows))
 
 
 def score_text(score: Mapping[str, Any] | None) -> str:

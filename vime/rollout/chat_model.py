@@ -1,6 +1,10 @@
-"""A served model that others run, as an agent sees it: messages in, a message out; its tokens are not seen."""
+"""A served model that others run, as an agent sees it: messages in, a message out; its tokens are not seen.
 
-from dataclasses import dataclass
+As a baseline of an evaluation it stands in the trained model's place: it gets the evaluation's sampling, and the trained model's
+tokenizer counts and cuts for it, so that both get the same sections of a document.
+"""
+
+from dataclasses import dataclass, field
 from typing import Any
 
 from vime.errors import ServerError
@@ -8,26 +12,39 @@ from vime.rollout.model import Model
 from vime.rollout.trace import Trace
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
-from vime.types import Message, Turn
+from vime.types import Message, Sampling, Turn
 
 
 @dataclass(kw_only=True, slots=True)
 class ChatModel(Model):
-    """An endpoint with OpenAI's chat API bound to one rollout; sampling is the endpoint's, or what `chat.body` says.
+    """An endpoint with OpenAI's chat API bound to one rollout.
+
+    Sampling is the endpoint's or what `chat.body` says, and for a baseline the evaluation's, unless `chat.body` says otherwise.
 
     Example: `turn = await context.models["judge"].chat([{"role": "user", "content": "Is 4 right?"}], max_tokens=8)`; the
     turn has no token ids, and `turn.message` may hold `tool_calls`.
     """
 
     chat_client: ChatClient
+    sampling: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, endpoint: Endpoint, client: ChatClient, session: str, trace: Trace) -> "ChatModel":
-        """The model behind an endpoint."""
+    def of(
+        cls,
+        endpoint: Endpoint,
+        client: ChatClient,
+        session: str,
+        trace: Trace,
+        *,
+        sampling: Sampling | None = None,
+        tokenizer: Any = None,
+    ) -> "ChatModel":
+        """The model behind an endpoint; with `sampling` and `tokenizer` as a baseline in the trained model's place."""
         return cls(
+            sampling={} if sampling is None else {"temperature": sampling.temperature, "top_p": sampling.top_p},
             client=client,
             chat_client=client,
-            tokenizer=None,
+            tokenizer=tokenizer,
             max_model_len=endpoint.max_model_len,
             temperature=1.0,
             top_p=1.0,
@@ -42,7 +59,7 @@ class ChatModel(Model):
         Raises ServerError when the endpoint does not answer, BadRequestError when it refuses.
         """
         with self.trace.span(self.name, kind="generation"):
-            reply = await self.chat_client.chat(messages, max_tokens=max_tokens, tools=tools)
+            reply = await self.chat_client.chat(messages, max_tokens=max_tokens, tools=tools, sampling=self.sampling)
         return Turn(
             prompt_ids=[],
             output_ids=[],
@@ -53,5 +70,7 @@ class ChatModel(Model):
         )
 
     def render(self, messages: list[Message]) -> list[int]:
-        """There is no tokenizer: raises ServerError."""
+        """A baseline's conversation in the trained model's tokens, to count; without a tokenizer raises ServerError."""
+        if self.tokenizer is not None:
+            return super(ChatModel, self).render(messages)
         raise ServerError("an endpoint with a chat API takes messages: its tokens are not known")

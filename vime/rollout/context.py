@@ -7,14 +7,9 @@ from vime.config import RunConfig
 from vime.rollout.model import Model
 from vime.rollout.trace import Trace
 from vime.rollout.turn_log import TurnLog
+from vime.types import Sampling
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sampling:
-    """Sampling parameters of the trained model; they are the trainer's, not the agent's."""
-
-    temperature: float
-    top_p: float
+__all__ = ["Context", "Sampling"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

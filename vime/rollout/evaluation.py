@@ -1,8 +1,8 @@
 """An evaluation: data sets x runs under one protocol, items written as they finish, so an interrupted one goes on.
 
-Three rows are scored alike: the base model in a single turn, the untrained scaffold, the trained scaffold. A failure stays
-in the denominator with a score of 0. An evaluation during training runs beside the generation, on the same servers, which keep
-their weights until it is over (`vime.rollout.pin`).
+All rows (`vime.evaluation_rows`) are scored alike. A failure stays in the denominator with a score of 0. The settings that a
+score depends on stand beside the items (`vime.data.protocol`); `vime.report.items` reads complete evaluations. An evaluation
+during training runs beside the generation, on the same servers, which keep their weights until it is over (`vime.rollout.pin`).
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from vime.config import DatasetConfig, RunConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.config import RunConfig
+from vime.data.protocol import begin, check_same, item_digest, load_prompts, protocol_of
 from vime.errors import WeightSyncError
 from vime.types import Prompt, Rollout
 
@@ -31,8 +31,8 @@ class ItemRunner(Protocol):
 class Job:
     """One run over one data set.
 
-    Example: `Job(dataset="docs_24", row="scaffold", run=0, temperature=1.0, label="before")`; `label` tells evaluations of
-    the same row apart, for example by training step.
+    Example: `Job(dataset="docs_24", row="trained", run=0, temperature=1.0, label="step20")`; `label` tells evaluations of
+    the same row apart that enter no table, for example by training step.
     """
 
     dataset: str
@@ -51,12 +51,17 @@ class Job:
 class Evaluator:
     """Runs jobs on the served model, into `folder`."""
 
-    def __init__(self, config: RunConfig, *, runner: ItemRunner, folder: Path) -> None:
+    def __init__(
+        self, config: RunConfig, *, runner: ItemRunner, folder: Path, prompts: dict[str, list[Prompt]] | None = None
+    ) -> None:
+        """Raises `ConfigError` if the folder holds items that were scored under other settings."""
         self._runner = runner
         self._folder = folder
         self._slots = asyncio.Semaphore(config.evaluation.max_concurrent_items)
-        self._prompts = {dataset.name: _prompts(dataset) for dataset in config.data.evaluation}
-        folder.mkdir(parents=True, exist_ok=True)
+        self._prompts = load_prompts(config) if prompts is None else prompts
+        protocol = protocol_of(config, self._prompts)
+        check_same(folder, protocol)
+        begin(folder, protocol)
 
     def num_items(self, dataset: str) -> int:
         """Items of a data set."""
@@ -119,25 +124,23 @@ def _items_of_version(path: Path, version: int) -> list[dict[str, Any]]:
     return kept
 
 
-def _prompts(dataset: DatasetConfig) -> list[Prompt]:
-    rows = load_rows(dataset)
-    return [to_prompt(row, index=i, row_number=i, dataset=dataset.name) for i, row in enumerate(rows)]
-
-
 def _item(job: Job, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
     """One finished item; scores are 0 to 1, `strict` is the reward unless the method names it."""
     strict = rollout.metrics.get("strict", rollout.reward)
     versions = {version for sample in rollout.samples for version in sample.weight_versions}
     return {
         "index": prompt.index,
+        "item": item_digest(prompt),
         "dataset": job.dataset,
         "row": job.row,
         "run": job.run,
+        "evaluation": job.label,
         "temperature": job.temperature,
         "strict": strict,
         "lenient": rollout.metrics.get("lenient", strict),
         "metrics": rollout.metrics,
         "stop_reason": rollout.stop_reason.value,
+        "failed": not rollout.counting.in_baseline,
         "error": rollout.error,
         "label": prompt.ground_truth,
         "weight_versions": sorted(versions),

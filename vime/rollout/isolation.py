@@ -62,7 +62,7 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     started = time.monotonic()
     try:
         result = await within(hooks.generate(context, template, sampling), config.generate_timeout_seconds)
-        samples = check_samples(result, template)
+        samples = check_samples(result, template, without_tokens=context.evaluation)
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
@@ -128,10 +128,11 @@ def to_reward(value: Any) -> Reward:
     return reward
 
 
-def check_samples(result: Any, template: Sample) -> list[Sample]:
+def check_samples(result: Any, template: Sample, *, without_tokens: bool = False) -> list[Sample]:
     """The samples that `generate` returned, validated and stamped with the rollout's identity.
 
-    Raises `SampleError` if there are none or one breaks its contract.
+    Raises `SampleError` if there are none or one breaks its contract. In an evaluation a sample may be `without_tokens`: those of
+    an endpoint with a chat API are not seen.
     """
     samples = result if isinstance(result, list) else [result]
     if not samples or not all(isinstance(sample, Sample) for sample in samples):
@@ -139,5 +140,6 @@ def check_samples(result: Any, template: Sample) -> list[Sample]:
     for position, sample in enumerate(samples):
         sample.group_index, sample.rollout_id = template.group_index, template.rollout_id
         sample.index, sample.session_id, sample.label = position, template.session_id, template.label
-        sample.validate()
+        if sample.tokens or not without_tokens:
+            sample.validate()
     return samples

@@ -16,6 +16,8 @@ from vime.serving.clients import make_client
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
 
+ACTOR = "actor"
+"""Hooks know the trained model under this name, and what stands in its place."""
 MakeClient = Callable[[Endpoint, ServingConfig], Client | ChatClient]
 
 
@@ -42,11 +44,33 @@ class Served:
         evaluation: bool = False,
         trace: Trace | None = None,
         turns: TurnLog | None = None,
+        baseline: str | None = None,
     ) -> Context:
-        """What a hook gets in one session; tokens of the trained model are of weight `version` or newer."""
+        """What a hook gets in one session; tokens of the trained model are of weight `version` or newer.
+
+        `baseline` names a model that stands in the trained one's place.
+        """
         trace, turns = Trace() if trace is None else trace, TurnLog() if turns is None else turns
         models = {name: self._model(name, session, sampling, version, trace, turns) for name in self._endpoints}
+        if baseline is not None:
+            models[ACTOR] = self._baseline(baseline, models[baseline], sampling)
         return Context(config=self._config, evaluation=evaluation, session=session, models=models, trace=trace, turns=turns)
+
+    def _baseline(self, name: str, model: Model, sampling: Sampling) -> Model:
+        if not isinstance(model, ChatModel):
+            return model
+        if ACTOR not in self._tokenizers:  # an evaluation of baselines alone serves no trained model
+            from transformers import AutoTokenizer
+
+            self._tokenizers[ACTOR] = AutoTokenizer.from_pretrained(self._config.model.checkpoint)
+        return ChatModel.of(
+            self._endpoints[name],
+            model.chat_client,
+            model.session,
+            model.trace,
+            sampling=sampling,
+            tokenizer=self._tokenizers[ACTOR],
+        )
 
     def calls(self) -> dict[str, Calls]:
         """What was asked of each model since the last call of this."""

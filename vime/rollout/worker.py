@@ -15,6 +15,7 @@ from functools import partial
 
 from vime.config import RunConfig
 from vime.data.progress import Progress
+from vime.evaluation_rows import SINGLE_TURN, Row
 from vime.hooks import load_hook
 from vime.rollout.context import Sampling
 from vime.rollout.group_hooks import run_function, score_group
@@ -112,15 +113,23 @@ class RolloutWorker:
         return group
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout:
-        """One rollout of an evaluation item; `row` is single_turn, scaffold or trained.
+        """One rollout of an evaluation item; `row` is single_turn, scaffold or trained, or a baseline's (`scaffold@NAME`).
 
         It does not queue behind the training's rollouts: how many items run at once is the evaluation's own setting.
         """
         sampling = Sampling(temperature=temperature, top_p=self._config.evaluation.top_p)
-        hooks = self._hooks["single_turn" if row == "single_turn" else "train"]
+        parsed = Row.of(row)
         with self._counted():
             return await self._run(
-                hooks, prompt, slot=prompt.index, member=0, version=version, sampling=sampling, trace=Trace(), evaluation=True
+                self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
+                prompt,
+                slot=prompt.index,
+                member=0,
+                version=version,
+                sampling=sampling,
+                trace=Trace(),
+                evaluation=True,
+                baseline=parsed.model,
             )
 
     async def progress(self) -> dict[int, Progress]:
@@ -169,11 +178,18 @@ class RolloutWorker:
         trace: Trace,
         turns: TurnLog | None = None,
         evaluation: bool = False,
+        baseline: str | None = None,
     ) -> Rollout:
         session = f"{prompt.dataset}-{slot}-{member}-{uuid.uuid4().hex[:8]}"
         turns = TurnLog() if turns is None else turns
         context = partial(
-            self._served.context, sampling=sampling, version=version, evaluation=evaluation, trace=trace, turns=turns
+            self._served.context,
+            sampling=sampling,
+            version=version,
+            evaluation=evaluation,
+            trace=trace,
+            turns=turns,
+            baseline=baseline,
         )
         return await run_rollout(
             hooks=hooks,

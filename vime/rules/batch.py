@@ -2,9 +2,7 @@
 
 from vime.config import AlgorithmName, RunConfig, Schedule
 from vime.errors import Problem
-
-ROWS = ("single_turn", "scaffold", "trained")
-"""Rows that an evaluation can measure."""
+from vime.evaluation_rows import AT, LABELS, SCAFFOLD, SINGLE_TURN
 
 
 def updates(config: RunConfig) -> list[Problem]:
@@ -37,13 +35,24 @@ def schedule(config: RunConfig) -> list[Problem]:
 
 
 def evaluation_rows(config: RunConfig) -> list[Problem]:
-    """Only rows that exist are asked for, each once."""
-    rows = config.evaluation.rows
-    unknown = [row for row in rows if row not in ROWS]
-    if not unknown and len(set(rows)) == len(rows):
+    """Only rows that exist are asked for, each once, of models that are served."""
+    names, baselines = config.evaluation.rows, {name for name, model in config.serving.models.items() if not model.trained}
+    known = [*LABELS, *(f"{way}{AT}{name}" for name in sorted(baselines) for way in (SINGLE_TURN, SCAFFOLD))]
+    unknown = [name for name in names if name not in known]
+    if not unknown and len(set(names)) == len(names):
         return []
     what = f"there is no row {', '.join(map(repr, unknown))}" if unknown else "a row stands twice"
-    return [Problem(key="evaluation.rows", value=rows, remedy=f"{what}: give some of {', '.join(ROWS)}")]
+    if any(AT in name for name in unknown):
+        what += " (a baseline is single_turn@NAME or scaffold@NAME, with NAME one of serving.models that is not trained)"
+    return [Problem(key="evaluation.rows", value=names, remedy=f"{what}: give some of {', '.join(known)}")]
+
+
+def pass_at(config: RunConfig) -> list[Problem]:
+    """pass@k and pass^k are of at most as many runs as there are."""
+    evaluation = config.evaluation
+    wrong = [k for k in evaluation.pass_at if not 1 <= k <= evaluation.num_runs]
+    remedy = f"give values from 1 to evaluation.num_runs={evaluation.num_runs}, or more runs"
+    return [Problem(key="evaluation.pass_at", value=evaluation.pass_at, remedy=remedy)] if wrong else []
 
 
 def best_checkpoint(config: RunConfig) -> list[Problem]:

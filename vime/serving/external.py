@@ -60,13 +60,19 @@ class ChatClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def chat(
-        self, messages: list[dict[str, Any]], *, max_tokens: int, tools: list[dict[str, Any]] | None = None
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        max_tokens: int,
+        tools: list[dict[str, Any]] | None = None,
+        sampling: dict[str, float] | None = None,
     ) -> ChatReply:
-        """The reply to a conversation.
+        """The reply to a conversation; `chat.body` wins over `sampling`.
 
         Raises BadRequestError if the endpoint refuses it, ServerError if it gave no answer in `max_retries` new attempts.
         """
-        body = {"model": self._endpoint.model, "messages": messages, "max_tokens": max_tokens, "tools": tools, **self._chat.body}
+        body = {"model": self._endpoint.model, "messages": messages, "max_tokens": max_tokens, "tools": tools}
+        body |= {**(sampling or {}), **self._chat.body}
         body = {key: value for key, value in body.items() if value is not None}
         started, backoff, reason = time.monotonic(), FIRST_BACKOFF_SECONDS, ""
         for attempt in range(self._chat.max_retries + 1):

@@ -11,7 +11,7 @@ import agentic.memagent
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt, MemAgentConfig
 from agentic.memagent.eval_log import eval_log
-from agentic.memagent.generate import generate
+from agentic.memagent.generate import cap, generate
 from agentic.memagent.reward import score
 from agentic.memagent.single_turn import generate as generate_single_turn
 from vime.config import RunConfig
@@ -121,8 +121,22 @@ def test_strict_and_lenient_scores_differ_where_they_should():
 
 def test_the_eval_log_shows_recall_after_each_chunk():
     memories = ["nothing", "Barton lives here"]
-    samples = [{"response": m, "metadata": {"turn": i, "memory": m, "cut": False}} for i, m in enumerate(memories)]
-    item = {"label": ["Barton"], "metrics": {"boxed": 1.0}, "samples": [*samples, {"response": "x", "metadata": {}}]}
-    log = eval_log(None, [item])
+    abouts = [{"memory": m, "memory_tokens": len(m.split()), "cut": i == 1, "empty": False} for i, m in enumerate(memories)]
+    samples = [{"response": about["memory"], "metadata": {"turn": i, **about}} for i, about in enumerate(abouts)]
+    answer = {"response": "x", "metadata": {}}
+    item = {"label": ["Barton"], "metrics": {"boxed": 1.0, "strict": 1.0}, "samples": [*samples, answer]}
+    failed = {"label": ["Rome"], "metrics": {}, "samples": []}
+    log = eval_log(None, [item, failed])
     assert log.figures["recall_by_chunk"]["series"]["gold answer in memory"] == [0.0, 1.0]
-    assert log.metrics["turns_mean"] == 3
+    assert log.figures["memory_by_chunk"] == {"x": [1, 2], "series": {"tokens of the memory": [1.0, 3.0]}}
+    expected = {"turns_mean": 3, "memory_tokens_mean": 2, "memory_cut_share": 0.5, "memory_empty_share": 0, "no_box_share": 0.5}
+    assert expected | {"strict": 0.5, "recall_at_the_end": 0.5} == log.metrics, "failed items count"
+
+
+def test_a_memory_is_cut_at_its_tokens_and_its_length_noted():
+    long = "word " * 50
+    samples = run(Script([long, "", "\\boxed{Barton}"]), context_text=DOCUMENT[:250], chunk_tokens=200, max_memory_tokens=20)
+    first = samples[0].metadata
+    assert first["cut"] and first["memory_tokens"] <= 20 and not first["empty"]
+    assert cap(long, TOKENIZER, 10)[1:] == (10, True) and len(TOKENIZER.encode(cap(long, TOKENIZER, 10)[0])) <= 10
+    assert cap("short", TOKENIZER, 99)[0] == "short" and cap("", TOKENIZER, 9) == ("", 0, False)

@@ -71,13 +71,13 @@ def test_every_subject_has_one_document_and_the_gold_ones_stand_in_hop_order() -
         assert documents[second - 1].endswith(f"The home of {person} is {row['reward_model']['ground_truth'][0]}.")
 
 
-@pytest.mark.parametrize("num_docs", [0, 1, tiny_task.MAX_DOCS + 1])
+@pytest.mark.parametrize("num_docs", [0, 1])
 def test_a_length_without_enough_names_is_refused(num_docs: int) -> None:
     with pytest.raises(ValueError, match="num_docs"):
         tiny_task.generate_rows(split="train", num_items=1, num_docs=num_docs, seed=0)
 
 
-@pytest.mark.parametrize("num_docs", [2, 7, 24, 96, tiny_task.MAX_DOCS])
+@pytest.mark.parametrize("num_docs", [2, 7, 24, 96, tiny_task.MAX_DISTINCT, tiny_task.MAX_DISTINCT + 1, 320, 800])
 def test_a_reader_that_keeps_the_relevant_facts_of_each_section_answers(num_docs: int) -> None:
     for row in tiny_task.generate_rows(split="eval", num_items=5, num_docs=num_docs, seed=0):
         memory = prompts.NO_MEMORY

@@ -1,0 +1,128 @@
+"""Writes results/METHOD.md and results/METHOD.json: the papers' tables with their sources, and our complete runs beside them.
+
+    python tools/make_tables.py memagent outputs/memagent_paper_tiny/2026-01-01_10-00-00 outputs/sweeps/…
+    python tools/make_tables.py agentflow                      # without runs: the published tables, ours not run
+
+A sweep's folder stands for all its runs. An incomplete run is refused by name. The papers' data are results/papers/METHOD.yaml.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vime.report.jsonl import write_text
+from vime.report.results import NOT_RUN, build_page, read_our_run, read_published
+from vime.report.run_directory import find_runs
+from vime.report.summary import IncompleteRunError
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+ABSENT = "–"
+INTRODUCTION = """\
+Percent. Ours are mean ± standard deviation over complete runs of the evaluation, failures included as 0, the single turn, the
+untrained and the trained scaffold under one sampling; published numbers are as their sources give them. Written by `{command}`.
+"""
+
+
+def markdown(page: dict[str, Any], *, command: str) -> str:
+    """The page as text."""
+    lines = [f"# {page['title']}: results", INTRODUCTION.format(command=command)]
+    for table in page["tables"]:
+        lines += [f"## {table['title']}", *([table["about"], ""] if table["about"] else [])]
+        lines += _published_table(table)
+    if page["small"]:
+        lines += [
+            "## Tiny scale",
+            "The whole method on the tiny model and its generated task; comparable with nothing above.",
+            "",
+        ]
+        lines += [line for table in page["small"] for line in _small_table(table)]
+    if page["curves"]:
+        lines += ["## Training reward", "Mean over the batch, at steps from the first to the last.", ""]
+        for curve in page["curves"]:
+            points = ", ".join(f"{step:g}: {reward:.3f}" for step, reward in curve["points"])
+            lines += [f"- {curve['run']}, seed {curve['seed']}: {points}"]
+        lines += [""]
+    if page["runs"]:
+        lines += ["## Where our rows come from", *_runs_table(page["runs"])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _published_table(table: dict[str, Any]) -> list[str]:
+    lines = [_line("", "source", *table["columns"]), _line("---", "---", *["---:"] * len(table["columns"]))]
+    lines += [_line(row["name"], row["source"], *[_number(value) for value in row["values"]]) for row in table["published"]]
+    for row in table["ours"]:
+        name = f"**vime: {row['name']}**"
+        if row.get("state") == NOT_RUN:
+            lines.append(_line(name, f"{NOT_RUN}: `{row['command']}`", *[ABSENT] * len(table["columns"])))
+        else:
+            lines.append(_line(name, f"seed {row['seed']}", *[_spread(cell) for cell in row["values"]]))
+    return [*lines, ""]
+
+
+def _small_table(table: dict[str, Any]) -> list[str]:
+    first = next(cell for row in table["rows"] for cell in row["strict"] if cell)
+    lines = [f"### {table['run']}, seed {table['seed']}", ""]
+    lines += [
+        _line(f"strict (lenient), {first['num_runs']} runs of {first['num_items']} items", *table["columns"], "failed items")
+    ]
+    lines += [_line("---", *["---:"] * (len(table["columns"]) + 1))]
+    for row in table["rows"]:
+        cells = [_with_lenient(strict, lenient) for strict, lenient in zip(row["strict"], row["lenient"], strict=True)]
+        lines.append(_line(row["name"], *cells, str(row["num_failed"])))
+    return [*lines, ""]
+
+
+def _runs_table(runs: list[dict[str, Any]]) -> list[str]:
+    names = ("run", "seed", "commit", "date", "hardware", "checkpoint", "steps", "minutes", "sampling", "command")
+    lines = [_line(*names), _line(*["---"] * len(names))]
+    for run in runs:
+        cells = [ABSENT if run[name] in (None, "") else str(run[name]) for name in names[:-1]]
+        lines.append(_line(*cells, f"`{run['command']}`"))
+    return [*lines, ""]
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _number(value: float | None) -> str:
+    return ABSENT if value is None else f"{value}"
+
+
+def _spread(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return ABSENT
+    return f"{cell['mean']:.1f} ± {cell['sd']:.1f}" if cell["num_runs"] > 1 else f"{cell['mean']:.1f} (one run)"
+
+
+def _with_lenient(strict: dict[str, Any] | None, lenient: dict[str, Any] | None) -> str:
+    return f"{_spread(strict)} ({lenient['mean']:.1f})" if strict and lenient else NOT_RUN
+
+
+def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
+    """Writes the page of the command line's method."""
+    known = sorted(path.stem for path in (RESULTS / "papers").glob("*.yaml"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("method", choices=known)
+    parser.add_argument("runs", nargs="*", type=Path, help="run folders, or sweep folders")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    try:
+        runs = [read_our_run(path) for path in find_runs(given.runs)]
+    except (FileNotFoundError, IncompleteRunError) as error:
+        parser.error(str(error))
+    strangers = [run.name for run in runs if run.method != given.method]
+    if strangers:
+        parser.error(f"{', '.join(strangers)}: not of {given.method}")
+    page = build_page(given.method, read_published(RESULTS / "papers" / f"{given.method}.yaml"), runs)
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_text(given.out / f"{given.method}.json", json.dumps(page, indent=1, ensure_ascii=False) + "\n")
+    write_text(given.out / f"{given.method}.md", markdown(page, command=f"python tools/make_tables.py {given.method} RUN…"))
+    (console or Console(highlight=False)).print(f"{given.out / given.method}.md, {len(runs)} runs of ours", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Fetches a data set of tools/datasets.yaml, checks and cleans it, and writes it as JSON lines with a manifest.
+
+    python tools/prepare_data.py --list
+    python tools/prepare_data.py dapo_math_17k aime_2024
+    python tools/prepare_data.py hotpotqa_dev --from downloads/validation.parquet     # local files, no network
+
+Every file is of a pinned revision where one is known, its checksum is compared, every row is checked against the schema,
+duplicates are removed, and questions that training and evaluation sets in the same folder share are reported. NAME.jsonl is what
+`data.train.path` takes; NAME.manifest.json holds source, revision, checksums and counts.
+"""
+
+import argparse
+import csv
+import fnmatch
+import hashlib
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.progress import track
+
+from vime.data.cleaning import Cleaned, Recipe, SchemaError, clean, overlap, question_key
+from vime.report.jsonl import read_lines, write_lines, write_text
+
+TABLE = Path(__file__).with_name("datasets.yaml")
+NOT_PINNED = "main"
+TIMEOUT_SECONDS = 60.0
+
+
+class PreparationError(Exception):
+    """A data set cannot be prepared; says why and what to do."""
+
+
+def read_table() -> dict[str, dict[str, Any]]:
+    """Entries of the table by name."""
+    return yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+
+
+def recipe_of(entry: dict[str, Any]) -> Recipe:
+    """How the entry's rows are cleaned."""
+    known = {f.name for f in fields(Recipe)}
+    return Recipe(**{name: value for name, value in entry.items() if name in known})
+
+
+def fetch(name: str, entry: dict[str, Any], folder: Path) -> tuple[dict[str, Path], str]:
+    """Local copies of the entry's files by their names, and the revision that they are of.
+
+    Raises `PreparationError` without network, saying which files to give with --from.
+    """
+    try:
+        return _from_url(entry, folder) if "url" in entry else _from_hub(entry)
+    except Exception as error:  # the boundary to the network: its libraries raise errors of many kinds
+        wanted = entry.get("url") or f"{', '.join(entry['files'])} of {entry['repository']} at {entry['revision']}"
+        raise PreparationError(
+            f"{name} cannot be downloaded ({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}). "
+            f"Check the network (and HF_TOKEN, where a repository asks for an account), or give a local copy: "
+            f"--from PATH of {wanted}"
+        ) from error
+
+
+def _from_hub(entry: dict[str, Any]) -> tuple[dict[str, Path], str]:
+    from huggingface_hub import HfApi, hf_hub_download
+
+    repository, revision = entry["repository"], entry["revision"]
+    patterns, names = [f for f in entry["files"] if "*" in f], [f for f in entry["files"] if "*" not in f]
+    if patterns or revision == NOT_PINNED:
+        info = HfApi().dataset_info(repository, revision=revision)
+        there = sorted(sibling.rfilename for sibling in info.siblings or [])
+        names += [file for file in there if any(fnmatch.fnmatch(file, pattern) for pattern in patterns) and file not in names]
+        revision = info.sha or revision
+    if not names:
+        raise FileNotFoundError(f"{repository} has no file like {', '.join(patterns)}")
+    return {file: Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision)) for file in names}, revision
+
+
+def _from_url(entry: dict[str, Any], folder: Path) -> tuple[dict[str, Path], str]:
+    path = folder / "downloads" / hashlib.sha256(entry["url"].encode()).hexdigest()[:12] / Path(entry["url"]).name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(entry["url"], timeout=TIMEOUT_SECONDS) as answer:
+            path.write_bytes(answer.read())
+    return {path.name: path}, entry["revision"]
+
+
+def local(paths: list[Path]) -> dict[str, Path]:
+    """Files given by hand; a folder stands for its files.
+
+    Raises `PreparationError` if one is not there.
+    """
+    found: dict[str, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise PreparationError(f"--from {path}: there is no such file or folder")
+        inside = sorted(file for file in path.rglob("*") if file.suffix in READERS) if path.is_dir() else [path]
+        found |= {file.name: file for file in inside}
+    return found
+
+
+def check_sums(files: dict[str, Path], expected: dict[str, str], *, console: Console) -> dict[str, str]:
+    """SHA-256 by file. Raises `PreparationError` if one is not what the table says."""
+    found = {}
+    for name, path in files.items():
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+        found[name] = digest.hexdigest()
+        wanted = next((value for known, value in expected.items() if known == name or Path(known).name == name), None)
+        if wanted is not None and wanted != found[name]:
+            raise PreparationError(f"{path}: its SHA-256 is {found[name]}, expected {wanted}: a damaged or another file")
+        console.print(f"  {name}: SHA-256 {found[name][:16]}… {'as expected' if wanted else '(none to compare with)'}")
+    return found
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file by its ending. Raises `PreparationError` for one that is not known."""
+    if path.suffix not in READERS:
+        raise PreparationError(f"{path}: give one of {', '.join(READERS)}")
+    return READERS[path.suffix](path)
+
+
+def _read_json(path: Path) -> Iterator[dict[str, Any]]:
+    return iter(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        yield from (json.loads(line) for line in file if line.strip())
+
+
+def _read_tsv(path: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(sys.maxsize)
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file, delimiter="\t")
+
+
+def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet
+
+    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1000):
+        yield from batch.to_pylist()
+
+
+READERS = {".json": _read_json, ".jsonl": _read_jsonl, ".tsv": _read_tsv, ".parquet": _read_parquet}
+
+
+def prepare(name: str, entry: dict[str, Any], out: Path, *, given: list[Path], console: Console) -> dict[str, Any]:
+    """Writes NAME.jsonl and NAME.manifest.json into `out`; returns the manifest.
+
+    Raises `PreparationError` or `SchemaError`.
+    """
+    console.print(f"[bold]{name}[/bold] from {', '.join(map(str, given)) if given else entry.get('url') or entry['repository']}")
+    if entry["revision"] == NOT_PINNED and not given:
+        console.print(f"  revision: {NOT_PINNED}, not pinned: another day may give other rows", style="yellow")
+    files, revision = (local(given), "local files") if given else fetch(name, entry, out)
+    sums = check_sums(files, entry.get("sha256", {}), console=console)
+    rows = (row for path in files.values() for row in read_rows(path))
+    cleaned = clean(track(rows, description="  rows", console=console), recipe_of(entry))
+    if not cleaned.rows:
+        raise PreparationError(f"{name}: no row is left of {cleaned.num_read}")
+    path = out / f"{name}.jsonl"
+    write_lines(path, cleaned.rows)
+    manifest = {
+        "name": name,
+        "method": entry["method"],
+        "role": entry["role"],
+        "source": entry.get("url") or entry["repository"],
+        "revision": revision,
+        "pinned": entry["revision"] != NOT_PINNED and not given,
+        "files": sums,
+        "num_read": cleaned.num_read,
+        "num_left_out": cleaned.num_left_out,
+        "num_duplicates": cleaned.num_duplicates,
+        "num_conflicts": cleaned.num_conflicts,
+        "num_rows": len(cleaned.rows),
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "overlap": overlaps(name, entry, cleaned, out),
+    }
+    write_text(out / f"{name}.manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+    _report(manifest, console)
+    return manifest
+
+
+def overlaps(name: str, entry: dict[str, Any], cleaned: Cleaned, out: Path) -> dict[str, dict[str, Any]]:
+    """What this set shares with each prepared set of the other role, by its name."""
+    table, found = read_table(), {}
+    own = [_key(row, entry) for row in cleaned.rows]
+    for other, about in table.items():
+        path = out / f"{other}.jsonl"
+        if other != name and about["role"] != entry["role"] and path.exists():
+            found[other] = asdict(overlap(own, [_key(row, about) for row in read_lines(path)]))
+    return found
+
+
+def _key(row: dict[str, Any], entry: dict[str, Any]) -> str:
+    name = entry.get("rename", {}).get(entry["question"], entry["question"])
+    return question_key(row, name, entry.get("instruction", []))
+
+
+def _report(manifest: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"  {manifest['num_rows']:,} rows of {manifest['num_read']:,}: {manifest['num_duplicates']:,} duplicates removed "
+        f"({manifest['num_conflicts']:,} with another answer), {manifest['num_left_out']:,} left out; "
+        f"revision {manifest['revision']}"
+    )
+    for other, shared in manifest["overlap"].items():
+        number = shared["num_same"] + shared["num_similar"]
+        style = "yellow" if number else None
+        kinds = f"{shared['num_same']} the same, {shared['num_similar']} with 13 words in a row"
+        console.print(f"  shared with {other}: {number} ({kinds})", style=style)
+
+
+def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
+    """Prepares the data sets of the command line."""
+    table = read_table()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets, see --list")
+    parser.add_argument("--list", action="store_true", help="show all data sets")
+    parser.add_argument(
+        "--from", dest="given", nargs="+", type=Path, default=[], metavar="PATH", help="local files of one data set"
+    )
+    parser.add_argument("--out", type=Path, default=Path("data"))
+    given = parser.parse_args(arguments)
+    console = console or Console(highlight=False, soft_wrap=True)
+    unknown = [name for name in given.names if name not in table]
+    if unknown or not (given.list or given.names) or (given.given and len(given.names) != 1):
+        what = f"there is no {', '.join(unknown)}" if unknown else "give one NAME with --from, or names, or --list"
+        parser.error(f"{what}; there are: {', '.join(table)}")
+    if given.list:
+        for name, entry in table.items():
+            source = entry.get("url") or f"{entry['repository']}@{entry['revision'][:12]}"
+            console.print(f"{name:22}{entry['method']:15}{entry['role']:12}{source}")
+        return
+    given.out.mkdir(parents=True, exist_ok=True)
+    try:
+        for name in given.names:
+            prepare(name, table[name], given.out, given=given.given, console=console)
+    except (PreparationError, SchemaError, OSError, urllib.error.URLError) as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

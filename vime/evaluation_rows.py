@@ -1,0 +1,65 @@
+"""The rows of an evaluation: who is asked, in which way, and what that is called in a table.
+
+`single_turn` asks the model once, `scaffold` runs the agent on the model as it is, `trained` on the model after training.
+`single_turn@NAME` and `scaffold@NAME` put another model of `serving.models` in the trained one's place: a baseline.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vime.config import Mode, RunConfig
+
+SINGLE_TURN, SCAFFOLD, TRAINED = "single_turn", "scaffold", "trained"
+LABELS = {SINGLE_TURN: "single turn", SCAFFOLD: "untrained scaffold", TRAINED: "trained scaffold"}
+"""Rows of every table, in order, as they are shown."""
+AT = "@"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One row; `model` is None for the trained model. Example: `Row(way="single_turn", model="gpt")`."""
+
+    way: str
+    model: str | None = None
+
+    @classmethod
+    def of(cls, name: str) -> "Row":
+        """The row of a name like `scaffold` or `scaffold@gpt`."""
+        way, _, model = name.partition(AT)
+        return cls(way=way, model=model or None)
+
+
+def rows_of(config: RunConfig) -> list[str]:
+    """The rows that this run measures.
+
+    An evaluation by itself has one checkpoint: its scaffold is called `scaffold`, or `trained` if only that is asked for.
+    """
+    rows = config.evaluation.rows
+    if config.mode is Mode.eval and SCAFFOLD in rows:
+        return [row for row in rows if row != TRAINED]
+    return list(rows)
+
+
+def needs_trained_model(config: RunConfig) -> bool:
+    """Whether any row asks the trained model, which is then served."""
+    return config.mode is not Mode.eval or any(Row.of(row).model is None for row in rows_of(config)) or not rows_of(config)
+
+
+def shown_rows(mode: str, measured: Iterable[str] = ()) -> dict[str, str]:
+    """Rows of a table and their names: the usual ones, measured or not, and the baselines that were measured.
+
+    An evaluation by itself does not know whether its checkpoint was trained.
+    """
+    found = list(dict.fromkeys(measured))
+    usual = {SINGLE_TURN: LABELS[SINGLE_TURN], SCAFFOLD: "scaffold"} if mode == Mode.eval.value else dict(LABELS)
+    if mode == Mode.eval.value and TRAINED in found:
+        usual = {row: label for row, label in {**usual, TRAINED: LABELS[TRAINED]}.items() if row in found}
+    return usual | {row: label_of(row) for row in found if row not in usual}
+
+
+def label_of(row: str) -> str:
+    """`scaffold@gpt` is shown as `gpt, scaffold`."""
+    parsed = Row.of(row)
+    if parsed.model is None:
+        return LABELS.get(row, row)
+    return f"{parsed.model}, {'single turn' if parsed.way == SINGLE_TURN else 'scaffold'}"
