@@ -32,8 +32,8 @@ def make_engine(
     monkeypatch.setattr(logprob, "LOGITS_IN_CHUNK", CHUNK)
 
     def make(vocab_size: int) -> Any:
-        shape = {"num_hidden_layers": 1, "hidden_size": HIDDEN, "intermediate_size": HIDDEN, "head_dim": 32}
-        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 512}
+        shape: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": HIDDEN, "intermediate_size": HIDDEN, "head_dim": 32}
+        heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 512}
         folder = tmp_path / str(vocab_size)
         config = transformers.Qwen3Config(vocab_size=vocab_size, tie_word_embeddings=False, **shape, **heads)
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
@@ -48,7 +48,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     assert events, "the profiler saw no memory"
     live = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
