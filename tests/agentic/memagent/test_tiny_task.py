@@ -12,7 +12,7 @@ import agentic.memagent
 from agentic.memagent import demonstrations, prompts, tiny_task
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
-from agentic.memagent.tiny_model import build_config, build_tokenizer
+from agentic.memagent.tiny_model import build_tokenizer
 
 TINY = Path(agentic.memagent.__file__).parent / "tiny"
 
