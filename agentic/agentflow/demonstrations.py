@@ -36,7 +36,7 @@ PLAN_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A tool and its sub-goal; Choice(tool_name="Price_Lookup", sub_goal="price of lamps in Corwick")."""
+    """A tool and its sub-goal; Choice(tool_name="price_list", sub_goal="price of lamps in Corwick")."""
 
     tool_name: str
     sub_goal: str
@@ -132,11 +132,11 @@ def frozen_turns(rng: random.Random, *, right_share: float) -> list[Turn]:
     verifier = tiny_prompts.VERIFIER.format(question=task.question, memory=steps)
     final = tiny_prompts.FINAL.format(question=task.question, memory=steps)
     expression = choice.sub_goal.removeprefix("Compute ") if choice.sub_goal.startswith("Compute ") else "price"
-    guess = str(rng.randint(0, tiny_task.LARGEST))
+    guess = f" {rng.randint(0, tiny_task.LARGEST)}"
     return [
         Turn(prompt=command, reply=COMMAND.format(sub_goal=choice.sub_goal)),
         Turn(prompt=tiny_prompts.CODER.format(query=choice.sub_goal), reply=PROGRAM.format(expression=expression)),
-        Turn(prompt=tiny_prompts.GENERATOR.format(query=choice.sub_goal), reply=ANSWER.format(answer=guess)),
+        Turn(prompt=choice.sub_goal, reply=guess),
         Turn(prompt=verifier, reply=STOP if is_finished(taken) else CONTINUE),
         Turn(prompt=final, reply=final_answer(taken)),
     ]

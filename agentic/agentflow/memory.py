@@ -9,7 +9,7 @@ CUT_MARK = "\n… cut …\n"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One action; Step(number=1, tool_name="Python_Coder", sub_goal="Compute 2 + 2", command="execution = …", result="4")."""
+    """One action; Step(number=1, tool_name="python_coder", sub_goal="Compute 2 + 2", command="execution = …", result="4")."""
 
     number: int
     tool_name: str

@@ -24,11 +24,11 @@ def _words() -> list[str]:
     """Return the words that become single tokens."""
     texts = [
         *(tiny_prompts.PLAN, tiny_prompts.NEXT_STEP, tiny_prompts.EXECUTOR, tiny_prompts.VERIFIER, tiny_prompts.FINAL),
-        *(tiny_prompts.SINGLE_TURN, tiny_prompts.CODER, tiny_prompts.GENERATOR, REPLY_WORDS),
+        *(tiny_prompts.SINGLE_TURN, tiny_prompts.CODER, REPLY_WORDS),
         *(*tiny_task.QUESTIONS.values(), tiny_task.LOOKUP_GOAL, tiny_task.COMPUTE_GOAL, tiny_prompts.LONG_RESULT),
         *(f" {name}" for name in (tiny_task.LOOKUP, tiny_task.PYTHON, tiny_task.GENERATOR)),
     ]
-    words = {word for text in texts for word in re.findall(r" ?[A-Za-z]+", text)} | {"system", "user", "assistant"}
+    words = {word for text in texts for word in re.findall(r" ?[A-Za-z]+", text)} | {"system", "user", "assistant", " How", " Question", "Query"}
     signs = [*tiny_task.SIGNS, "=", "?", ";", '"""', ")", "}", "\\", "```"]
     words |= {f" {name}" for name in (*tiny_catalogue.GOODS, *tiny_catalogue.TOWNS, *signs)}
     words |= {'="""', "```", "\\", ":", '""")', "{", "}", "."}

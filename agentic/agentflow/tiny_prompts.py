@@ -12,8 +12,7 @@ EXECUTOR = "Command:\nSub-Goal: {sub_goal}\nTool: {tool_name}"
 VERIFIER = "Verify:\nQuestion: {question}\nSteps: {memory}"
 FINAL = "Answer:\nQuestion: {question}\nSteps: {memory}"
 SINGLE_TURN = "Single:\nQuestion: {question}"
-CODER = "Code:\nQuery: {query}"
-GENERATOR = "Reply:\nQuery: {query}"
+CODER = "Program:\nQuery: {query}"
 NO_STEPS = "none"
 LONG_RESULT = "error"
 MAX_RESULT_CHARACTERS = 24
@@ -21,7 +20,7 @@ MAX_RESULT_CHARACTERS = 24
 
 
 def steps(taken: Sequence[tuple[str, str]]) -> str:
-    """Tool and result of each step; `Price_Lookup says 7 ; Python_Coder says 21`, or `none`."""
+    """Tool and result of each step; `price_list says 7 ; python_coder says 21`, or `none`."""
     return " ; ".join(f"{tool_name} says {_short(result)}" for tool_name, result in taken) or NO_STEPS
 
 

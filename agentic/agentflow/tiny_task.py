@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 DATA_SOURCE = "agentflow_tiny"
 KINDS: tuple[Kind, ...] = ("sum", "bill", "rest")
-LOOKUP, PYTHON, GENERATOR = "Price_Lookup", "Python_Coder", "Base_Generator"
+LOOKUP, PYTHON, GENERATOR = "price_list", "python_coder", "base_generator"
 QUESTIONS: dict[Kind, str] = {
     "sum": "How much is {left} {sign} {right} ?",
     "bill": "How much do {left} {goods} cost at the price of {goods} in {town} ?",
