@@ -507,6 +507,27 @@ class ServingConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class SandboxConfig:
+    """What a program of an agent may use (`vime.agent.sandbox`)."""
+
+    wall_seconds: float = 30.0
+    cpu_seconds: float = 20.0
+    """Of one process."""
+    memory_bytes: int = 512 * 2**20
+    """Of each process, and of all together."""
+    num_processes: int = 32
+    """Processes and threads at one time."""
+    file_bytes: int = 16 * 2**20
+    """Size of one file; all files in its /tmp may have four times as much."""
+    output_characters: int = 4000
+    """Of stdout and of stderr; a program that writes more is ended."""
+    packages: list[str] = field(default_factory=lambda: ["mpmath", "numpy", "sympy"])
+    """Installed packages that programs may import besides the standard library; those that are not installed are left out."""
+    allow_unsandboxed: bool = False
+    """Where no sandbox can run, programs run as ordinary processes of this user, with its files and its network."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ClusterConfig:
     """Where things run."""
 
@@ -571,6 +592,7 @@ class RunConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     serving: ServingConfig = field(default_factory=ServingConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)

@@ -1,1 +1,1 @@
-"""AgentFlow (arXiv 2510.05592): a trained planner beside a frozen executor, verifier and generator, with tools."""
+"""AgentFlow: a planner trained in the flow of its own multi-turn system (arXiv 2510.05592)."""

@@ -1,0 +1,1 @@
+"""Tools of AgentFlow: one module each, and the box that runs them."""

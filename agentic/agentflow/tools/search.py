@@ -1,0 +1,91 @@
+"""Search by a retrieval service (`vime/retrieval`).
+
+POST /retrieve {"queries": [text], "topk": k} -> {"result": [[{"document": {"id", "title", "text"}, "score": number}]]}
+"""
+
+from typing import Any
+
+import aiohttp
+
+from agentic.agentflow.tools.config import ToolConfig
+from agentic.agentflow.tools.tool import Tool
+from vime.config import RunConfig
+from vime.errors import Problem
+from vime.rollout.context import Context
+
+MAX_CHARACTERS = 1500
+"""Of one document in an answer."""
+
+
+class Search(Tool):
+    """Documents for a query, best first."""
+
+    deterministic = True
+
+    async def execute(self, context: Context, query: str) -> str:
+        """Title and text of up to `topk` documents.
+
+        Raises ValueError for an empty query, RuntimeError if the service answers with something else than documents.
+        """
+        if not query.strip():
+            raise ValueError("the query is empty: say what to look for")
+        assert self.config.endpoint is not None, "checked by problems()"
+        answer = await post(
+            f"{self.config.endpoint.rstrip('/')}/retrieve", {"queries": [query], "topk": self.config.topk}, headers={}
+        )
+        try:
+            documents = [found["document"] for found in answer["result"][0]]
+            return "\n\n".join(map(_paragraph, documents[: self.config.topk], range(1, len(documents) + 1))) or "(nothing found)"
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise RuntimeError(f"{self.name}: the service's answer has no documents ({type(error).__name__}: {error})") from error
+
+    @classmethod
+    def problems(cls, key: str, config: ToolConfig, run: RunConfig) -> list[Problem]:
+        """There is a service to ask."""
+        return endpoint_problems(key, config)
+
+
+class WikipediaSearch(Search):
+    """Search over an index of Wikipedia."""
+
+    name = "wikipedia_search"
+    title = "Wikipedia_Knowledge_Searcher_Tool"
+    description = (
+        "Finds passages of Wikipedia about people, places, works and events. Ask with names and key words, one fact at a time; "
+        "it does not reason over what it finds."
+    )
+    demo_commands = ('execution = tool.execute(query="""birthplace of Marie Curie""")',)
+
+
+class WebSearch(Search):
+    """Search over an index of web pages."""
+
+    name = "web_search"
+    title = "Web_RAG_Search_Tool"
+    description = "Finds passages of web pages for a question or key words. Good for recent or special knowledge; what it finds may be wrong."
+    demo_commands = ('execution = tool.execute(query="""opening year of the Gotthard base tunnel""")',)
+
+
+async def post(address: str, body: dict[str, Any], *, headers: dict[str, str]) -> Any:
+    """The JSON answer of a service; raises RuntimeError with its status if that is not 200, aiohttp's errors if there is none."""
+    async with aiohttp.ClientSession(headers=headers) as session, session.post(address, json=body) as response:
+        if response.status != 200:
+            text = (await response.text())[:200]
+            raise RuntimeError(f"{address} answered {response.status}: {text}")
+        return await response.json(content_type=None)
+
+
+def endpoint_problems(key: str, config: ToolConfig) -> list[Problem]:
+    """An endpoint is given, with http or https, and a search returns something."""
+    problems = []
+    if config.endpoint is None or not config.endpoint.startswith(("http://", "https://")):
+        remedy = "the tool asks a service: give its address, like http://127.0.0.1:8300 (python -m vime.retrieval starts one)"
+        problems.append(Problem(key=f"{key}.endpoint", value=config.endpoint, remedy=remedy))
+    if config.topk < 1:
+        problems.append(Problem(key=f"{key}.topk", value=config.topk, remedy="give at least 1"))
+    return problems
+
+
+def _paragraph(document: dict[str, Any], number: int) -> str:
+    title, text = str(document.get("title") or "").strip(), str(document["text"]).strip()
+    return f"[{number}] {title}\n{text[:MAX_CHARACTERS]}" if title else f"[{number}] {text[:MAX_CHARACTERS]}"

@@ -1,0 +1,1 @@
+"""What agents are given to work with: sandboxes for the programs they write."""

@@ -1,0 +1,134 @@
+"""One program at work: its output up to a limit, its time, its memory, and its end with everything that it started."""
+
+import os
+import re
+import select
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from vime.agent.process_tree import MAX_FILES, usage
+from vime.config import SandboxConfig
+
+FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.1, 0.05
+"""When memory is measured; short programs end before."""
+_GONE_SECONDS = 10.0
+_BYTES_PER_CHARACTER = 4
+_MAX_NOTE_BYTES = 4096
+_FIRST_PROCESS = re.compile(rb'"child-pid": *(\d+)')
+
+
+class Program:
+    """A command that is started once: `run` blocks until nothing of it is left, `kill` may be called from another thread."""
+
+    def __init__(self, config: SandboxConfig, *, sandboxed: bool) -> None:
+        self._config = config
+        self._sandboxed = sandboxed
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._first_process: int | None = None
+        self._first_process_file: int | None = None
+        self._killed = False
+        self.stopped = ""
+        """Why it was ended from outside, empty if it was not."""
+        self.read: dict[str, bytearray] = {name: bytearray() for name in ("stdout", "stderr", "report", "status")}
+        output = _BYTES_PER_CHARACTER * config.output_characters
+        self._most = {"stdout": output, "stderr": output, "report": _MAX_NOTE_BYTES, "status": _MAX_NOTE_BYTES}
+
+    def run(self, start: Callable[[], subprocess.Popen[bytes]], notes: dict[str, int]) -> int:
+        """Starts the command, waits for its end, and returns its exit status (negative: the signal that ended it).
+
+        `notes` are the read ends of the pipes `report` and `status`.
+        """
+        with self._lock:
+            if self._killed:
+                return -signal.SIGKILL
+            self._process = process = start()
+        exit_file = os.pidfd_open(process.pid)
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
+                files = {"stdout": process.stdout.fileno(), "stderr": process.stderr.fileno(), **notes, "exit": exit_file}
+                for name, file in files.items():
+                    selector.register(file, selectors.EVENT_READ, name)
+                self._follow(selector)
+        finally:
+            self.kill()
+            process.wait()
+            os.close(exit_file)
+            self._wait_until_gone()
+        return process.returncode
+
+    def kill(self) -> None:
+        """Ends the program with everything it started: without their first process, the others cannot live."""
+        with self._lock:
+            self._killed = True
+            if self._process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _follow(self, selector: selectors.BaseSelector) -> None:
+        """Reads and looks until the command has ended and its output with it."""
+        now = time.monotonic()
+        deadline, look = now + self._config.wall_seconds, now + FIRST_LOOK_SECONDS
+        while selector.get_map():
+            for key, _ in selector.select(max(0.0, min(deadline, look) - now)):
+                if key.data == "exit":
+                    selector.unregister(key.fd)
+                    self.kill()  # what it left behind
+                    deadline = min(deadline, time.monotonic() + _GONE_SECONDS)
+                elif not self._take(key.data, os.read(key.fd, 65536)):
+                    selector.unregister(key.fd)
+            now = time.monotonic()
+            if now >= deadline:
+                if self.stopped or self._killed:
+                    return  # something that is not ours holds the pipe
+                self._stop("time_limit")
+                deadline = now + _GONE_SECONDS
+            if now >= look:
+                self._look()
+                look = now + LOOK_SECONDS
+
+    def _take(self, name: str, chunk: bytes) -> bool:
+        """Keeps what fits; False at the end of a pipe."""
+        read, most = self.read[name], self._most[name]
+        if len(read) < most:
+            read += chunk[: most - len(read)]
+        if name in ("stdout", "stderr") and self._too_long(read):
+            self._stop("output_limit")
+        if name == "status" and self._first_process is None and (match := _FIRST_PROCESS.search(read)):
+            self._first_process = int(match.group(1))
+            with suppress(ProcessLookupError):
+                self._first_process_file = os.pidfd_open(self._first_process)
+        return bool(chunk)
+
+    def _too_long(self, output: bytearray) -> bool:
+        limit = self._config.output_characters
+        return len(output) > limit and len(output.decode(errors="replace")) > limit
+
+    def _look(self) -> None:
+        """Ends a program whose processes together use too much; each for itself the kernel limits."""
+        assert self._process is not None
+        root = self._first_process if self._sandboxed else self._process.pid
+        if root is None:
+            return
+        used = usage(root, files=self._sandboxed)
+        if used.memory_bytes > self._config.memory_bytes:
+            self._stop("memory_limit")
+        elif used.num_files > MAX_FILES:
+            self._stop("file_limit")
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = self.stopped or reason
+        self.kill()
+
+    def _wait_until_gone(self) -> None:
+        """The first process of a namespace ends after all others."""
+        if self._first_process_file is None:
+            return
+        select.select([self._first_process_file], [], [], _GONE_SECONDS)
+        os.close(self._first_process_file)

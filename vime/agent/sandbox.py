@@ -1,0 +1,221 @@
+"""Runs Python programs that nobody has read: in a bubblewrap sandbox of their own, with limits, and with a plain result.
+
+    sandbox = Sandbox(config.sandbox)
+    result = await sandbox.run("print(6 * 7)")        # SandboxResult(stdout="42\\n", reason="finished", …)
+
+A sandbox has no network, no files but the interpreter's and a small /tmp, no environment, no sight of other processes, and no
+more memory, time, processes and output than `SandboxConfig` allows.
+"""
+
+import asyncio
+import fcntl
+import logging
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from vime.agent.bubblewrap import (
+    ENVIRONMENT,
+    INTERPRETER,
+    PACKAGES,
+    PROGRAM,
+    Files,
+    interpreter,
+    package_folders,
+    sandbox_command,
+)
+from vime.agent.program import Program
+from vime.agent.system_calls import filter_program, machine_is_known
+from vime.config import SandboxConfig
+from vime.errors import SandboxError
+
+logger = logging.getLogger(__name__)
+
+REASONS = ("finished", "raised", "time_limit", "memory_limit", "process_limit", "output_limit", "file_limit", "killed")
+"""Why a program ended: by itself (`exit_code` says how), by an exception nobody caught, at a limit, or by a signal."""
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+_threads = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1), thread_name_prefix="sandbox")
+"""As many programs at one time as there are cores; the others wait, and their time has not begun."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxResult:
+    """What came of a program.
+
+    Example: `SandboxResult(stdout="", stderr="… ZeroDivisionError: …", exit_code=1, reason="raised", seconds=0.04)`; an exit
+    code of 128 + n is signal n.
+    """
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    reason: str
+    seconds: float
+
+
+class Sandbox:
+    """Runs programs, each in a new sandbox.
+
+    Raises SandboxError where none can run, unless `config.allow_unsandboxed`.
+    """
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+        problem = sandbox_problem()
+        if problem and not config.allow_unsandboxed:
+            raise SandboxError(problem)
+        if problem:
+            logger.warning("programs run without a sandbox, as sandbox.allow_unsandboxed=true says: %s", problem)
+        self._sandboxed = problem is None
+
+    async def run(self, code: str, *, stdin: str = "") -> SandboxResult:
+        """Runs a Python program; whatever it does is a result.
+
+        Raises SandboxError if the sandbox did not start; a cancelled call ends its program.
+        """
+        program = Program(self._config, sandboxed=self._sandboxed)
+        work = asyncio.get_running_loop().run_in_executor(_threads, _run, self._config, program, code, stdin, self._sandboxed)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            program.kill()
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+
+@lru_cache(maxsize=1)
+def sandbox_problem() -> str | None:
+    """Why no sandbox can run here, with the remedy; None if one can, which is tried once."""
+    remedy = "or set sandbox.allow_unsandboxed=true to run programs with your own rights"
+    if sys.platform != "linux" or not machine_is_known():
+        return f"sandboxes need Linux on x86_64 or aarch64: run this there, {remedy}"
+    if shutil.which("bwrap") is None:
+        return f"bubblewrap is missing: install it (apt-get install bubblewrap), {remedy}"
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        return f"setpriv is missing: install it (apt-get install util-linux), {remedy}"
+    config = SandboxConfig(num_processes=4, packages=[])
+    try:
+        result = _run(config, Program(config, sandboxed=True), _TRIAL, "", True)
+    except SandboxError as error:
+        return f"bubblewrap cannot start a sandbox ({error}): allow user namespaces (in a container: run it privileged), {remedy}"
+    if (result.reason, result.stdout) == ("finished", "3\n"):
+        return None
+    trial = f"{result.reason}, {result.stdout.strip()!r}, {result.stderr.strip()[-200:]!r}"
+    return f"a trial sandbox does not hold its limit of 4 processes ({trial}): use Linux 5.14 or later, {remedy}"
+
+
+_TRIAL = """
+import os, time
+children = []
+try:
+    while len(children) < 50:
+        child = os.fork()
+        if child == 0:
+            time.sleep(10)
+            os._exit(0)
+        children.append(child)
+except OSError:
+    pass
+print(len(children))
+"""
+"""Starts processes until it is stopped: one of four is itself."""
+
+
+def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandboxed: bool) -> SandboxResult:
+    """Blocks until the program has ended."""
+    with ExitStack() as stack:
+        report, report_end = _pipe(stack)
+        status, status_end = _pipe(stack)
+        source, given = _file(stack, code), _file(stack, stdin)
+        handed = [report_end, status_end, source]
+        if sandboxed:
+            calls = _file(stack, filter_program())
+            files = Files(program=source, system_calls=calls, status=status_end)
+            folders = [PACKAGES] if package_folders(config.packages) else []
+            # the first process of the sandbox, which waits for the others, counts as well
+            inside = _inside(config, report_end, config.num_processes + 1, PROGRAM, folders)
+            command = sandbox_command(files, packages=config.packages, file_bytes=config.file_bytes, inside=inside)
+            handed, folder = [*handed, calls], "/"
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            path = Path(folder) / "program.py"
+            path.write_text(code, encoding="utf-8", errors="replace")
+            parents = {str(package.parent) for package in package_folders(config.packages).values()}
+            command = _inside(config, report_end, 0, str(path), sorted(parents))
+
+        def start() -> "subprocess.Popen[bytes]":
+            process = subprocess.Popen(
+                command,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=handed,
+                cwd=folder,
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
+            os.close(report_end)
+            os.close(status_end)
+            return process
+
+        started = time.monotonic()
+        exit_code = program.run(start, {"report": report, "status": status})
+        return _result(config, program, exit_code, time.monotonic() - started)
+
+
+def _inside(config: SandboxConfig, report: int, num_processes: int, path: str, folders: list[str]) -> list[str]:
+    limits = (report, config.memory_bytes, math.ceil(config.cpu_seconds), num_processes, config.file_bytes)
+    return [interpreter(), *INTERPRETER, _LAUNCHER.read_text(), *map(str, limits), path, *folders]
+
+
+def _result(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
+    words = bytes(program.read["report"]).decode(errors="replace").split()
+    stderr = program.read["stderr"].decode(errors="replace")[: config.output_characters]
+    exit_code = 128 - exit_code if exit_code < 0 else exit_code
+    if program.stopped:
+        reason, exit_code = program.stopped, 128 + signal.SIGKILL
+    elif not words:
+        raise SandboxError(f"the sandbox did not start: {stderr.strip()[-500:] or f'exit status {exit_code}'}")
+    else:
+        reason = _reason(words[-1], exit_code, used_up=seconds >= config.cpu_seconds)
+    stdout = program.read["stdout"].decode(errors="replace")[: config.output_characters]
+    return SandboxResult(stdout=stdout, stderr=stderr, exit_code=exit_code, reason=reason, seconds=seconds)
+
+
+def _reason(word: str, exit_code: int, *, used_up: bool) -> str:
+    """From what the launcher said last, and the signal of a program that could not say anything."""
+    if word != "started" and word in REASONS:
+        return word
+    if exit_code == 128 + signal.SIGXCPU or (exit_code == 128 + signal.SIGKILL and used_up):
+        return "time_limit"
+    if exit_code == 128 + signal.SIGXFSZ:
+        return "file_limit"
+    return "killed" if exit_code > 128 else "finished"
+
+
+def _pipe(stack: ExitStack) -> tuple[int, int]:
+    """Read and write end; the write end is closed by whoever starts the process."""
+    read, write = os.pipe()
+    stack.callback(os.close, read)
+    return read, write
+
+
+def _file(stack: ExitStack, content: str | bytes) -> int:
+    """An open file in memory that nobody can change."""
+    file = os.memfd_create("input", os.MFD_ALLOW_SEALING)
+    stack.callback(os.close, file)
+    with open(file, "wb", closefd=False) as stream:
+        stream.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
+    os.lseek(file, 0, os.SEEK_SET)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return file

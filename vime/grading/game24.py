@@ -1,0 +1,75 @@
+"""The Game of 24, checked by evaluation: the expression uses each number exactly once and is worth 24.
+
+The expression is read as syntax and computed with fractions; nothing is executed.
+"""
+
+import ast
+import re
+from collections import Counter
+from fractions import Fraction
+
+MAX_CHARACTERS = 200
+_TARGET = 24
+_SIGNS = {
+    "×": "*",
+    "·": "*",
+    "÷": "/",
+    "−": "-",
+    "–": "-",
+    "\\times": "*",
+    "\\cdot": "*",
+    "\\div": "/",
+    "\\left": "",
+    "\\right": "",
+}
+_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
+_LIST = re.compile(r"\[\s*\d{1,4}(?:\s*,\s*\d{1,4})*\s*\]")
+
+
+def solves(prediction: str, numbers: list[int]) -> bool:
+    """Whether an expression like `(1+1+1)×8 = 24` is worth 24 and uses each of `numbers` once; only + - × / and parentheses."""
+    text = plain(prediction)
+    if text is None:
+        return False
+    try:
+        tree = ast.parse(text, mode="eval")
+        used: list[int] = []
+        value = _value(tree.body, used)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return False
+    return value == _TARGET and Counter(used) == Counter(numbers)
+
+
+def numbers_of(question: str, gold: list[str]) -> list[int]:
+    """The numbers of a puzzle: the first list in the question, else those of a solution; empty if there are none."""
+    if match := _LIST.search(question[:5_000]):
+        return [int(digits) for digits in re.findall(r"\d+", match.group())]
+    return [int(digits) for digits in re.findall(r"\d+", gold[0][:MAX_CHARACTERS])] if gold else []
+
+
+def plain(expression: str) -> str | None:
+    """The expression with Python's signs and without `= 24`; None if it is too long to be one."""
+    if len(expression) > MAX_CHARACTERS:
+        return None
+    text = expression.strip().strip("$`").replace("\\(", "(").replace("\\)", ")")
+    while match := _FRACTION.search(text):
+        text = f"{text[: match.start()]}(({match.group(1)})/({match.group(2)})){text[match.end() :]}"
+    for sign, python in _SIGNS.items():
+        text = text.replace(sign, python)
+    left, equals, right = text.partition("=")
+    return None if equals and right.strip().rstrip(".$") != str(_TARGET) else left.strip()
+
+
+def _value(node: ast.expr, used: list[int]) -> Fraction:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            used.append(value)
+            return Fraction(value)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operator, right=right):
+            first, second = _value(left, used), _value(right, used)
+            if isinstance(operator, ast.Add):
+                return first + second
+            if isinstance(operator, ast.Sub):
+                return first - second
+            return first * second if isinstance(operator, ast.Mult) else first / second
+    raise ValueError(f"{type(node).__name__} is not part of the game")

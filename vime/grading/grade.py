@@ -1,0 +1,87 @@
+"""One entry to all graders: a kind of question, a reply and its references in, a `Grade` out.
+
+    grade_ = await grade("maths", r"… so \\boxed{\\frac12}", ["0.5"])       # Grade(score=1.0, decided_by="rule", prediction=…)
+
+Rules come first; a judge, if one is given, is asked only about answers that rules cannot decide.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from vime.grading.answer import answer_of
+from vime.grading.choice import letter
+from vime.grading.game24 import numbers_of, solves
+from vime.grading.maths import Verdict, equal
+from vime.grading.number import number
+from vime.grading.qa import exact_match, normalize
+
+KINDS = ("maths", "choice", "number", "game24", "qa")
+MAX_REFERENCES = 32
+
+
+class Asks(Protocol):
+    """A judge (`vime.grading.judge.Judge`)."""
+
+    async def decide(self, *, question: str, prediction: str, gold: list[str]) -> bool | None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grade:
+    """A score, 0 or 1, with who decided it, and the answer that was graded.
+
+    `decided_by` is `rule`, `judge`, `limit` (a rule ran into its time or size limit: 0), or `nobody` (rules could not decide and
+    no judge did: 0). Example: `Grade(score=1.0, decided_by="rule", prediction="27")`.
+    """
+
+    score: float
+    decided_by: str
+    prediction: str
+
+
+async def grade(kind: str, prediction: str, gold: list[str], *, question: str = "", judge: Asks | None = None) -> Grade:
+    r"""Scores a whole reply or a bare answer; the answer is its last `\boxed{}` after the thinking, see `answer_of`.
+
+    Raises ValueError for an unknown kind, and what the judge's server raises.
+    """
+    answer = answer_of(prediction)
+    if not answer:
+        return Grade(score=0.0, decided_by="rule", prediction="")
+    verdict = await _decide(kind, answer, gold[:MAX_REFERENCES], question)
+    if verdict is not Verdict.undecided:
+        decided_by = "limit" if verdict is Verdict.limit else "rule"
+        return Grade(score=float(verdict is Verdict.equal), decided_by=decided_by, prediction=answer)
+    opinion = await judge.decide(question=question, prediction=answer, gold=gold) if judge is not None else None
+    return Grade(score=float(opinion is True), decided_by="nobody" if opinion is None else "judge", prediction=answer)
+
+
+async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Verdict:
+    match kind:
+        case "maths":
+            return await equal(answer, gold)
+        case "number":
+            return _numbers(answer, gold)
+        case "choice":
+            chosen = letter(answer)
+            return Verdict.undecided if chosen is None else _verdict(chosen in {letter(reference) for reference in gold})
+        case "game24":
+            return _verdict(solves(answer, numbers_of(question, gold)))
+        case "qa":
+            return _same_words(answer, gold)
+    raise ValueError(f"{kind!r} is no kind of grader: {', '.join(KINDS)}")
+
+
+def _numbers(answer: str, gold: list[str]) -> Verdict:
+    value = number(answer)
+    return Verdict.undecided if value is None else _verdict(value in {number(reference) for reference in gold})
+
+
+def _same_words(answer: str, gold: list[str]) -> Verdict:
+    """Equal after normalisation, or not decided; what is nothing but articles and signs is compared as it is."""
+    readable = [reference for reference in gold if normalize(reference)]
+    if normalize(answer) and exact_match(answer, readable):
+        return Verdict.equal
+    return Verdict.equal if answer.strip() in [reference.strip() for reference in gold] else Verdict.undecided
+
+
+def _verdict(same: bool) -> Verdict:
+    return Verdict.equal if same else Verdict.different

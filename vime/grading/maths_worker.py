@@ -1,0 +1,66 @@
+"""The process that compares formulas with math-verify (https://github.com/huggingface/Math-Verify): a line in, a line out.
+
+    python -m vime.grading.maths_worker
+
+A request is `{"seconds": 6, "answer": …, "gold": […]}`, the answer one word of `vime.grading.maths.Verdict`. An alarm ends the
+process if a request takes longer, so nothing is left running when whoever asked is gone.
+"""
+
+import json
+import math
+import resource
+import signal
+import sys
+from typing import Any
+
+MEMORY_BYTES = 4 * 2**30
+"""Address space; the libraries alone take one."""
+
+
+def compare(answer: str, gold: list[str]) -> str:
+    """`equal`, `different` or `undecided`; math-verify is not symmetric: the reference comes first."""
+    found = _parse(answer)
+    references = [_parse(reference) for reference in gold]
+    if any(found and reference and _verify(reference, found) for reference in references):
+        return "equal"
+    return "different" if found and all(references) else "undecided"
+
+
+def _parse(text: str) -> list[Any]:
+    """What math-verify reads in a formula, between dollars so that it is read as one."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    bare = text.strip().strip("$").strip()
+    extraction = [LatexExtractionConfig(boxed_match_priority=50), ExprExtractionConfig()]
+    return parse(f"${bare}$", extraction_config=extraction, parsing_timeout=None) or []
+
+
+def _verify(reference: list[Any], found: list[Any]) -> bool:
+    from math_verify import verify
+
+    return verify(reference, found, strict=True, float_rounding=6, timeout_seconds=None)
+
+
+def main() -> None:
+    """Answers requests until the input ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    import logging
+
+    logging.disable(logging.CRITICAL)  # math-verify logs every formula that it cannot read
+    compare("1", ["1"])  # loads everything before the first clock runs
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.alarm(math.ceil(request["seconds"]) + 1)
+        try:
+            verdict = compare(request["answer"], request["gold"])
+        except Exception:  # the boundary of a library that parses anything: what breaks it is not decided
+            verdict = "undecided"
+        signal.alarm(0)
+        sys.stdout.write(f"{verdict}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
