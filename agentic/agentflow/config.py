@@ -5,6 +5,7 @@ from enum import Enum
 
 from hydra.core.config_store import ConfigStore
 
+from agentic.agentflow.tools.config import ToolConfig
 from vime.config import Credit, MethodConfig, RunConfig
 from vime.errors import Problem
 
@@ -33,11 +34,21 @@ class RolesConfig:
     executor: str = "base"
     verifier: str = "base"
     generator: str = "base"
-    """Writes the final answer, and answers for the tool Base_Generator."""
-    coder: str = "coder"
-    """Writes the programs of the tool Python_Coder."""
+    """Writes the final answer, and answers for the tool base_generator."""
+    coder: str | None = "coder"
+    """Writes the programs of the tool python_coder; None takes its queries as programs."""
     judge: str | None = "base"
     """Decides about answers that no rule can compare; None leaves those at 0."""
+
+
+@dataclass(kw_only=True, slots=True)
+class JudgingConfig:
+    """Limits of the judge."""
+
+    max_tokens: int = 512
+    timeout_seconds: float = 60.0
+    num_tries: int = 2
+    """Calls until one has a readable verdict."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,6 +62,9 @@ class AgentFlowConfig(MethodConfig):
     single_turn: str = "agentic.agentflow.single_turn.generate"
     credit: Credit = Credit.split
     roles: RolesConfig = field(default_factory=RolesConfig)
+    tools: dict[str, ToolConfig] = field(default_factory=dict)
+    """By name: the built-in ones of `tools/`, and your own by path; base_generator is always among them."""
+    judging: JudgingConfig = field(default_factory=JudgingConfig)
     trained_roles_allowed: bool = False
     """Whether frozen roles and the judge may be served by the trained model, which then changes under them."""
     trained_turns: TrainedTurns = TrainedTurns.next_step
@@ -71,7 +85,9 @@ class AgentFlowConfig(MethodConfig):
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Every role has a server, the trained one serves the planner alone, and limits are possible."""
-        return [*_limit_problems(self), *_role_problems(self, config)]
+        from agentic.agentflow.tools.toolbox import tool_problems  # it imports what `--help` does without
+
+        return [*_limit_problems(self), *_role_problems(self, config), *_fallback_problems(self), *tool_problems(config)]
 
 
 def _limit_problems(method: AgentFlowConfig) -> list[Problem]:
@@ -86,6 +102,13 @@ def _limit_problems(method: AgentFlowConfig) -> list[Problem]:
     if method.frozen_temperature < 0:
         found.append(Problem(key="method.frozen_temperature", value=method.frozen_temperature, remedy="give 0 or more"))
     return found
+
+
+def _fallback_problems(method: AgentFlowConfig) -> list[Problem]:
+    if "base_generator" in method.tools:
+        return []
+    remedy = "unknown tools fall back to base_generator: add method.tools.base_generator.model"
+    return [Problem(key="method.tools", value=", ".join(method.tools), remedy=remedy)]
 
 
 def role_map(method: AgentFlowConfig) -> dict[str, str | None]:

@@ -13,7 +13,6 @@ from agentic.agentflow.roles import Role, Roles
 
 NO_COMMAND = "No command found."
 NOT_UNDERSTOOD = "Command parse error: write execution = tool.execute(query=\"\"\"…\"\"\")."
-NO_SUCH_TOOL = "There is no such tool."
 MAX_COMMAND_CHARACTERS = 20_000
 """Longer text is no command; it also bounds what the parser gets to read."""
 _MARKER = "Generated Command:"
@@ -24,13 +23,13 @@ _TRIPLE = re.compile(r"query\s*=\s*(?:\"\"\"(.*?)\"\"\"|'''(.*?)''')", re.DOTALL
 _SINGLE = re.compile(r"query\s*=\s*(?:\"([^\"\n]*)\"|'([^'\n]*)')")
 
 
-async def write_command(roles: Roles, question: str, choice: NextStep) -> str:
-    """Asks the executor for the command of a step; `find_command` is applied to its reply."""
+async def write_command(roles: Roles, question: str, choice: NextStep, *, tool: str) -> str:
+    """Asks the executor for the command of a step that the tool of this name will take; `find_command` reads its reply."""
     content = roles.prompts.executor.format(
         question=question,
         sub_goal=choice.sub_goal,
-        tool_name=choice.tool_name,
-        tool=roles.toolbox.get(choice.tool_name, NO_SUCH_TOOL),
+        tool_name=tool,
+        tool=roles.toolbox[tool],
         facts=choice.context,
     )
     return find_command((await roles.ask(Role.executor, content)).text)

@@ -5,7 +5,7 @@ Each planner turn is a fresh conversation of one user message and a sequence of 
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -13,11 +13,15 @@ from agentic.agentflow import executor, planner, verifier
 from agentic.agentflow.config import AgentFlowConfig, TrainedTurns
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.prompts import memory_text
-from agentic.agentflow.roles import Role, Roles, method_of
-from agentic.agentflow.tools import BASE_GENERATOR, ToolBox, toolbox_of
+from agentic.agentflow.roles import Role, Roles, frozen_model, method_of
+from agentic.agentflow.tools.toolbox import ToolBox
+from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
+from vime.rollout.tool import Outcome
 from vime.types import Sample, StopReason, Turn
 
+FALLBACK_TOOL = "base_generator"
+"""Takes over where the planner names no tool, or one that there is not."""
 CHARACTERS_LOGGED = 1_000
 """How much of each text stays in the metadata, for people who read rollouts."""
 
@@ -43,9 +47,10 @@ STOP_REASONS = {
 class Rollout:
     """What one rollout has at hand, and what it has so far."""
 
-    context: Context
     method: AgentFlowConfig
     roles: Roles
+    tool_context: Context
+    """The context as tools get it: their models are frozen ones and sample as such."""
     toolbox: ToolBox
     template: Sample
     question: str
@@ -59,9 +64,9 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     """One sample per turn of the planner; the last one's metadata has the final answer."""
     method, toolbox = method_of(context), toolbox_of(context.config)
     rollout = Rollout(
-        context=context,
         method=method,
-        roles=Roles(context, toolbox=toolbox.descriptions),
+        roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
+        tool_context=replace(context, models={name: frozen_model(context, name) for name in context.models}),
         toolbox=toolbox,
         template=sample,
         question=question_of(sample),
@@ -98,11 +103,11 @@ async def _step(rollout: Rollout) -> LoopEnd | None:
     if not turn.output_ids:  # the steps so far fill the context
         return LoopEnd.TOKENS_USED_UP
     choice = planner.parse_next_step(turn.text)
-    name = rollout.toolbox.resolve(choice.tool_name)
-    tool = name or BASE_GENERATOR
-    command = await executor.write_command(roles, rollout.question, choice)
+    found = rollout.toolbox.find(choice.tool_name)
+    tool = found or FALLBACK_TOOL
+    command = await executor.write_command(roles, rollout.question, choice, tool=tool)
     query = executor.query_of(command)
-    result = executor.NOT_UNDERSTOOD if query is None else await rollout.toolbox.execute(rollout.context, tool, query)
+    result, failed = await _call(rollout, tool, query)
     step = memory.add(tool_name=tool, sub_goal=choice.sub_goal, command=command, result=result)
     verdict = await verifier.verify(roles, rollout.question, analysis=rollout.analysis, memory=memory)
     _keep(
@@ -114,14 +119,25 @@ async def _step(rollout: Rollout) -> LoopEnd | None:
         parsed=choice.parsed,
         tool_named=choice.tool_name[:CHARACTERS_LOGGED],
         tool=tool,
-        unknown_tool=choice.parsed and name is None,
+        unknown_tool=choice.parsed and found is None,
         command=command[:CHARACTERS_LOGGED],
         command_parsed=query is not None,
         result=step.result[:CHARACTERS_LOGGED],
+        tool_failed=failed,
         verdict_parsed=verdict.parsed,
         verifier_stop=verdict.stop,
     )
     return _end_after(rollout, verdict)
+
+
+async def _call(rollout: Rollout, tool: str, query: str | None) -> tuple[str, bool]:
+    """What the tool answers or why it does not, and whether it failed; without a query it is not called."""
+    if query is None:
+        return executor.NOT_UNDERSTOOD, False
+    called = await rollout.toolbox.call(rollout.tool_context, tool, query)
+    if called.outcome is Outcome.ANSWERED:
+        return str(called.output), False
+    return called.error, True
 
 
 def _end_after(rollout: Rollout, verdict: verifier.Verdict) -> LoopEnd | None:
@@ -150,5 +166,17 @@ def _keep(rollout: Rollout, turn: Turn, *, trained: bool, **metadata: Any) -> No
 
 def grading_metadata(template: Sample, question: str) -> dict[str, Any]:
     """What the reward needs of the row: the question, and what `vime.grading` and `eval_log` are told."""
-    kept = ("kind", "dataset", "first_tool")
+    kept = ("grader", "benchmark", "item", "first_tool")
     return {"question": question, **{name: template.metadata[name] for name in kept if name in template.metadata}}
+
+
+_toolboxes: dict[int, tuple[RunConfig, ToolBox]] = {}
+
+
+def toolbox_of(config: RunConfig) -> ToolBox:
+    """The tools of a run, one box per process because a box keeps answers."""
+    method = config.method
+    assert isinstance(method, AgentFlowConfig), f"method is a {type(method).__name__}"
+    if id(config) not in _toolboxes:
+        _toolboxes[id(config)] = (config, ToolBox(method.tools, config))
+    return _toolboxes[id(config)][1]

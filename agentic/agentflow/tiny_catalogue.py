@@ -2,6 +2,9 @@
 
 import hashlib
 
+from agentic.agentflow.tools.tool import Tool
+from vime.rollout.context import Context
+
 GOODS = tuple("lamps books chairs ropes bells boots clocks knives mirrors pots rugs shovels tables vases wheels cups".split())
 TOWNS = tuple(
     first + last
@@ -24,3 +27,17 @@ def look_up(query: str) -> str:
     goods = [name for name in GOODS if name in words]
     towns = [name for name in TOWNS if name in words]
     return str(price_of(goods[0], towns[0])) if len(goods) == 1 and len(towns) == 1 else UNKNOWN
+
+
+class PriceList(Tool):
+    """The price list as a tool."""
+
+    name = "price_list"
+    title = "Price_List_Tool"
+    description = "Says what one piece of some goods costs in a town; it does not compute."
+    demo_commands = ['execution = tool.execute(query="""price of lamps in Corwick""")']
+    deterministic = True
+
+    async def execute(self, context: Context, query: str) -> str:
+        """The price in coins, as a number."""
+        return look_up(query)

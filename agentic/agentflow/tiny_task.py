@@ -107,7 +107,7 @@ def generate_rows(*, split: Split, num_items: int, seed: int, kinds: tuple[Kind,
             {
                 "prompt": [{"role": "user", "content": task.question}],
                 "data_source": DATA_SOURCE,
-                "kind": "number",
+                "grader": "number",
                 "first_tool": task.tools[0],
                 "reward_model": {"style": "rule", "ground_truth": [str(task.answer)]},
                 "extra_info": {"index": index, "split": split, "kind": task.kind, "tools": list(task.tools)},
