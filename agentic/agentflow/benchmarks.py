@@ -1,0 +1,92 @@
+"""The ten benchmarks of AgentFlow's tables (arXiv 2510.05592, Tables 1 and 2), and the rows of their files.
+
+A data set of the configuration is one of them with `generator: agentic.agentflow.benchmarks.rows` and
+`generator_args: {benchmark: aime24, folder: …}`. The public files load as they are: `agentflow_<name>.json`, or `<name>.json`, or
+`<name>/data/data.json` under the folder, a list of {"query", "answer", "pid"}.
+"""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vime.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Benchmark:
+    """One test set.
+
+    `num_items` are in the public file, `num_items_of_paper` in the paper's table. Example: `BENCHMARKS["aime24"]`.
+    """
+
+    title: str
+    grader: str
+    """Kind of `vime.grading.grade.grade`."""
+    table: int
+    num_items: int
+    num_items_of_paper: int
+
+    @property
+    def judged(self) -> bool:
+        """Whether an answer that is not the reference word for word can be right, so that a judge has something to say."""
+        return self.grader == "qa"
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "bamboogle": Benchmark(title="Bamboogle", grader="qa", table=1, num_items=125, num_items_of_paper=125),
+    "2wiki": Benchmark(title="2Wiki", grader="qa", table=1, num_items=200, num_items_of_paper=100),
+    "hotpotqa": Benchmark(title="HotpotQA", grader="qa", table=1, num_items=100, num_items_of_paper=100),
+    "musique": Benchmark(title="MuSiQue", grader="qa", table=1, num_items=200, num_items_of_paper=100),
+    "gaia": Benchmark(title="GAIA (text only)", grader="qa", table=1, num_items=127, num_items_of_paper=127),
+    "aime24": Benchmark(title="AIME 2024", grader="maths", table=2, num_items=30, num_items_of_paper=30),
+    "amc23": Benchmark(title="AMC 2023", grader="maths", table=2, num_items=40, num_items_of_paper=40),
+    "gameof24": Benchmark(title="Game of 24", grader="game24", table=2, num_items=300, num_items_of_paper=300),
+    "gpqa": Benchmark(title="GPQA", grader="choice", table=2, num_items=300, num_items_of_paper=100),
+    "medqa": Benchmark(title="MedQA", grader="choice", table=2, num_items=300, num_items_of_paper=300),
+}
+_FILES = ("agentflow_{name}.json", "{name}.json", "{name}/data/data.json")
+
+
+def rows(*, num_items: int | None, seed: int, benchmark: str, folder: str) -> list[dict[str, Any]]:
+    """Rows of a benchmark for `vime.data.rows`: prompt, ground truth, and as metadata its name, grader and item.
+
+    All of a file in its order, or `num_items` of it drawn with `seed`. Raises ConfigError if there is no such benchmark or file.
+    """
+    items = load_items(benchmark, Path(folder).expanduser())
+    if num_items is not None and num_items < len(items):
+        items = [items[number] for number in sorted(random.Random(seed).sample(range(len(items)), num_items))]
+    grader = BENCHMARKS[benchmark].grader
+    return [
+        {
+            "prompt": item["query"],
+            "reward_model": {"ground_truth": _references(item["answer"])},
+            "benchmark": benchmark,
+            "grader": grader,
+            "item": str(item.get("pid", number)),
+        }
+        for number, item in enumerate(items)
+    ]
+
+
+def load_items(benchmark: str, folder: Path) -> list[dict[str, Any]]:
+    """The items of a benchmark's file as they are. Raises ConfigError with the remedy if there are none."""
+    key = "data.generator_args"
+    if benchmark not in BENCHMARKS:
+        remedy = f"there is no such benchmark: choose from {', '.join(BENCHMARKS)}"
+        raise ConfigError([Problem(key=f"{key}.benchmark", value=benchmark, remedy=remedy)])
+    files = [folder / pattern.format(name=benchmark) for pattern in _FILES]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        remedy = f"holds none of {', '.join(pattern.format(name=benchmark) for pattern in _FILES)}: put the public file there"
+        raise ConfigError([Problem(key=f"{key}.folder", value=str(folder), remedy=remedy)])
+    items = json.loads(file.read_text())
+    if not isinstance(items, list) or not all(isinstance(item, dict) and {"query", "answer"} <= item.keys() for item in items):
+        remedy = "is not a list of objects with query and answer: fetch the public file again"
+        raise ConfigError([Problem(key=f"{key}.folder", value=str(file), remedy=remedy)])
+    return items
+
+
+def _references(answer: object) -> list[str]:
+    return [str(one) for one in answer] if isinstance(answer, list) else [str(answer)]
