@@ -156,7 +156,7 @@ async def _final_answer(rollout: Rollout) -> str:
     return (await rollout.roles.ask(Role.generator, content)).text
 
 
-def _keep(rollout: Rollout, turn: Turn, *, trained: bool, **metadata: Any) -> None:
+def _keep(rollout: Rollout, turn: Turn, /, *, trained: bool, **metadata: Any) -> None:
     """Adds a turn of the planner to the rollout's samples."""
     sample = rollout.template.with_turn(turn, cut=turn.finish_reason == "length", **metadata)
     if not trained:
