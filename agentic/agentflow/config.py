@@ -35,7 +35,7 @@ class RolesConfig:
     verifier: str = "base"
     generator: str = "base"
     """Writes the final answer, and answers for the tool base_generator."""
-    coder: str | None = "coder"
+    coder: str | None = "base"
     """Writes the programs of the tool python_coder; None takes its queries as programs."""
     judge: str | None = "base"
     """Decides about answers that no rule can compare; None leaves those at 0."""
