@@ -1,7 +1,8 @@
 """Where every process runs and how weights reach the servers: arithmetic on the configuration, for the run and its plan.
 
 GPUs are numbered through all nodes. Trainer ranks take the first ones; servers share them where `cluster.colocated`, and
-follow them where not. Frozen models have the last `cluster.num_frozen_gpus` to themselves. Without GPUs, several nodes are used whole: the first trains, the others serve.
+follow them where not. Frozen models have the last `cluster.num_frozen_gpus` to themselves. Without GPUs, several nodes are used
+whole: the first trains, the others serve.
 """
 
 from dataclasses import dataclass, replace

@@ -1,9 +1,9 @@
 """Generated demonstrations for the supervised training of AgentFlow's two tiny models.
 
-The frozen model learns its jobs without errors: write the command, write the program, judge the steps, copy the answer. The planner
-learns to look up and to copy without errors too, but which tool to take is a coin: mostly it asks the generator, which guesses, or
-computes with a price that it has not. So it often fails, and reinforcement learning has a habit to change. A batch depends on the
-seed and the step only.
+The frozen model learns its jobs without errors: write the command, write the program, judge the steps, copy the answer. The
+planner learns to look up and to copy without errors too, but which tool to take is a coin: mostly it asks the generator, which
+guesses, or computes with a price that it has not. So it often fails, and reinforcement learning has a habit to change. A batch
+depends on the seed and the step only.
 """
 
 import random

@@ -12,7 +12,7 @@ from agentic.agentflow.planner import NextStep
 from agentic.agentflow.roles import Role, Roles
 
 NO_COMMAND = "No command found."
-NOT_UNDERSTOOD = "Command parse error: write execution = tool.execute(query=\"\"\"…\"\"\")."
+NOT_UNDERSTOOD = 'Command parse error: write execution = tool.execute(query="""…""").'
 MAX_COMMAND_CHARACTERS = 20_000
 """Longer text is no command; it also bounds what the parser gets to read."""
 _MARKER = "Generated Command:"

@@ -26,9 +26,7 @@ class Memory:
 
     def add(self, *, tool_name: str, sub_goal: str, command: str, result: str) -> Step:
         """Adds a step; a long result keeps its beginning and its end."""
-        step = Step(
-            number=len(self.steps) + 1, tool_name=tool_name, sub_goal=sub_goal, command=command, result=shortened(result)
-        )
+        step = Step(number=len(self.steps) + 1, tool_name=tool_name, sub_goal=sub_goal, command=command, result=shortened(result))
         self.steps.append(step)
         return step
 

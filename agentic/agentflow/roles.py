@@ -1,4 +1,4 @@
-"""Who is asked: the served model of each role, and how. The planner samples as the trainer says, all others as the method says."""
+"""Who is asked, and how: the served model of each role; the planner samples as the trainer says, others as the method says."""
 
 from dataclasses import replace
 from enum import Enum

@@ -5,7 +5,10 @@ import hashlib
 from agentic.agentflow.tools.tool import Tool
 from vime.rollout.context import Context
 
-GOODS = tuple("lamps books chairs ropes bells boots clocks knives mirrors pots rugs shovels tables vases wheels cups".split())
+GOODS = (
+    *("lamps", "books", "chairs", "ropes", "bells", "boots", "clocks", "knives"),
+    *("mirrors", "pots", "rugs", "shovels", "tables", "vases", "wheels", "cups"),
+)
 TOWNS = tuple(
     first + last
     for first in ("Bel", "Cor", "Dun", "Fal", "Gor", "Kel", "Lor", "Mor", "Nar", "Ros", "Syl", "Tor")
@@ -35,7 +38,7 @@ class PriceList(Tool):
     name = "price_list"
     title = "Price_List_Tool"
     description = "Says what one piece of some goods costs in a town; it does not compute."
-    demo_commands = ['execution = tool.execute(query="""price of lamps in Corwick""")']
+    demo_commands = ('execution = tool.execute(query="""price of lamps in Corwick""")',)
     deterministic = True
 
     async def execute(self, context: Context, query: str) -> str:

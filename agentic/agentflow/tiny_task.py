@@ -1,7 +1,7 @@
 """Generated arithmetic and small word problems that need the right tools in the right order.
 
 A sum needs the Python tool. A bill or a rest needs a price first, which only the price list knows (`tiny_catalogue.py`), and
-then the Python tool. Numbers are below 100, each one token of the tiny tokenizer. A fifth of the prices and of the sums, chosen
+then the Python tool. Numbers are below 100. A fifth of the prices and of the sums, chosen
 by hash, is asked about in the evaluation split only.
 """
 
@@ -45,9 +45,7 @@ class Task:
     @property
     def question(self) -> str:
         """The question's text; the price is not in it."""
-        return QUESTIONS[self.kind].format(
-            left=self.left, sign=self.sign, right=self.right, goods=self.goods, town=self.town
-        )
+        return QUESTIONS[self.kind].format(left=self.left, sign=self.sign, right=self.right, goods=self.goods, town=self.town)
 
     @property
     def answer(self) -> int:

@@ -7,7 +7,7 @@ OUT_DIR is then a Hugging Face checkpoint folder that vLLM, transformers and the
 
 import re
 
-from transformers import PreTrainedTokenizerFast
+from transformers import Qwen2Tokenizer
 
 from agentic.memagent import prompts, tiny_task
 from vime.assets import tiny_model
@@ -28,7 +28,7 @@ def _words() -> list[str]:
     return sorted(words) + punctuation + [f" {name}" for name in names] + list(tiny_task.CITIES)
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer() -> Qwen2Tokenizer:
     """Return the tokenizer in which every word of the task is one token."""
     return tiny_model.build_tokenizer(_words())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, PreTrainedTokenizerFast, Qwen2Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from vime.assets.lookup_heads import start_with_lookup_heads
 
@@ -54,16 +54,15 @@ CHAT_TEMPLATE = """\
 """
 
 
-def build_tokenizer(words: Iterable[str], *, whole_numbers: bool = False) -> PreTrainedTokenizerFast:
+def build_tokenizer(words: Iterable[str]) -> Qwen2Tokenizer:
     """Return the byte-level BPE tokenizer: each of `words` is a single token, all other text falls back to bytes.
 
-    Qwen's pre-tokenizer cuts numbers into digits; with `whole_numbers`, numbers of up to three digits may be words, the space
-    before them included.
+    Qwen's pre-tokenizer comes first: it cuts numbers into digits, and lets a word have one sign or space before it.
     """
     special_tokens = [AddedToken(token, special=True, normalized=False) for token in (PAD, START, END)]
     special_tokens += [AddedToken(token, special=False, normalized=False) for token in MARKERS]
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = _cuts_around_numbers() if whole_numbers else Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
+    backend.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=4096,  # never reached: merging ends when every word is one token
         min_frequency=1,
@@ -72,26 +71,23 @@ def build_tokenizer(words: Iterable[str], *, whole_numbers: bool = False) -> Pre
         show_progress=False,
     )
     backend.train_from_iterator(words, trainer)
-    names: Any = {"unk_token": None, "pad_token": PAD, "eos_token": END, "extra_special_tokens": [START]}
-    names |= {"model_max_length": MAX_POSITIONS, "chat_template": CHAT_TEMPLATE}
-    if whole_numbers:
-        backend.decoder = decoders.ByteLevel()
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
-    else:
-        trained = json.loads(backend.to_str())["model"]
-        tokenizer = Qwen2Tokenizer(vocab=trained["vocab"], merges=[tuple(merge) for merge in trained["merges"]], **names)
+    trained = json.loads(backend.to_str())["model"]
+    make_tokenizer: Any = Qwen2Tokenizer  # its annotations are narrower than what it takes
+    tokenizer = make_tokenizer(
+        vocab=trained["vocab"],
+        merges=[tuple(merge) for merge in trained["merges"]],
+        unk_token=None,
+        pad_token=PAD,
+        eos_token=END,
+        extra_special_tokens=[START],
+        model_max_length=MAX_POSITIONS,
+        chat_template=CHAT_TEMPLATE,
+    )
     tokenizer.add_tokens(special_tokens[3:])
     return tokenizer
 
 
-def _cuts_around_numbers() -> Any:
-    """Words, numbers of up to three digits and runs of signs, each with the space before it; line ends by themselves."""
-    pattern = Regex(r" ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|[\r\n]+|\s+(?!\S)|\s+")
-    split = pre_tokenizers.Split(pattern, behavior="isolated")
-    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-def build_config(tokenizer: PreTrainedTokenizerFast, *, num_layers: int = 2) -> Qwen2Config:
+def build_config(tokenizer: Qwen2Tokenizer, *, num_layers: int = 2) -> Qwen2Config:
     """Return a Qwen2-shaped configuration of about 0.6 million parameters."""
     vocabulary = tokenizer.get_vocab()
     assert len(tokenizer) <= NUM_TOKENS, f"{len(tokenizer)} tokens do not fit into {NUM_TOKENS}"
@@ -112,7 +108,7 @@ def build_config(tokenizer: PreTrainedTokenizerFast, *, num_layers: int = 2) -> 
     )
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> Qwen2ForCausalLM:
+def build_model(tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> Qwen2ForCausalLM:
     """Return the untrained model in float32, its attention set up to look facts up; weights depend on the seed only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -124,13 +120,13 @@ def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> Qwen2Fo
     return model
 
 
-def write_checkpoint(out_dir: Path, tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> None:
+def write_checkpoint(out_dir: Path, tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> None:
     """Write tokenizer, configuration and random weights to a folder."""
     build_model(tokenizer, seed=seed).save_pretrained(out_dir)
     tokenizer.save_pretrained(out_dir)
 
 
-def run_as_program(description: str | None, make_tokenizer: Callable[[], PreTrainedTokenizerFast]) -> None:
+def run_as_program(description: str | None, make_tokenizer: Callable[[], Qwen2Tokenizer]) -> None:
     """Read the command line, `OUT_DIR [--seed 0]`, and write the checkpoint."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out_dir", type=Path)

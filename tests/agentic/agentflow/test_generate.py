@@ -26,9 +26,7 @@ from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 TOKENIZER = build_tokenizer()
 CATALOGUE = "agentic.agentflow.tiny_catalogue.PriceList"
-ROW = next(
-    row for row in tiny_task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill"
-)
+ROW = next(row for row in tiny_task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill")
 QUESTION, GOLD = ROW["prompt"][0]["content"], ROW["reward_model"]["ground_truth"]
 
 
@@ -181,7 +179,9 @@ def test_exactly_the_planners_sampled_tokens_of_the_trained_turns_are_trained(tr
 def test_credits_over_the_turns_of_a_rollout_sum_to_its_advantage(trained_turns: TrainedTurns):
     rollouts = []
     for number, planner in enumerate((good_planner, lambda prompt: step_of("guess", "base_generator"))):
-        samples, context, *_ = run(planner, lambda prompt: "1" if prompt == "guess" else frozen(prompt), trained_turns=trained_turns)
+        samples, context, *_ = run(
+            planner, lambda prompt: "1" if prompt == "guess" else frozen(prompt), trained_turns=trained_turns
+        )
         for sample in samples:
             sample.rollout_id = number
         score = asyncio.run(reward(context, samples)).score
@@ -271,4 +271,3 @@ def test_the_eval_log_says_how_the_loop_went():
     assert log.metrics["tool/price_list"] == 0.5 and log.metrics["verifier_stop_share"] == 0.5
     assert log.metrics["loop_end/verified"] == 1.0 and log.metrics["score/tiny"] == 100.0
     assert log.figures["tools"]["x"] == ["base_generator", "price_list"]
-

@@ -38,7 +38,9 @@ def test_thinking_marks_fences_and_repetitions_do_not_hide_the_tool(reply: str, 
     assert parse_next_step(reply).tool_name == tool_name
 
 
-@pytest.mark.parametrize("reply", ["", "Tool Name: x", "Sub-Goal: b\nTool Name: c", "Context: a\nTool Name: c", "Werkzeug: Python"])
+@pytest.mark.parametrize(
+    "reply", ["", "Tool Name: x", "Sub-Goal: b\nTool Name: c", "Context: a\nTool Name: c", "Werkzeug: Python"]
+)
 def test_a_reply_without_the_sections_is_an_empty_step(reply: str):
     assert parse_next_step(reply) == NextStep() and not parse_next_step(reply).parsed
 
@@ -107,14 +109,44 @@ def test_the_memory_numbers_its_steps():
     memory = Memory()
     for result in ("7", "21"):
         memory.add(tool_name="T", sub_goal="s", command="c", result=result)
-    assert [(name, step["result"]) for name, step in memory.actions().items()] == [("Action Step 1", "7"), ("Action Step 2", "21")]
+    assert [(name, step["result"]) for name, step in memory.actions().items()] == [
+        ("Action Step 1", "7"),
+        ("Action Step 2", "21"),
+    ]
 
 
 NUM_FUZZED = 6000
 PIECES = [
     *("Context:", "Sub-Goal:", "Tool Name:", "Justification:", "Generated Command:", "Conclusion: STOP", "Conclusion: CONTINUE"),
-    *("```", "```python\n", "```js\n", "\n", "\n\n", "**", "<think>", "</think>", "<|im_start|>assistant", "<|im_end|>", "{}", "{0}"),
-    *("execution = tool.execute(query=", '"""', "'''", '"', "'", ")", "(", "tool.execute(", "\\", "\x00", "\udcff", "é 漢字 😀", "%s"),
+    *(
+        "```",
+        "```python\n",
+        "```js\n",
+        "\n",
+        "\n\n",
+        "**",
+        "<think>",
+        "</think>",
+        "<|im_start|>assistant",
+        "<|im_end|>",
+        "{}",
+        "{0}",
+    ),
+    *(
+        "execution = tool.execute(query=",
+        '"""',
+        "'''",
+        '"',
+        "'",
+        ")",
+        "(",
+        "tool.execute(",
+        "\\",
+        "\x00",
+        "\udcff",
+        "é 漢字 😀",
+        "%s",
+    ),
     *("__import__('os').system('touch PLANTED')", "exec(\"open('PLANTED','w')\")", "eval('1+1')", "open('PLANTED', 'w')"),
     *("const execution = await tool.execute({query: `x`});", "def f(:\n  pass", "lambda: 0", "[" * 300, "-" * 500, "9" * 5000),
     *("raise SystemExit", "import os; os._exit(1)", STEP, COMMAND, REPLY),

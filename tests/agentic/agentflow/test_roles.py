@@ -9,8 +9,8 @@ from agentic.agentflow.tools.config import ToolConfig
 from vime.compose import compose_run
 from vime.config import RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
-from vime.placement import server_places, trainer_places
 from vime.layout import world_size
+from vime.placement import server_places, trainer_places
 from vime.validation import find_problems
 
 SERVED = {"actor": ServedModelConfig(trained=True), "base": ServedModelConfig()}
