@@ -63,6 +63,20 @@ build_of_machine() {
     if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi
 }
 
+# Agents' programs run in bubblewrap sandboxes. Without it everything else works, so this never stops the set-up.
+install_bubblewrap() {
+    if command -v bwrap >/dev/null || [ "$(uname)" != Linux ]; then return; fi
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        say "installing bubblewrap, which agents' programs run in …"
+        mkdir -p $LOGS
+        if { apt-get install -y bubblewrap || { apt-get update && apt-get install -y bubblewrap; }; } >$LOGS/bubblewrap.log 2>&1; then
+            return
+        fi
+        say "      apt-get could not (the whole log: $LOGS/bubblewrap.log)"
+    fi
+    say "bubblewrap is missing, so methods that run programs will not start: install it (sudo apt-get install bubblewrap)"
+}
+
 make_venv() {
     if [ ! -x .venv/bin/python ]; then "$1" -m venv .venv; fi
     .venv/bin/python -m pip install --disable-pip-version-check 'pip>=23.1' 'setuptools>=77'
@@ -105,6 +119,7 @@ check_imports() {
 
 main() {
     local build python wanted
+    install_bubblewrap
     wanted=$(fingerprint)
     if [ -x .venv/bin/python ] && [ "$(cat $STAMP 2>/dev/null)" = "$wanted" ]; then return; fi
     build=${VIME_SETUP:-$(build_of_machine)}

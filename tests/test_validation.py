@@ -142,6 +142,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["+serving.models.judge.trained=true", "serving.models.actor.trained=false"],
         "serving.models",
     ),
+    "sandbox that an interpreter does not fit into": (["sandbox.memory_bytes=1000000"], "sandbox.memory_bytes"),
     "unknown router policy": (["serving.router_policy=best"], "serving.router_policy"),
     "host of another machine": (["cluster.host=192.0.2.1"], "cluster.host"),
     "unknown row": (["evaluation.rows=[scafold]"], "evaluation.rows"),

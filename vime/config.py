@@ -520,7 +520,7 @@ class SandboxConfig:
     file_bytes: int = 16 * 2**20
     """Size of one file; all files in its /tmp may have four times as much."""
     output_characters: int = 4000
-    """Of stdout and of stderr; a program that writes more is ended."""
+    """Of stdout, from its start, and of stderr, to its end; a program that writes more is ended."""
     packages: list[str] = field(default_factory=lambda: ["mpmath", "numpy", "sympy"])
     """Installed packages that programs may import besides the standard library; those that are not installed are left out."""
     allow_unsandboxed: bool = False

@@ -1,7 +1,8 @@
 """The first thing that runs in a sandbox: limits this process, then runs the program and reports why it ended.
 
-It is handed over as text and started as `python -c TEXT REPORT_FD MEMORY CPU PROCESSES FILE PROGRAM [FOLDER…]`, so it imports
-nothing but what starts fast. What it reports is a hint, since the program could write the same.
+It is handed over as text and started as `python -c TEXT REPORT_FD GO_FD MEMORY CPU PROCESSES FILE PROGRAM [FOLDER…]`, so it
+imports nothing but what starts fast. What it reports is a hint, since the program could write the same. It waits for its owner's
+word before it begins: an owner that was killed meanwhile cannot give it, and one that is killed later takes the sandbox along.
 """
 
 import os
@@ -47,11 +48,13 @@ def _report(file: int, word: bytes) -> None:
 
 def main() -> None:
     """Runs the program as `__main__`."""
-    report, memory, cpu, processes, file = map(int, sys.argv[1:6])
-    path, folders = sys.argv[6], sys.argv[7:]
+    report, go, memory, cpu, processes, file = map(int, sys.argv[1:7])
+    path, folders = sys.argv[7], sys.argv[8:]
+    _report(report, b"started")
+    if not os.read(go, 1):
+        os._exit(1)
     os.closerange(3, report)
     os.closerange(report + 1, 1024)
-    _report(report, b"started")
     _limit(memory, cpu, processes, file)
     sys.argv[:] = [path]
     sys.path += folders
@@ -67,8 +70,8 @@ def main() -> None:
         raise SystemExit(error.code) from None
     except BaseException as error:  # the outermost frame of somebody else's program
         _report(report, _reason(error))
-        frames = error.__traceback__
-        sys.__excepthook__(type(error), error, frames.tb_next if frames else None)
+        error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)  # without this frame
+        sys.__excepthook__(type(error), error, error.__traceback__)
         sys.exit(1)
 
 

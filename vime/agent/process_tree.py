@@ -1,9 +1,13 @@
 """What a running program and everything it started use, read from /proc of the host."""
 
 import os
+import signal
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+_STOPPED, _STOP_TRIES = "TtZX", 1000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 MAX_FILES = 4096
 """An empty file has no size, and takes a kilobyte of the host's memory all the same."""
@@ -30,19 +34,42 @@ def descendants(root: int) -> list[int]:
     """A process and everything below it; in a process namespace, orphans are below its first process."""
     found, waiting = [], [root]
     while waiting:
-        process = waiting.pop()
-        found.append(process)
-        try:
-            threads = os.listdir(f"/proc/{process}/task")
-        except OSError:
-            continue  # it has ended
-        for thread in threads:
-            try:
-                children = Path(f"/proc/{process}/task/{thread}/children").read_text()
-            except OSError:
-                continue
-            waiting += [int(child) for child in children.split()]
+        found.append(process := waiting.pop())
+        waiting += _children(process)
     return found
+
+
+def freeze(root: int) -> list[int]:
+    """Stops a process and its descendants, parents first, since what is stopped starts nothing; returns them."""
+    found, waiting = [], [root]
+    while waiting:
+        found.append(process := waiting.pop())
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGSTOP)
+        for _ in range(_STOP_TRIES):
+            if _state(process) in _STOPPED:
+                break
+            time.sleep(0.001)
+        waiting += _children(process)
+    return found
+
+
+def _children(process: int) -> list[int]:
+    """Of all threads of a process; none if it has ended."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with suppress(OSError):
+                found += [int(child) for child in Path(f"/proc/{process}/task/{thread}/children").read_text().split()]
+    return found
+
+
+def _state(process: int) -> str:
+    """The letter of its state, X if it is gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def _memory(process: int) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from vime.agent.process_tree import MAX_FILES, usage
+from vime.agent.process_tree import MAX_FILES, freeze, usage
 from vime.config import SandboxConfig
 
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.1, 0.05
@@ -33,17 +33,19 @@ class Program:
         self._first_process: int | None = None
         self._first_process_file: int | None = None
         self._killed = False
+        self._go: int | None = None
         self.stopped = ""
         """Why it was ended from outside, empty if it was not."""
         self.read: dict[str, bytearray] = {name: bytearray() for name in ("stdout", "stderr", "report", "status")}
         output = _BYTES_PER_CHARACTER * config.output_characters
         self._most = {"stdout": output, "stderr": output, "report": _MAX_NOTE_BYTES, "status": _MAX_NOTE_BYTES}
 
-    def run(self, start: Callable[[], subprocess.Popen[bytes]], notes: dict[str, int]) -> int:
+    def run(self, start: Callable[[], subprocess.Popen[bytes]], *, notes: dict[str, int], go: int) -> int:
         """Starts the command, waits for its end, and returns its exit status (negative: the signal that ended it).
 
-        `notes` are the read ends of the pipes `report` and `status`.
+        `notes` are the read ends of the pipes `report` and `status`; one byte goes to `go` when the launcher has reported.
         """
+        self._go = go
         with self._lock:
             if self._killed:
                 return -signal.SIGKILL
@@ -58,25 +60,38 @@ class Program:
                 self._follow(selector)
         finally:
             self.kill()
-            process.wait()
+            select.select([exit_file], [], [], _GONE_SECONDS)
+            with self._lock:  # its number is given to another process as soon as it is waited for
+                process.wait()
+                self._process = None
             os.close(exit_file)
             self._wait_until_gone()
         return process.returncode
 
     def kill(self) -> None:
-        """Ends the program with everything it started: without their first process, the others cannot live."""
+        """Ends the program with everything it started.
+
+        In a complete sandbox all processes die with the first; in one that is being made, and without one, each is ended.
+        """
         with self._lock:
             self._killed = True
-            if self._process is not None:
+            if self._process is None:
+                return
+            complete = self._sandboxed and self.read["report"]
+            others = [] if complete else freeze(self._process.pid)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            for process in others:
                 with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                    os.kill(process, signal.SIGKILL)
 
     def _follow(self, selector: selectors.BaseSelector) -> None:
         """Reads and looks until the command has ended and its output with it."""
         now = time.monotonic()
         deadline, look = now + self._config.wall_seconds, now + FIRST_LOOK_SECONDS
         while selector.get_map():
-            for key, _ in selector.select(max(0.0, min(deadline, look) - now)):
+            ready = selector.select(max(0.0, min(deadline, look) - now))
+            for key, _ in sorted(ready, key=lambda event: event[0].data != "report"):  # written before what it is about
                 if key.data == "exit":
                     selector.unregister(key.fd)
                     self.kill()  # what it left behind
@@ -94,12 +109,20 @@ class Program:
                 look = now + LOOK_SECONDS
 
     def _take(self, name: str, chunk: bytes) -> bool:
-        """Keeps what fits; False at the end of a pipe."""
+        """Keeps what fits (of errors the end, which says what they are); False at the end of a pipe."""
         read, most = self.read[name], self._most[name]
-        if len(read) < most:
-            read += chunk[: most - len(read)]
-        if name in ("stdout", "stderr") and self._too_long(read):
+        read += chunk
+        too_long = name in ("stdout", "stderr") and self._too_long(read)
+        if name == "stderr":
+            del read[: max(0, len(read) - most)]
+        else:
+            del read[most:]
+        if too_long and len(self.read["report"].split()) < 2:  # else it has ended, and says why at length
             self._stop("output_limit")
+        if name == "report" and self._go is not None and read:
+            with suppress(BrokenPipeError):
+                os.write(self._go, b"!")
+            self._go = None
         if name == "status" and self._first_process is None and (match := _FIRST_PROCESS.search(read)):
             self._first_process = int(match.group(1))
             with suppress(ProcessLookupError):
@@ -112,10 +135,11 @@ class Program:
 
     def _look(self) -> None:
         """Ends a program whose processes together use too much; each for itself the kernel limits."""
-        assert self._process is not None
-        root = self._first_process if self._sandboxed else self._process.pid
-        if root is None:
-            return
+        process = self._process
+        assert process is not None
+        root = self._first_process if self._sandboxed else process.pid
+        if root is None or not self.read["report"]:
+            return  # its root is still the host's
         used = usage(root, files=self._sandboxed)
         if used.memory_bytes > self._config.memory_bytes:
             self._stop("memory_limit")

@@ -136,14 +136,16 @@ def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandbox
     with ExitStack() as stack:
         report, report_end = _pipe(stack)
         status, status_end = _pipe(stack)
+        go_end, go = _pipe(stack)
+        stack.callback(os.close, go)
         source, given = _file(stack, code), _file(stack, stdin)
-        handed = [report_end, status_end, source]
+        handed = [report_end, go_end, status_end, source]
         if sandboxed:
             calls = _file(stack, filter_program())
             files = Files(program=source, system_calls=calls, status=status_end)
             folders = [PACKAGES] if package_folders(config.packages) else []
             # the first process of the sandbox, which waits for the others, counts as well
-            inside = _inside(config, report_end, config.num_processes + 1, PROGRAM, folders)
+            inside = _inside(config, (report_end, go_end), config.num_processes + 1, PROGRAM, folders)
             command = sandbox_command(files, packages=config.packages, file_bytes=config.file_bytes, inside=inside)
             handed, folder = [*handed, calls], "/"
         else:
@@ -151,7 +153,7 @@ def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandbox
             path = Path(folder) / "program.py"
             path.write_text(code, encoding="utf-8", errors="replace")
             parents = {str(package.parent) for package in package_folders(config.packages).values()}
-            command = _inside(config, report_end, 0, str(path), sorted(parents))
+            command = _inside(config, (report_end, go_end), 0, str(path), sorted(parents))
 
         def start() -> "subprocess.Popen[bytes]":
             process = subprocess.Popen(
@@ -169,18 +171,18 @@ def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandbox
             return process
 
         started = time.monotonic()
-        exit_code = program.run(start, {"report": report, "status": status})
+        exit_code = program.run(start, notes={"report": report, "status": status}, go=go)
         return _result(config, program, exit_code, time.monotonic() - started)
 
 
-def _inside(config: SandboxConfig, report: int, num_processes: int, path: str, folders: list[str]) -> list[str]:
-    limits = (report, config.memory_bytes, math.ceil(config.cpu_seconds), num_processes, config.file_bytes)
+def _inside(config: SandboxConfig, ends: tuple[int, int], num_processes: int, path: str, folders: list[str]) -> list[str]:
+    limits = (*ends, config.memory_bytes, math.ceil(config.cpu_seconds), num_processes, config.file_bytes)
     return [interpreter(), *INTERPRETER, _LAUNCHER.read_text(), *map(str, limits), path, *folders]
 
 
 def _result(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
     words = bytes(program.read["report"]).decode(errors="replace").split()
-    stderr = program.read["stderr"].decode(errors="replace")[: config.output_characters]
+    stderr = program.read["stderr"].decode(errors="replace")[-config.output_characters :]
     exit_code = 128 - exit_code if exit_code < 0 else exit_code
     if program.stopped:
         reason, exit_code = program.stopped, 128 + signal.SIGKILL

@@ -7,7 +7,6 @@ MAX_REPLY_CHARACTERS = 50_000
 MAX_ANSWER_CHARACTERS = 2_000
 _MAX_BOXES = 16
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _LEAD = re.compile(r"^\W*(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|[:=])\s*", re.IGNORECASE)
 
 
@@ -20,8 +19,8 @@ def answer_of(reply: str) -> str:
     boxed = last_balanced_box(text)
     if boxed is not None:
         return boxed.strip()[:MAX_ANSWER_CHARACTERS]
-    tags = _TAG.findall(text)
-    lines = [tags[-1]] if tags else [line for line in text.splitlines() if line.strip()]
+    tagged = _last_tag(text)
+    lines = [tagged] if tagged is not None else [line for line in text.splitlines() if line.strip()]
     return _LEAD.sub("", lines[-1].strip()[:MAX_ANSWER_CHARACTERS]).strip().strip("*").strip() if lines else ""
 
 
@@ -39,3 +38,10 @@ def last_balanced_box(text: str) -> str | None:
             if depth == 0:
                 return text[start:position]
     return None
+
+
+def _last_tag(text: str) -> str | None:
+    """Content of the last `<answer>…</answer>`; found from its end, since a search for pairs is slow where many are open."""
+    end = text.lower().rfind("</answer>")
+    start = text.lower().rfind("<answer>", 0, max(end, 0))
+    return text[start + len("<answer>") : end] if start >= 0 else None

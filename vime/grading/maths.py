@@ -9,8 +9,8 @@ from vime.grading.workers import Workers
 
 SECONDS = 6.0
 """For one comparison; a tower of powers would take for ever."""
-MAX_CHARACTERS = 500
-"""Longer answers and references are not parsed: nobody's answer is so long."""
+MAX_CHARACTERS, MAX_DEPTH = 500, 20
+"""Answers and references that are longer or nested deeper are not parsed: nobody's answer is so."""
 
 
 class Verdict(Enum):
@@ -24,10 +24,10 @@ class Verdict(Enum):
 
 async def equal(answer: str, gold: list[str]) -> Verdict:
     """Whether an answer (the content of its box) equals one of the references; undecided if one of them is no mathematics."""
-    short = [reference for reference in gold if len(reference) <= MAX_CHARACTERS]
+    short = [reference for reference in gold if _is_simple(reference)]
     if strip_string(answer) in {strip_string(reference) for reference in gold}:
         return Verdict.equal
-    if len(answer) > MAX_CHARACTERS or not short:
+    if not _is_simple(answer) or not short:
         return Verdict.limit
     value, values = number(answer), [number(reference) for reference in short]
     if value is not None and value in values:
@@ -35,6 +35,16 @@ async def equal(answer: str, gold: list[str]) -> Verdict:
     if value is not None and None not in values:
         return Verdict.different
     return Verdict(await _workers().call({"answer": answer, "gold": short}, seconds=SECONDS) or "limit")
+
+
+def _is_simple(text: str) -> bool:
+    if len(text) > MAX_CHARACTERS:
+        return False
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest <= MAX_DEPTH
 
 
 @lru_cache(maxsize=1)

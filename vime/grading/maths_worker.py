@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import Any
 
+_NO_TIMEOUT: Any = None
+"""Its own would take the alarm away."""
 MEMORY_BYTES = 4 * 2**30
 """Address space; the libraries alone take one."""
 
@@ -32,13 +34,13 @@ def _parse(text: str) -> list[Any]:
 
     bare = text.strip().strip("$").strip()
     extraction = [LatexExtractionConfig(boxed_match_priority=50), ExprExtractionConfig()]
-    return parse(f"${bare}$", extraction_config=extraction, parsing_timeout=None) or []
+    return parse(f"${bare}$", extraction_config=extraction, parsing_timeout=_NO_TIMEOUT) or []
 
 
 def _verify(reference: list[Any], found: list[Any]) -> bool:
     from math_verify import verify
 
-    return verify(reference, found, strict=True, float_rounding=6, timeout_seconds=None)
+    return verify(reference, found, strict=True, float_rounding=6, timeout_seconds=_NO_TIMEOUT)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 
 MAX_CHARACTERS = 100
-_SIGNS = ("$", "\\$", "€", "\\,", "\\!", "\\ ", "~", "{,}", "\u2009", "\u00a0")
+_SIGNS = ("\\$", "$", "€", "\\,", "\\!", "\\ ", "~", "{,}", "\u2009", "\u00a0")
 _FRACTION = re.compile(r"^([+-]?)\\[dt]?frac\{(\d+)\}\{(\d+)\}$")
 _THOUSANDS = re.compile(r"^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$")
 _NUMBER = re.compile(r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:/\d+)?$")
@@ -20,7 +20,7 @@ def number(text: str) -> Fraction | None:
         return None
     for sign in _SIGNS:
         text = text.replace(sign, "")
-    text = text.replace("−", "-").strip()
+    text = text.replace("\u2212", "-").strip()
     if match := _FRACTION.match(text):
         text = f"{match.group(1)}{match.group(2)}/{match.group(3)}"
     percent = text.endswith("%")

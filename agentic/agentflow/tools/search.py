@@ -62,7 +62,10 @@ class WebSearch(Search):
 
     name = "web_search"
     title = "Web_RAG_Search_Tool"
-    description = "Finds passages of web pages for a question or key words. Good for recent or special knowledge; what it finds may be wrong."
+    description = (
+        "Finds passages of web pages for a question or key words. Good for recent or special knowledge; what it finds may be "
+        "wrong."
+    )
     demo_commands = ('execution = tool.execute(query="""opening year of the Gotthard base tunnel""")',)
 
 

@@ -85,11 +85,8 @@ def wrong_answers(kind: str, gold: list[str], others: list[str], number: int) ->
     following = others[number + 1 :] + others[:number]
     other = next(answer for answer in following if not exact_match(answer, gold) and (kind != "game24" or answer not in gold))
     if kind == "maths":
-        return [
-            str(int(gold[0]) + 1),
-            f"-{gold[0]}" if gold[0] != "0" else "1",
-            rf"\frac{{{gold[0]}}}{{7}}" if gold[0] != "0" else "2",
-        ]
+        value = int(gold[0])
+        return [str(value + 1), f"-{value or 1}", rf"\frac{{{value or 1}}}{{7}}"]
     if kind == "game24":
         return [f"{gold[0]}+1", f"({gold[0]})*1*1", "24"]
     return [other, f"not {gold[0]}"]
