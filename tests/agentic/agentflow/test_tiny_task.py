@@ -4,6 +4,7 @@ import ast
 import random
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -115,13 +116,13 @@ def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(make):
     assert first == again and first != other
     assert sum(sample.token_weight * sum(sample.loss_mask) for sample in first) == pytest.approx(1.0)
     for sample in first:
-        learned = tokenizer().decode(sample.tokens[-len(sample.loss_mask) :])
+        learned = str(tokenizer().decode(sample.tokens[-len(sample.loss_mask) :]))
         assert sample.loss_mask == [1] * len(sample.loss_mask) and learned.endswith("<|im_end|>")
 
 
 def greedy(model: str, turns: list[demonstrations.Turn]) -> list[str]:
     """Replies of a shipped model, token by token the likeliest."""
-    network = AutoModelForCausalLM.from_pretrained(FOLDER / model).eval()
+    network: Any = AutoModelForCausalLM.from_pretrained(FOLDER / model).eval()
     replies = []
     for turn in turns:
         encoded = encode_turn(turn, tokenizer=tokenizer())
