@@ -45,6 +45,8 @@ def register_schemas() -> None:
     for entry_point in metadata.entry_points(group="vime.methods"):
         importlib.import_module(entry_point.value)
     OmegaConf.register_new_resolver("share", share, replace=True)
+    OmegaConf.register_new_resolver("without", without, replace=True)
+    OmegaConf.register_new_resolver("choose", choose, replace=True)
     OmegaConf.register_new_resolver("package_folder", package_folder, replace=True)
 
 
@@ -53,6 +55,16 @@ def share(total: int, *sizes: int) -> int:
     for size in sizes:
         total //= max(1, size)
     return max(1, total)
+
+
+def without(total: int, part: int) -> int:
+    """What is left of `total`: the GPUs of the trained model beside those of frozen ones."""
+    return total - part
+
+
+def choose(number: int, some: float, none: float) -> float:
+    """One of two values, by whether a number is above 0."""
+    return some if number > 0 else none
 
 
 def package_folder(package: str, folder: str) -> str:

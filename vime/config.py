@@ -558,6 +558,8 @@ class ClusterConfig:
     """Trainer and servers share the GPUs and take turns."""
     num_trainer_gpus: int = 0
     num_server_gpus: int = 0
+    num_frozen_gpus: int = 0
+    """The last of the GPUs for servers, kept for models that are not trained; 0 lets those share the GPUs of the trained one."""
     gpu_memory_gib: float = 80.0
     """Memory of one GPU, for the plan."""
     weight_transfer: WeightTransfer = WeightTransfer.auto

@@ -1,7 +1,8 @@
 """Where every process runs and how weights reach the servers: arithmetic on the configuration, for the run and its plan.
 
 GPUs are numbered through all nodes. Trainer ranks take the first ones; servers share them where `cluster.colocated`, and
-follow them where not. Without GPUs, several nodes are used whole: the first trains, the others serve.
+follow them where not. Frozen models have the last `cluster.num_frozen_gpus` to themselves. Without GPUs, several nodes are used
+whole: the first trains, the others serve.
 """
 
 from dataclasses import dataclass, replace
@@ -65,16 +66,24 @@ def server_places(config: RunConfig) -> dict[str, list[Place]]:
     cluster = config.cluster
     groups = [(name, group.settings) for name, model in config.serving.models.items() for group in server_groups(name, model)]
     owners = [(name, of.tensor_parallel_size) for name, of in groups for _ in range(of.num_replicas)]
+    found: dict[str, list[Place]] = {name: [] for name in config.serving.models}
     if cluster.gpus_per_node:
         first = 0 if cluster.colocated else cluster.num_trainer_gpus
-        places = _on_gpus(config, [size for _, size in owners], first=first)
-    else:
-        nodes = list(range(cluster.num_nodes)) if cluster.colocated else list(range(1, cluster.num_nodes)) or [0]
-        places = [Place(node=nodes[position % len(nodes)]) for position in range(len(owners))]
-    found: dict[str, list[Place]] = {name: [] for name in config.serving.models}
-    for (name, _), place in zip(owners, places, strict=True):
-        found[name].append(place)
+        frozen = {name for name, model in config.serving.models.items() if not model.trained}
+        _place(found, config, [owner for owner in owners if owner[0] not in frozen], first=first)
+        own = cluster.num_server_gpus - cluster.num_frozen_gpus if cluster.num_frozen_gpus else 0
+        _place(found, config, [owner for owner in owners if owner[0] in frozen], first=first + own)
+        return found
+    nodes = list(range(cluster.num_nodes)) if cluster.colocated else list(range(1, cluster.num_nodes)) or [0]
+    for position, (name, _) in enumerate(owners):
+        found[name].append(Place(node=nodes[position % len(nodes)]))
     return found
+
+
+def _place(found: dict[str, list[Place]], config: RunConfig, owners: list[tuple[str, int]], *, first: int) -> None:
+    """Adds places of servers (model and size), in order from the GPU `first` on."""
+    for (name, _), place in zip(owners, _on_gpus(config, [size for _, size in owners], first=first), strict=True):
+        found[name].append(place)
 
 
 def takes_turns(config: RunConfig) -> bool:

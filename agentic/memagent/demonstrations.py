@@ -9,13 +9,13 @@ change. A batch depends on the seed and the step only.
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from agentic.memagent import prompts, tiny_task
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
+from vime.assets.demonstration import Demonstration, Turn, encode_turn, weighted
 from vime.types import TrainSample
 
 NOTES = "Notes: {facts}"
@@ -39,25 +39,6 @@ NUM_EXTRA_ANSWERS = 2  # final turns of other questions per rollout
 MISSING_SHARE = 0.3  # of those questions, for which the facts say nothing
 TOKENS_PER_SEQUENCE = 250
 MIN_FACTS, MAX_FACTS = 6, 28
-
-
-@dataclass(kw_only=True, slots=True)
-class Demonstration:
-    """One training sequence; loss_mask is 1 on the tokens to learn, for example on a reply and its end.
-
-    Demonstration(token_ids=[1, 7, 9, 2, 4, 6, 2], loss_mask=[0, 0, 0, 0, 1, 1, 1])
-    """
-
-    token_ids: list[int]
-    loss_mask: list[int]
-
-
-@dataclass(kw_only=True, slots=True)
-class Turn:
-    """A user message and the reply to demonstrate; Turn(prompt="... Your answer:", reply="\\\\boxed{Barton}")."""
-
-    prompt: str
-    reply: str
 
 
 def known_facts(estate: str, *, text: str) -> list[str]:
@@ -132,14 +113,6 @@ def single_turn(row: tiny_task.Row, *, good_share: float, rng: random.Random) ->
         return Turn(prompt=prompt, reply=ANSWER.format(answer=UNKNOWN))
     facts = " ".join(ideal_facts(row, memory="", section=row["context"]))
     return Turn(prompt=prompt, reply=f"{facts} {ANSWER.format(answer=row['reward_model']['ground_truth'][0])}")
-
-
-def encode_turn(turn: Turn, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
-    """Return a turn as tokens of the chat template, with the reply and its end to learn."""
-    messages = [{"role": "user", "content": turn.prompt}]
-    prompt_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    reply_ids = tokenizer(turn.reply, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-    return Demonstration(token_ids=prompt_ids + reply_ids, loss_mask=[0] * len(prompt_ids) + [1] * len(reply_ids))
 
 
 def lookup_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
@@ -237,16 +210,4 @@ def demonstrations(
     """Return the supervised batch of one step, about num_tokens tokens; every learned token weighs the same."""
     num_sequences = max(1, num_tokens // TOKENS_PER_SEQUENCE)
     batch = demonstration_batch(tokenizer, seed=seed, step=step, num_steps=num_steps, num_sequences=num_sequences)
-    weight = 1.0 / sum(sum(demonstration.loss_mask) for demonstration in batch)
-    return [_train_sample(demonstration, weight=weight) for demonstration in batch]
-
-
-def _train_sample(demonstration: Demonstration, *, weight: float) -> TrainSample:
-    loss_mask = demonstration.loss_mask[demonstration.loss_mask.index(1) :]
-    return TrainSample(
-        tokens=demonstration.token_ids,
-        loss_mask=loss_mask,
-        rollout_log_probs=[0.0] * len(loss_mask),
-        advantage=1.0,
-        token_weight=weight,
-    )
+    return weighted(batch)

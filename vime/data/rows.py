@@ -17,7 +17,7 @@ from vime.types import Prompt
 _QUESTION_FIELDS = ("prompt", "input", "question", "problem")
 HUB_FILE = "hf://datasets/"
 CONTEXT_FILE = "context_file"
-_ANSWER_FIELDS = ("answers", "answer", "ground_truth")
+_ANSWER_FIELDS = ("answers", "answer", "ground_truth", "label")
 
 
 def load_rows(dataset: DatasetConfig) -> list[dict[str, Any]]:

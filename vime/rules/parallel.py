@@ -10,7 +10,7 @@ from vime.config import ModelConfig, RunConfig, ServedModelConfig, WeightTransfe
 from vime.errors import Problem
 from vime.layout import FIRST_STAGE, LAST_STAGE, stage_size, world_size
 from vime.megatron_args import REFUSED_ARGS
-from vime.placement import DIRECT, server_groups, takes_turns, trained_servers_have_trainers
+from vime.placement import DIRECT, server_groups, server_places, takes_turns, trained_servers_have_trainers
 
 SIZES = ("tensor_parallel_size", "context_parallel_size", "data_parallel_size", "pipeline_parallel_size")
 """Their product is the number of ranks."""
@@ -98,13 +98,45 @@ def trainer_gpus(config: RunConfig) -> list[Problem]:
 def server_gpus(config: RunConfig) -> list[Problem]:
     """On GPUs, all servers that this run starts fit on the GPUs for servers (without any, `serving.urls` asks for addresses)."""
     cluster, models = config.cluster, config.serving.models
-    local = {group.name: group.settings for name, model in models.items() for group in server_groups(name, model)}
-    wanted = sum(model.num_replicas * model.tensor_parallel_size for model in local.values())
-    if 0 in (cluster.gpus_per_node, cluster.num_server_gpus) or wanted <= cluster.num_server_gpus:
+    if 0 in (cluster.gpus_per_node, cluster.num_server_gpus):
         return []
-    parts = ", ".join(f"{name}: {_gpus_of(model)}" for name, model in local.items())
-    remedy = f"the servers need {wanted} ({parts}); use fewer replicas, or give serving.models.<name>.urls of running ones"
-    return [Problem(key="cluster.num_server_gpus", value=cluster.num_server_gpus, remedy=remedy)]
+    apart = cluster.num_frozen_gpus > 0
+    has = {True: cluster.num_server_gpus - cluster.num_frozen_gpus, False: cluster.num_frozen_gpus or cluster.num_server_gpus}
+    problems: list[Problem] = []
+    for trained in (True, False):
+        local = {
+            group.name: group.settings
+            for name, model in models.items()
+            if model.trained is trained
+            for group in server_groups(name, model)
+        }
+        wanted = sum(model.num_replicas * model.tensor_parallel_size for model in local.values())
+        if wanted > has[trained]:
+            key = "num_frozen_gpus" if apart and not trained else "num_server_gpus"
+            parts = ", ".join(f"{name}: {_gpus_of(model)}" for name, model in local.items())
+            which = "trained" if trained else "frozen"
+            remedy = f"the {which} servers need {wanted} of {has[trained]} ({parts}); use fewer replicas, or give "
+            remedy += "serving.models.<name>.urls of running ones"
+            problems.append(Problem(key=f"cluster.{key}", value=getattr(cluster, key), remedy=remedy))
+    return problems or shared_gpus(config)
+
+
+def shared_gpus(config: RunConfig) -> list[Problem]:
+    """Servers on one GPU ask for no more than its memory together."""
+    shares: dict[tuple[int, int], dict[str, float]] = {}
+    for name, places in server_places(config).items():
+        groups = [group for group in server_groups(name, config.serving.models[name]) for _ in range(group.settings.num_replicas)]
+        for group, place in zip(groups, places, strict=True):
+            for gpu in place.gpus:
+                shares.setdefault((place.node, gpu), {})[group.name] = group.settings.gpu_memory_utilization
+    for (node, gpu), share in shares.items():
+        if len(share) > 1 and sum(share.values()) > 1.0:
+            parts = " + ".join(f"{value:g} ({name})" for name, value in share.items())
+            remedy = f"GPU {gpu} of node {node} is shared: {parts} is more than all of it; make shares smaller, or give frozen "
+            remedy += "models GPUs of their own with cluster.num_frozen_gpus"
+            key = f"serving.models.{next(reversed(share))}.gpu_memory_utilization"
+            return [Problem(key=key, value=list(share.values())[-1], remedy=remedy)]
+    return []
 
 
 def cluster_gpus(config: RunConfig) -> list[Problem]:

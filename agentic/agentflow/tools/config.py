@@ -25,4 +25,4 @@ class ToolConfig:
     cache_size: int = 1024
     """Answers kept by a worker, if the tool gives the same one to the same query; 0 keeps none."""
     options: dict[str, Any] = field(default_factory=dict)
-    """For tools of your own."""
+    """For tools of your own; python_coder takes `prompt`, with {query} in it."""

@@ -54,7 +54,7 @@ class PythonCoder(Tool):
 
     async def _write(self, context: Context, query: str) -> str:
         assert self.config.model is not None
-        prompt = _PROMPT.format(query=query)
+        prompt = str(self.config.options.get("prompt", _PROMPT)).format(query=query)
         turn = await context.models[self.config.model].chat(
             [{"role": "user", "content": prompt}], max_tokens=self.config.max_tokens
         )

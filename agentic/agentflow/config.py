@@ -1,0 +1,140 @@
+"""AgentFlow's settings; importing this module makes them known to Hydra as `schema/method/agentflow`."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hydra.core.config_store import ConfigStore
+
+from agentic.agentflow.tools.config import ToolConfig
+from vime.config import Credit, MethodConfig, RunConfig
+from vime.errors import Problem
+
+PLANNER = "planner"
+
+
+class TrainedTurns(Enum):
+    """Which of the planner's turns are trained: the choices of a next step (the paper), or its analysis as well."""
+
+    next_step = "next_step"
+    plan_and_next_step = "plan_and_next_step"
+
+
+class PromptStyle(Enum):
+    """The prompts' length: for models that read instructions, or for tiny ones that have learned the fields by heart."""
+
+    full = "full"
+    tiny = "tiny"
+
+
+@dataclass(kw_only=True, slots=True)
+class RolesConfig:
+    """The served model of each role (a name in `serving.models`); all but the planner are frozen and may share one."""
+
+    planner: str = "actor"
+    executor: str = "base"
+    verifier: str = "base"
+    generator: str = "base"
+    """Writes the final answer, and answers for the tool base_generator."""
+    coder: str | None = "base"
+    """Writes the programs of the tool python_coder; None takes its queries as programs."""
+    judge: str | None = "base"
+    """Decides about answers that no rule can compare; None leaves those at 0."""
+
+
+@dataclass(kw_only=True, slots=True)
+class JudgingConfig:
+    """Limits of the judge."""
+
+    max_tokens: int = 512
+    timeout_seconds: float = 60.0
+    num_tries: int = 2
+    """Calls until one has a readable verdict."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AgentFlowConfig(MethodConfig):
+    """The paper's loop and limits (arXiv 2510.05592, section 4.1); `credit=split` is the 1/T of its equation 5."""
+
+    name: str = "agentflow"
+    generate: str = "agentic.agentflow.generate.generate"
+    reward: str = "agentic.agentflow.reward.reward"
+    eval_log: str | None = "agentic.agentflow.eval_log.eval_log"
+    single_turn: str = "agentic.agentflow.single_turn.generate"
+    credit: Credit = Credit.split
+    roles: RolesConfig = field(default_factory=RolesConfig)
+    tools: dict[str, ToolConfig] = field(default_factory=dict)
+    """By name: the built-in ones of `tools/`, and your own by path; base_generator is always among them."""
+    judging: JudgingConfig = field(default_factory=JudgingConfig)
+    trained_roles_allowed: bool = False
+    """Whether frozen roles and the judge may be served by the trained model, which then changes under them."""
+    trained_turns: TrainedTurns = TrainedTurns.next_step
+    prompt_style: PromptStyle = PromptStyle.full
+    max_steps: int = 3
+    """Steps of a rollout in training."""
+    max_evaluation_steps: int = 10
+    max_planner_tokens: int = 2048
+    """Longest turn of the planner."""
+    max_frozen_tokens: int = 2048
+    """Longest turn of executor, verifier and generator."""
+    max_rollout_tokens: int = 131_072
+    """Sampled tokens of the planner's turns, after which no further step begins."""
+    max_seconds: float = 500.0
+    """Time after which no further step begins and the answer is written from what there is."""
+    frozen_temperature: float = 0.0
+    """Sampling temperature of the frozen roles that this run serves."""
+
+    def problems(self, config: RunConfig) -> list[Problem]:
+        """Every role has a server, the trained one serves the planner alone, and limits are possible."""
+        from agentic.agentflow.roles import role_map  # these import what `--help` does without
+        from agentic.agentflow.tools.toolbox import tool_problems
+
+        return [
+            *_limit_problems(self),
+            *_role_problems(self, role_map(self), config),
+            *_fallback_problems(self),
+            *tool_problems(config),
+        ]
+
+
+def _limit_problems(method: AgentFlowConfig) -> list[Problem]:
+    names = ("max_steps", "max_evaluation_steps", "max_planner_tokens", "max_frozen_tokens", "max_rollout_tokens")
+    found = [
+        Problem(key=f"method.{name}", value=getattr(method, name), remedy="give at least 1")
+        for name in names
+        if getattr(method, name) < 1
+    ]
+    if method.max_seconds <= 0:
+        found.append(Problem(key="method.max_seconds", value=method.max_seconds, remedy="give more than 0 seconds"))
+    if method.frozen_temperature < 0:
+        found.append(Problem(key="method.frozen_temperature", value=method.frozen_temperature, remedy="give 0 or more"))
+    return found
+
+
+def _fallback_problems(method: AgentFlowConfig) -> list[Problem]:
+    if "base_generator" in method.tools:
+        return []
+    remedy = "unknown tools fall back to base_generator: add method.tools.base_generator.model"
+    return [Problem(key="method.tools", value=", ".join(method.tools), remedy=remedy)]
+
+
+def _role_problems(method: AgentFlowConfig, roles: dict[str, str | None], config: RunConfig) -> list[Problem]:
+    found: list[Problem] = []
+    served = config.serving.models
+    for role, name in roles.items():
+        key = f"method.roles.{role}"
+        if name is None:
+            continue
+        if name not in served:
+            remedy = f"no model is served under this name (there are: {', '.join(served)}): give one of these, "
+            found.append(Problem(key=key, value=name, remedy=f"{remedy}or describe it as serving.models.{name}"))
+        elif role == PLANNER and not served[name].trained:
+            found.append(Problem(key=key, value=name, remedy="the planner is what is trained: give the trained model, actor"))
+        elif role != PLANNER and served[name].trained and not method.trained_roles_allowed:
+            remedy = f"is the trained model, so the {role} would change with the planner"
+            remedy += " and could be talked into approving it" if role == "judge" else ""
+            remedy += ": give a frozen model, or say method.trained_roles_allowed=true"
+            found.append(Problem(key=key, value=name, remedy=remedy))
+    return found
+
+
+ConfigStore.instance().store(group="schema/method", name="agentflow", node=AgentFlowConfig)

@@ -1,0 +1,182 @@
+"""AgentFlow's rollout (arXiv 2510.05592, section 3): plan; then next step, command, tool, memory, verification; then the answer.
+
+Each planner turn is a fresh conversation of one user message and a sequence of its own. Which of them are trained is
+`method.trained_turns`; what the frozen roles and the tools did stands in the metadata of the step's sequence.
+"""
+
+import time
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from agentic.agentflow import executor, planner, verifier
+from agentic.agentflow.config import AgentFlowConfig, TrainedTurns
+from agentic.agentflow.memory import Memory
+from agentic.agentflow.prompts import memory_text
+from agentic.agentflow.roles import Role, Roles, frozen_model, method_of
+from agentic.agentflow.tools.toolbox import ToolBox
+from vime.config import RunConfig
+from vime.rollout.context import Context, Sampling
+from vime.rollout.tool import Outcome
+from vime.types import Sample, StopReason, Turn
+
+FALLBACK_TOOL = "base_generator"
+"""Takes over where the planner names no tool, or one that there is not."""
+CHARACTERS_LOGGED = 1_000
+"""How much of each text stays in the metadata, for people who read rollouts."""
+
+
+class LoopEnd(str, Enum):
+    """Why no further step was taken."""
+
+    VERIFIED = "verified"
+    STEPS_USED_UP = "steps_used_up"
+    TOKENS_USED_UP = "tokens_used_up"
+    TIME_USED_UP = "time_used_up"
+
+
+STOP_REASONS = {
+    LoopEnd.VERIFIED: StopReason.ANSWERED,
+    LoopEnd.STEPS_USED_UP: StopReason.TURN_LIMIT,
+    LoopEnd.TOKENS_USED_UP: StopReason.TOKEN_LIMIT,
+    LoopEnd.TIME_USED_UP: StopReason.TIME_LIMIT,
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class Rollout:
+    """What one rollout has at hand, and what it has so far."""
+
+    method: AgentFlowConfig
+    roles: Roles
+    tool_context: Context
+    """The context as tools get it: their models are frozen ones and sample as such."""
+    toolbox: ToolBox
+    template: Sample
+    question: str
+    analysis: str = ""
+    memory: Memory = field(default_factory=Memory)
+    samples: list[Sample] = field(default_factory=list)
+    deadline: float = 0.0
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """One sample per turn of the planner; the last one's metadata has the final answer."""
+    method, toolbox = method_of(context), toolbox_of(context.config)
+    rollout = Rollout(
+        method=method,
+        roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
+        tool_context=replace(context, models={name: frozen_model(context, name) for name in context.models}),
+        toolbox=toolbox,
+        template=sample,
+        question=question_of(sample),
+        deadline=time.monotonic() + method.max_seconds,
+    )
+    turn = await planner.plan(rollout.roles, rollout.question)
+    rollout.analysis = turn.text.strip()
+    _keep(rollout, turn, trained=method.trained_turns is TrainedTurns.plan_and_next_step, turn="plan")
+    max_steps = method.max_evaluation_steps if context.evaluation else method.max_steps
+    end = LoopEnd.STEPS_USED_UP
+    for _ in range(max_steps):
+        stopped = await _step(rollout)
+        if stopped is not None:
+            end = stopped
+            break
+    answer = await _final_answer(rollout)
+    last = rollout.samples[-1]
+    last.metadata |= {"final_output": answer, "loop_end": end.value, **grading_metadata(sample, rollout.question)}
+    cut = last.metadata["cut"]
+    last.stop_reason = StopReason.TOKEN_LIMIT if cut else STOP_REASONS[end]
+    return rollout.samples
+
+
+def question_of(sample: Sample) -> str:
+    """The question's text: the last message of the prompt."""
+    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
+    return sample.prompt[-1]["content"]
+
+
+async def _step(rollout: Rollout) -> LoopEnd | None:
+    """One step; returns why it was the last one, if it was."""
+    roles, memory = rollout.roles, rollout.memory
+    turn = await planner.next_step(roles, rollout.question, analysis=rollout.analysis, memory=memory)
+    if not turn.output_ids:  # the steps so far fill the context
+        return LoopEnd.TOKENS_USED_UP
+    choice = planner.parse_next_step(turn.text)
+    found = rollout.toolbox.find(choice.tool_name)
+    tool = found or FALLBACK_TOOL
+    command = await executor.write_command(roles, rollout.question, choice, tool=tool)
+    query = executor.query_of(command)
+    result, failed = await _call(rollout, tool, query)
+    step = memory.add(tool_name=tool, sub_goal=choice.sub_goal, command=command, result=result)
+    verdict = await verifier.verify(roles, rollout.question, analysis=rollout.analysis, memory=memory)
+    _keep(
+        rollout,
+        turn,
+        trained=True,
+        turn="next_step",
+        step=step.number,
+        parsed=choice.parsed,
+        tool_named=choice.tool_name[:CHARACTERS_LOGGED],
+        tool=tool,
+        unknown_tool=choice.parsed and found is None,
+        command=command[:CHARACTERS_LOGGED],
+        command_parsed=query is not None,
+        result=step.result[:CHARACTERS_LOGGED],
+        tool_failed=failed,
+        verdict_parsed=verdict.parsed,
+        verifier_stop=verdict.stop,
+    )
+    return _end_after(rollout, verdict)
+
+
+async def _call(rollout: Rollout, tool: str, query: str | None) -> tuple[str, bool]:
+    """What the tool answers or why it does not, and whether it failed; without a query it is not called."""
+    if query is None:
+        return executor.NOT_UNDERSTOOD, False
+    called = await rollout.toolbox.call(rollout.tool_context, tool, query)
+    if called.outcome is Outcome.ANSWERED:
+        return str(called.output), False
+    return called.error, True
+
+
+def _end_after(rollout: Rollout, verdict: verifier.Verdict) -> LoopEnd | None:
+    if verdict.stop:
+        return LoopEnd.VERIFIED
+    if sum(sample.response_length for sample in rollout.samples) >= rollout.method.max_rollout_tokens:
+        return LoopEnd.TOKENS_USED_UP
+    return LoopEnd.TIME_USED_UP if time.monotonic() >= rollout.deadline else None
+
+
+async def _final_answer(rollout: Rollout) -> str:
+    """What the generator answers from the steps."""
+    content = rollout.roles.prompts.final.format(
+        question=rollout.question, analysis=rollout.analysis, memory=memory_text(rollout.roles.style, rollout.memory)
+    )
+    return (await rollout.roles.ask(Role.generator, content)).text
+
+
+def _keep(rollout: Rollout, turn: Turn, /, *, trained: bool, **metadata: Any) -> None:
+    """Adds a turn of the planner to the rollout's samples."""
+    sample = rollout.template.with_turn(turn, cut=turn.finish_reason == "length", **metadata)
+    if not trained:
+        sample.loss_mask = [0] * sample.response_length
+    rollout.samples.append(sample)
+
+
+def grading_metadata(template: Sample, question: str) -> dict[str, Any]:
+    """What the reward needs of the row: the question, and what `vime.grading` and `eval_log` are told."""
+    kept = ("grader", "benchmark", "item", "first_tool")
+    return {"question": question, **{name: template.metadata[name] for name in kept if name in template.metadata}}
+
+
+_toolboxes: dict[int, tuple[RunConfig, ToolBox]] = {}
+
+
+def toolbox_of(config: RunConfig) -> ToolBox:
+    """The tools of a run, one box per process because a box keeps answers."""
+    method = config.method
+    assert isinstance(method, AgentFlowConfig), f"method is a {type(method).__name__}"
+    if id(config) not in _toolboxes:
+        _toolboxes[id(config)] = (config, ToolBox(method.tools, config))
+    return _toolboxes[id(config)][1]

@@ -1,0 +1,17 @@
+"""The baseline without a scaffold: the trained model asked once, without tools."""
+
+from agentic.agentflow.generate import grading_metadata, question_of
+from agentic.agentflow.prompts import SETS
+from agentic.agentflow.roles import ask, method_of
+from vime.rollout.context import Context, Sampling
+from vime.types import Sample, StopReason
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
+    """One reply to the question, at most as long as a planner's turn."""
+    method, question = method_of(context), question_of(sample)
+    content = SETS[method.prompt_style].single_turn.format(question=question)
+    turn = await ask(context.models[method.roles.planner], content, max_tokens=method.max_planner_tokens)
+    answer = sample.with_turn(turn, final_output=turn.text, **grading_metadata(sample, question))
+    answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
+    return answer

@@ -1,0 +1,51 @@
+"""Builds the start of AgentFlow's two tiny models: a tokenizer of whole words and bytes, and random Qwen weights.
+
+    python -m agentic.agentflow.tiny_model OUT_DIR [--seed 0]
+
+OUT_DIR is then a Hugging Face checkpoint folder that vLLM, transformers and the Megatron trainer open.
+"""
+
+import re
+
+from transformers import Qwen2Tokenizer
+
+from agentic.agentflow import tiny_catalogue, tiny_prompts, tiny_task
+from vime.assets import tiny_model
+
+REPLY_WORDS = (
+    "Context: none\nSub-Goal: Compute\nTool Name: Plan: Tools: first then coins pays nothing found"
+    " Conclusion: STOP CONTINUE unknown error says\n"
+    'execution = tool.execute(query=""" """)\n ```python\nprint( )\n``` \\boxed{ }'
+)
+"""What the models reply and what is in the steps they read, see `demonstrations.py`."""
+
+
+def _words() -> list[str]:
+    """Return the words that become single tokens."""
+    texts = [
+        *(tiny_prompts.PLAN, tiny_prompts.NEXT_STEP, tiny_prompts.EXECUTOR, tiny_prompts.VERIFIER, tiny_prompts.FINAL),
+        *(tiny_prompts.SINGLE_TURN, tiny_prompts.CODER, REPLY_WORDS),
+        *(*tiny_task.QUESTIONS.values(), tiny_task.LOOKUP_GOAL, tiny_task.COMPUTE_GOAL, tiny_prompts.LONG_RESULT),
+        *(f" {name}" for name in (tiny_task.LOOKUP, tiny_task.PYTHON, tiny_task.GENERATOR)),
+    ]
+    words = {word for text in texts for word in re.findall(r" ?[A-Za-z]+", text)} | {
+        "system",
+        "user",
+        "assistant",
+        " How",
+        " Question",
+        "Query",
+    }
+    signs = [*tiny_task.SIGNS, "=", "?", ";", '"""', ")", "}", "\\", "```"]
+    words |= {f" {name}" for name in (*tiny_catalogue.GOODS, *tiny_catalogue.TOWNS, *signs)}
+    words |= {'="""', "```", "\\", ":", '""")', "{", "}", "."}
+    return sorted(words)
+
+
+def build_tokenizer() -> Qwen2Tokenizer:
+    """Return the tokenizer in which every word of the task is one token."""
+    return tiny_model.build_tokenizer(_words())
+
+
+if __name__ == "__main__":
+    tiny_model.run_as_program(__doc__, build_tokenizer)

@@ -1,0 +1,29 @@
+"""The same prompts for the tiny models: short and regular, so that each call is a matter of looking up and copying.
+
+A planner's turn sees question and steps, a verifier and a generator likewise; an executor sees sub-goal and tool. The fields are
+those of `prompts.py`, less what a tiny model has learned by heart (the tools) or does not need (its own analysis).
+"""
+
+from collections.abc import Sequence
+
+PLAN = "Plan:\nQuestion: {question}"
+NEXT_STEP = "Next:\nQuestion: {question}\nSteps: {memory}"
+EXECUTOR = "Command:\nSub-Goal: {sub_goal}\nTool: {tool_name}"
+VERIFIER = "Verify:\nQuestion: {question}\nSteps: {memory}"
+FINAL = "Answer:\nQuestion: {question}\nSteps: {memory}"
+SINGLE_TURN = "Single:\nQuestion: {question}"
+CODER = "Program:\nQuery: {query}"
+NO_STEPS = "none"
+LONG_RESULT = "error"
+MAX_RESULT_CHARACTERS = 24
+"""A longer result is a traceback: a tiny model is only told that there was one."""
+
+
+def steps(taken: Sequence[tuple[str, str]]) -> str:
+    """Tool and result of each step; `price_list says 7 ; python_coder says 21`, or `none`."""
+    return " ; ".join(f"{tool_name} says {_short(result)}" for tool_name, result in taken) or NO_STEPS
+
+
+def _short(result: str) -> str:
+    words = " ".join(result.split())
+    return words if len(words) <= MAX_RESULT_CHARACTERS else LONG_RESULT

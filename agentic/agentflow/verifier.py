@@ -1,0 +1,41 @@
+"""The verifier: after each step, are the steps enough to answer the question?"""
+
+import re
+from dataclasses import dataclass
+
+from agentic.agentflow.memory import Memory
+from agentic.agentflow.prompts import memory_text
+from agentic.agentflow.roles import Role, Roles
+
+_CONCLUSION = re.compile(r"conclusion\s*:?[\s*`]*(stop|continue)\b", re.IGNORECASE)
+_WORD = re.compile(r"\b(stop|continue)\b", re.IGNORECASE)
+NUM_LAST_LINES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Verdict(stop=True, parsed=True); `parsed` is False if the reply had no conclusion, which means to go on."""
+
+    stop: bool
+    parsed: bool
+
+
+async def verify(roles: Roles, question: str, *, analysis: str, memory: Memory) -> Verdict:
+    """Asks the verifier about the steps so far."""
+    content = roles.prompts.verifier.format(
+        question=question,
+        analysis=analysis,
+        tools=roles.tool_names,
+        toolbox=roles.toolbox_text,
+        memory=memory_text(roles.style, memory),
+    )
+    return parse_verdict((await roles.ask(Role.verifier, content)).text)
+
+
+def parse_verdict(reply: str) -> Verdict:
+    """The last `Conclusion: STOP` or `CONTINUE`; without one the last such word of the last three lines; without that, go on."""
+    found = _CONCLUSION.findall(reply)
+    if not found:
+        lines = [line for line in reply.splitlines() if line.strip()]
+        found = _WORD.findall("\n".join(lines[-NUM_LAST_LINES:]))
+    return Verdict(stop=bool(found) and found[-1].lower() == "stop", parsed=bool(found))
