@@ -21,7 +21,7 @@ DOCUMENT = "\n\n".join(f"Document {i}:\nResident\nThe home of Ab{i} is Barton." 
 
 
 def make_config() -> RunConfig:
-    lengths = {"chunk_tokens": 96, "max_memory_tokens": 24, "max_final_tokens": 12, "max_single_turn_tokens": 32}
+    lengths: dict[str, Any] = {"chunk_tokens": 96, "max_memory_tokens": 24, "max_final_tokens": 12, "max_single_turn_tokens": 32}
     config = RunConfig(mode=Mode.eval, method=MemAgentConfig(chunk_at=ChunkAt.paragraph, **lengths))
     config.model.checkpoint = TINY
     config.evaluation.top_p = 0.9
