@@ -13,6 +13,7 @@ from agentic.memagent import demonstrations, prompts, tiny_task
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
 from agentic.memagent.tiny_model import build_tokenizer
+from vime.assets import tiny_model
 
 TINY = Path(agentic.memagent.__file__).parent / "tiny"
 
@@ -115,7 +116,7 @@ def test_the_shipped_tokenizer_is_the_one_that_the_builder_makes() -> None:
     assert built.chat_template == tokenizer().chat_template
     text = prompts.MEMORY_PROMPT.format(problem="p", memory="m", chunk="c")
     assert built(text)["input_ids"] == tokenizer()(text)["input_ids"]
-    assert build_config(built).vocab_size >= len(built)
+    assert tiny_model.build_config(built).vocab_size >= len(built)
 
 
 def test_the_chat_template_renders_tools_and_has_no_default_system_prompt() -> None:
