@@ -124,26 +124,29 @@ def greedy(model: str, turns: list[demonstrations.Turn]) -> list[str]:
     """Replies of a shipped model, token by token the likeliest."""
     network: Any = AutoModelForCausalLM.from_pretrained(FOLDER / model).eval()
     replies = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several spin between two tokens of so small a model
     for turn in turns:
         encoded = encode_turn(turn, tokenizer=tokenizer())
         ids = torch.tensor([encoded.token_ids[: encoded.loss_mask.index(1)]])
         sampled = network.generate(ids, max_new_tokens=32, do_sample=False, pad_token_id=0, eos_token_id=tokenizer().eos_token_id)
         replies.append(str(tokenizer().decode(sampled[0][ids.shape[1] :], skip_special_tokens=True)))
+    torch.set_num_threads(threads)
     return replies
 
 
 def test_the_shipped_frozen_model_does_its_jobs():
     rng = random.Random(17)
-    turns = [turn for _ in range(10) for turn in demonstrations.frozen_turns(rng, right_share=0.8)]
+    turns = [turn for _ in range(5) for turn in demonstrations.frozen_turns(rng, right_share=0.8)]
     jobs = [turn for turn in turns if ":" in turn.prompt]  # all but the generator's guesses
     right = [reply == turn.reply for turn, reply in zip(jobs, greedy("tiny_frozen", jobs), strict=True)]
-    assert len(jobs) == 40 and sum(right) >= 38
+    assert len(jobs) == 20 and sum(right) >= 19
 
 
 def test_the_shipped_planner_writes_sections_and_its_likeliest_first_tool_is_mostly_the_wrong_one():
-    tasks = [tiny_task.sample_task(random.Random(number), split="eval", kinds=("bill", "rest")) for number in range(12)]
+    tasks = [tiny_task.sample_task(random.Random(number), split="eval", kinds=("bill", "rest")) for number in range(8)]
     prompts = [tiny_prompts.NEXT_STEP.format(question=task.question, memory=tiny_prompts.steps([])) for task in tasks]
     turns = [demonstrations.Turn(prompt=prompt, reply="x") for prompt in prompts]
     steps = [parse_next_step(reply) for reply in greedy("tiny_planner", turns)]
     assert all(step.parsed for step in steps)
-    assert sum(step.tool_name == tiny_task.LOOKUP for step in steps) <= 6
+    assert sum(step.tool_name == tiny_task.LOOKUP for step in steps) <= 4
