@@ -52,6 +52,6 @@ class ChatModel(Model):
             message=reply.message,
         )
 
-    def render(self, messages: list[Message]) -> list[int]:
+    def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
         """There is no tokenizer: raises ServerError."""
         raise ServerError("an endpoint with a chat API takes messages: its tokens are not known")
