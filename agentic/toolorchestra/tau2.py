@@ -23,6 +23,10 @@ COMMIT = "fc0055dc4e0a316c3f83133267fbd6faaa770992"
 """Of the tag v1.0.1. Other versions have other reward bases (retail's communicate checks became assertions for a judge)."""
 INSTALL = f'pip install --ignore-requires-python "tau2 @ git+https://github.com/sierra-research/tau2-bench@{COMMIT}"'
 DOMAINS = ("mock", *BASE_TASKS)
+CONTRADICTORY = {
+    ("mock", "update_task_with_user_tools"): "its actions leave the user's notification unread, its assertion wants it read",
+}
+"""Tasks that nobody can solve in this version, and why: their reward is 0 whatever is done. They are kept, and listed."""
 ENDS = {
     "user_stop": End.customer_stop,
     "agent_stop": End.customer_stop,

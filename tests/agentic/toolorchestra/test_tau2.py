@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from transformers import AutoTokenizer
 from agentic.toolorchestra import tau2
 from agentic.toolorchestra.converse import converse
 from agentic.toolorchestra.environment.episode import End
-from agentic.toolorchestra.tool_calls import ToolCallReader
+from agentic.toolorchestra.tool_calls import ToolCall, ToolCallReader
 from vime.config import MethodConfig, ModelConfig, RolloutConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
 from vime.rollout.worker import RolloutWorker
@@ -23,11 +24,11 @@ TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny"
 ABSENT = tau2.why_absent()
 needs_tau2 = pytest.mark.skipif(bool(ABSENT), reason=ABSENT or "present")
 BROKEN = {} if ABSENT else {domain: reason for domain, reason in tau2.availability().items() if reason}
-NUM_RETAIL = 8
+NUM_RETAIL = 5
 MOCK_TASKS = (
     *("create_task_1", "create_task_1_with_env_assertions", "update_task_1", "update_task_with_message_history"),
     *("update_task_with_initialization_data", "update_task_with_initialization_actions"),
-    *("update_task_with_history_and_env_assertions", "update_task_with_user_tools", "impossible_task_1"),
+    *("update_task_with_history_and_env_assertions", "impossible_task_1"),
     "create_task_1_nl_eval",
 )
 BY_HAND = {
@@ -38,20 +39,26 @@ SAYS = "The agent acknowledged the previous context. The agent confirmed the tas
 """What one mock task wants to be said, word by word."""
 
 
+@lru_cache
+def tasks_of(domain: str) -> list[Any]:
+    """The base split; reading it takes long."""
+    return tau2.load_tasks(domain)
+
+
 def task_of(domain: str, task_id: str) -> Any:
     """A task of the base split."""
-    return next(task for task in tau2.load_tasks(domain) if task.id == task_id)
+    return next(task for task in tasks_of(domain) if task.id == task_id)
 
 
 def retail_ids() -> list[str]:
     """The first retail tasks that need no judge and change something."""
     if ABSENT or "retail" in BROKEN:
         return []
-    found = [task for task in tau2.load_tasks("retail") if not tau2.needs_judge(task) and task.evaluation_criteria.actions]
+    found = [task for task in tasks_of("retail") if not tau2.needs_judge(task) and task.evaluation_criteria.actions]
     return [task.id for task in found[:NUM_RETAIL]]
 
 
-def scripted_user(task: Any) -> Any:
+def scripted_user(task: Any, *, also: tuple[tuple[str, dict[str, Any]], ...] = ()) -> Any:
     """A user of tau2's that says what it wants, does what the task has the user do, and stops when it is told of the end."""
     base: Any = tau2._tau2("user.user_simulator_base").HalfDuplexUser
     data = tau2._tau2("data_model.message")
@@ -60,8 +67,7 @@ def scripted_user(task: Any) -> Any:
         def get_init_state(self, message_history: Any = None) -> Any:
             actions = task.evaluation_criteria.actions or []
             waiting = [action for action in actions if action.requestor == "user"]
-            if task.id == "update_task_with_user_tools":
-                waiting = [SimpleNamespace(name="check_notifications", arguments={})]
+            waiting += [SimpleNamespace(name=name, arguments=arguments) for name, arguments in also]
             return {"waiting": waiting, "opened": False}
 
         def generate_next_message(self, message: Any, state: Any) -> Any:
@@ -149,7 +155,8 @@ async def rewarded(worker: RolloutWorker, domain: str, task_id: str, *, wrong: b
         sample.validate()
         assert {lp for lp, mask in zip(sample.rollout_log_probs, sample.loss_mask) if mask} == {-0.5}
         assert {lp for lp, mask in zip(sample.rollout_log_probs, sample.loss_mask) if not mask} <= {0.0}
-    assert sum(len(sample.loss_mask) - sum(sample.loss_mask) for sample in rollout.samples) > 0
+    num_replies = sum(rollout.samples[-1].metadata["calls"].values()) + 1
+    assert num_replies == 1 or sum(sample.loss_mask.count(0) for sample in rollout.samples) > 0
     return rollout.reward
 
 
@@ -198,8 +205,24 @@ async def test_steps_that_run_out_get_0():
 
 
 @needs_tau2
+@pytest.mark.parametrize("dismisses", [False, True])
+async def test_the_contradictory_task_cannot_be_solved_whatever_the_user_does(dismisses: bool):
+    (domain, task_id) = next(iter(tau2.CONTRADICTORY))
+    task = task_of(domain, task_id)
+    dismiss = ("dismiss_notification", {"notification_id": "notif_1"})
+    user = scripted_user(task, also=(("check_notifications", {}), *((dismiss,) if dismisses else ())))
+    episode = tau2.Tau2Episode(domain, task, user=user)
+    await episode.start()
+    await episode.step("", [ToolCall(name="update_task_status", arguments={"task_id": "task_1", "status": "completed"})])
+    await episode.step("DONE", [])
+    outcome = await episode.outcome()
+    assert outcome.parts == {"DB": float(not dismisses), "ENV_ASSERTION": float(dismisses), "ACTION": 1.0}
+    assert outcome.reward == 0.0
+
+
+@needs_tau2
 def test_a_task_that_needs_a_judge_is_refused_without_one():
-    task = next(task for task in tau2.load_tasks("retail") if tau2.needs_judge(task))
+    task = next(task for task in tasks_of("retail") if tau2.needs_judge(task))
     with pytest.raises(ConfigError, match="judge"):
         tau2.Tau2Episode("retail", task, user=scripted_user(task))
 
