@@ -157,13 +157,12 @@ class Tau2Episode:
         """The policy, what was said before if the task says so, and the user's first message."""
         await asyncio.to_thread(self._initialize)
         said = [_message(message) for message in self._orchestrator.trajectory if _is_agents(message)]
-        before = len(said)
         new = await self._until_our_turn()
         system = {"role": "system", "content": self._environment.get_policy()}
-        return [system, *said[:before], *[message for message in new if message not in said]]
+        return [system, *said, *new]
 
     async def step(self, content: str, calls: list[ToolCall]) -> list[Message]:
-        """A message to the user, or calls; an empty reply is a message of no words, which tau2 counts as the agent's error."""
+        """A message to the user, or calls; tau2 takes no empty message, so one of no words says that."""
         data = _tau2("data_model.message")
         words = [
             data.ToolCall(id=f"call_{self._orchestrator.step_count}_{index}", name=call.name, arguments=call.arguments)
