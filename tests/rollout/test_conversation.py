@@ -39,7 +39,8 @@ def make_tokenizer() -> Callable[..., Any]:
         inner.decoder = decoders.ByteLevel()
         fast = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>")
         fast.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
-        fast.add_tokens([AddedToken(word, special=all_special) for word in NOT_SPECIAL], special_tokens=all_special)
+        words: Any = [AddedToken(word, special=all_special) for word in NOT_SPECIAL]
+        fast.add_tokens(words, special_tokens=all_special)
         fast.chat_template = template
         return fast
 
