@@ -139,6 +139,10 @@ def make_paths_absolute(config: RunConfig) -> None:
     config.model.checkpoint = _absolute(config.model.checkpoint)
     for model in config.serving.models.values():
         model.checkpoint = _absolute(model.checkpoint) if model.checkpoint else None
+    retrieval = config.retrieval
+    retrieval.corpus = _absolute(retrieval.corpus) if retrieval.corpus else None
+    retrieval.index_folder = str(Path(retrieval.index_folder).expanduser().absolute()) if retrieval.index_folder else None
+    retrieval.embedding = _absolute(retrieval.embedding) if retrieval.embedding_url is None else retrieval.embedding
     for dataset in [config.data.train, *config.data.evaluation]:
         dataset.path = _absolute(dataset.path) if dataset.path else None
 

@@ -186,6 +186,28 @@ class ServerRole(Enum):
     decode = "decode"
 
 
+class RetrievalBackend(Enum):
+    """What finds passages: BM25 over words, or FAISS over embeddings."""
+
+    bm25 = "bm25"
+    faiss = "faiss"
+
+
+class VectorSearch(Enum):
+    """How FAISS searches: all vectors, some cells of an inverted file, or a graph of neighbours (HNSW)."""
+
+    flat = "flat"
+    ivf = "ivf"
+    hnsw = "hnsw"
+
+
+class Pooling(Enum):
+    """Which hidden states of an encoder make the vector of a text: the mean over its tokens, or the last token's."""
+
+    mean = "mean"
+    last = "last"
+
+
 class Tracker(Enum):
     """Where metrics go besides `metrics.jsonl`."""
 
@@ -548,6 +570,41 @@ class SandboxConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class RetrievalConfig:
+    """The retrieval service; there is none without `corpus` or `url`."""
+
+    corpus: str | None = None
+    """JSONL of passages, {"id", "title", "text"} a line."""
+    url: str | None = None
+    """Address of a service that runs already; vime then starts none."""
+    backend: RetrievalBackend = RetrievalBackend.bm25
+    search: VectorSearch = VectorSearch.flat
+    embedding: str = "hashed"
+    """For FAISS: `hashed` (TF-IDF of hashed n-grams, projected at random; needs no model), or an encoder: the Hugging Face id or
+    folder of one that the service loads, or its name at `embedding_url`."""
+    embedding_url: str | None = None
+    """Address of a server with OpenAI's embeddings API (vLLM's, for example)."""
+    embedding_dimensions: int = 512
+    """Of `embedding=hashed`; an encoder has its own."""
+    pooling: Pooling = Pooling.mean
+    """Of an encoder that the service loads."""
+    query_instruction: str = ""
+    """Put before each query, not before passages, where an encoder was trained so."""
+    index_folder: str | None = None
+    """Where the index is kept, to be read again by later runs of the same corpus and settings; None is the run folder."""
+    topk: int = 5
+    """Passages per query where the request does not say."""
+    port: int = 0
+    """0 takes a free one."""
+    num_threads: int = 1
+    """Of FAISS."""
+    start_timeout_seconds: float = 600.0
+    """Building the index included."""
+    request_timeout_seconds: float = 15.0
+    """How long a search may take, new attempts at a service that was lost included."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ClusterConfig:
     """Where things run."""
 
@@ -620,6 +677,7 @@ class RunConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     serving: ServingConfig = field(default_factory=ServingConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)

@@ -132,7 +132,7 @@ async def _train_step(session: Session, system: System, producer: Producer, pin:
     await clock.mark("sync")
     metrics |= await system.serving_metrics()
     session.trace.phases(clock.spans, step=step + 1)
-    session.log_step(step, metrics | clock.metrics(), groups, await system.serving.events())
+    session.log_step(step, metrics | clock.metrics(), groups, await system.events())
 
 
 async def _after_step(session: Session, system: System, step: int, state: Callable[[int], Awaitable[dict[str, Any]]]) -> None:

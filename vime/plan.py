@@ -7,7 +7,16 @@ from rich.console import Console
 from rich.table import Table
 
 from vime.algorithm.description import describe
-from vime.config import AlgorithmName, ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import (
+    AlgorithmName,
+    ModelAPI,
+    RetrievalBackend,
+    RetrievalConfig,
+    RunConfig,
+    ServedModelConfig,
+    ServerRole,
+    WeightTransfer,
+)
 from vime.layout import layers_of, position_of, world_size
 from vime.memory import GIB, server_memory, trainer_memory
 from vime.model_size import BYTES, checkpoint_bytes, kv_bytes_per_token, num_parameters
@@ -220,6 +229,11 @@ def placement_table(config: RunConfig) -> Table:
             table.add_row(f"router {name}", "0", "-", "free", "-", "-")
         for url in model.urls:
             table.add_row(f"external {name}", "-", "-", url, "-", "-")
+    retrieval = config.retrieval
+    if retrieval.url is not None:
+        table.add_row("external retrieval", "-", "-", retrieval.url, "-", "-")
+    elif retrieval.corpus is not None:
+        table.add_row("retrieval", "0", "-", str(retrieval.port or "free"), "-", "-")
     return table
 
 
@@ -227,7 +241,19 @@ def serving(config: RunConfig) -> list[str]:
     """What each served model is, and how its requests are spread."""
     if config.algorithm.name is AlgorithmName.sft:
         return ["none: algorithm=sft asks no model"]
-    return [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
+    lines = [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
+    return lines + ([f"retrieval: {_retrieval(config.retrieval)}"] if config.retrieval.corpus or config.retrieval.url else [])
+
+
+def _retrieval(retrieval: RetrievalConfig) -> str:
+    """What the retrieval service searches, and how."""
+    if retrieval.url is not None:
+        return f"a running service, {retrieval.url}"
+    how = retrieval.backend.value
+    if retrieval.backend is RetrievalBackend.faiss:
+        where = f" served at {retrieval.embedding_url}" if retrieval.embedding_url else ""
+        how += f" ({retrieval.search.value}) over {retrieval.embedding} embeddings{where}"
+    return f"{how}, {retrieval.corpus}, {retrieval.topk} passages a query, index in {retrieval.index_folder or 'the run folder'}"
 
 
 def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:

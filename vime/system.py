@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -25,6 +26,8 @@ from vime.nodes import Nodes
 from vime.placement import DIRECT, takes_turns, transport
 from vime.reaper import start_reaper
 from vime.report.run_directory import RunDirectory
+from vime.retrieval.client import NAME as RETRIEVAL
+from vime.retrieval.deployment import Retrieval
 from vime.rollout.pool import WorkerPool
 from vime.serving.direct_sync import DirectSync
 from vime.serving.probe import probe
@@ -46,7 +49,7 @@ STOP_TIMEOUT_SECONDS = 30.0
 
 
 class System:
-    """The parts of a run. `serving`, `workers`, `trainer` or `checkpoints` are None where the run does not need them."""
+    """The parts of a run. `serving`, `retrieval`, `workers`, `trainer`, `checkpoints` are None where a run needs none."""
 
     def __init__(
         self,
@@ -66,6 +69,8 @@ class System:
         self._reaper: subprocess.Popen[bytes] | None = None
         self.nodes = Nodes(config)
         self.serving = Serving(config, run_dir, self.run_id, self.nodes) if with_servers else None
+        asks = with_servers and (config.retrieval.corpus is not None or config.retrieval.url is not None)
+        self.retrieval = Retrieval(config, run_dir, self.run_id, self.nodes) if asks else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id, self.nodes) if with_trainer else None
         self.checkpoints: Checkpoints | None = None
         if self.trainer is not None:
@@ -119,13 +124,25 @@ class System:
         return metrics | await self._turns.to_servers(probe=partial(self._probe, version))
 
     async def serving_metrics(self) -> dict[str, float]:
-        """`serving/<name>/<metric>`: what was asked of each served model since the last call, and what its servers did."""
+        """`serving/<name>/<metric>` and `retrieval/<metric>`: what was asked since the last call, and what the servers did."""
         assert self.serving and self.workers
         metrics = await self.serving.metrics()
         for name, calls in (await self.workers.calls()).items():
+            if name == RETRIEVAL:
+                metrics |= {f"{name}/{key}": value for key, value in calls.metrics(is_paid=False).items() if "tokens" not in key}
+                continue
             is_paid = self._config.serving.models[name].api is ModelAPI.chat
             metrics |= {f"serving/{name}/{key}": value for key, value in calls.metrics(is_paid=is_paid).items()}
         return metrics
+
+    async def events(self) -> list[dict[str, Any]]:
+        """What went wrong with servers, routers and the retrieval service since the last call: {time, server, event, detail}.
+
+        Raises ServerError if the retrieval service was given up.
+        """
+        assert self.serving
+        events = await self.serving.events()
+        return [*events, *(await self.retrieval.events() if self.retrieval is not None else [])]
 
     @asynccontextmanager
     async def trainer_awake(self) -> AsyncIterator[TrainerGroup]:
@@ -141,7 +158,7 @@ class System:
     async def stop(self) -> None:
         """Stops every part that was started; one that will not stop does not keep the others from it."""
         await cancel(self._watching)
-        for part in (self.workers, self.serving, self.trainer):
+        for part in (self.workers, self.retrieval, self.serving, self.trainer):
             if part is not None:
                 await _stop_within(part.stop(), type(part).__name__)
         if ray.is_initialized():
@@ -183,7 +200,11 @@ class System:
         if self.serving is not None:
             self.serving.start()
             starts.append(self.serving.ready(self._say))
-            self.workers = WorkerPool(self._config, self.serving.endpoints(), self.nodes)
+            if self.retrieval is not None:
+                self.retrieval.start()
+                starts.append(self.retrieval.ready(self._say))
+            asked = self.retrieval.endpoint() if self.retrieval is not None else None
+            self.workers = WorkerPool(self._config, self.serving.endpoints(), self.nodes, retrieval=asked)
             starts.append(self.workers.start())
         if self.serving is not None and self.trainer is not None and takes_turns(self._config):
             await together(starts)
@@ -195,6 +216,8 @@ class System:
         await together(starts)
         if self.serving is not None:
             self._watching.append(asyncio.create_task(self.serving.watch()))
+        if self.retrieval is not None:
+            self._watching.append(asyncio.create_task(self.retrieval.watch()))
         if self.serving is not None and self.trainer is not None:
             self._connect(self.serving, self.trainer)
             self._say("bringing the trainer's weights to the servers")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, rollout, serving
+from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, retrieval, rollout, serving
 
 Rule = Callable[[RunConfig], list[Problem]]
 
@@ -53,6 +53,8 @@ RULES: tuple[Rule, ...] = (
     serving.groups,
     serving.chat_endpoints,
     serving.context,
+    retrieval.complete,
+    retrieval.numbers,
 )
 MACHINE_RULES: tuple[Rule, ...] = (
     machine.gpus,
@@ -61,6 +63,8 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.ports_free,
     machine.api_keys,
     machine.files,
+    retrieval.corpus_there,
+    retrieval.port_free,
     machine.run_folder,
     machine.disk,
     machine.address,

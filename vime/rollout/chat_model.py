@@ -69,8 +69,8 @@ class ChatModel(Model):
             message=reply.message,
         )
 
-    def render(self, messages: list[Message]) -> list[int]:
+    def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
         """A baseline's conversation in the trained model's tokens, to count; without a tokenizer raises ServerError."""
         if self.tokenizer is not None:
-            return super(ChatModel, self).render(messages)
+            return super(ChatModel, self).render(messages, tools=tools)
         raise ServerError("an endpoint with a chat API takes messages: its tokens are not known")

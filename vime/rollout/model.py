@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from vime.data.progress import SavedTurn
+from vime.rollout.plain_text import ControlTokens
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog, call_key
@@ -62,12 +63,12 @@ class Model:
     """The gate of the trained model; other models have none."""
     _calls: "count[int]" = field(default_factory=count)
 
-    async def chat(self, messages: list[Message], *, max_tokens: int) -> Turn:
-        """The reply to a conversation, at most `max_tokens` tokens long.
+    async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
+        """The reply to a conversation, at most `max_tokens` tokens long; `tools` go into the chat template.
 
         Raises ServerError when no server answers within the time limit.
         """
-        return await self.complete(self.render(messages), max_tokens=max_tokens)
+        return await self.complete(self.render(messages, tools=tools), max_tokens=max_tokens)
 
     async def complete(self, token_ids: list[int], *, max_tokens: int) -> Turn:
         """The continuation of a prompt given as token ids."""
@@ -88,10 +89,17 @@ class Model:
             message={"role": "assistant", "content": text},
         )
 
-    def render(self, messages: list[Message]) -> list[int]:
-        """Token ids of a conversation with the prompt of the next reply."""
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.chat_template_args)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+    def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
+        """Token ids of a conversation with the prompt of the next reply.
+
+        Control tokens that are written in a message stay plain text (`vime.rollout.plain_text`).
+        """
+        tokens = ControlTokens(self.tokenizer)
+        return tokens.encode(tokens.segments(messages, add_generation_prompt=True, **self.template_args(tools)))
+
+    def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """What the chat template is given besides the messages."""
+        return self.chat_template_args | ({"tools": tools} if tools else {})
 
     async def _sample(self, key: str, token_ids: list[int], max_tokens: int) -> SavedTurn:
         arrived = time.time()

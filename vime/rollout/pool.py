@@ -42,8 +42,11 @@ class WorkerLost(Exception):
 class WorkerPool:
     """`rollout.num_workers` Ray actors."""
 
-    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes) -> None:
+    def __init__(
+        self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes, *, retrieval: Endpoint | None = None
+    ) -> None:
         self._config = config
+        self._retrieval = retrieval
         self._nodes = nodes
         self._endpoints = endpoints
         self._actors: list[Any] = []
@@ -143,7 +146,7 @@ class WorkerPool:
         """Workers are spread over the nodes."""
         options = self._nodes.options(Place(node=index % len(self._nodes)))
         actor = ray.remote(RolloutWorker).options(max_concurrency=100_000, **options)
-        return actor.remote(self._config, self._endpoints)
+        return actor.remote(self._config, self._endpoints, retrieval=self._retrieval)
 
     async def _dispatch(self, method: str, arguments: dict[str, Any]) -> Any:
         error = ""

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from vime.config import RunConfig, ServingConfig
+from vime.retrieval.client import NAME as RETRIEVAL
+from vime.retrieval.client import Retriever
 from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import Client, Model
@@ -24,7 +26,14 @@ MakeClient = Callable[[Endpoint, ServingConfig], Client | ChatClient]
 class Served:
     """The served models of one worker."""
 
-    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint], *, make_client: MakeClient = make_client) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        endpoints: dict[str, Endpoint],
+        *,
+        make_client: MakeClient = make_client,
+        retrieval: Endpoint | None = None,
+    ) -> None:
         from transformers import AutoTokenizer
 
         self.traffic = Traffic()
@@ -34,6 +43,7 @@ class Served:
         self._tokenizers: dict[str, Any] = {name: AutoTokenizer.from_pretrained(path) for name, path in tokenizers.items()}
         self._make_client = make_client
         self._clients: dict[str, Client | ChatClient] = {}
+        self._retriever = Retriever(retrieval, config.retrieval) if retrieval is not None else None
 
     def context(
         self,
@@ -54,7 +64,15 @@ class Served:
         models = {name: self._model(name, session, sampling, version, trace, turns) for name in self._endpoints}
         if baseline is not None:
             models[ACTOR] = self._baseline(baseline, models[baseline], sampling)
-        return Context(config=self._config, evaluation=evaluation, session=session, models=models, trace=trace, turns=turns)
+        return Context(
+            config=self._config,
+            evaluation=evaluation,
+            session=session,
+            models=models,
+            retriever=self._retriever,
+            trace=trace,
+            turns=turns,
+        )
 
     def _baseline(self, name: str, model: Model, sampling: Sampling) -> Model:
         if not isinstance(model, ChatModel):
@@ -73,9 +91,11 @@ class Served:
         )
 
     def calls(self) -> dict[str, Calls]:
-        """What was asked of each model since the last call of this."""
-        counted = {name: client for name, client in self._clients.items() if isinstance(client, (TokenClient, ChatClient))}
-        return {name: client.calls.take() for name, client in counted.items()}
+        """What was asked of each model, and of the retrieval service, since the last call of this."""
+        counted = {name: client.calls for name, client in self._clients.items() if isinstance(client, (TokenClient, ChatClient))}
+        if self._retriever is not None:
+            counted[RETRIEVAL] = self._retriever.calls
+        return {name: calls.take() for name, calls in counted.items()}
 
     def _model(self, name: str, session: str, sampling: Sampling, version: int, trace: Trace, turns: TurnLog) -> Model:
         endpoint = self._endpoints[name]

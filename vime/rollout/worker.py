@@ -45,9 +45,16 @@ class WorkerState:
 class RolloutWorker:
     """Runs groups; wrap it with `ray.remote`. All methods are coroutines of one event loop."""
 
-    def __init__(self, config: RunConfig, endpoints: dict[str, Endpoint], *, make_client: MakeClient = make_client) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        endpoints: dict[str, Endpoint],
+        *,
+        make_client: MakeClient = make_client,
+        retrieval: Endpoint | None = None,
+    ) -> None:
         self._config = config
-        self._served = Served(config, endpoints, make_client=make_client)
+        self._served = Served(config, endpoints, make_client=make_client, retrieval=retrieval)
         self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}

@@ -69,7 +69,7 @@ def ports_free(config: RunConfig) -> list[Problem]:
     problems = []
     for _, key, model in port_settings(config):
         for port in range(model.port, model.port + model.num_replicas) if model.port > 0 else ():
-            if port <= 65535 and not _is_free(config.cluster.host, port):
+            if port <= 65535 and not is_free(config.cluster.host, port):
                 remedy = f"port {port} on {config.cluster.host} is in use: choose another, or 0 for a free one"
                 problems.append(Problem(key=key, value=model.port, remedy=remedy))
     return problems
@@ -199,7 +199,8 @@ def _hub_problems(key: str, value: str) -> list[Problem]:
     return [Problem(key=key, value=value, remedy=remedy)]
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Whether no program listens on a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -47,7 +47,7 @@ def urls(config: RunConfig) -> list[Problem]:
         if elsewhere and not model.urls and config.algorithm.name is not AlgorithmName.sft:
             remedy = "cluster.num_server_gpus=0 means that servers run already: give their addresses, [http://host:port]"
             problems.append(Problem(key=key, value=model.urls, remedy=remedy))
-        bad = [url for url in model.urls if not _is_address(url)]
+        bad = [url for url in model.urls if not is_address(url)]
         problems += [Problem(key=key, value=url, remedy="is not an address: give http://host:port") for url in bad]
         if model.served_name is not None and not model.urls:
             remedy = "is the name on servers that run already (urls); the run's own have the name of the table"
@@ -180,7 +180,8 @@ def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> lis
     return [Problem(key=f"{key}.groups", value=value, remedy=remedy) for remedy in remedies]
 
 
-def _is_address(url: str) -> bool:
+def is_address(url: str) -> bool:
+    """Whether a text is an http address."""
     try:
         parsed = urlparse(url)
         return parsed.scheme in ("http", "https") and bool(parsed.hostname) and (parsed.port is None or parsed.port > 0)

@@ -1,7 +1,7 @@
 """Which programs a run launches, one Ray actor each: a server per replica, and a router for a model of several."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,12 @@ class Planner:
         """The router of a model, on the first node."""
         port = self._nodes.take_port(0, 0, f"serving.models.{name} (router)")
         return self._spec(f"{name}-router", Place(node=0), port, self.router_command(urls), {}, has_engine=False)
+
+    def service(self, name: str, *, port: int, command: list[str]) -> ProgramSpec:
+        """A program that is no server of a model, on the first node."""
+        port = self._nodes.take_port(0, port, f"{name}.port")
+        spec = self._spec(name, Place(node=0), port, command, {}, has_engine=False)
+        return replace(spec, health_path="/health", start_timeout_seconds=self._config.retrieval.start_timeout_seconds)
 
     def router_command(self, urls: dict[ServerRole, list[str]]) -> list[str]:
         """See `router.router_command`."""

@@ -1,0 +1,148 @@
+"""ToolScale and GeneralThought as rows of ours; tasks of the evaluation are kept out of training.
+
+    python -m agentic.toolorchestra.data toolscale.parquet generalthought.parquet --output train.jsonl [--exclude eval.jsonl …]
+
+ToolScale (nvidia/ToolScale): tau2-like tasks in ten domains. Its table has one column for every argument of every tool, filled
+with nulls; they are dropped. GeneralThought-430K-filtered: questions with reference answers.
+"""
+
+import argparse
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentic.toolorchestra.outcome import normalize
+from vime.config import DatasetConfig
+from vime.data.rows import load_rows
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+FUNC_CALL, QA = "func_call", "qa"
+"""Categories of rows: a task with a database, or a question with an answer."""
+MAX_ANSWER_CHARACTERS = 400
+"""A reference answer that is longer cannot be compared with by words."""
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without keys that hold null, at any depth; nulls in lists are data and stay."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def from_toolscale(row: Row) -> Row | None:
+    """A task of ToolScale, None if it names no actions to compare with.
+
+    Example of the result: `{"problem": "…", "answer": "", "eid": "bank____17", "category": "func_call", "example": {…}}`.
+    """
+    example = without_nulls({name: _parsed(value) for name, value in row.items()})
+    criteria = example.get("evaluation_criteria") or {}
+    instructions = (example.get("user_scenario") or {}).get("instructions") or {}
+    if isinstance(instructions, str):
+        instructions = {"task_instructions": instructions}
+    actions = [action for action in criteria.get("actions") or [] if action.get("name")]
+    words = [instructions.get(name) for name in ("reason_for_call", "task_instructions")]
+    problem = " ".join(word.strip() for word in words if word and word.strip())
+    if not actions or not problem:
+        return None
+    criteria["actions"] = [{**action, "arguments": action.get("arguments") or {}} for action in actions]
+    domain = str(instructions.get("domain") or example.get("domain") or "toolscale")
+    return {
+        "problem": problem,
+        "answer": "",
+        "eid": f"{domain}____{example['id']}",
+        "category": FUNC_CALL,
+        "example": {**example, "evaluation_criteria": criteria},
+    }
+
+
+def from_general_thought(row: Row) -> Row | None:
+    """A question of GeneralThought, None without a short reference answer.
+
+    Example of the result: `{"problem": "2+2?", "answer": "4", "eid": "generalthought____81", "category": "qa"}`.
+    """
+    row = without_nulls(row)
+    problem, answer = str(row.get("question") or "").strip(), str(row.get("reference_answer") or "").strip()
+    if not problem or not normalize(answer) or len(answer) > MAX_ANSWER_CHARACTERS:
+        return None
+    number = row.get("question_id") or hashlib.sha256(problem.encode()).hexdigest()[:16]
+    return {"problem": problem, "answer": answer, "eid": f"generalthought____{number}", "category": QA}
+
+
+SOURCES: dict[str, Callable[[Row], Row | None]] = {"toolscale": from_toolscale, "generalthought": from_general_thought}
+"""What makes a row of ours from one of a source."""
+
+
+def source_of(row: Row) -> str:
+    """The source of a row, by its columns. Raises ValueError for a row of neither."""
+    if "evaluation_criteria" in row:
+        return "toolscale"
+    if "reference_answer" in row:
+        return "generalthought"
+    raise ValueError(f"a row with the columns {', '.join(sorted(row))} is of none of {', '.join(SOURCES)}")
+
+
+def prepare(rows: Iterable[Row], *, evaluation: Iterable[Row] = ()) -> tuple[list[Row], dict[str, int]]:
+    """Training rows, each question once, without those of `evaluation` (rows of ours); and what was left out, by reason."""
+    held_ids, held_texts = set(), set()
+    for row in evaluation:
+        held_ids.add(row.get("eid"))
+        held_texts.add(_key(row))
+    found: list[Row] = []
+    left_out = {"incomplete": 0, "in_evaluation": 0, "twice": 0}
+    seen: set[str] = set()
+    for row in rows:
+        made = SOURCES[source_of(row)](row)
+        if made is None:
+            left_out["incomplete"] += 1
+        elif made["eid"] in held_ids or _key(made) in held_texts:
+            left_out["in_evaluation"] += 1
+        elif _key(made) in seen:
+            left_out["twice"] += 1
+        else:
+            seen.add(_key(made))
+            found.append(made)
+    return found, left_out
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The program."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    parser = argparse.ArgumentParser(prog="python -m agentic.toolorchestra.data", description=__doc__)
+    parser.add_argument("sources", nargs="+", help="files (jsonl, json, parquet) or Hugging Face ids")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--exclude", nargs="*", default=[], help="rows of evaluations, in the format of the output")
+    arguments = parser.parse_args(words)
+    evaluation = [row for path in arguments.exclude for row in load_rows(DatasetConfig(path=path))]
+    rows, left_out = prepare(
+        (row for path in arguments.sources for row in load_rows(DatasetConfig(path=path))), evaluation=evaluation
+    )
+    arguments.output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    logger.info("%d rows in %s; left out: %s", len(rows), arguments.output, left_out)
+    return 0
+
+
+def _key(row: Row) -> str:
+    """What tells two questions apart: their words, and for tasks what must be done too (many users say the same)."""
+    actions = (row.get("example") or {}).get("evaluation_criteria", {}).get("actions", [])
+    done = sorted(json.dumps([action["name"], action.get("arguments")], sort_keys=True) for action in actions)
+    return json.dumps([normalize(row["problem"]), done])
+
+
+def _parsed(value: Any) -> Any:
+    """Nested columns come as objects or as JSON texts."""
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

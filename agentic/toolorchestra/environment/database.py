@@ -1,0 +1,75 @@
+"""A task's world: a database and the tools that read and change it; two worlds are equal if their hashes are."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Data = dict[str, Any]
+Action = dict[str, Any]
+"""`{"name": …, "arguments": {…}}`."""
+
+
+class ToolError(ValueError):
+    """The agent is told: this call is against the rules of the database, or about something that is not there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """A function of the database. `writes` tells those that may change it.
+
+    Example: `Tool(name="get_order", description="…", parameters={"order_id": "…"}, writes=False, run=get_order)`.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, str]
+    """Description of each; all are texts and required."""
+    writes: bool
+    run: Callable[..., Any]
+    """`run(data, **arguments)`; raises ToolError."""
+
+    def schema(self) -> dict[str, Any]:
+        """In OpenAI's form."""
+        properties = {name: {"type": "string", "description": text} for name, text in self.parameters.items()}
+        parameters = {"type": "object", "properties": properties, "required": list(self.parameters)}
+        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": parameters}}
+
+
+class Database:
+    """Data that only tools touch."""
+
+    def __init__(self, data: Data, tools: Sequence[Tool]) -> None:
+        self._data = copy.deepcopy(data)
+        self.tools = {tool.name: tool for tool in tools}
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """What a tool says, as JSON.
+
+        Raises ToolError for an unknown tool, for arguments that are not its own, and for what the tool refuses; the data are
+        then as before.
+        """
+        tool = self.tools.get(name)
+        if tool is None:
+            raise ToolError(f"there is no tool {name}")
+        if set(arguments) != set(tool.parameters) or not all(isinstance(value, str) for value in arguments.values()):
+            raise ToolError(f"{name} takes the texts {', '.join(tool.parameters) or 'none'}")
+        data = copy.deepcopy(self._data)
+        answer = tool.run(data, **arguments)
+        if tool.writes:
+            self._data = data
+        return json.dumps(answer, ensure_ascii=False)
+
+    def hash(self) -> str:
+        """SHA-256 of the data; the order of keys does not count."""
+        return hashlib.sha256(json.dumps(self._data, sort_keys=True).encode()).hexdigest()
+
+
+def replayed(data: Data, tools: Sequence[Tool], actions: Sequence[Action]) -> Database:
+    """The world after a task's own actions. Raises ToolError if one of them is refused: then the task is wrong."""
+    database = Database(data, tools)
+    for action in actions:
+        database.call(action["name"], action["arguments"])
+    return database

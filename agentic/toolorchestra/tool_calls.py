@@ -1,0 +1,94 @@
+"""The tool calls of a reply, by vLLM's own parser, read from the tokens that the model sampled and from nothing else."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from vime.types import Turn
+
+THINK_START, THINK_END = "<think>", "</think>"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """One call. Example: `ToolCall(name="search", arguments={"query": "…"})`; `error` says why it cannot be made, if so."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParsedReply:
+    """What a reply says and calls.
+
+    Example: `ParsedReply(content="I look it up.", thinking="…", calls=[ToolCall(…)])`. `malformed`: it began a call that is none.
+    """
+
+    content: str
+    thinking: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    malformed: bool = False
+
+
+class ToolCallReader:
+    """Reads replies of one model; make one per process, vLLM's parsers are slow to import."""
+
+    def __init__(self, tokenizer: Any, *, parser: str = "hermes") -> None:
+        """Raises KeyError for a parser that vLLM has not got."""
+        from vllm.tool_parsers import ToolParserManager
+
+        self._tokenizer = tokenizer
+        self._parser: Any = ToolParserManager.get_tool_parser(parser)
+
+    def read(self, turn: Turn, tools: list[dict[str, Any]], *, starts_thinking: bool = False) -> ParsedReply:
+        """The calls after the reply's thinking, checked against the schemas of `tools` (OpenAI's form).
+
+        `starts_thinking`: the prompt ended within the thinking. What is called while still thinking is not called.
+        """
+        ids = turn.output_ids
+        ids = ids[:-1] if ids and ids[-1] == self._tokenizer.eos_token_id else ids
+        text = self._tokenizer.decode(ids, skip_special_tokens=False)
+        thinking, text = _split_thinking(text, starts_thinking=starts_thinking)
+        found = self._extract(text, tools)
+        schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
+        calls = [_checked(call.function.name, call.function.arguments, schemas) for call in found.tool_calls]
+        malformed = not calls and self._start_word() in text
+        return ParsedReply(content=(found.content or "").strip(), thinking=thinking, calls=calls, malformed=malformed)
+
+    def _extract(self, text: str, tools: list[dict[str, Any]]) -> Any:
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+        request = ChatCompletionRequest.model_validate({"messages": [], "model": "", "tools": tools or None})
+        return self._parser(self._tokenizer, request.tools).extract_tool_calls(text, request)
+
+    def _start_word(self) -> str:
+        return getattr(self._parser, "tool_call_start_token", "<tool_call>")
+
+
+def _split_thinking(text: str, *, starts_thinking: bool) -> tuple[str, str]:
+    """Thinking and the rest; thinking that does not end is all there is."""
+    if not starts_thinking and not text.lstrip().startswith(THINK_START):
+        return "", text
+    thinking, _, rest = text.partition(THINK_END)
+    return thinking.replace(THINK_START, "", 1).strip(), rest
+
+
+def _checked(name: Any, words: Any, schemas: dict[str, dict[str, Any]]) -> ToolCall:
+    """A call with its arguments as a dictionary; what is wrong with it goes into `error`."""
+    if not isinstance(name, str) or name not in schemas:
+        return ToolCall(name=str(name), error=f"there is no tool {name}; there are: {', '.join(schemas)}")
+    try:
+        arguments = json.loads(words) if isinstance(words, str) else words
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments  # a text that holds the object
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        return ToolCall(name=name, error="the arguments are not a JSON object")
+    schema = schemas[name]
+    known, missing = schema.get("properties", {}), [word for word in schema.get("required", []) if word not in arguments]
+    if missing:
+        return ToolCall(name=name, arguments=arguments, error=f"missing arguments: {', '.join(missing)}")
+    if unknown := sorted(set(arguments) - set(known)):
+        return ToolCall(name=name, arguments=arguments, error=f"unknown arguments: {', '.join(unknown)}")
+    return ToolCall(name=name, arguments=arguments)

@@ -1,0 +1,108 @@
+"""The passages of a corpus: a JSONL file that stays where it is, read by line numbers and known by its checksum."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vime.errors import ConfigError, Problem
+
+Progress = Callable[[str, int, int], None]
+"""`progress(phase, done, total)`: what is being done, and how many passages of how many."""
+KEY = "retrieval.corpus"
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """One passage. Example: `Document(id="17", title="Ada Lovelace", text="Ada Lovelace wrote the first program.")`."""
+
+    id: str
+    title: str
+    text: str
+
+    @property
+    def searched(self) -> str:
+        """The text that is indexed."""
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+    def as_json(self) -> dict[str, str]:
+        """The fields by name."""
+        return asdict(self)
+
+
+class Corpus:
+    """The documents of a file by their positions; reading is safe from several threads."""
+
+    def __init__(self, path: Path, offsets: "np.ndarray") -> None:
+        """`offsets` [documents + 1]: where each line begins, and where the last one ends."""
+        self.path, self.offsets = path, offsets
+        self._file = path.open("rb")
+
+    @classmethod
+    def scan(cls, path: Path) -> "Corpus":
+        """Finds the lines of a file. Raises ConfigError if there is no such file or nothing in it."""
+        if not path.is_file():
+            raise ConfigError([Problem(key=KEY, value=path, remedy="there is no such file: give a JSONL file of passages")])
+        offsets, position = [0], 0
+        with path.open("rb") as file:
+            for line in file:
+                position += len(line)
+                if line.strip():
+                    offsets.append(position)
+                else:
+                    offsets[-1] = position  # an empty line belongs to nobody
+        if len(offsets) == 1:
+            raise ConfigError([Problem(key=KEY, value=path, remedy="the file is empty: give one passage a line")])
+        return cls(path, np.asarray(offsets, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Document:
+        """Raises ConfigError, naming the line, if it is not a passage."""
+        start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
+        return read_line(os.pread(self._file.fileno(), stop - start, start), path=self.path, number=index + 1)
+
+    def batches(self, size: int) -> Iterator[list[str]]:
+        """The texts to index, `size` at a time, in order."""
+        for start in range(0, len(self), size):
+            yield [self[index].searched for index in range(start, min(start + size, len(self)))]
+
+    def check_ids(self, progress: Progress) -> None:
+        """Raises ConfigError at a line that is not a passage, and at an id that stands twice."""
+        seen: set[str] = set()
+        for index in range(len(self)):
+            document = self[index]
+            if document.id in seen:
+                remedy = f"passage {index + 1} has the id {document.id} of another: give each its own"
+                raise ConfigError([Problem(key=KEY, value=self.path, remedy=remedy)])
+            seen.add(document.id)
+            if index % 1000 == 999 or index + 1 == len(self):
+                progress("reading", index + 1, len(self))
+
+
+def read_line(line: bytes, *, path: Path, number: int) -> Document:
+    """A passage from `{"id", "title", "text"}`, or from `{"id", "contents"}` with the title in the first line of the contents."""
+    try:
+        row = json.loads(line)
+        if "contents" in row and "text" not in row:
+            title, _, text = str(row["contents"]).partition("\n")
+            return Document(id=str(row["id"]), title=title.strip().strip('"'), text=text or title)
+        return Document(id=str(row["id"]), title=str(row.get("title") or ""), text=str(row["text"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        remedy = f'passage {number} cannot be read ({error!r}): write {{"id": …, "title": …, "text": …}} on every line'
+        raise ConfigError([Problem(key=KEY, value=path, remedy=remedy)]) from None
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,122 @@
+"""The retrieval service as a part of a run: started, watched, started again and stopped like the servers."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from vime.config import RunConfig
+from vime.errors import ServerError
+from vime.nodes import Nodes
+from vime.placement import Place
+from vime.retrieval.__main__ import command
+from vime.retrieval.client import NAME
+from vime.serving.endpoint import Endpoint
+from vime.serving.fleet import Fleet
+from vime.serving.program import PORT
+from vime.serving.programs import Planned, Planner
+from vime.tasks import cancel
+
+PROGRESS_SECONDS = 2.0
+START_MARGIN_SECONDS = 60.0
+"""For what comes before the program's own start: Ray makes its actor."""
+
+
+class Retrieval:
+    """The one retrieval service of a run, on its first node; or one that others run, which is only asked."""
+
+    def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes) -> None:
+        self._config, self._run_dir, self._run_id, self._nodes = config, run_dir, run_id, nodes
+        self._fleet: Fleet | None = None
+
+    def start(self) -> None:
+        """Launches the service and returns at once; raises ServerError if its port is in use."""
+        if self._config.retrieval.url is not None:
+            return
+        (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        planner = Planner(self._config, self._nodes, run_dir=self._run_dir, payload_folder=self._run_dir / "none")
+        fleet = Fleet(self._config.serving, self._nodes, planner, run_id=self._run_id)
+        spec = planner.service(NAME, port=self._config.retrieval.port, command=self._command())
+        fleet.programs.append(Planned(spec=spec, model=NAME, place=Place(node=0), url=spec.url))
+        fleet.start()
+        self._fleet = fleet
+
+    async def ready(self, on_progress: Callable[[str], None]) -> None:
+        """Waits until the index is there and the service answers; raises ServerError with the log's end if it does not."""
+        limit = self._config.retrieval.start_timeout_seconds + START_MARGIN_SECONDS
+        showing = asyncio.create_task(self._show(on_progress))
+        try:
+            if self._fleet is not None:
+                await self._fleet.start_routers(limit)
+            else:
+                await asyncio.wait_for(self._answers(), limit)
+        except asyncio.TimeoutError:
+            raise ServerError(f"no retrieval service answers at {self.endpoint().url}") from None
+        finally:
+            await cancel([showing])
+
+    async def watch(self) -> None:
+        """Sees to it that a lost actor is made again; until it is cancelled."""
+        if self._fleet is not None:
+            await self._fleet.watch()
+
+    def endpoint(self) -> Endpoint:
+        """Where the service is now."""
+        program = self._program
+        return Endpoint(
+            name=NAME,
+            url=program.url if program is not None else str(self._config.retrieval.url).rstrip("/"),
+            worker_urls=(),
+            model=NAME,
+            tokenizer="",
+            max_model_len=0,
+            trained=False,
+            actor_name=self._fleet.actor_name(program) if self._fleet is not None and program is not None else "",
+        )
+
+    async def events(self) -> list[dict[str, Any]]:
+        """What went wrong since the last call, oldest first. Raises ServerError if the service was given up."""
+        events = await self._fleet.events() if self._fleet is not None else []
+        if lost := next((event for event in events if event["event"] == "gave_up"), None):
+            raise ServerError(f"the retrieval service was given up: {lost['detail']}; see {self._run_dir / 'logs'}")
+        return events
+
+    async def stop(self) -> None:
+        """Ends the service."""
+        if self._fleet is not None:
+            await self._fleet.stop()
+
+    @property
+    def _program(self) -> Planned | None:
+        return self._fleet.programs[0] if self._fleet is not None and self._fleet.programs else None
+
+    def _command(self) -> list[str]:
+        retrieval = self._config.retrieval
+        folder = retrieval.index_folder or str((self._run_dir / NAME).resolve())
+        return command(retrieval, host=self._config.cluster.host, port=PORT, index_folder=folder)
+
+    async def _show(self, on_progress: Callable[[str], None]) -> None:
+        """Says how far the index is."""
+        async with aiohttp.ClientSession() as session:
+            while True:
+                await asyncio.sleep(PROGRESS_SECONDS)
+                state = await _health(session, self.endpoint().url)
+                if state is not None and state.get("status") == "building":
+                    on_progress(f"retrieval: {state['phase']}, {state['done']:,} of {state['total']:,} passages")
+
+    async def _answers(self) -> None:
+        async with aiohttp.ClientSession() as session:
+            while (state := await _health(session, self.endpoint().url)) is None or state.get("status") == "building":
+                await asyncio.sleep(PROGRESS_SECONDS)
+
+
+async def _health(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
+    """What the service says of itself, None if it does not answer; a service of others may answer with no object."""
+    try:
+        async with session.get(f"{url}/health", timeout=aiohttp.ClientTimeout(total=PROGRESS_SECONDS)) as response:
+            state = await response.json(content_type=None) if response.status in (200, 503) else None
+            return state if isinstance(state, dict) else {} if response.status == 200 else None
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
+        return None

@@ -1,0 +1,170 @@
+"""A conversation of several turns whose token ids are held: what was sampled stays as it was, only what is new is rendered.
+
+conversation = Conversation(model, messages, tools=tools)
+turn = await conversation.reply(max_tokens=512)
+conversation.add([{"role": "tool", "content": "42"}])
+turn = await conversation.reply(max_tokens=512)
+samples = conversation.samples(sample)          # one, unless the template made the conversation fork
+"""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from vime.rollout.model import Model
+from vime.rollout.plain_text import ControlTokens, Segment, after, joined
+from vime.types import Message, Sample, Turn
+
+FORKS = "conversation_forks"
+"""Count of a rollout: how often its template rewrote what it holds (it dropped earlier thinking, say)."""
+KEPT = "conversation_kept"
+"""Count of a rollout: how often it went on all the same, because `fork=False`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Branch:
+    """Token ids from a prompt on: sampled ones are trained, those of the environment are not.
+
+    Example of a prompt of two tokens, a reply of three and a tool result of two: `Branch(ids=[5, 6, 9, 8, 2, 7, 7],
+    prompt_length=2, mask=[1, 1, 1, 0, 0], …)`.
+    """
+
+    ids: list[int]
+    prompt_length: int
+    text: str
+    """What the ids say, as the template wrote it and the model continued it."""
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def environment(self, ids: list[int], text: str) -> None:
+        """Adds tokens that nobody sampled."""
+        self.ids += ids
+        self.mask += [0] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+        self.versions += [self.versions[-1] if self.versions else 0] * len(ids)
+        self.text += text
+
+    def sampled(self, turn: Turn, text: str) -> None:
+        """Adds the tokens of a reply."""
+        self.ids += turn.output_ids
+        self.mask += [1] * len(turn.output_ids)
+        self.logprobs += turn.logprobs
+        self.versions += turn.weight_versions
+        self.text += text
+
+
+class Conversation:
+    """Messages and the token ids that they have become."""
+
+    def __init__(
+        self, model: Model, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, fork: bool = True
+    ) -> None:
+        """With `fork`, ids are what the template renders for the whole conversation, or a new branch begins; without, earlier
+        replies stay as they were sampled also where the template would rewrite them."""
+        self.messages = list(messages)
+        self.turns: list[Turn] = []
+        self._model, self._tools, self._fork = model, tools, fork
+        self._tokens = ControlTokens(model.tokenizer)
+        self._branches: list[Branch] = []
+        self._own: set[int] = set()
+        """Positions of replies that read again as they were sampled; a text in them that merely looks like a control token would
+        become one."""
+        self._num_rendered = 0
+        """Messages that the newest branch holds."""
+
+    def add(self, messages: list[Message]) -> None:
+        """Adds what the user, a tool or the environment says."""
+        self.messages += messages
+
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the conversation with the prompt of the next reply; what is new is rendered now."""
+        if self._num_rendered < len(self.messages) or not self._branches:
+            self._extend()
+            self._num_rendered = len(self.messages)
+        return list(self._branches[-1].ids)
+
+    async def reply(self, *, max_tokens: int) -> Turn:
+        """The model's next reply; it is added to the conversation, as sampled.
+
+        Raises what `Model.complete` raises.
+        """
+        turn = await self._model.complete(self.prompt_ids(), max_tokens=max_tokens)
+        self.turns.append(turn)
+        text = self._model.tokenizer.decode(turn.output_ids, skip_special_tokens=False)
+        self._branches[-1].sampled(turn, text)
+        content = self.own_text(turn)
+        end = self._model.tokenizer.eos_token or ""
+        read = self._model.tokenizer.encode(text, add_special_tokens=False)
+        if self._tokens.count(read) == self._tokens.count(turn.output_ids) and not (end and end in content):
+            self._own.add(len(self.messages))
+        self.messages.append({"role": "assistant", "content": content})
+        self._num_rendered = len(self.messages)
+        return turn
+
+    def own_text(self, turn: Turn) -> str:
+        """A reply with its control tokens (`<tool_call>`), but without the one that ends it."""
+        ids = turn.output_ids
+        if ids and ids[-1] == self._model.tokenizer.eos_token_id:
+            ids = ids[:-1]
+        return self._model.tokenizer.decode(ids, skip_special_tokens=False)
+
+    def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
+        """One trainable sequence per branch, ending with its last sampled token."""
+        return [self._sample(template, branch, metadata) for branch in self._branches if 1 in branch.mask]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the newest branch, without messages that are not rendered yet."""
+        return len(self._branches[-1].ids) if self._branches else 0
+
+    def _extend(self) -> None:
+        """Renders new messages behind the held ids, or all of them into a new branch."""
+        whole = self._tokens.segments(self.messages, own=self._own, **self._template())
+        text = joined(whole)
+        if not self._branches:
+            self._begin(whole)
+            return
+        held = self._branches[-1]
+        if text.startswith(held.text):
+            new = after(whole, len(held.text))
+        elif self._fork:
+            self._model.trace.count(FORKS)
+            self._begin(whole)
+            return
+        else:
+            self._model.trace.count(KEPT)
+            new = self._after_reply(held.text)
+        held.environment(self._tokens.encode(new), joined(new))
+
+    def _begin(self, segments: list[Segment]) -> None:
+        ids = self._tokens.encode(segments)
+        self._branches.append(Branch(ids=ids, prompt_length=len(ids), text=joined(segments)))
+
+    def _after_reply(self, text: str) -> list[Segment]:
+        """What the template puts behind any reply and before the next: its end, the new messages, the next prompt."""
+        mark = f"reply{secrets.token_hex(12)}"
+        before: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
+        segments = self._tokens.segments([*before, *self.messages[self._num_rendered :]], **self._template())
+        start = joined(segments).index(mark) + len(mark)
+        end = self._model.tokenizer.eos_token
+        rest = after(segments, start)
+        return after(rest, len(end)) if end and text.endswith(end) and joined(rest).startswith(end) else rest
+
+    def _sample(self, template: Sample, branch: Branch, metadata: dict[str, Any]) -> Sample:
+        last = len(branch.mask) - branch.mask[::-1].index(1)
+        turn = Turn(
+            prompt_ids=branch.ids[: branch.prompt_length],
+            output_ids=branch.ids[branch.prompt_length : branch.prompt_length + last],
+            logprobs=branch.logprobs[:last],
+            weight_versions=branch.versions[:last],
+            finish_reason="stop",
+            message={"role": "assistant", "content": ""},
+        )
+        sample = template.with_turn(turn, **metadata)
+        sample.loss_mask = branch.mask[:last]
+        sample.response = self._model.tokenizer.decode(turn.output_ids, skip_special_tokens=False)
+        return sample
+
+    def _template(self) -> dict[str, Any]:
+        return {"add_generation_prompt": True, **self._model.template_args(self._tools)}

@@ -1,0 +1,118 @@
+"""Texts of users, tools and documents as plain text: what is written in them never becomes a control token of the chat template.
+
+A document may hold `<|im_end|>`, or a whole forged turn. Encoded with the rest of a rendered conversation it would end the turn.
+So texts that hold such a word are rendered as placeholders and encoded apart, each such word in two pieces.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from vime.types import Message
+
+TOOL = "tool"
+_TEXT_KEYS = ("content", "text", "reasoning_content", "arguments")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """A piece of a rendered conversation; `plain` text is encoded without control tokens."""
+
+    text: str
+    plain: bool = False
+
+
+@dataclass(slots=True)
+class ControlTokens:
+    """The words that a tokenizer turns into tokens of their own."""
+
+    tokenizer: Any
+    special: frozenset[str] = field(init=False)
+    added: frozenset[str] = field(init=False)
+    """With those that are not marked special (`<tool_call>`, `<think>`), which a system prompt may well use."""
+
+    def __post_init__(self) -> None:
+        decoder = self.tokenizer.added_tokens_decoder
+        self.added = frozenset(token.content for token in decoder.values() if token.content)
+        self.special = frozenset(token.content for token in decoder.values() if token.special and token.content)
+
+    def segments(self, messages: list[Message], *, own: Collection[int] = (), **template: Any) -> list[Segment]:
+        """The conversation as its template renders it, with the texts that must stay plain set apart.
+
+        In results of tools no control token is read at all, elsewhere none that is marked special; but all are in messages whose
+        positions are in `own`: those that the model sampled as such.
+        """
+        hidden: dict[str, str] = {}
+        shown = [message if index in own else self._hide(message, hidden) for index, message in enumerate(messages)]
+        text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
+        if not hidden:
+            return [Segment(text=text)]
+        pieces = re.split("(" + "|".join(map(re.escape, hidden)) + ")", text)
+        found = [Segment(text=hidden.get(piece, piece), plain=piece in hidden) for piece in pieces]
+        return [segment for segment in found if segment.text]
+
+    def encode(self, segments: list[Segment]) -> list[int]:
+        """Token ids."""
+        ids: list[int] = []
+        for segment in segments:
+            ids += self.encode_plain(segment.text) if segment.plain else self._encode(segment.text)
+        return ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of a text in which no control token is read; they decode to the same text."""
+        ids: list[int] = []
+        for piece in self._pieces(text):
+            ids += self._encode(piece)
+        return ids
+
+    def count(self, ids: list[int]) -> int:
+        """How many control tokens are among ids."""
+        return sum(token in self.tokenizer.added_tokens_decoder for token in ids)
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _pieces(self, text: str) -> list[str]:
+        """The text cut after the first sign of each control token in it, until none is left."""
+        for token in self.added:
+            if len(token) > 1 and token in text:
+                first, rest = text.split(token, 1)
+                return [*self._pieces(first + token[0]), *self._pieces(token[1:] + rest)]
+        return [text] if text else []
+
+    def _hide(self, message: Message, hidden: dict[str, str]) -> Message:
+        words = self.added if message.get("role") == TOOL else self.special
+
+        def hide(value: Any, *, in_json: bool) -> Any:
+            if isinstance(value, str):
+                if not any(word in value for word in words):
+                    return value
+                name = f"plain{secrets.token_hex(12)}"
+                hidden[name] = json.dumps(value, ensure_ascii=False)[1:-1] if in_json else value
+                return name
+            if isinstance(value, dict):
+                return {key: hide(item, in_json=in_json) for key, item in value.items()}
+            return [hide(item, in_json=in_json) for item in value] if isinstance(value, list) else value
+
+        found = {key: hide(message[key], in_json=False) if key in _TEXT_KEYS else message[key] for key in message}
+        if "tool_calls" in found:
+            found["tool_calls"] = hide(found["tool_calls"], in_json=True)
+        return found
+
+
+def joined(segments: list[Segment]) -> str:
+    """The text of segments."""
+    return "".join(segment.text for segment in segments)
+
+
+def after(segments: list[Segment], position: int) -> list[Segment]:
+    """What comes after so many characters."""
+    found = []
+    for segment in segments:
+        if position < len(segment.text):
+            found.append(Segment(text=segment.text[position:], plain=segment.plain))
+        position = max(0, position - len(segment.text))
+    return found
