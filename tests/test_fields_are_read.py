@@ -31,10 +31,8 @@ def fields_of(file: Path) -> list[tuple[str, str]]:
 
 
 CHECKS = [*sorted((ROOT / "vime" / "rules").glob("*.py")), ROOT / "vime" / "plan.py", ROOT / "vime" / "memory.py"]
-CHECKS += (ROOT / "agentic").rglob("config.py")
-CHECKED_ONLY = {"gpu_memory_gib", "num_server_gpus", "trained_roles_allowed"}
-"""What a machine has, given so that the plan and the checks can be made without it (placement follows `num_replicas`), and what a
-check is told to let pass."""
+CHECKED_ONLY = {"gpu_memory_gib", "num_server_gpus"}
+"""What a machine has, given so that the plan and the checks can be made without it; placement follows `num_replicas`."""
 FIELDS = [(file.parent.name, name, field) for file in CONFIG_MODULES for name, field in fields_of(file)]
 
 

@@ -94,14 +94,14 @@ class FailsHalfway(transfer.WeightReport):
     """A worker extension with which loading version `BROKEN_VERSION` fails once, after half of the tensors."""
 
 
-def _receive_half(engine: transfer.FileEngine, update_info: transfer.FileUpdateInfo) -> None:
+def _receive_half(self: transfer.FileEngine, update_info: transfer.FileUpdateInfo) -> None:
     done = Path(os.environ["VIME_FAULT_FOLDER"]) / "transfer_failed"
     if f"v{BROKEN_VERSION}" not in update_info.files[0] or done.exists():
-        _RECEIVE(engine, update_info)
+        _RECEIVE(self, update_info)
         return
     done.touch()
-    load_weights: Any = engine.model.load_weights
-    tensors = engine._mapped[update_info.files[0]]
+    load_weights: Any = self.model.load_weights
+    tensors = self._mapped[update_info.files[0]]
     load_weights(tensors[: len(tensors) // 2])
     raise RuntimeError("injected")
 

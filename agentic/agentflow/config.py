@@ -9,8 +9,6 @@ from agentic.agentflow.tools.config import ToolConfig
 from vime.config import Credit, MethodConfig, RunConfig
 from vime.errors import Problem
 
-PLANNER = "planner"
-
 
 class TrainedTurns(Enum):
     """Which of the planner's turns are trained: the choices of a next step (the paper), or its analysis as well."""
@@ -85,56 +83,9 @@ class AgentFlowConfig(MethodConfig):
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Every role has a server, the trained one serves the planner alone, and limits are possible."""
-        from agentic.agentflow.roles import role_map  # these import what `--help` does without
-        from agentic.agentflow.tools.toolbox import tool_problems
+        from agentic.agentflow.rules import all_problems  # it imports what `--help` does without
 
-        return [
-            *_limit_problems(self),
-            *_role_problems(self, role_map(self), config),
-            *_fallback_problems(self),
-            *tool_problems(config),
-        ]
-
-
-def _limit_problems(method: AgentFlowConfig) -> list[Problem]:
-    names = ("max_steps", "max_evaluation_steps", "max_planner_tokens", "max_frozen_tokens", "max_rollout_tokens")
-    found = [
-        Problem(key=f"method.{name}", value=getattr(method, name), remedy="give at least 1")
-        for name in names
-        if getattr(method, name) < 1
-    ]
-    if method.max_seconds <= 0:
-        found.append(Problem(key="method.max_seconds", value=method.max_seconds, remedy="give more than 0 seconds"))
-    if method.frozen_temperature < 0:
-        found.append(Problem(key="method.frozen_temperature", value=method.frozen_temperature, remedy="give 0 or more"))
-    return found
-
-
-def _fallback_problems(method: AgentFlowConfig) -> list[Problem]:
-    if "base_generator" in method.tools:
-        return []
-    remedy = "unknown tools fall back to base_generator: add method.tools.base_generator.model"
-    return [Problem(key="method.tools", value=", ".join(method.tools), remedy=remedy)]
-
-
-def _role_problems(method: AgentFlowConfig, roles: dict[str, str | None], config: RunConfig) -> list[Problem]:
-    found: list[Problem] = []
-    served = config.serving.models
-    for role, name in roles.items():
-        key = f"method.roles.{role}"
-        if name is None:
-            continue
-        if name not in served:
-            remedy = f"no model is served under this name (there are: {', '.join(served)}): give one of these, "
-            found.append(Problem(key=key, value=name, remedy=f"{remedy}or describe it as serving.models.{name}"))
-        elif role == PLANNER and not served[name].trained:
-            found.append(Problem(key=key, value=name, remedy="the planner is what is trained: give the trained model, actor"))
-        elif role != PLANNER and served[name].trained and not method.trained_roles_allowed:
-            remedy = f"is the trained model, so the {role} would change with the planner"
-            remedy += " and could be talked into approving it" if role == "judge" else ""
-            remedy += ": give a frozen model, or say method.trained_roles_allowed=true"
-            found.append(Problem(key=key, value=name, remedy=remedy))
-    return found
+        return all_problems(self, config)
 
 
 ConfigStore.instance().store(group="schema/method", name="agentflow", node=AgentFlowConfig)

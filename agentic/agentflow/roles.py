@@ -4,7 +4,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 
-from agentic.agentflow.config import PLANNER, AgentFlowConfig, PromptStyle
+from agentic.agentflow.config import AgentFlowConfig, PromptStyle
 from agentic.agentflow.prompts import SETS, Prompts
 from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
@@ -18,19 +18,6 @@ class Role(str, Enum):
     executor = "executor"
     verifier = "verifier"
     generator = "generator"
-
-
-def role_map(method: AgentFlowConfig) -> dict[str, str | None]:
-    """The served model of every role by the role's name."""
-    roles = method.roles
-    return {
-        PLANNER: roles.planner,
-        "executor": roles.executor,
-        "verifier": roles.verifier,
-        "generator": roles.generator,
-        "coder": roles.coder,
-        "judge": roles.judge,
-    }
 
 
 def method_of(context: Context) -> AgentFlowConfig:
