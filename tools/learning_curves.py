@@ -2,7 +2,7 @@
 
     python tools/learning_curves.py --steps 20 --output results/learning_curves
 
-Writes PATH.md and PATH.json; run folders stand under outputs/learning_curves. `sft` starts from the untrained tiny model and
+Writes PATH.md and PATH.json; run folders stand under outputs/learning_curves, and one that is complete is not run again. `sft` starts from the untrained tiny model and
 its curve is the loss on demonstrations; the others start from the shipped one, and theirs is the training reward.
 """
 
@@ -61,16 +61,18 @@ def command_of(algorithm: str, *, steps: int, seed: int) -> list[str]:
     if algorithm == AlgorithmName.sft.value:
         words += [f"model.checkpoint={START}", "trainer.lr=1e-3", "trainer.sft_tokens_per_step=5000"]
         return [*words, f"trainer.num_steps={10 * steps}"]
-    if algorithm == AlgorithmName.dapo.value:
-        words.append("rollout.max_filtered_share=0.99")  # once the task is solved, few groups have a signal
+    if algorithm == AlgorithmName.dapo.value:  # the better the task is solved, the more groups a batch with a signal takes
+        return [*words, "rollout.max_filtered_share=0.99", f"trainer.num_steps={steps // 2}"]
     return [*words, f"trainer.num_steps={steps}"]
 
 
 def measure(algorithm: str, *, steps: int, seed: int) -> Curve:
-    """Runs one algorithm and reads its folder. Raises `CalledProcessError` if the run fails."""
+    """Runs one algorithm, unless its folder has a run that ended, and reads it. Raises `CalledProcessError` if the run fails."""
     words = command_of(algorithm, steps=steps, seed=seed)
-    subprocess.run([sys.executable, "-m", "vime.run", *words], check=True)
     folder = RUNS / f"{algorithm}_{seed}"
+    if not (folder / "summary.json").exists():
+        again = ["resume=true"] if folder.exists() else []
+        subprocess.run([sys.executable, "-m", "vime.run", *words, *again], check=True)
     metric = "train/loss" if algorithm == AlgorithmName.sft.value else "reward/mean"
     found_steps, values = curves(read_metrics(folder / "metrics.jsonl"))[metric]
     summary = json.loads((folder / "summary.json").read_text())
