@@ -2,8 +2,9 @@
 
     python tools/learning_curves.py --steps 20 --output results/learning_curves
 
-Writes PATH.md and PATH.json; run folders stand under outputs/learning_curves, and one that is complete is not run again. `sft` starts from the untrained tiny model and
-its curve is the loss on demonstrations; the others start from the shipped one, and theirs is the training reward.
+Writes PATH.md and PATH.json; run folders stand under outputs/learning_curves, and one that is complete is not run again. `sft`
+starts from the untrained tiny model and its curve is the loss on demonstrations; the others start from the shipped one, and
+theirs is the training reward.
 """
 
 import argparse

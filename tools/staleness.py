@@ -1,0 +1,150 @@
+"""Trains the tiny MemAgent task synchronously and asynchronously from several seeds, and compares the ends item by item.
+
+    python tools/staleness.py [--staleness 0 1 4] [--seeds 0 1 2] [--steps 40] [--output results/staleness]
+
+In the asynchronous runs the servers change weights between two tokens. The last of them is repeated with the cache kept over
+each sync (`serving.keep_cache`), which shows in the difference between the logprobs of servers and trainer. Writes PATH.md and
+PATH.json after every seed; run folders stand under outputs/staleness, and one that is complete is not run again. Every mode is
+compared with the first: paired differences over the same items of all data sets, with their 95 % interval over items.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from bench_rows import Result, circumstances
+
+from vime.report.items import read_evaluation
+from vime.report.metrics import read_metrics
+from vime.report.paired import compare
+
+RUNS = Path("outputs/staleness")
+ROW = "trained"
+GOAL_POINTS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mode:
+    """One way of training. Example: `Mode(staleness=4, keep_cache=True)`."""
+
+    staleness: int
+    keep_cache: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it stands in the table."""
+        return f"max_staleness={self.staleness}" + (", cache kept" if self.keep_cache else "")
+
+    def folder(self, seed: int) -> Path:
+        """Where its run of this seed is."""
+        return RUNS / f"{self.staleness}{'_kept' if self.keep_cache else ''}_{seed}"
+
+
+@dataclass(kw_only=True, slots=True)
+class Ends:
+    """What the runs of one mode came to, by data set and seed."""
+
+    mode: str
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    """Strict, 0-100, by data set; one per seed."""
+    differences: list[float] = field(default_factory=list)
+    """From the first mode, over all items, one per seed."""
+    intervals: list[list[float]] = field(default_factory=list)
+    staleness_mean: float = 0.0
+    logprob_difference_max: float = 0.0
+    """Between trainer and servers, over all steps and seeds."""
+
+
+def run(mode: Mode, *, seed: int, steps: int) -> None:
+    """Trains and evaluates, unless that is done. Raises `CalledProcessError` if the run fails."""
+    folder = mode.folder(seed)
+    if (folder / "summary.json").exists():
+        return
+    words = [
+        "+method=memagent",
+        f"seed={seed}",
+        f"trainer.num_steps={steps}",
+        f"rollout.max_staleness={mode.staleness}",
+        f"serving.keep_cache={str(mode.keep_cache).lower()}",
+        f"evaluation.rows=[{ROW}]",
+        "evaluation.extra_temperatures=[]",
+        f"output_dir={folder}",
+        *(["resume=true"] if folder.exists() else []),
+    ]
+    subprocess.run([sys.executable, "-m", "vime.run", *words], check=True)
+
+
+def ends_of(mode: Mode, first: Mode, seeds: list[int]) -> Ends:
+    """Reads the runs of a mode beside those of the first."""
+    ends = Ends(mode=mode.name)
+    ages: list[float] = []
+    for seed in seeds:
+        own, other = (read_evaluation(m.folder(seed), rows=[ROW]) for m in (mode, first))
+        found = {name: compare(other.items[name, ROW], own.items[name, ROW]) for name in own.protocol["datasets"]}
+        for name, comparison in found.items():
+            ends.scores.setdefault(name, []).append(comparison.second)
+        ends.differences.append(fmean(c.difference for c in found.values()))
+        ends.intervals.append([fmean(c.low for c in found.values()), fmean(c.high for c in found.values())])
+        rows = read_metrics(mode.folder(seed) / "metrics.jsonl")
+        ages += [row["rollout/staleness_mean"] for row in rows if "rollout/staleness_mean" in row]
+        worst = max(row.get("train/logprob_difference_max", 0.0) for row in rows)
+        ends.logprob_difference_max = max(ends.logprob_difference_max, worst)
+    ends.staleness_mean = fmean(ages)
+    return ends
+
+
+def page(found: list[Ends], seeds: list[int], result: Result) -> str:
+    """Markdown: one line per mode."""
+    names = list(found[0].scores)
+    lines = [
+        "# Staleness",
+        "",
+        *(f"- {line}" for line in circumstances(result)),
+        f"- seeds {', '.join(map(str, seeds))}; strict score in percent, mean ± SD over seeds; difference from the first line "
+        "over the same items, mean over data sets, by seed",
+        "",
+        f"| mode | {' | '.join(names)} | difference | mean age of a token | largest logprob difference |",
+        f"|---|{'---|' * (len(names) + 3)}",
+    ]
+    for ends in found:
+        cells = [f"{fmean(scores):.1f} ± {stdev(scores) if len(scores) > 1 else 0:.1f}" for scores in ends.scores.values()]
+        differences = ", ".join(f"{difference:+.1f}" for difference in ends.differences)
+        cells += [differences, f"{ends.staleness_mean:.2f}", f"{ends.logprob_difference_max:.1e}"]
+        lines.append(f"| {ends.mode} | {' | '.join(cells)} |")
+    worst = max(abs(fmean(ends.differences)) for ends in found)
+    verdict = "reached" if worst <= GOAL_POINTS else "not reached"
+    lines += ["", f"Goal: at most {GOAL_POINTS:g} points from the first, mean over seeds: {verdict} (largest {worst:.1f})."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Runs what is missing, and writes what there is after every seed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--output", type=Path, default=Path("results/staleness"))
+    options = parser.parse_args()
+    modes = [Mode(staleness=number) for number in options.staleness]
+    if options.staleness[-1] > 0:
+        modes.append(Mode(staleness=options.staleness[-1], keep_cache=True))
+    result, text = Result(title="Staleness"), ""
+    for number, seed in enumerate(options.seeds, start=1):
+        for mode in modes:
+            run(mode, seed=seed, steps=options.steps)
+        found = [ends_of(mode, modes[0], options.seeds[:number]) for mode in modes]
+        rows: list[dict[str, Any]] = [asdict(ends) for ends in found]
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+        text = page(found, options.seeds[:number], result)
+        options.output.with_suffix(".md").write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
