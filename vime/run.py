@@ -8,6 +8,7 @@
 Exit code 2 means that the configuration cannot run and that nothing was started; every problem is on the screen.
 """
 
+import errno
 import signal
 import sys
 
@@ -19,6 +20,7 @@ from vime.validation import find_problems
 
 CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 MULTIRUN = ("--multirun", "-m")
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -54,6 +56,12 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         return CONFIG_ERROR
     except VimeError as error:
         sys.stderr.write(f"\n{type(error).__name__}: {error}\n")
+        return FAILED
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"\n{where}{error.strerror}: make room, then go on from the last checkpoint with resume=true\n")
         return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
