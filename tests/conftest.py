@@ -63,6 +63,7 @@ def ray_cluster() -> Iterator[None]:
     """A local Ray of this session's own."""
     import ray
 
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as a run does: Ray's 15 starves servers on a busy machine
     ray.init(
         address="local",
         include_dashboard=False,
