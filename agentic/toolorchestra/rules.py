@@ -5,11 +5,12 @@ from pathlib import Path
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from vime.agent.sandbox import sandbox_problem
-from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig
+from vime.config import AlgorithmName, DatasetConfig, Mode, ModelAPI, RunConfig
 from vime.errors import Problem
 from vime.rules.data import datasets
 
 TAU2_ROWS = "agentic.toolorchestra.tau2.rows"
+TRAINING_ROWS = "agentic.toolorchestra.training_data.rows"
 
 
 def all_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:
@@ -126,12 +127,12 @@ def _machine_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Pr
     found: list[Problem] = []
     folder = Path(config.model.checkpoint)
     if folder == Path(__file__).parent / "tiny" and not (folder / "config.json").is_file():
-        remedy = "toolorchestra ships no tiny weights yet, so there is nothing to train on this machine: choose mode=plan, "
-        remedy += "another model (model=qwen3-8b), or give model.checkpoint=… of one with the tokenizer of model=tiny"
+        remedy = "toolorchestra ships no tiny weights: choose another model (model=qwen3-8b), look with mode=plan, or give "
+        remedy += "model.checkpoint=… and serving.models.{base,strong}.checkpoint=… of models of this shape that call tools"
         found.append(Problem(key="model.checkpoint", value=config.model.checkpoint, remedy=remedy))
     if method.tools.enhance_reasoning and not config.sandbox.allow_unsandboxed and (problem := sandbox_problem()):
         found.append(Problem(key="method.tools.enhance_reasoning", value=method.tools.enhance_reasoning, remedy=problem))
-    if any(dataset.generator == TAU2_ROWS for dataset in datasets(config).values()):
+    if any(map(_uses_tau2, datasets(config).values())):
         from agentic.toolorchestra.tau2 import why_absent
 
         if reason := why_absent():
@@ -140,3 +141,9 @@ def _machine_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Pr
             remedy = "tau2 needs a model that plays the user, like openai/user with tau2_user.arguments.api_base"
             found.append(Problem(key="method.tau2_user.model", value="", remedy=remedy))
     return found
+
+
+def _uses_tau2(dataset: DatasetConfig) -> bool:
+    return dataset.generator == TAU2_ROWS or bool(
+        dataset.generator == TRAINING_ROWS and dataset.generator_args.get("tau2_domains")
+    )
