@@ -140,7 +140,7 @@ class Experts:
             end = CallEnd.ANSWERED if turn.text.strip() or turn.message.get("tool_calls") else CallEnd.EMPTY
         self._errors[expert.model] = 0 if end is CallEnd.ANSWERED else self._errors[expert.model] + 1
         self._book(tool, alias, expert, end, turn=turn, milliseconds=milliseconds, error=result.error)
-        if end is CallEnd.ANSWERED:
+        if turn is not None and end is CallEnd.ANSWERED:
             return ExpertReply(text=turn.text, turn=turn)
         why = {CallEnd.EMPTY: "said nothing", CallEnd.TIMED_OUT: "took too long"}.get(end, "failed")
         return ExpertReply(text=f"[Expert {alias} {why}]")

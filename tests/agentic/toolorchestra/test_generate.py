@@ -1,7 +1,7 @@
 """ToolOrchestra's rollout in both modes with stand-ins for models: masks, accounting, failing experts, injections, limits."""
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from agentic.toolorchestra.experts import CallEnd
 from agentic.toolorchestra.offer import offer, question_schemas
 from agentic.toolorchestra.prompts import UNAVAILABLE
 from agentic.toolorchestra.reward import reward
+from agentic.toolorchestra.single_turn import generate as generate_single_turn
 from tests.agentic.toolorchestra.stand_ins import (
     BOTH,
     EXPERTS,
@@ -29,6 +30,9 @@ from tests.agentic.toolorchestra.stand_ins import (
     trained,
     untrained,
 )
+from vime.rollout.chat_model import ChatModel
+from vime.rollout.context import Sampling
+from vime.serving.external import ChatReply
 from vime.types import Sample, StopReason
 
 EVIL = (
@@ -287,3 +291,62 @@ def test_the_eval_log_adds_up_what_happened():
     curve = log.figures["cost_accuracy"]
     assert len(curve["x"]) == len(curve["series"]["solved at this cost or less"]) == 21
     assert curve["series"]["solved at this cost or less"][-1] == 0.5 and log.metrics["transfer_share"] == 0
+
+
+async def test_an_expert_behind_a_chat_api_calls_tools_and_is_counted_as_its_endpoint_counts():
+    asked: list[Any] = []
+
+    class Endpoint:
+        async def chat(self, messages: Any, *, max_tokens: int, tools: Any, sampling: Any) -> ChatReply:
+            asked.append((messages, tools))
+            function = {"name": "cancel_order", "arguments": '{"order_id": "0001"}'}
+            message = {"content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+            return ChatReply(message=message, finish_reason="tool_calls", usage=(700, 20))
+
+    look, ask = call("get_order", order_id="0001"), call("call_expert", expert="dear")
+    context = context_of(script(look, ask, DONE), Server(expert), Server(expert))
+    client: Any = Endpoint()
+    context.models["large"] = ChatModel(
+        client=client,
+        chat_client=client,
+        tokenizer=None,
+        max_model_len=8192,
+        temperature=1.0,
+        top_p=1.0,
+        session="s",
+        name="large",
+    )
+    (sample,) = await play(context, task_sample(asdict(CANCEL), CANCEL.opening))
+    assert sample.metadata["episode_reward"] == 1.0
+    (entry,) = sample.metadata["expert_calls"]
+    assert (entry["input_tokens"], entry["output_tokens"]) == (700, 20)
+    assert entry["dollars"] == pytest.approx(700 * 10e-6 + 20 * 30e-6)
+    messages, tools = asked[0]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool"]
+    assert messages[2]["tool_calls"][0]["id"] == messages[3]["tool_call_id"]
+    assert messages[2]["tool_calls"][0]["function"]["arguments"] == '{"order_id": "0001"}'
+    assert "call_expert" not in [tool["function"]["name"] for tool in tools]
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+async def test_evaluation_has_its_own_number_of_turns(evaluation: bool):
+    limits = LimitsConfig(context_tokens=8192, turns=1, evaluation_turns=2)
+    context = context_of(script(SEARCH, ANSWER), Server(expert), Server(expert), limits=limits)
+    (sample,) = await play(replace(context, evaluation=evaluation), question())
+    assert sample.metadata["turns"] == 1 + evaluation and bool(sample.metadata["final_output"]) == evaluation
+
+
+async def test_calls_while_thinking_are_none_and_an_experts_thinking_is_not_read():
+    thinking = f"<think>maybe {ANSWER.removesuffix('<|im_end|>')}</think>{SEARCH}"
+    large = Server(lambda _: "<think><answer>7</answer></think><answer>1843</answer><|im_end|>")
+    (sample,) = await play(context_of(script(thinking, ANSWER), Server(expert), large), question())
+    assert sample.metadata["tool_calls"] == {"search": 1, "answer": 1} and sample.metadata["final_output"] == "1843"
+
+
+async def test_the_single_turn_baseline_asks_once_without_tools():
+    actor = Server(lambda _: "<answer>1843</answer><|im_end|>")
+    context = context_of(actor, Server(expert), Server(expert))
+    sample = await generate_single_turn(context, question(), Sampling(temperature=1.0, top_p=1.0))
+    assert len(actor.prompts) == 1 and "call_expert" not in actor.prompts[0]
+    sample.label = ["1843"]
+    assert (await reward(context, [sample])).score == 1.0 and eval_log(None, []).metrics == {}
