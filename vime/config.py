@@ -617,6 +617,8 @@ class ClusterConfig:
     num_server_gpus: int = 0
     num_frozen_gpus: int = 0
     """The last of the GPUs for servers, kept for models that are not trained; 0 lets those share the GPUs of the trained one."""
+    share_frozen_gpus: bool = False
+    """Frozen servers that are more than their GPUs take them in turn, several on one GPU; `gpu_memory_utilization` divides it."""
     gpu_memory_gib: float = 80.0
     """Memory of one GPU, for the plan."""
     weight_transfer: WeightTransfer = WeightTransfer.auto

@@ -72,7 +72,8 @@ def server_places(config: RunConfig) -> dict[str, list[Place]]:
         frozen = {name for name, model in config.serving.models.items() if not model.trained}
         _place(found, config, [owner for owner in owners if owner[0] not in frozen], first=first)
         own = cluster.num_server_gpus - cluster.num_frozen_gpus if cluster.num_frozen_gpus else 0
-        _place(found, config, [owner for owner in owners if owner[0] in frozen], first=first + own)
+        shared = cluster.num_frozen_gpus if cluster.share_frozen_gpus else 0
+        _place(found, config, [owner for owner in owners if owner[0] in frozen], first=first + own, num_shared=shared)
         return found
     nodes = list(range(cluster.num_nodes)) if cluster.colocated else list(range(1, cluster.num_nodes)) or [0]
     for position, (name, _) in enumerate(owners):
@@ -80,10 +81,27 @@ def server_places(config: RunConfig) -> dict[str, list[Place]]:
     return found
 
 
-def _place(found: dict[str, list[Place]], config: RunConfig, owners: list[tuple[str, int]], *, first: int) -> None:
-    """Adds places of servers (model and size), in order from the GPU `first` on."""
-    for (name, _), place in zip(owners, _on_gpus(config, [size for _, size in owners], first=first), strict=True):
+def _place(
+    found: dict[str, list[Place]], config: RunConfig, owners: list[tuple[str, int]], *, first: int, num_shared: int = 0
+) -> None:
+    """Adds places of servers (model and size), in order from the GPU `first` on; `num_shared` GPUs are gone through in turn."""
+    sizes = [size for _, size in owners]
+    places = _in_turn(config, sizes, first, num_shared) if num_shared else _on_gpus(config, sizes, first=first)
+    for (name, _), place in zip(owners, places, strict=True):
         found[name].append(place)
+
+
+def _in_turn(config: RunConfig, sizes: list[int], first: int, num_gpus: int) -> list[Place]:
+    """As `_on_gpus`, beginning again at `first` where the `num_gpus` are used up."""
+    places: list[Place] = []
+    while len(places) < len(sizes):
+        fitting = [
+            place
+            for place in _on_gpus(config, sizes[len(places) :], first=first)
+            if place.node * config.cluster.gpus_per_node + place.gpus[-1] < first + num_gpus
+        ]
+        places += fitting or _on_gpus(config, sizes[len(places) :], first=first)
+    return places
 
 
 def takes_turns(config: RunConfig) -> bool:

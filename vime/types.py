@@ -103,6 +103,8 @@ class Turn:
     weight_versions: list[int]
     finish_reason: str
     message: Message
+    usage: tuple[int, int] | None = None
+    """Tokens read and written, as an endpoint counted them whose ids are not seen; None where ids are."""
 
     @property
     def text(self) -> str:

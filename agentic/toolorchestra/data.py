@@ -1,6 +1,6 @@
 """ToolScale and GeneralThought as rows of ours; tasks of the evaluation are kept out of training.
 
-    python -m agentic.toolorchestra.data toolscale.parquet generalthought.parquet --output train.jsonl [--exclude eval.jsonl …]
+    python -m agentic.toolorchestra.data toolscale.parquet generalthought.parquet --output train.jsonl [--exclude eval.jsonl]
 
 ToolScale (nvidia/ToolScale): tau2-like tasks in ten domains. Its table has one column for every argument of every tool, filled
 with nulls; they are dropped. GeneralThought-430K-filtered: questions with reference answers.
@@ -117,11 +117,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("sources", nargs="+", help="files (jsonl, json, parquet) or Hugging Face ids")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--exclude", nargs="*", default=[], help="rows of evaluations, in the format of the output")
+    parser.add_argument("--only", choices=[FUNC_CALL, QA], help="rows of one category; without it both")
     arguments = parser.parse_args(words)
     evaluation = [row for path in arguments.exclude for row in load_rows(DatasetConfig(path=path))]
     rows, left_out = prepare(
         (row for path in arguments.sources for row in load_rows(DatasetConfig(path=path))), evaluation=evaluation
     )
+    rows = [row for row in rows if arguments.only in (None, row["category"])]
     arguments.output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     logger.info("%d rows in %s; left out: %s", len(rows), arguments.output, left_out)
     return 0

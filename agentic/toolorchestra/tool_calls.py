@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime.types import Turn
+from vime.types import Message, Turn
 
 THINK_START, THINK_END = "<think>", "</think>"
 
@@ -51,7 +51,7 @@ class ToolCallReader:
         text = self._tokenizer.decode(ids, skip_special_tokens=False)
         thinking, text = _split_thinking(text, starts_thinking=starts_thinking)
         found = self._extract(text, tools)
-        schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
+        schemas = _schemas(tools)
         calls = [_checked(call.function.name, call.function.arguments, schemas) for call in found.tool_calls]
         malformed = not calls and self._start_word() in text
         return ParsedReply(content=(found.content or "").strip(), thinking=thinking, calls=calls, malformed=malformed)
@@ -64,6 +64,17 @@ class ToolCallReader:
 
     def _start_word(self) -> str:
         return getattr(self._parser, "tool_call_start_token", "<tool_call>")
+
+
+def read_message(message: Message, tools: list[dict[str, Any]]) -> ParsedReply:
+    """The calls of a message whose endpoint has parsed them (OpenAI's `tool_calls`), checked in the same way."""
+    functions = [call.get("function") or {} for call in message.get("tool_calls") or [] if isinstance(call, dict)]
+    calls = [_checked(function.get("name"), function.get("arguments"), _schemas(tools)) for function in functions]
+    return ParsedReply(content=(message.get("content") or "").strip(), calls=calls)
+
+
+def _schemas(tools: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
 
 
 def _split_thinking(text: str, *, starts_thinking: bool) -> tuple[str, str]:

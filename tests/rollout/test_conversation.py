@@ -166,6 +166,24 @@ async def test_without_forks_what_was_sampled_stays_and_only_the_new_is_rendered
     assert said(tokenizer, sample, 0) == ["\n<|im_start|>user\nand now?<|im_end|>\n<|im_start|>assistant\n"]
 
 
+@pytest.mark.parametrize("fork", [True, False])
+async def test_what_is_dropped_is_forgotten_by_the_model_and_stays_trained(make_tokenizer: Callable[..., Any], fork: bool):
+    tokenizer = make_tokenizer()
+    model = model_of(tokenizer, ["<tool_call>one<|im_end|>", "<tool_call>two<|im_end|>", "three<|im_end|>"])
+    conversation = Conversation(model, [{"role": "user", "content": "go"}], fork=fork)
+    for answer in ("first", "second"):
+        await conversation.reply(max_tokens=30)
+        conversation.add([{"role": "tool", "content": answer}])
+    conversation.drop(1, 3)
+    turn = await conversation.reply(max_tokens=30)
+    prompt = tokenizer.decode(turn.prompt_ids)
+    assert "one" not in prompt and "first" not in prompt and "two" in prompt and "second" in prompt
+    assert turn.prompt_ids.count(tokenizer.convert_tokens_to_ids("<tool_call>")) == 1, "the reply that is left reads as it was"
+    before, later = conversation.samples(Sample())
+    assert said(tokenizer, before, 1) == ["<tool_call>one<|im_end|>", "<tool_call>two<|im_end|>"]
+    assert said(tokenizer, later, 1) == ["three<|im_end|>"] and FORKS not in model.trace.counts
+
+
 @pytest.mark.parametrize("all_special", [False, True])
 @pytest.mark.parametrize("role", ["tool", "user", "system"])
 async def test_control_tokens_in_a_text_stay_text(make_tokenizer: Callable[..., Any], role: str, all_special: bool):

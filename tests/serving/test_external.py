@@ -67,6 +67,7 @@ async def test_a_request_has_key_model_tools_and_body_and_its_tokens_are_paid(mo
         reply = await client.chat(MESSAGES, max_tokens=9, tools=[{"type": "function"}])
         await client.close()
     assert reply.message == {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
+    assert reply.usage == (1000, 500)
     assert requests[0][1] == f"Bearer {KEY}"
     assert requests[0][2] == {"model": "big", "messages": MESSAGES, "tools": [{"type": "function"}], "max_completion_tokens": 9}
     assert client.calls.metrics(is_paid=True)["dollars"] == pytest.approx(0.002 + 0.005)

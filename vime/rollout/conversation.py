@@ -72,10 +72,19 @@ class Conversation:
         become one."""
         self._num_rendered = 0
         """Messages that the newest branch holds."""
+        self._rewritten = False
+        """Messages were dropped: the newest branch cannot go on."""
 
     def add(self, messages: list[Message]) -> None:
         """Adds what the user, a tool or the environment says."""
         self.messages += messages
+
+    def drop(self, start: int, stop: int) -> None:
+        """Forgets messages, own replies among them; the next prompt is rendered anew, as a branch of its own."""
+        del self.messages[start:stop]
+        count = stop - start
+        self._own = {index if index < start else index - count for index in self._own if not start <= index < stop}
+        self._num_rendered, self._rewritten = 0, True
 
     def prompt_ids(self) -> list[int]:
         """Token ids of the conversation with the prompt of the next reply; what is new is rendered now."""
@@ -122,8 +131,9 @@ class Conversation:
         """Renders new messages behind the held ids, or all of them into a new branch."""
         whole = self._tokens.segments(self.messages, own=self._own, **self._template())
         text = joined(whole)
-        if not self._branches:
+        if not self._branches or self._rewritten:
             self._begin(whole)
+            self._rewritten = False
             return
         held = self._branches[-1]
         if text.startswith(held.text):

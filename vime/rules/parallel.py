@@ -110,7 +110,9 @@ def server_gpus(config: RunConfig) -> list[Problem]:
             if model.trained is trained
             for group in server_groups(name, model)
         }
-        wanted = sum(model.num_replicas * model.tensor_parallel_size for model in local.values())
+        sizes = [model.num_replicas * model.tensor_parallel_size for model in local.values()]
+        shared = apart and cluster.share_frozen_gpus and not trained
+        wanted = max((model.tensor_parallel_size for model in local.values()), default=0) if shared else sum(sizes)
         if wanted > has[trained]:
             key = "num_frozen_gpus" if apart and not trained else "num_server_gpus"
             parts = ", ".join(f"{name}: {_gpus_of(model)}" for name, model in local.items())

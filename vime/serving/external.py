@@ -37,6 +37,8 @@ class ChatReply:
 
     message: dict[str, Any]
     finish_reason: str
+    usage: tuple[int, int] = (0, 0)
+    """Tokens read and written, as the endpoint counts them."""
 
 
 class _Passing(Exception):
@@ -143,7 +145,7 @@ class ChatClient:
         self.calls.dollars += (read * prices[0] + written * prices[1]) / 1e6
         choice = answer["choices"][0]
         message = {"content": "", **{key: value for key, value in choice["message"].items() if value is not None}}
-        return ChatReply(message=message, finish_reason=choice["finish_reason"] or "stop")
+        return ChatReply(message=message, finish_reason=choice["finish_reason"] or "stop", usage=(read, written))
 
 
 async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None:

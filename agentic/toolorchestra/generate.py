@@ -1,0 +1,119 @@
+"""ToolOrchestra's rollout (arXiv 2511.21689): the orchestrator answers a question with tools and experts, or serves a customer.
+
+Its sampled tokens are trained; what tools, experts and customers say never is. What was asked of whom, and at what price, stands
+in the metadata of the rollout's last sequence.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentic.toolorchestra import prompts
+from agentic.toolorchestra.customer_service import CustomerService, orchestrators_messages, orchestrators_tools
+from agentic.toolorchestra.environment.episode import Outcome
+from agentic.toolorchestra.episodes import domain_of, is_function_calling, make_episode
+from agentic.toolorchestra.experts import Account, Experts, method_of
+from agentic.toolorchestra.offer import offer, question_schemas
+from agentic.toolorchestra.orchestrator import Ending, Orchestrator
+from agentic.toolorchestra.tools import QuestionTools
+from vime.rollout.context import Context, Sampling
+from vime.types import Message, Sample
+
+ANSWER_CHARACTERS = 4000
+"""How much of the final answer stays in the metadata."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Result:
+    """What one mode made of a row, beside the account."""
+
+    orchestrator: Orchestrator
+    tools: Counter[str] = field(default_factory=Counter)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """One rollout in the mode of its row; usually one sequence, more where the chat template rewrites or turns were dropped."""
+    method, question = method_of(context), question_of(sample)
+    account, deadline = Account(), time.monotonic() + method.limits.seconds
+    offered = offer(method, question, seed=context.config.seed)
+    experts = Experts(context, offered, account, deadline=deadline)
+    mode = _serve if is_function_calling(sample) else _solve
+    result = await mode(context, sample, experts, account, deadline)
+    orchestrator = result.orchestrator
+    metadata = {
+        "question": question,
+        "domain": domain_of(sample),
+        "ending": orchestrator.ending.value if orchestrator.ending else "",
+        "turns": orchestrator.num_turns,
+        "invalid_calls": orchestrator.num_invalid,
+        "tool_calls": dict(result.tools),
+        "response": orchestrator.text[:ANSWER_CHARACTERS],
+        "preference": sample.metadata.get("preference"),
+        **account.metadata(method.shaping.latency),
+        **result.metadata,
+    }
+    return orchestrator.samples(sample, metadata)
+
+
+def question_of(sample: Sample) -> str:
+    """The row's question: the last message of its prompt."""
+    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
+    return sample.prompt[-1]["content"]
+
+
+async def _solve(context: Context, sample: Sample, experts: Experts, account: Account, deadline: float) -> Result:
+    """The question-answering mode: one tool a turn, until the tool answer has answered."""
+    question = question_of(sample)
+    messages: list[Message] = [
+        {"role": "system", "content": prompts.SYSTEM},
+        {"role": "user", "content": prompts.QUESTION.format(question=question)},
+    ]
+    orchestrator = Orchestrator(context, messages, question_schemas(experts.offered), account, deadline=deadline)
+    result = Result(orchestrator=orchestrator)
+    tools = QuestionTools(context, experts, question)
+    answer, num_failed, num_ignored = "", 0, 0
+    while orchestrator.ending is None:
+        reply = await orchestrator.reply()
+        if reply is None or orchestrator.ending is not None:
+            break
+        if not reply.calls:
+            orchestrator.ending = Ending.NO_CALL
+            break
+        call, num_ignored = reply.calls[0], num_ignored + len(reply.calls) - 1
+        output = await tools.call(call)
+        result.tools[call.name if call.name in experts.offered else "unknown"] += 1
+        num_failed += output.failed
+        orchestrator.add([{"role": "tool", "name": call.name, "content": output.text}])
+        if output.answer is not None:
+            answer, orchestrator.ending = output.answer[:ANSWER_CHARACTERS], Ending.ANSWERED
+    result.metadata = {
+        "category": "qa",
+        "final_output": answer,
+        "failed_tools": num_failed,
+        "ignored_calls": num_ignored,
+        "num_calls": sum(result.tools.values()),
+    }
+    return result
+
+
+async def _serve(context: Context, sample: Sample, experts: Experts, account: Account, deadline: float) -> Result:
+    """The function-calling mode: the built-in shop or a domain of τ²-bench."""
+    episode = make_episode(context, sample)
+    service = CustomerService(context, episode, experts, method_of(context).parser)
+    opening = await episode.start()
+    tools = orchestrators_tools(episode.tools, experts.offered)
+    orchestrator = Orchestrator(context, orchestrators_messages(opening), tools, account, deadline=deadline)
+    await service.play(orchestrator, opening)
+    outcome = await episode.outcome() if episode.end is not None else Outcome(reward=0.0, parts={})
+    calls = Counter(service.calls) + Counter(call.tool for call in account.calls)
+    metadata = {
+        "category": "func_call",
+        "final_output": orchestrator.text[:ANSWER_CHARACTERS],
+        "episode_reward": outcome.reward,
+        "episode_parts": outcome.parts,
+        "transfers": service.num_transfers,
+        "num_calls": sum(calls.values()),
+    }
+    return Result(orchestrator=orchestrator, tools=calls, metadata=metadata)

@@ -1,0 +1,142 @@
+"""The trained model's side of a rollout: its replies within all limits, and the sequences that are trained."""
+
+import time
+from enum import Enum
+from typing import Any
+
+from agentic.toolorchestra.experts import Account, method_of
+from agentic.toolorchestra.tool_calls import THINK_START, ParsedReply, ToolCallReader
+from vime.rollout.context import Context
+from vime.rollout.conversation import Conversation
+from vime.types import Message, Sample, StopReason, Turn
+
+DROPPED = "context_turns_dropped"
+"""Count of a rollout: turns that the orchestrator no longer sees."""
+TAIL_TOKENS = 8
+"""Enough of a prompt's end to see whether it begins the thinking."""
+
+
+class Ending(str, Enum):
+    """Why a rollout is over."""
+
+    ANSWERED = "answered"
+    NO_CALL = "no_call"
+    """A question's orchestrator called no tool, or wrote a call that is none."""
+    CUSTOMER_STOP = "customer_stop"
+    MAX_STEPS = "max_steps"
+    TOO_MANY_ERRORS = "too_many_errors"
+    TURNS_USED_UP = "turns_used_up"
+    TOKENS_USED_UP = "tokens_used_up"
+    TIME_USED_UP = "time_used_up"
+
+
+STOP_REASONS = {
+    Ending.ANSWERED: StopReason.ANSWERED,
+    Ending.NO_CALL: StopReason.MALFORMED,
+    Ending.CUSTOMER_STOP: StopReason.ANSWERED,
+    Ending.MAX_STEPS: StopReason.TURN_LIMIT,
+    Ending.TOO_MANY_ERRORS: StopReason.MALFORMED,
+    Ending.TURNS_USED_UP: StopReason.TURN_LIMIT,
+    Ending.TOKENS_USED_UP: StopReason.TOKEN_LIMIT,
+    Ending.TIME_USED_UP: StopReason.TIME_LIMIT,
+}
+_readers: dict[tuple[int, str], tuple[Any, ToolCallReader]] = {}
+
+
+def reader_of(tokenizer: Any, parser: str) -> ToolCallReader:
+    """The reader for a model's replies, one per process."""
+    key = (id(tokenizer), parser)
+    if key not in _readers:
+        _readers[key] = (tokenizer, ToolCallReader(tokenizer, parser=parser))
+    return _readers[key][1]
+
+
+class Orchestrator:
+    """One rollout of the trained model."""
+
+    def __init__(
+        self, context: Context, messages: list[Message], tools: list[dict[str, Any]], account: Account, *, deadline: float
+    ) -> None:
+        """The first messages, up to the first of the user's, are never dropped."""
+        self.tools = tools
+        self.num_turns = self.num_invalid = 0
+        self.ending: Ending | None = None
+        self.text = ""
+        """All that was said in replies."""
+        self._context, self._account, self._deadline = context, account, deadline
+        self._method, self._model = method_of(context), context.models["actor"]
+        self._conversation = Conversation(self._model, messages, tools=tools)
+        self._num_kept = len(messages)
+
+    async def reply(self) -> ParsedReply | None:
+        """The next reply as it is read; None, with `ending`, if a limit is reached. Raises what the model raises."""
+        limits = self._method.limits
+        max_turns = limits.evaluation_turns if self._context.evaluation else limits.turns
+        if self.num_turns >= max_turns:
+            self.ending = Ending.TURNS_USED_UP
+        elif time.monotonic() >= self._deadline:
+            self.ending = Ending.TIME_USED_UP
+        if self.ending is not None:
+            return None
+        room = self._make_room()
+        if room < 1:
+            self.ending = Ending.TOKENS_USED_UP
+            return None
+        started = time.monotonic()
+        turn = await self._conversation.reply(max_tokens=room)
+        self._account.add_turn(turn, self._method, milliseconds=(time.monotonic() - started) * 1000)
+        self.num_turns += 1
+        reader = reader_of(self._model.tokenizer, self._method.parser)
+        reply = reader.read(turn, self.tools, starts_thinking=self._starts_thinking(turn))
+        self.text += reply.content
+        self.num_invalid += reply.malformed + sum(bool(call.error) for call in reply.calls)
+        if turn.finish_reason == "length" and not reply.calls:
+            self.ending = Ending.TOKENS_USED_UP
+        return reply
+
+    def add(self, messages: list[Message]) -> None:
+        """Adds what tools, experts or the customer say: never trained, never read as a call."""
+        self._conversation.add(messages)
+
+    def samples(self, template: Sample, metadata: dict[str, Any]) -> list[Sample]:
+        """The sequences to train; `metadata` and the stop reason stand on the last. One of no tokens if nothing was sampled."""
+        assert self.ending is not None, "the rollout has not ended"
+        found = self._conversation.samples(template)
+        if not found:
+            message = {"role": "assistant", "content": ""}
+            empty = Turn(
+                prompt_ids=self._conversation.prompt_ids(),
+                output_ids=[],
+                logprobs=[],
+                weight_versions=[],
+                finish_reason="length",
+                message=message,
+            )
+            found = [template.with_turn(empty)]
+        found[-1].metadata = metadata
+        found[-1].stop_reason = STOP_REASONS[self.ending]
+        return found
+
+    def _make_room(self) -> int:
+        """Tokens for the next reply, after middle turns were dropped, oldest first, if they leave too few."""
+        limits = self._method.limits
+        total = min(limits.context_tokens, self._model.max_model_len)
+        wanted = min(limits.turn_tokens, total // 4)
+        while True:
+            left = total - len(self._conversation.prompt_ids())
+            if left >= wanted or not self._drop_oldest():
+                return min(limits.turn_tokens, left)
+
+    def _drop_oldest(self) -> bool:
+        """Forgets the oldest turn, with what followed it; False if only the newest is left."""
+        messages = self._conversation.messages
+        replies = [index for index, message in enumerate(messages) if message["role"] == "assistant" and index >= self._num_kept]
+        if len(replies) < 2:
+            return False
+        self._conversation.drop(replies[0], replies[1])
+        self._context.trace.count(DROPPED)
+        return True
+
+    def _starts_thinking(self, turn: Turn) -> bool:
+        tail = self._model.tokenizer.decode(turn.prompt_ids[-TAIL_TOKENS:], skip_special_tokens=False)
+        return tail.rstrip().endswith(THINK_START)

@@ -1,0 +1,68 @@
+"""What the orchestrator and the experts are told; the fields are those of the public reproductions, the words are ours."""
+
+import re
+
+SYSTEM = """You orchestrate tools and experts to solve a problem. In every reply call exactly one tool and never write the answer
+yourself. When enough is known, call the tool answer."""
+QUESTION = "Problem: {question}\n\nChoose a tool."
+QUERY = """{context}Problem: {question}
+
+Write one search query that finds what is still missing. Put it between <query> and </query>."""
+PROGRAM = """{context}Problem: {question}
+
+Think step by step about what would help. Then write one Python program that computes it and prints the result, in a block
+between ```python and ```. It has no network, no files and no input."""
+ANSWER = """{context}Problem: {question}
+
+Solve the problem with what is known. Put the final answer alone between <answer> and </answer>."""
+ADVICE = "{context}Problem: {question}\n\nYou are asked: {query}"
+CUSTOMER_SERVICE = """<instructions>
+You serve a customer as the policy says. In each reply either write a message to the customer or call tools, never both. Where a
+decision is hard, call_expert lets an expert take the turn for you.
+</instructions>
+<policy>
+{policy}
+</policy>"""
+UNAVAILABLE = "[Expert unavailable]"
+
+_TAGGED = re.compile(r"<(query|answer|message)>(.*?)</\1>", re.DOTALL)
+_FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_FINAL = re.compile(r"final answer\s*(?:is|:)\s*(.+)", re.IGNORECASE)
+_THINKING = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
+MAX_QUERY_CHARACTERS = 200
+
+
+def without_thinking(text: str) -> str:
+    """The text after a model's thinking."""
+    return _THINKING.sub("", text, count=1) if "</think>" in text else text
+
+
+def tagged(text: str, tag: str) -> str | None:
+    """What stands between the last pair of these tags, None if nothing does."""
+    found = [content.strip() for name, content in _TAGGED.findall(without_thinking(text)) if name == tag and content.strip()]
+    return found[-1] if found else None
+
+
+def program_of(text: str) -> str | None:
+    """The longest fenced program of a reply."""
+    blocks = [block for block in _FENCE.findall(without_thinking(text)) if block.strip()]
+    return max(blocks, key=len) if blocks else None
+
+
+def answer_of(text: str) -> str | None:
+    """The answer of a reply: between its tags, else its last box, else what follows "Final Answer:"."""
+    if found := tagged(text, "answer"):
+        return found
+    from vime.grading.boxed import last_boxed
+
+    text = without_thinking(text)
+    if (box := last_boxed(text)) and box.strip():
+        return box.strip()
+    final = _FINAL.findall(text)
+    return final[-1].strip() or None if final else None
+
+
+def without_transfer(policy: str) -> str:
+    """The policy with experts in place of human agents, and the tool that calls them in place of the transfer."""
+    policy = policy.replace("transfer_to_human_agents", "call_expert")
+    return re.sub(r"\bhuman agent(s?)\b", r"expert\1", policy, flags=re.IGNORECASE)

@@ -1,0 +1,77 @@
+"""A rollout's outcome, and the rewards of its group by the variant of `method.shaping`."""
+
+from statistics import pstdev
+
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.experts import method_of
+from agentic.toolorchestra.outcome import answer_is_right
+from agentic.toolorchestra.rewards import Features, Preference, Scale, group_rewards, well_formed
+from vime.grading.judge import Judge, JudgeConfig
+from vime.rollout.context import Context
+from vime.types import Group, Reward, Rollout, Sample
+
+HOMOGENEOUS, ILL_FORMED = "homogeneous", "ill_formed"
+"""Metrics of a rollout: 1 if this filter keeps it out of training."""
+
+
+async def reward(context: Context, samples: list[Sample]) -> Reward:
+    """1 if the customer's task is solved, or the answer is right by its words or by the judge's verdict; else 0."""
+    metadata = samples[-1].metadata
+    if metadata["category"] == "func_call":
+        solved = float(metadata["episode_reward"] > 0)
+        return Reward(score=solved, metrics={"strict": solved, "judged": 0.0})
+    answer, labels = metadata["final_output"], samples[-1].label
+    right, judged = any(answer_is_right(answer, label) for label in labels), False
+    shaping = method_of(context).shaping
+    if not right and answer.strip() and shaping.judge is not None:
+        judge = Judge(context, JudgeConfig(model=shaping.judge, max_tokens=shaping.judge_tokens))
+        judged = True
+        right = bool(await judge.decide(question=metadata["question"], prediction=answer, gold=labels))
+    return Reward(score=float(right), metrics={"strict": float(right), "judged": float(judged)})
+
+
+async def group_reward(context: Context, group: Group) -> list[Reward]:
+    """Rewards by the variant; samples that a filter leaves out are marked and still stand in the group's baseline."""
+    method, rollouts = method_of(context), group.rollouts
+    shaping = method.shaping
+    scale = Scale(dollars=shaping.dollars, seconds=shaping.latency_seconds, share=shaping.share)
+    preference = preference_of(method, group)
+    rewards = group_rewards(shaping.variant, [features_of(rollout) for rollout in rollouts], preference, scale)
+    homogeneous = len(rewards) < 2 or pstdev(rewards) <= shaping.min_deviation
+    found = []
+    for rollout, score in zip(rollouts, rewards, strict=True):
+        ill_formed = shaping.format_filter and not _is_well_formed(rollout)
+        for sample in rollout.samples:
+            sample.remove_sample = sample.remove_sample or homogeneous or ill_formed
+        metrics = {HOMOGENEOUS: float(homogeneous), ILL_FORMED: float(ill_formed)}
+        found.append(Reward(score=score, metrics=metrics))
+    return found
+
+
+def features_of(rollout: Rollout) -> Features:
+    """What a rollout did; one that was stopped before it had a sequence did nothing right, at no known cost."""
+    if not rollout.samples:
+        return Features(correct=False, dollars=0.0, seconds=0.0)
+    metadata = rollout.samples[-1].metadata
+    calls: dict[str, int] = {}
+    for call in metadata["expert_calls"]:
+        calls[call["alias"]] = calls.get(call["alias"], 0) + 1
+    correct = rollout.metrics.get("strict", 0.0) > 0
+    return Features(correct=correct, dollars=metadata["dollars"], seconds=metadata["seconds"], calls=calls)
+
+
+def preference_of(method: ToolOrchestraConfig, group: Group) -> Preference:
+    """The row's preference, else the configuration's. Raises ValueError for a weight outside 0 to 1."""
+    own = group.prompt.metadata.get("preference")
+    if own:
+        return Preference(**own)
+    weights = method.preference
+    return Preference(accuracy=weights.accuracy, cost=weights.cost, latency=weights.latency, tools=dict(weights.tools))
+
+
+def _is_well_formed(rollout: Rollout) -> bool:
+    if not rollout.samples:
+        return False
+    metadata = rollout.samples[-1].metadata
+    answer = metadata["final_output"] if metadata["category"] == "qa" else metadata["response"] or metadata["ending"]
+    return well_formed(num_tool_calls=metadata["num_calls"], response=metadata["response"], answer=answer)

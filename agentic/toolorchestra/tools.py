@@ -1,0 +1,141 @@
+"""The tools of the question-answering mode: search, enhance_reasoning, answer, call_expert."""
+
+from dataclasses import dataclass, field
+
+from agentic.toolorchestra import prompts
+from agentic.toolorchestra.experts import ExpertReply, Experts, method_of
+from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, ENHANCE_REASONING, SEARCH
+from agentic.toolorchestra.tool_calls import ToolCall
+from vime.agent.sandbox import Sandbox, SandboxResult
+from vime.rollout.context import Context
+from vime.rollout.tool import Outcome, run_sandbox, run_tool
+from vime.types import Message
+
+NO_SEARCH = "[The search service does not answer]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolOutput:
+    """What a call brought: `text` for the orchestrator; `answer` ends the work, "" if the expert gave none.
+
+    Example: `ToolOutput(text="[1] Ada Lovelace: …")`.
+    """
+
+    text: str
+    answer: str | None = None
+    failed: bool = False
+    """The expert, the search or the program did not do what was asked."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Findings:
+    """What is known so far, as experts are shown it."""
+
+    documents: list[str] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)
+    attempts: list[str] = field(default_factory=list)
+
+    def text(self, max_characters: int) -> str:
+        """All of it under headings, each part without its oldest pieces if it would be longer than a third of the whole."""
+        parts = {"Documents": self.documents, "Programs and their output": self.programs, "Attempts": self.attempts}
+        share = max_characters // 3
+        kept = {name: _newest(pieces, share) for name, pieces in parts.items() if pieces}
+        return "".join(f"{name}:\n{text}\n\n" for name, text in kept.items())
+
+
+class QuestionTools:
+    """The tools of one rollout."""
+
+    def __init__(self, context: Context, experts: Experts, question: str) -> None:
+        self._context, self._experts, self._question = context, experts, question
+        self._limits = method_of(context).limits
+        self._findings = Findings()
+
+    async def call(self, call: ToolCall) -> ToolOutput:
+        """Runs a call; what is wrong with it is an output as well. Raises SandboxError: that is the infrastructure's fault."""
+        if call.error or call.name not in self._experts.offered:
+            return ToolOutput(text=f"Error: {call.error or f'there is no tool {call.name}'}", failed=True)
+        alias, offered = call.arguments.get(ALIAS[call.name]), self._experts.offered[call.name]
+        if not isinstance(alias, str) or alias not in offered:
+            return ToolOutput(text=f"Error: {call.name} has no model {alias}; there are: {', '.join(offered)}", failed=True)
+        if call.name == SEARCH:
+            return await self._search(alias)
+        if call.name == ENHANCE_REASONING:
+            return await self._reason(alias)
+        if call.name == ANSWER:
+            return await self._answer(alias)
+        return await self._advise(alias, str(call.arguments.get("query") or ""))
+
+    async def _search(self, alias: str) -> ToolOutput:
+        reply = await self._ask(SEARCH, alias, prompts.QUERY)
+        if reply.turn is None:
+            return ToolOutput(text=reply.text, failed=True)
+        query = prompts.tagged(reply.text, "query")
+        if query is None:
+            self._context.trace.count("query_unreadable")
+            query = self._question[: prompts.MAX_QUERY_CHARACTERS]
+        retriever = self._context.retriever
+        assert retriever is not None, "checked by problems()"
+        found = await run_tool(self._context, "retrieval", retriever.search, query, self._limits.documents)
+        if found.outcome is not Outcome.ANSWERED:
+            self._context.trace.count("retrieval_failed")
+            return ToolOutput(text=NO_SEARCH, failed=True)
+        cut = self._limits.document_characters
+        documents = [f"{passage.title}: {passage.text}"[:cut] for passage in found.output]
+        self._findings.documents += [document for document in documents if document not in self._findings.documents]
+        return ToolOutput(text="\n".join(f"[{number}] {text}" for number, text in enumerate(documents, 1)) or "(nothing found)")
+
+    async def _reason(self, alias: str) -> ToolOutput:
+        reply = await self._ask(ENHANCE_REASONING, alias, prompts.PROGRAM)
+        if reply.turn is None:
+            return ToolOutput(text=reply.text, failed=True)
+        program = prompts.program_of(reply.text)
+        if program is None:
+            self._context.trace.count("program_unreadable")
+            text = prompts.without_thinking(reply.text).strip()[: self._limits.context_characters]
+            self._findings.attempts.append(text)
+            return ToolOutput(text=text, failed=True)
+        result = await run_sandbox(self._context, ENHANCE_REASONING, Sandbox(self._context.config.sandbox).run, program)
+        self._context.trace.count(f"sandbox_{result.reason}")
+        output = _described(result)
+        self._findings.programs.append(f"{program.strip()}\n-> {output}")
+        return ToolOutput(text=output, failed=result.reason != "finished" or result.exit_code != 0)
+
+    async def _answer(self, alias: str) -> ToolOutput:
+        reply = await self._ask(ANSWER, alias, prompts.ANSWER)
+        if reply.turn is None:
+            return ToolOutput(text=reply.text, failed=True)
+        answer = prompts.answer_of(reply.text)
+        if answer is None:
+            self._context.trace.count("answer_unreadable")
+        return ToolOutput(text=answer or "", answer=answer or "", failed=answer is None)
+
+    async def _advise(self, alias: str, query: str) -> ToolOutput:
+        reply = await self._ask(CALL_EXPERT, alias, prompts.ADVICE, query=query)
+        if reply.turn is None:
+            return ToolOutput(text=reply.text, failed=True)
+        text = prompts.without_thinking(reply.text).strip()[: self._limits.context_characters]
+        self._findings.attempts.append(text)
+        return ToolOutput(text=text)
+
+    async def _ask(self, tool: str, alias: str, template: str, **fields: str) -> ExpertReply:
+        context = self._findings.text(self._limits.context_characters)
+        content = template.format(context=context, question=self._question, **fields)
+        messages: list[Message] = [{"role": "user", "content": content}]
+        return await self._experts.ask(tool, alias, messages)
+
+
+def _newest(pieces: list[str], max_characters: int) -> str:
+    kept: list[str] = []
+    for piece in reversed(pieces):
+        if kept and sum(map(len, kept)) + len(piece) > max_characters:
+            break
+        kept.insert(0, piece[:max_characters])
+    return "\n".join(kept)
+
+
+def _described(result: SandboxResult) -> str:
+    output = result.stdout.strip()
+    if result.reason == "finished" and result.exit_code == 0:
+        return output or "(the program printed nothing)"
+    return f"{output}\n[{result.reason}, exit code {result.exit_code}] {result.stderr.strip()}".strip()

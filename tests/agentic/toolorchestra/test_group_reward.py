@@ -1,0 +1,131 @@
+"""Rewards of whole groups through the hooks: variants, preferences, filters, and the published advantages."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentic.toolorchestra.advantage import clipped, clipped_unbiased
+from agentic.toolorchestra.config import PreferenceConfig, RewardConfig, ToolOrchestraConfig
+from agentic.toolorchestra.reward import HOMOGENEOUS, ILL_FORMED, group_reward, reward
+from agentic.toolorchestra.rewards import Variant
+from vime.config import AlgorithmConfig, RunConfig
+from vime.rollout.context import Context
+from vime.types import Group, Prompt, Rollout, Sample, StopReason
+
+
+def rollout(number: int, *, correct: bool, dollars: float, alias: str = "cheap", answer: str = "4", calls: int = 1) -> Rollout:
+    """One that is over, with what `generate` and `reward` leave on it."""
+    metadata = {
+        "category": "qa",
+        "dollars": dollars,
+        "seconds": 1.0,
+        "expert_calls": [{"alias": alias}],
+        "final_output": answer,
+        "response": "",
+        "num_calls": calls,
+        "ending": "answered",
+    }
+    return Rollout(
+        rollout_id=number,
+        group_index=0,
+        samples=[Sample(metadata=metadata)],
+        metrics={"strict": float(correct)},
+        stop_reason=StopReason.ANSWERED,
+    )
+
+
+async def rewards_of(*rollouts: Rollout, row: dict[str, Any] | None = None, **settings: Any) -> tuple[list[float], Group]:
+    """Rewards of a group, set on its rollouts as the producer sets them."""
+    method = ToolOrchestraConfig(**{"preference": PreferenceConfig(cost=1.0), **settings})
+    context = Context(config=RunConfig(method=method), evaluation=False, session="s")
+    prompt = Prompt(index=0, row=0, messages=[], ground_truth=["4"], metadata=row or {})
+    group = Group(prompt=prompt, rollouts=list(rollouts))
+    found = await group_reward(context, group)
+    for member, value in zip(group.rollouts, found, strict=True):
+        member.reward, member.metrics = value.score, {**member.metrics, **value.metrics}
+    return [value.score for value in found], group
+
+
+def masked(group: Group) -> list[bool]:
+    return [sample.remove_sample for member in group.rollouts for sample in member.samples]
+
+
+async def test_cheaper_is_better_among_right_ones_and_wrong_is_worst():
+    found, group = await rewards_of(
+        rollout(0, correct=True, dollars=0.0),
+        rollout(1, correct=True, dollars=0.05),
+        rollout(2, correct=False, dollars=0.0),
+    )
+    assert found == pytest.approx([1.0, 0.85, 0.0]) and masked(group) == [False] * 3
+
+
+async def test_the_papers_variant_gives_right_ones_nothing_but_preference_when_all_are_right():
+    shaping = RewardConfig(variant=Variant.paper)
+    found, _ = await rewards_of(rollout(0, correct=True, dollars=0.0), rollout(1, correct=True, dollars=1.0), shaping=shaping)
+    assert found == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+async def test_homogeneous_groups_are_not_trained_in_any_variant(variant: Variant):
+    found, group = await rewards_of(
+        *(rollout(number, correct=True, dollars=0.01) for number in range(4)), shaping=RewardConfig(variant=variant)
+    )
+    assert len(set(found)) == 1 and masked(group) == [True] * 4
+    assert all(member.metrics[HOMOGENEOUS] == 1.0 for member in group.rollouts)
+
+
+async def test_ill_formed_rollouts_stand_in_the_baseline_and_are_not_trained():
+    rollouts = rollout(0, correct=True, dollars=0.0), rollout(1, correct=False, dollars=0.0, answer="", calls=0)
+    found, group = await rewards_of(*rollouts)
+    assert found == [1.0, 0.0] and masked(group) == [False, True]
+    assert [member.metrics[ILL_FORMED] for member in group.rollouts] == [0.0, 1.0]
+    rollouts = rollout(0, correct=True, dollars=0.0), rollout(1, correct=False, dollars=0.0, answer="", calls=0)
+    assert masked((await rewards_of(*rollouts, shaping=RewardConfig(format_filter=False)))[1]) == [False, False]
+
+
+async def test_a_rows_preference_wins_and_changes_who_is_preferred():
+    def pair() -> tuple[Rollout, Rollout]:
+        return rollout(0, correct=True, dollars=0.0), rollout(1, correct=True, dollars=1.0, alias="dear")
+
+    cheap, _ = await rewards_of(*pair())
+    dear, _ = await rewards_of(*pair(), row={"preference": {"accuracy": 1.0, "tools": {"dear": 1.0}}})
+    assert cheap[0] > cheap[1] and dear[0] < dear[1]
+    with pytest.raises(ValueError, match="0 to 1"):
+        await rewards_of(*pair(), row={"preference": {"cost": -0.3}})
+
+
+async def test_a_rollout_that_left_no_sequence_is_wrong():
+    gone = Rollout(rollout_id=1, group_index=0, stop_reason=StopReason.TIME_LIMIT)
+    found, _ = await rewards_of(rollout(0, correct=True, dollars=0.0), gone)
+    assert found == [1.0, 0.0]
+
+
+def test_the_published_advantages_divide_by_n_or_by_n_minus_1_and_are_clipped():
+    def group(*values: float) -> Group:
+        rollouts = [rollout(number, correct=True, dollars=0.0) for number in range(len(values))]
+        for member, value in zip(rollouts, values, strict=True):
+            member.reward = value
+        return Group(prompt=Prompt(index=0, row=0, messages=[], ground_truth=[]), rollouts=rollouts)
+
+    config = AlgorithmConfig()
+    assert clipped(config, [group(1.0, 0.0)]) == pytest.approx({0: 1.0, 1: -1.0}, abs=1e-5)
+    assert clipped_unbiased(config, [group(1.0, 0.0)]) == pytest.approx({0: 0.5**0.5, 1: -(0.5**0.5)}, abs=1e-5)
+    assert clipped(config, [group(1.0, *[0.0] * 15)])[0] == 3.0
+    assert clipped(config, [group(0.5, 0.5)]) == {0: 0.0, 1: 0.0}
+
+
+async def test_the_judge_decides_only_about_answers_that_differ_by_words():
+    asked: list[str] = []
+
+    async def chat(messages: list[dict[str, str]], *, max_tokens: int) -> Any:
+        asked.append(messages[-1]["content"])
+        return SimpleNamespace(text="VERDICT: True")
+
+    method = ToolOrchestraConfig(shaping=RewardConfig(judge="judge"))
+    judge: Any = SimpleNamespace(chat=chat)
+    context = Context(config=RunConfig(method=method), evaluation=False, session="s", models={"judge": judge})
+    for answer, right, count in (("4", 1.0, 0), ("four", 1.0, 1), ("", 0.0, 1)):
+        metadata = {"category": "qa", "final_output": answer, "question": f"2+2, said {answer}?"}
+        found = await reward(context, [Sample(label=["4"], metadata=metadata)])
+        assert (found.score, len(asked)) == (right, count)

@@ -1,0 +1,130 @@
+"""ToolOrchestra's settings: what is refused with which key, the published numbers, and where servers stand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.toolorchestra.config import (
+    ExpertConfig,
+    LimitsConfig,
+    PreferenceConfig,
+    RandomizationConfig,
+    RewardConfig,
+    ToolOrchestraConfig,
+    ToolsConfig,
+)
+from agentic.toolorchestra.rewards import Variant
+from agentic.toolorchestra.training_data import rows
+from vime.compose import compose_run
+from vime.config import Mode, RetrievalConfig, RunConfig, ServedModelConfig, ServingConfig
+from vime.errors import ConfigError
+from vime.placement import server_places
+from vime.plan import show_plan
+from vime.validation import find_problems
+
+SERVED = {"actor": ServedModelConfig(trained=True), "base": ServedModelConfig()}
+EXPERTS = {"one": ExpertConfig(model="base")}
+TOOLS = ToolsConfig(search=["one"], answer=["one"])
+SLIME = "+experiment=toolorchestra_slime_agentic_8b"
+
+
+def problems(*, retrieval: RetrievalConfig | None = None, **settings: Any) -> dict[str, str]:
+    """Remedies by key."""
+    method = ToolOrchestraConfig(**{"experts": EXPERTS, "tools": TOOLS, **settings})
+    retrieval = retrieval or RetrievalConfig(url="http://127.0.0.1:8000")
+    config = RunConfig(mode=Mode.plan, method=method, serving=ServingConfig(models=SERVED), retrieval=retrieval)
+    return {problem.key: problem.remedy for problem in method.problems(config)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"experts": {"one": ExpertConfig(model="nobody")}}, "method.experts.one.model"),
+        ({"experts": {"one": ExpertConfig(model="actor")}}, "method.experts.one.model"),
+        ({"experts": {"one": ExpertConfig(seconds=-1)}}, "method.experts.one.seconds"),
+        (
+            {"experts": {"one": ExpertConfig(dollars_per_million_input_tokens=-1)}},
+            "method.experts.one.dollars_per_million_input_tokens",
+        ),
+        ({"tools": ToolsConfig(answer=["two"])}, "method.tools.answer"),
+        ({"tools": ToolsConfig(search=["one"])}, "method.tools.answer"),
+        ({"tools": ToolsConfig(answer=["one", "one"])}, "method.tools.answer"),
+        ({"retrieval": RetrievalConfig()}, "method.tools.search"),
+        ({"preference": PreferenceConfig(cost=-0.3)}, "method.preference.cost"),
+        ({"preference": PreferenceConfig(tools={"two": 0.5})}, "method.preference.tools.two"),
+        ({"shaping": RewardConfig(share=1.0)}, "method.shaping.share"),
+        ({"shaping": RewardConfig(dollars=0.0)}, "method.shaping.dollars"),
+        ({"shaping": RewardConfig(judge="actor")}, "method.shaping.judge"),
+        ({"customer": "nobody"}, "method.customer"),
+        ({"limits": LimitsConfig(turns=0)}, "method.limits.turns"),
+        ({"limits": LimitsConfig(seconds=0)}, "method.limits.seconds"),
+        ({"randomization": RandomizationConfig(price_factor=0.5)}, "method.randomization.price_factor"),
+        ({"expert_temperature": -1.0}, "method.expert_temperature"),
+    ],
+)
+def test_wrong_settings_are_refused_by_key(settings: dict[str, Any], key: str):
+    assert problems() == {}
+    found = problems(**settings)
+    assert set(found) == {key} and found[key]
+
+
+def test_without_shipped_weights_the_tiny_run_is_refused_with_a_remedy_and_its_plan_is_not():
+    with pytest.raises(ConfigError) as raised:
+        compose_run(["+method=toolorchestra"], check=find_problems)
+    remedies = [problem.remedy for problem in raised.value.problems if problem.key == "model.checkpoint"]
+    assert any("model=qwen3-8b" in remedy for remedy in remedies)
+    assert compose_run(["+method=toolorchestra", "mode=plan"], check=find_problems).config.model.name == "tiny"
+
+
+def test_the_slime_agentic_plan_shows_every_server_and_port(capsys: pytest.CaptureFixture[str]):
+    config = compose_run([SLIME, "cluster=one_node", "mode=plan"], check=find_problems).config
+    show_plan(config)
+    shown = capsys.readouterr().out
+    assert all(str(port) in shown for port in (8000, *range(30001, 30008)))
+    models = config.serving.models
+    assert {model.port: model.checkpoint for model in models.values() if model.port} == {
+        30001: "Qwen/Qwen3-32B-FP8",
+        30002: "Qwen/Qwen2.5-Coder-32B-Instruct",
+        30003: "Qwen/Qwen2.5-Math-7B-Instruct",
+        30004: "Qwen/Qwen2.5-Math-72B-Instruct",
+        30005: "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+        30006: "Qwen/Qwen3-30B-A3B",
+        30007: "Qwen/Qwen3-14B",
+    }
+    gpus = {name: [place.gpus for place in places] for name, places in server_places(config).items()}
+    assert gpus["actor"] == [(0, 1), (2, 3)] and gpus["math_72b"] == [(7,)]
+    assert gpus["base"] == gpus["math_7b"] == [(4,)] and gpus["r1_32b"] == gpus["moe_30b"] == [(5,)]
+    assert gpus["coder_32b"] == gpus["qwen3_14b"] == [(6,)]
+
+
+def test_experiments_have_the_published_numbers():
+    paper, slime = (
+        compose_run([f"+experiment=toolorchestra_{name}_8b", "mode=plan"], check=find_problems).config
+        for name in ("paper", "slime_agentic")
+    )
+    assert isinstance(paper.method, ToolOrchestraConfig) and isinstance(slime.method, ToolOrchestraConfig)
+    assert (paper.method.shaping.variant, slime.method.shaping.variant) == (Variant.paper, Variant.slime_agentic)
+    assert (paper.method.limits.turns, slime.method.limits.turns) == (50, 12)
+    assert (paper.rollout.num_prompts, paper.rollout.temperature) == (16, 1.0)
+    assert (slime.rollout.num_prompts, slime.rollout.temperature) == (32, 0.7)
+    assert (paper.algorithm.kl_coefficient, paper.algorithm.clip_high, paper.algorithm.dual_clip) == (1e-4, 0.28, 10.0)
+    assert (slime.algorithm.kl_coefficient, slime.algorithm.clip_high, slime.algorithm.dual_clip) == (1e-3, 0.3, None)
+    assert slime.rollout.num_prompts * slime.rollout.num_samples_per_prompt // slime.trainer.num_updates_per_batch == 128
+    for config in (paper, slime):
+        assert config.model.chat_template_args["enable_thinking"] and config.trainer.lr == 1e-6
+
+
+def test_frozen_servers_that_do_not_share_need_a_gpu_each():
+    config = compose_run([SLIME, "mode=plan", "cluster.share_frozen_gpus=false"]).config
+    assert "cluster.num_frozen_gpus" in {problem.key for problem in find_problems(config)}
+    crowded = compose_run([SLIME, "mode=plan", "serving.models.math_7b.gpu_memory_utilization=0.6"]).config
+    assert [problem.key for problem in find_problems(crowded)] == ["serving.models.math_7b.gpu_memory_utilization"]
+
+
+def test_training_rows_leave_out_what_cannot_be_played(tmp_path: Path):
+    file = tmp_path / "train.jsonl"
+    file.write_text('{"problem": "2+2?", "answer": "4", "category": "qa"}\n{"problem": "x", "category": "func_call"}\n')
+    assert [row["problem"] for row in rows(num_items=9, seed=0, file=str(file))] == ["2+2?"]
+    with pytest.raises(ConfigError, match="--only qa"):
+        rows(num_items=9, seed=0, file=str(tmp_path / "none.jsonl"))
