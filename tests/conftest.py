@@ -93,7 +93,7 @@ def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: py
         running[name] = ServedStack(config, serving, HuggingFaceTrainer(checkpoints[name], serving.payload_folder))
         serving.start()
 
-    start("tied", serving_config(checkpoints["tied"]))
+    start("tied", serving_config(checkpoints["tied"], engine_timeout_seconds=15.0))
     start("untied", four_models_config(checkpoints, running["tied"].endpoint.url))
 
     async def all_ready() -> None:
@@ -113,8 +113,11 @@ def make_serving_config() -> Any:
     return serving_config
 
 
-def serving_config(checkpoint: Path, *, num_replicas: int = 1, **vllm_args: Any) -> Any:
-    """A run's configuration with one trained model on this machine's cores."""
+def serving_config(checkpoint: Path, *, num_replicas: int = 1, engine_timeout_seconds: float = 120.0, **vllm_args: Any) -> Any:
+    """A run's configuration with one trained model on this machine's cores.
+
+    A short `engine_timeout_seconds` costs a quarter of a core: after each of its checks, vLLM's worker spins for a second.
+    """
     from vime.config import ModelConfig, Precision, RunConfig, ServedModelConfig, ServingConfig, TrainerConfig
 
     actor = ServedModelConfig(
@@ -131,7 +134,7 @@ def serving_config(checkpoint: Path, *, num_replicas: int = 1, **vllm_args: Any)
             models={"actor": actor},
             health_interval_seconds=0.5,
             health_failures=4,
-            engine_timeout_seconds=15.0,
+            engine_timeout_seconds=engine_timeout_seconds,
             recovery_timeout_seconds=240.0,
         ),
     )
