@@ -20,5 +20,5 @@ check: setup  ## Lint, format check and type check
 	@.venv/bin/ruff format --check .
 	@.venv/bin/pyright
 
-faults: setup  ## Break real runs in every known way and count what is lost (about 15 minutes)
+faults: setup  ## Break real runs in every known way and count what is lost
 	@.venv/bin/python tools/faults.py

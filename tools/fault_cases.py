@@ -1,4 +1,4 @@
-"""The faults of `tools/faults.py`: how each is brought about, and which settings let the run meet it within a minute."""
+"""The faults of `tools/faults.py`: how each is brought about, and which settings let the run notice it soon."""
 
 import os
 import signal

@@ -13,6 +13,7 @@ from typing import Any
 from agentic.memagent import generate as memagent
 from agentic.memagent import reward as memagent_reward
 from vime.rollout.context import Context, Sampling
+from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.tool import Outcome, run_tool
 from vime.serving import transfer
 from vime.types import Reward, Sample
@@ -55,7 +56,7 @@ async def reward_hangs(context: Context, samples: list[Sample]) -> Reward:
 
 def _strikes(what: str, context: Context, sample: Sample) -> bool:
     """True on the first attempt of one training rollout in `ONE_IN`."""
-    member = sample.rollout_id % 1_000_000 + sample.group_index
+    member = sample.rollout_id % ROLLOUTS_PER_GROUP + sample.group_index
     key = (what, sample.rollout_id)
     if context.evaluation or member % ONE_IN or key in _struck:
         return False

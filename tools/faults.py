@@ -4,7 +4,7 @@
 
 Every case is a run of its own, from `python -m vime.run` to its end, with real servers, trainer and Ray. It must complete, or
 end with an error and complete after `resume=true`; no finished group and no prompt may be lost, no prompt trained twice, nothing
-of it may be left on the machine. The exit code is 1 if any case fails. A case takes about a minute.
+of it may be left on the machine. The exit code is 1 if any case fails.
 """
 
 import argparse

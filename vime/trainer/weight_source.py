@@ -39,7 +39,7 @@ class DirectSender:
         self._clients.version = version
         try:
             self._engine.send_weights()
-        except BaseException:
+        except BaseException:  # the pass is over whatever ended it, an interrupt too
             self._source.finish_pass()
             raise
         digest = self._source.digest
