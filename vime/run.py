@@ -20,6 +20,7 @@ from vime.validation import find_problems
 
 CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 MULTIRUN = ("--multirun", "-m")
+HELP = ("--help", "-h")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -27,7 +28,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the words of the command line and exits."""
     words = sys.argv[1:] if arguments is None else arguments
     overrides = [word for word in words if word not in MULTIRUN]
-    if any(word.startswith("-") for word in overrides):
+    if any(word in HELP for word in overrides):
+        show_help()
+    elif any(word.startswith("-") for word in overrides):
         show_with_hydra(words)
     sys.exit(run(overrides, sweep=len(overrides) < len(words)))
 
@@ -76,8 +79,20 @@ def report(error: ConfigError) -> None:
         sys.stderr.write(f"  {problem.key}={problem.value}\n      {problem.remedy}\n")
 
 
+def show_help() -> None:
+    """Writes the text of `conf/hydra/help/vime.yaml`.
+
+    Hydra would list every option of every group first, which takes seconds and which the text does not use.
+    """
+    from omegaconf import OmegaConf
+
+    text = OmegaConf.create({"hydra": {"help": OmegaConf.load(CONF / "hydra" / "help" / "vime.yaml")}})
+    sys.stdout.write(text.hydra.help.template)
+    sys.exit(0)
+
+
 def show_with_hydra(words: list[str]) -> None:
-    """What Hydra shows itself: `--help`, `--cfg job`, `--info defaults`, shell completion."""
+    """What Hydra shows itself: `--cfg job`, `--info defaults`, `--hydra-help`, shell completion."""
     import hydra
 
     register_schemas()
