@@ -1,16 +1,13 @@
 """The whole program with every part real: train, kill the driver, resume, kill a server, and leave nothing behind."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tools.driven_run import DrivenRun, num_steps_done
 from vime.compose import compose_run
 from vime.data.source import RowSource
 
@@ -29,91 +26,36 @@ OVERRIDES = [
 WAIT_SECONDS = 400
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "vime.run", *OVERRIDES, f"output_dir={folder}", *words]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., DrivenRun]]:
+    """Starts a run in a folder; whatever is left of it when the tests are over is killed."""
+    runs: list[DrivenRun] = []
 
+    def start_run(folder: Path, *words: str) -> DrivenRun:
+        runs.append(DrivenRun(folder, [*OVERRIDES, *words], environment={}))
+        return runs[-1]
 
-def finish(process: "subprocess.Popen[str]") -> str:
-    output, _ = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 0, output
-    return output
-
-
-def wait_for(condition, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
-
-
-def num_steps_done(folder: Path) -> int:
-    file = folder / "metrics.jsonl"
-    return len(file.read_text().splitlines()) if file.exists() else 0
-
-
-def descendants(process: "subprocess.Popen[str]") -> list[psutil.Process]:
-    return psutil.Process(process.pid).children(recursive=True)
-
-
-def server_of(processes: list[psutil.Process]) -> psutil.Process:
-    """The vLLM server itself, not its supervisors, which have its command in theirs."""
-    lines = {process: " ".join(process.cmdline()) for process in processes}
-    return next(p for p, line in lines.items() if "vime.serving.vllm_server" in line and "vime.serving.launch" not in line)
-
-
-def run_id_of(processes: list[psutil.Process]) -> str:
-    """The id in the name of the run's Ray folder."""
-    for process in processes:
-        for word in process.cmdline():
-            if "/tmp/vime-" in word:
-                return word.split("/tmp/vime-")[1][:8]
-    raise AssertionError("no Ray process found")
-
-
-def folders_of(run_id: str) -> list[Path]:
-    return [Path(f"/dev/shm/vime-{run_id}"), Path(f"/tmp/vime-{run_id}")]
-
-
-def assert_nothing_is_left(run_id: str, processes: list[psutil.Process]) -> None:
-    deadline = time.monotonic() + 60
-    left = processes
-    while left and time.monotonic() < deadline:
-        left = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-        time.sleep(0.2)
-    assert not left, [" ".join(process.cmdline())[:120] for process in left]
-    while any(folder.exists() for folder in folders_of(run_id)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not [folder for folder in folders_of(run_id) if folder.exists()]
+    yield start_run
+    for run in runs:
+        run.kill()
 
 
 @pytest.fixture(scope="module")
-def killed_and_resumed(tmp_path_factory: pytest.TempPathFactory) -> dict:
+def killed_and_resumed(start: Callable[..., DrivenRun], tmp_path_factory: pytest.TempPathFactory) -> dict:
     """A run whose driver is killed in its third step, resumed; a server of the second start is killed on the way."""
     folder = tmp_path_factory.mktemp("run") / "memagent"
     first = start(folder)
-    wait_for(lambda: num_steps_done(folder) >= 2, first)
-    processes = descendants(first)
-    run_id = run_id_of(processes)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    assert_nothing_is_left(run_id, processes)
+    first.wait_for(lambda: num_steps_done(folder) >= 2, seconds=WAIT_SECONDS)
+    first.driver.kill()
+    first.finish(seconds=WAIT_SECONDS)
+    left_by_the_first = first.leftovers()
     steps_before = num_steps_done(folder)
 
     second = start(folder, "resume=true")
-    wait_for(lambda: num_steps_done(folder) > steps_before, second)
-    processes = descendants(second)
-    server_of(processes).kill()
-    output = finish(second)
-    return {"folder": folder, "output": output, "processes": processes, "steps_before": steps_before}
+    second.wait_for(lambda: num_steps_done(folder) > steps_before, seconds=WAIT_SECONDS)
+    second.find("vime.serving.vllm_server").kill()
+    assert second.finish(seconds=WAIT_SECONDS) == 0, second.log_tail()
+    return {"folder": folder, "leftovers": {"killed": left_by_the_first, "completed": second.leftovers()}}
 
 
 def test_no_prompt_is_skipped_or_doubled_over_a_kill(killed_and_resumed: dict):
@@ -159,18 +101,17 @@ def test_the_run_leaves_summary_report_and_a_model_that_transformers_load(killed
     AutoModelForCausalLM.from_pretrained(folder / "model")
 
 
-def test_nothing_of_the_run_is_left(killed_and_resumed: dict):
-    assert not [p for p in killed_and_resumed["processes"] if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+@pytest.mark.parametrize("ended", ["killed", "completed"])
+def test_nothing_of_the_run_is_left(killed_and_resumed: dict, ended: str):
+    assert killed_and_resumed["leftovers"][ended] == []
 
 
-def test_ctrl_c_ends_everything(tmp_path: Path):
-    process = start(tmp_path / "run")
-    wait_for(lambda: (tmp_path / "run" / "logs" / "actor-0.log").exists(), process)
-    time.sleep(2)
-    processes = descendants(process)
-    run_id = run_id_of(processes)
-    os.kill(process.pid, signal.SIGINT)
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 130, output
-    assert "Traceback" not in output
-    assert_nothing_is_left(run_id, processes)
+def test_ctrl_c_ends_everything(start: Callable[..., DrivenRun], tmp_path: Path):
+    folder = tmp_path / "run"
+    run = start(folder)
+    server_log = folder / "logs" / "actor-0.log"
+    run.wait_for(lambda: server_log.exists() and server_log.stat().st_size, seconds=WAIT_SECONDS)
+    run.driver.send_signal(signal.SIGINT)
+    assert run.finish(seconds=WAIT_SECONDS) == 130, run.log_tail()
+    assert "Traceback" not in run.log_tail()
+    assert run.leftovers() == []

@@ -18,6 +18,7 @@ from vime.config import TrainerConfig
 from vime.errors import CheckpointError, VimeError
 from vime.folders import put_in_place, remove, tidy, writing_place
 from vime.report.jsonl import write_text
+from vime.serialization import from_json, to_json
 
 logger = logging.getLogger(__name__)
 
@@ -126,14 +127,14 @@ class Checkpoints:
         """
         file = path / DRIVER_FILE
         try:
-            text = file.read_text()
-            intact = _digest(text) == (path / DIGEST_FILE).read_text()
+            content = file.read_bytes()
+            intact = _digest(content) == (path / DIGEST_FILE).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{file} cannot be read ({error}): {ADVICE}") from error
         if not intact:
             raise CheckpointError(f"{file} is damaged: its checksum is not the one that was written; {ADVICE}")
         await self._trainer.load(path / "trainer")
-        return json.loads(text)
+        return from_json(content)
 
     async def _finish(self, temporary: Path, final: Path) -> None:
         try:
@@ -181,13 +182,13 @@ class Checkpoints:
 def _write_driver(temporary: Path, driver: dict[str, Any]) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    text = json.dumps(driver)
-    for name, content in ((DRIVER_FILE, text), (DIGEST_FILE, _digest(text))):
-        with (temporary / name).open("w") as file:
-            file.write(content)
+    content = to_json(driver)
+    for name, data in ((DRIVER_FILE, content), (DIGEST_FILE, _digest(content).encode())):
+        with (temporary / name).open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

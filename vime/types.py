@@ -7,7 +7,7 @@ mean nothing: identity is carried by `group_index` and `rollout_id`.
 
 import copy
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -71,6 +71,11 @@ COUNTS: dict[StopReason, Counting] = {
     StopReason.ABORTED: Counting(trained=False, in_baseline=False, retried=True, status=Status.ABORTED),
 }
 """What the agent did stays, with the reward it earned; what the infrastructure did is retried, then leaves the group."""
+
+
+def as_dict(instance: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, not copied: a copy of every token costs more than all else that is done with it."""
+    return {item.name: getattr(instance, item.name) for item in fields(instance)}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -172,12 +177,12 @@ class Sample:
                 raise SampleError(f"{where}: logprob {logprob} at trainable response token {position}")
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; `from_dict` reads it back equal."""
-        return asdict(self)
+        """A dictionary for `vime.serialization` that shares the lists; `from_dict` reads it back equal."""
+        return as_dict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Sample":
-        """Reads what `to_dict` wrote; an unknown key is an error, not an attribute."""
+        """Reads what `to_dict` wrote; an unknown key is an error, not an attribute. A logprob that is null is not a number."""
         unknown = set(data) - {f.name for f in fields(cls)}
         if unknown:
             raise SampleError(f"unknown sample fields {sorted(unknown)}")
@@ -185,6 +190,7 @@ class Sample:
         return cls(
             **{
                 **data,
+                "rollout_log_probs": [math.nan if value is None else value for value in data.get("rollout_log_probs", [])],
                 "status": Status(data.get("status", "pending")),
                 "stop_reason": StopReason(stop_reason) if stop_reason else None,
             }
@@ -255,8 +261,12 @@ class Rollout:
         return sum(sum(sample.loss_mask) for sample in self.samples)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; `from_dict` reads it back equal."""
-        return asdict(self)
+        """A dictionary for `vime.serialization` that shares the lists; `from_dict` reads it back equal."""
+        return {
+            **as_dict(self),
+            "samples": [sample.to_dict() for sample in self.samples],
+            "spans": [as_dict(span) for span in self.spans],
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Rollout":
@@ -288,9 +298,9 @@ class Group:
         return min(versions, default=self.weight_version)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; `from_dict` reads it back equal."""
+        """A dictionary for `vime.serialization` that shares the lists; `from_dict` reads it back equal."""
         return {
-            "prompt": asdict(self.prompt),
+            "prompt": as_dict(self.prompt),
             "rollouts": [rollout.to_dict() for rollout in self.rollouts],
             "weight_version": self.weight_version,
         }

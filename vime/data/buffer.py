@@ -6,11 +6,11 @@ Nothing here is looked through as a whole: every call costs the same however man
 """
 
 from collections import defaultdict, deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from vime.data.progress import Progress
-from vime.types import Group, Prompt
+from vime.types import Group, Prompt, as_dict
 
 
 @dataclass(kw_only=True, slots=True)
@@ -139,7 +139,7 @@ class Buffer:
             if known is not None and (slot.group is not None or not known.has_any() or not slot.fits(known)):
                 known = None
             slots[str(number)] = {
-                "prompt": asdict(slot.prompt),
+                "prompt": as_dict(slot.prompt),
                 "version": slot.version,
                 "group": None if slot.group is None else slot.group.to_dict(),
                 "progress": None if known is None else known.to_dict(),

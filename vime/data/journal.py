@@ -3,11 +3,11 @@
 A part of the journal begins with every checkpoint: `step_000012.jsonl` holds what finished since the state of step 12 was taken.
 """
 
-import json
 import logging
 import os
 from pathlib import Path
 
+from vime.serialization import from_json, to_json
 from vime.types import Group
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Journal:
         path = self._path(self._step)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
+            with path.open("ab") as file:
                 file.write(_line(group))
         except OSError as error:
             logger.warning("%s cannot be written (%s): were the run killed now, a group would be generated again", path, error)
@@ -53,7 +53,7 @@ class Journal:
         for path in later:
             for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last line break is torn
                 try:
-                    group = Group.from_dict(json.loads(line))
+                    group = Group.from_dict(from_json(line))
                 except ValueError:  # torn by a full disk
                     continue
                 if newest_version(group) <= step:
@@ -70,7 +70,7 @@ class Journal:
         if not parts:
             return
         temporary = self._folder / f".{os.getpid()}"
-        temporary.write_text("".join(map(_line, self._recalled.values())), encoding="utf-8")
+        temporary.write_bytes(b"".join(map(_line, self._recalled.values())))
         temporary.replace(self._path(step))
         for path in parts:
             if path != self._path(step):
@@ -87,8 +87,8 @@ def _slot(group: Group) -> int:
     return group.rollouts[0].group_index
 
 
-def _line(group: Group) -> str:
-    return json.dumps(group.to_dict(), ensure_ascii=False, default=str) + "\n"
+def _line(group: Group) -> bytes:
+    return to_json(group.to_dict()) + b"\n"
 
 
 def newest_version(group: Group) -> int:

@@ -1,9 +1,9 @@
 """What is done of a group that is not finished: kept over a restart, so that nothing that ended is sampled again."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from vime.types import Rollout
+from vime.types import Rollout, as_dict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Progress:
             "prompt_index": self.prompt_index,
             "version": self.version,
             "finished": {str(member): rollout.to_dict() for member, rollout in self.finished.items()},
-            "turns": {str(member): [asdict(turn) for turn in turns] for member, turns in self.turns.items()},
+            "turns": {str(member): [as_dict(turn) for turn in turns] for member, turns in self.turns.items()},
         }
 
     @classmethod
