@@ -72,6 +72,8 @@ def _small_table(table: dict[str, Any]) -> list[str]:
     for row in table["rows"]:
         cells = [_with_lenient(strict, lenient) for strict, lenient in zip(row["strict"], row["lenient"], strict=True)]
         lines.append(_line(row["name"], *cells, str(row["num_failed"])))
+    for row in table["metrics"]:
+        lines.append(_line(row["name"], *(ABSENT if value is None else f"{value:.1f}" for value in row["values"]), ""))
     return [*lines, ""]
 
 
