@@ -1,6 +1,9 @@
 """How the program ends when something outside it fails."""
 
 import errno
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -26,3 +29,20 @@ def test_another_error_of_the_operating_system_keeps_its_traceback(monkeypatch: 
     monkeypatch.setattr(run, "compose_run", fail)
     with pytest.raises(PermissionError):
         run.run(["+method=memagent"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_background_job_of_a_script_ends_on_a_signal(number: signal.Signals):
+    code = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell without job control starts its background jobs
+from vime import run
+run.compose_run = lambda *_, **__: (print("started", flush=True), time.sleep(60))
+sys.exit(run.run([]))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == run.INTERRUPTED and "interrupted" in error

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -35,7 +34,6 @@ class DrivenRun:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env={**os.environ, **environment},
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
             )
         self._seen: dict[int, psutil.Process] = {}
         self._run_ids: set[str] = set()

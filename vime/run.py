@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(overrides: list[str], *, sweep: bool = False) -> int:
     """One run, or a sweep of them; returns the exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs are started to ignore it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # end in order, as on Ctrl-C
     try:
         if sweep:
