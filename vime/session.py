@@ -19,7 +19,7 @@ from vime.report.console import Console
 from vime.report.html import write_report
 from vime.report.items import score_of
 from vime.report.metrics import MetricsWriter, read_metrics
-from vime.report.run_directory import RunDirectory
+from vime.report.run_directory import RunDirectory, held
 from vime.report.summary import append_scores, build_summary, read_scores, write_summary
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
@@ -57,9 +57,15 @@ class Session:
     def open(cls, composed: Composed) -> Iterator["Session"]:
         """Creates the run folder, or opens it again for `resume=true`.
 
-        Raises `ConfigError` if the evaluation that would go on was begun under other settings.
+        Raises `ConfigError` if another run writes there, or if the evaluation that would go on was begun under other settings.
         """
         prompts = _load_prompts(composed.config)
+        with held(Path(str(composed.config.output_dir)).absolute()), cls._opened(composed, prompts) as session:
+            yield session
+
+    @classmethod
+    @contextmanager
+    def _opened(cls, composed: Composed, prompts: dict[str, list[Prompt]]) -> Iterator["Session"]:
         if composed.config.resume and prompts:
             folder = RunDirectory(str(composed.config.output_dir)).evaluation
             check_same(folder, protocol_of(composed.config, prompts))

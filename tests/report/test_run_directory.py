@@ -1,7 +1,9 @@
 """The folder of a run: provenance, no secrets, resume, rollouts."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import yaml
 from vime.config import AlgorithmName, RunConfig
 from vime.errors import ConfigError
 from vime.report import provenance, run_directory
-from vime.report.run_directory import RunDirectory, read_config
+from vime.report.run_directory import RunDirectory, held, read_config
 from vime.types import EvalLog, Group, Prompt, Rollout, Sample, StopReason
 
 
@@ -143,3 +145,15 @@ def test_eval_logs_are_written_as_json(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         read_config(tmp_path)
+
+
+def test_a_folder_that_another_run_writes_into_is_refused_by_its_process_and_freed_by_its_end(tmp_path: Path) -> None:
+    code = "import pathlib, sys, time\nfrom vime.report.run_directory import held\n"
+    code += "with held(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=f"process {process.pid} of .* is writing there"), held(tmp_path / "run"):
+            pass
+        process.kill()
+    with held(tmp_path / "run"):
+        assert str(os.getpid()) in (tmp_path / "run" / ".lock").read_text()

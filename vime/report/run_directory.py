@@ -4,9 +4,13 @@
 folder's README. Secrets are never written.
 """
 
+import fcntl
 import json
 import logging
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,8 @@ from vime.types import EvalLog, Group, Rollout, Sample
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
+LOCK = ".lock"
+"""Held by the program that writes into the folder; its end, whatever it is, frees it."""
 PROVENANCE = (CONFIG, "overrides.yaml", "versions.json", "commit.txt", "code.diff", "machine.json")
 
 
@@ -132,6 +138,28 @@ class RunDirectory:
         except OSError as error:  # a file system without links, or a folder of that name
             logger.warning("%s does not point at this run: %s", above / "latest", error)
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keeps other runs from writing into a run folder, on all nodes if the file system has locks that reach so far.
+
+    Raises `ConfigError`, naming the process, if another run holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            remedy = f"{file.read().strip() or 'another run'} is writing there: wait for its end, or give another folder"
+            raise ConfigError([Problem(key="output_dir", value=folder, remedy=remedy)]) from None
+        except OSError as error:
+            logger.warning("%s has no locks (%s): nothing keeps a second run from writing there", folder, error)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} of {socket.gethostname()}\n")
+        file.flush()
+        yield
 
 
 def read_config(path: Path) -> dict[str, Any]:
