@@ -116,6 +116,7 @@ def server_environment(
     if is_cpu(config):
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment["OMP_NUM_THREADS"] = "1"  # of the API server; a worker's follow its cores
+        environment["OMP_WAIT_POLICY"] = "passive"  # threads that spin between two layers take the cores of servers and trainer
         environment["LD_PRELOAD"] = _preloaded()
         if _vocab_size(config, model) <= SMALL_VOCABULARY:
             environment["TORCHDYNAMO_DISABLE"] = "1"  # else the first request compiles the ranks of logprobs for two seconds
