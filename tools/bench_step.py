@@ -1,12 +1,13 @@
 """A whole GRPO step beside TRL's GRPOTrainer: generation, rewards, update and new weights, on the same prompts and lengths.
 
-    python tools/bench_step.py --trl-python ENVIRONMENT/bin/python [--cases 1M 1M-tools 35M] [--repeats 3] [--json PATH] [--markdown PATH]
+    python tools/bench_step.py --trl-python ENVIRONMENT/bin/python [--cases 1M 1M-tools 35M] [--repeats 3]
+                               [--json PATH] [--markdown PATH]
 
 Ours is the whole system (Ray, a vLLM server, a rollout worker, the trainer), synchronous and one step off; TRL's is
-`GRPOTrainer.train()` in an environment of its own (see README.md). Both sample as many tokens from the same random model and make
-one optimizer step of each batch, without KL. Float32 rows put both at equal precision: TRL without gradient checkpointing, which it
-has by default. As users run it: ours in bfloat16, TRL with `GRPOConfig()`'s defaults (`--trl` gives other ways of running it). The
-sides take turns, step by step; a row holds medians.
+`GRPOTrainer.train()` in an environment of its own (see README.md). Both sample as many tokens from the same random model and
+make one optimizer step of each batch, without KL. Float32 rows put both at equal precision: TRL without gradient checkpointing,
+which it has by default. As users run it: ours in bfloat16, TRL with `GRPOConfig()`'s defaults (`--trl` gives other ways of
+running it). The sides take turns, step by step; a row holds medians.
 """
 
 import argparse
@@ -137,10 +138,11 @@ async def take_turns(case: StepCase, ours: Ours, trl: Side, folder: Path, *, rep
 def check(case: StepCase, measured: Measured) -> None:
     """Both sides sampled what the case says, and trained it."""
     num_rollouts = case.num_prompts * case.num_samples
-    counts = [round(step.metrics["rollout/response_tokens_mean"] * num_rollouts) for step in measured.synchronous + measured.ahead]
+    steps = measured.synchronous + measured.ahead
+    counts = [round(step.metrics["rollout/response_tokens_mean"] * num_rollouts) for step in steps]
     counts += [round(turn["tokens"]) for turn in measured.trl]
     assert set(counts) == {case.num_sampled_tokens}, f"sampled {counts}, not {case.num_sampled_tokens}"
-    assert all(step.metrics["train/grad_norm"] > 0 for step in measured.synchronous + measured.ahead)
+    assert all(step.metrics["train/grad_norm"] > 0 for step in steps), steps
 
 
 def report(result: Result, case: StepCase, precision: str, measured: Measured) -> None:
@@ -155,10 +157,12 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
             rows.append(result.add("step", f"{label}: {name}", ours=speeds[clock], reference=trl[clock], unit=unit))
     for row in rows:  # a run takes minutes: show what there is
         sys.stderr.write(f"{row.case:<50} {row.ours:>10,.0f} {row.reference:>10,.0f} {row.ratio:>6.2f}  {row.unit}\n")
-    result.notes.append(f"{label} ({case.num_prompts * case.num_samples} rollouts, {tokens:,} sampled tokens; TRL `{case.trl}`): ")
-    result.notes[-1] += "; ".join([shares("synchronous", measured.synchronous), shares("one step off", measured.ahead)])
     generation, wall = (median(turn[name] for turn in measured.trl) for name in ("generation", "wall"))
-    result.notes[-1] += f"; TRL {wall:.2f} s: generation {generation:.2f} s, all else {wall - generation:.2f} s."
+    result.notes.append(
+        f"{label} ({case.num_prompts * case.num_samples} rollouts, {tokens:,} sampled tokens; TRL `{case.trl}`): "
+        f"{shares('synchronous', measured.synchronous)}; {shares('one step off', measured.ahead)}; "
+        f"TRL {wall:.2f} s: generation {generation / wall:.0%}, all else {1 - generation / wall:.0%}."
+    )
     goal = GOALS[precision, case.work]
     best = max(row.ratio for row in rows if row.unit == "sampled tokens/s")
     reached = rows[0].ratio if precision == "float32" else best

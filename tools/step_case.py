@@ -40,7 +40,7 @@ TOOL: dict[str, Any] = {
 class StepCase:
     """What both sides generate and train in a step.
 
-    Example of one rollout that calls the tool once: `StepCase(work="tools", num_samples=1, prompts=["…"], replies=[[48, 31]], …)`.
+    Example of one rollout that calls the tool once: `StepCase(work="tools", num_samples=1, replies=[[64, 31]], …)`.
     """
 
     size: str
@@ -60,7 +60,9 @@ class StepCase:
         return sum(map(sum, self.replies))
 
 
-def draw_case(size: str, work: str, *, num_prompts: int, num_samples: int, num_steps: int, tokens: int, seed: int = 0) -> StepCase:
+def draw_case(
+    size: str, work: str, *, num_prompts: int, num_samples: int, num_steps: int, tokens: int, seed: int = 0
+) -> StepCase:
     """Prompts of about 128 tokens; replies of `tokens` each, or with tools several of log-normal lengths around that."""
     generator = random.Random(seed)
     words = _words()

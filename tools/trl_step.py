@@ -4,8 +4,8 @@
 
 `GRPOTrainer.train()` runs as its users call it, and waits after each optimizer step until it is asked for the next. What a case's
 `trl` names: `float32` has no gradient checkpointing and no mixed precision; `defaults` has what `GRPOConfig()` has: bfloat16 by
-autocast, gradient checkpointing; `bfloat16` has the first alone; `continuous` is `float32` with transformers' continuous batching,
-`vllm` with vLLM in the same process. An agent's tools go in as `tools=`, TRL's own loop calls them.
+autocast, gradient checkpointing; `bfloat16` has the first alone; `continuous` is `float32` with transformers' continuous
+batching, `vllm` with vLLM in the same process. An agent's tools go in as `tools=`, TRL's own loop calls them.
 """
 
 import sys
@@ -79,7 +79,7 @@ class Scripted(transformers.Qwen3ForCausalLM):
     script: Script | None = None
     seconds = 0.0
 
-    def generate(self, *arguments: Any, **named: Any) -> Any:  # noqa: D102
+    def generate(self, *arguments: Any, **named: Any) -> Any:
         started = time.perf_counter()
         if self.script is not None:
             self.script.begin(len(named["input_ids"]))
@@ -88,7 +88,7 @@ class Scripted(transformers.Qwen3ForCausalLM):
         self.seconds += time.perf_counter() - started
         return found
 
-    def generate_batch(self, *arguments: Any, **named: Any) -> Any:  # noqa: D102
+    def generate_batch(self, *arguments: Any, **named: Any) -> Any:
         started = time.perf_counter()
         found = super().generate_batch(*arguments, **named)
         self.seconds += time.perf_counter() - started
