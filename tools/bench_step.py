@@ -1,13 +1,13 @@
 """A whole GRPO step beside TRL's GRPOTrainer: generation, rewards, update and new weights, on the same prompts and lengths.
 
-    python tools/bench_step.py --trl-python ENVIRONMENT/bin/python [--cases 1M 1M-tools 35M] [--repeats 3]
+    python tools/bench_step.py --trl-python ENVIRONMENT/bin/python [--cases 1M 35M 35M-tools] [--repeats 3]
                                [--json PATH] [--markdown PATH]
 
 Ours is the whole system (Ray, a vLLM server, a rollout worker, the trainer), synchronous and one step off; TRL's is
 `GRPOTrainer.train()` in an environment of its own (see README.md). Both sample as many tokens from the same random model and
 make one optimizer step of each batch, without KL. Float32 rows put both at equal precision: TRL without gradient checkpointing,
 which it has by default. As users run it: ours in bfloat16, TRL with `GRPOConfig()`'s defaults (`--trl` gives other ways of
-running it). The sides take turns, step by step; a row holds medians.
+running it). The sides take turns, step by step; a row holds medians, one step off means.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from bench_rows import Result, Row, add_options, finish
 from side_turns import Side
@@ -49,8 +49,8 @@ class Shape:
 CASES = {
     "1M": Shape(size="1M", work=SINGLE, num_prompts=8, tokens=128),
     "1M-tools": Shape(size="1M", work=TOOLS, num_prompts=4, tokens=64),
-    "35M": Shape(size="35M", work=SINGLE, num_prompts=2, tokens=128),
-    "35M-tools": Shape(size="35M", work=TOOLS, num_prompts=1, tokens=64),
+    "35M": Shape(size="35M", work=SINGLE, num_prompts=2, tokens=96),
+    "35M-tools": Shape(size="35M", work=TOOLS, num_prompts=1, tokens=48),
     "tiny": Shape(size="1M", work=SINGLE, num_prompts=1, tokens=8),
     "tiny-tools": Shape(size="1M", work=TOOLS, num_prompts=1, tokens=8),
 }
@@ -63,6 +63,8 @@ class Measured:
     synchronous: list[Step] = field(default_factory=list)
     ahead: list[Step] = field(default_factory=list)
     trl: list[dict[str, float]] = field(default_factory=list)
+    idle: list[float] = field(default_factory=list)
+    """CPU seconds of our processes by the clock while TRL had its turn."""
     rate: float = 0.0
     """FLOP/s of matrix products in ours' precision, beside the steps."""
 
@@ -71,7 +73,7 @@ def main() -> None:
     """Measures every case, prints the table, and writes the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl-python", type=Path, required=True, help="Python of an environment with TRL")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=["1M", "1M-tools", "35M"])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=["1M", "35M", "35M-tools"])
     parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS), default=list(PRECISIONS), help="of ours")
     parser.add_argument("--trl", help="how TRL runs in all rows, one of the names in trl_step.py")
     parser.add_argument("--repeats", type=int, default=3, help="steps of each side, after one that does not count (3)")
@@ -124,7 +126,9 @@ async def take_turns(case: StepCase, ours: Ours, trl: Side, folder: Path, *, rep
     await ours.step()
     for _ in range(repeats):
         measured.synchronous.append(await ours.step())
+        before = ours.cpu_times()
         measured.trl.append(await asyncio.to_thread(trl.turn))
+        measured.idle.append(sum(ours.spent_since(before).values()) / measured.trl[-1]["wall"])
     measured.rate = 1e9 * await asyncio.to_thread(matrix_product_rate, dtype=precision)
     await ours.begin(case, staleness=1)
     num_steps = WARM_UP + repeats + 1  # during the last one nothing is generated ahead
@@ -152,7 +156,11 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
     trl = {name: tokens / median(turn[name] for turn in measured.trl) for name in ("wall", "cpu")}
     rows: list[Row] = []
     for name, steps in (("synchronous", measured.synchronous), ("one step off", measured.ahead)):
-        speeds = {"wall": tokens / median(step.wall for step in steps), "cpu": tokens / median(step.cpu for step in steps)}
+        middle = median if name == "synchronous" else fmean  # one step off, a short step follows a long one
+        speeds = {
+            "wall": tokens / middle(step.wall for step in steps),
+            "cpu": tokens / middle(step.cpu_seconds for step in steps),
+        }
         for clock, unit in (("wall", "sampled tokens/s"), ("cpu", "sampled tokens/CPU s")):
             rows.append(result.add("step", f"{label}: {name}", ours=speeds[clock], reference=trl[clock], unit=unit))
     for row in rows:  # a run takes minutes: show what there is
@@ -161,7 +169,8 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
     result.notes.append(
         f"{label} ({case.num_prompts * case.num_samples} rollouts, {tokens:,} sampled tokens; TRL `{case.trl}`): "
         f"{shares('synchronous', measured.synchronous)}; {shares('one step off', measured.ahead)}; "
-        f"TRL {wall:.2f} s: generation {generation / wall:.0%}, all else {1 - generation / wall:.0%}."
+        f"TRL {wall:.2f} s: generation {generation / wall:.0%}, all else {1 - generation / wall:.0%}; "
+        f"our idle processes used {fmean(measured.idle):.0%} of a core meanwhile."
     )
     goal = GOALS[precision, case.work]
     best = max(row.ratio for row in rows if row.unit == "sampled tokens/s")
@@ -171,10 +180,12 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
 
 
 def shares(name: str, steps: list[Step]) -> str:
-    """Where the time of a way of training goes."""
-    mean = {phase: median(step.metrics.get(f"time/{phase}_share", 0.0) for step in steps) for phase in PHASES}
-    parts = ", ".join(f"{phase} {share:.0%}" for phase, share in mean.items())
-    return f"{name} {median(step.wall for step in steps):.2f} s: {parts}"
+    """Where the time of a way of training goes, by the clock and in CPU seconds."""
+    wall, cpu = (sum(seconds) for seconds in zip(*((step.wall, step.cpu_seconds) for step in steps)))
+    phases = {phase: sum(step.metrics.get(f"time/{phase}_share", 0.0) * step.wall for step in steps) / wall for phase in PHASES}
+    kinds = {kind: sum(step.cpu[kind] for step in steps) / cpu for kind in steps[0].cpu}
+    parts, of_cpu = (", ".join(f"{name} {share:.0%}" for name, share in found.items()) for found in (phases, kinds))
+    return f"{name} {wall / len(steps):.2f} s: {parts} (of {cpu / len(steps):.1f} CPU s: {of_cpu})"
 
 
 def shortfall(label: str, goal: float, ratio: float, case: StepCase, measured: Measured) -> str:
@@ -210,7 +221,7 @@ def explain(options: argparse.Namespace) -> list[str]:
     return [
         "Goals, by the clock: 1.0 of TRL at equal precision (synchronous), 2.5 as users run it, 3.0 with tools.",
         "A CPU second is one of any process: of ours the driver, Ray, server, worker and trainer, of TRL its one.",
-        f"Medians of {options.repeats} steps.",
+        f"{options.repeats} steps of each: the median, one step off the mean.",
     ]
 
 

@@ -32,6 +32,7 @@ TOOL: dict[str, Any] = {
             "properties": {"query": {"type": "string", "description": "What to find."}},
             "required": ["query"],
         },
+        "return": {"type": "string"},
     },
 }
 
@@ -130,8 +131,8 @@ def _write_model(size: str, folder: Path) -> None:
 
 
 def _ragged(generator: random.Random, tokens: int) -> list[int]:
-    """One to eight replies of log-normal lengths up to four times `tokens`; all but the last call the tool."""
-    calls = min(7, int(generator.expovariate(0.35)))
+    """One to six replies of log-normal lengths up to four times `tokens`; all but the last call the tool."""
+    calls = min(5, int(generator.expovariate(0.35)))
     drawn = [min(4 * tokens, round(tokens * generator.lognormvariate(0.0, 0.7))) for _ in range(calls + 1)]
     return [max(CALL_TOKENS, length) for length in drawn[:-1]] + [max(tokens // 4, drawn[-1])]
 

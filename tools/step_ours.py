@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager, redirect_stdout
+from contextlib import asynccontextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,26 @@ AGENTS = ROOT / "tools" / "step_agents.py"
 MANY_STEPS = 1_000_000
 
 
+KINDS = {"TrainerRank": "trainer", "RolloutWorker": "worker", "vllm": "server"}
+"""What stands in the command line of a process, and what it is; all others are the driver and Ray."""
+REST = "driver and Ray"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One step, by the clock and in CPU seconds of all processes. Example: `Step(wall=3.1, cpu=5.8, metrics={…})`."""
+    """One step, by the clock and in CPU seconds of all processes.
+
+    Example: `Step(wall=3.1, cpu={"trainer": 2.2, "server": 2.9, "worker": 0.3, "driver and Ray": 0.4}, metrics={…})`.
+    """
 
     wall: float
-    cpu: float
+    cpu: dict[str, float]
     metrics: dict[str, float]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all."""
+        return sum(self.cpu.values())
 
 
 class Source:
@@ -83,12 +96,12 @@ class Ours:
     async def step(self, *, num_left: int = 1) -> Step:
         """The next step; nothing is generated ahead that the `num_left` next ones, this one included, would not train."""
         assert self._producer is not None
-        cpu, started = self._cpu_seconds(), time.perf_counter()
+        cpu, started = self.cpu_times(), time.perf_counter()
         self._producer.set_version(self._version, num_batches_left=num_left)
         await train_step(self._session, self._system, self._producer, Pin(), self._version)
         wall = time.perf_counter() - started
         self._version += 1
-        spent = sum(seconds - cpu.get(pid, 0.0) for pid, seconds in self._cpu_seconds().items())
+        spent = self.spent_since(cpu)
         with (self._session.directory.path / "metrics.jsonl").open() as file:
             *_, last = file
         return Step(wall=wall, cpu=spent, metrics=json.loads(last))
@@ -99,18 +112,25 @@ class Ours:
             await self._producer.stop()
             self._producer = None
 
-    def _cpu_seconds(self) -> dict[int, float]:
-        """Of each process of the system, this one included."""
-        found: dict[int, float] = {}
+    def cpu_times(self) -> dict[tuple[str, int], float]:
+        """Seconds so far of each process of the system, by what it is and its number; this process is one of them."""
+        found: dict[tuple[str, int], float] = {}
         me = psutil.Process()
         for process in [me, *me.children(recursive=True)]:
-            if process.pid not in self._not_ours:
-                try:
-                    times = process.cpu_times()
-                except psutil.NoSuchProcess:
-                    continue
-                found[process.pid] = times.user + times.system
+            if process.pid in self._not_ours:
+                continue
+            with suppress(psutil.NoSuchProcess):
+                line, times = " ".join(process.cmdline()), process.cpu_times()
+                kind = next((kind for word, kind in KINDS.items() if word in line), REST)
+                found[kind, process.pid] = times.user + times.system
         return found
+
+    def spent_since(self, before: dict[tuple[str, int], float]) -> dict[str, float]:
+        """CPU seconds since then, by what a process is."""
+        spent = dict.fromkeys([*KINDS.values(), REST], 0.0)
+        for (kind, pid), seconds in self.cpu_times().items():
+            spent[kind] += seconds - before.get((kind, pid), 0.0)
+        return spent
 
 
 @asynccontextmanager
