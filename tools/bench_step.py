@@ -13,6 +13,7 @@ running it). The sides take turns, step by step; a row holds medians, one step o
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8, help="rollouts a prompt (8)")
     add_options(parser)
     options = parser.parse_args()
+    if subprocess.run([options.trl_python, "-c", "import trl"], capture_output=True).returncode:
+        parser.error(f"--trl-python {options.trl_python}: no TRL there; tools/README.md says how to make such an environment")
     result = Result(title="A whole GRPO step", columns=("ours", "TRL"))
     with tempfile.TemporaryDirectory(prefix="vime-step-") as folder:
         asyncio.run(measure(result, options, Path(folder)))

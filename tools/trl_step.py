@@ -29,7 +29,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "float32": {"bf16": False, "gradient_checkpointing": False},
     "bfloat16": {"bf16": True, "gradient_checkpointing": False},
     "defaults": {},
-    "continuous": {"bf16": False, "gradient_checkpointing": False, "use_transformers_continuous_batching": True},
+    "continuous": {
+        **{"bf16": False, "gradient_checkpointing": False, "use_transformers_continuous_batching": True},
+        "transformers_continuous_batching_config": {"num_blocks": 128, "max_batch_tokens": 1024},  # else half of the memory
+    },
     "vllm": {
         **{"bf16": False, "gradient_checkpointing": False, "use_vllm": True, "vllm_mode": "colocate"},
         **{"vllm_gpu_memory_utilization": 0.05, "vllm_max_model_length": 2048},
