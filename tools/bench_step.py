@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=["1M", "35M", "35M-tools"])
     parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS), default=list(PRECISIONS), help="of ours")
     parser.add_argument("--trl", help="how TRL runs in all rows, one of the names in trl_step.py")
-    parser.add_argument("--repeats", type=int, default=3, help="steps of each side, after one that does not count (3)")
+    parser.add_argument("--repeats", type=int, default=3, help="steps of each side, after those that do not count (3)")
     parser.add_argument("--samples", type=int, default=8, help="rollouts a prompt (8)")
     add_options(parser)
     options = parser.parse_args()
@@ -134,7 +134,7 @@ async def take_turns(case: StepCase, ours: Ours, trl: Side, folder: Path, *, rep
         measured.idle.append(sum(ours.spent_since(before).values()) / measured.trl[-1]["wall"])
     measured.rate = 1e9 * await asyncio.to_thread(matrix_product_rate, dtype=precision)
     await ours.begin(case, staleness=1)
-    num_steps = WARM_UP + repeats + 1  # during the last one nothing is generated ahead
+    num_steps = WARM_UP + 2 * repeats + 1  # pairs, for a short step follows a long one; in the last nothing is generated ahead
     ahead = [await ours.step(num_left=num_steps - number) for number in range(num_steps)]
     measured.ahead = ahead[WARM_UP:-1]
     await ours.end()
@@ -159,7 +159,7 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
     trl = {name: tokens / median(turn[name] for turn in measured.trl) for name in ("wall", "cpu")}
     rows: list[Row] = []
     for name, steps in (("synchronous", measured.synchronous), ("one step off", measured.ahead)):
-        middle = median if name == "synchronous" else fmean  # one step off, a short step follows a long one
+        middle = median if name == "synchronous" else fmean  # of pairs, which differ
         speeds = {
             "wall": tokens / middle(step.wall for step in steps),
             "cpu": tokens / middle(step.cpu_seconds for step in steps),
@@ -224,7 +224,7 @@ def explain(options: argparse.Namespace) -> list[str]:
     return [
         "Goals, by the clock: 1.0 of TRL at equal precision (synchronous), 2.5 as users run it, 3.0 with tools.",
         "A CPU second is one of any process: of ours the driver, Ray, server, worker and trainer, of TRL its one.",
-        f"{options.repeats} steps of each: the median, one step off the mean.",
+        f"Medians of {options.repeats} steps; one step off, means of twice as many.",
     ]
 
 

@@ -76,7 +76,10 @@ class Script(transformers.LogitsProcessor):
         return [*self._tokenizer.encode(call, add_special_tokens=False), END_ID]
 
 
-class Scripted(transformers.Qwen3ForCausalLM):
+QWEN3: Any = transformers.Qwen3ForCausalLM  # whose mixins are typed for others
+
+
+class Scripted(QWEN3):
     """A model that knows how long its generations took, and whose replies end by the script if there is one."""
 
     script: Script | None = None
