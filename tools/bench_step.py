@@ -16,11 +16,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 
-from bench_rows import Result, Row, add_options, finish
+from bench_rows import Result, Row, add_options, finish, save
 from side_turns import Side
 from step_case import SINGLE, TOOLS, StepCase, draw_case, write_case
 from step_ours import Ours, Step, running
@@ -109,6 +109,7 @@ async def measure(result: Result, options: argparse.Namespace, folder: Path) -> 
                         write_case(case, checkpoint)
                         measured = await take_turns(case, ours, trl, checkpoint, repeats=options.repeats, precision=precision)
                         report(result, case, precision, measured)
+                        save(replace(result, notes=[*result.notes, *explain(options)]), options)
     finally:
         trl.close()
 
@@ -175,6 +176,8 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
         f"TRL {wall:.2f} s: generation {generation / wall:.0%}, all else {1 - generation / wall:.0%}; "
         f"our idle processes used {fmean(measured.idle):.0%} of a core meanwhile."
     )
+    if num_faults := sum(step.metrics["server/num_faults"] for step in measured.synchronous + measured.ahead):
+        result.notes.append(f"{label}: the server had {num_faults:.0f} faults meanwhile; measure again on a quiet machine.")
     goal = GOALS[precision, case.work]
     best = max(row.ratio for row in rows if row.unit == "sampled tokens/s")
     reached = rows[0].ratio if precision == "float32" else best

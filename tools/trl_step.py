@@ -20,7 +20,7 @@ import transformers
 from datasets import Dataset
 from side_turns import serve
 from step_case import END_ID, SINGLE, StepCase, query_of, read_case, reward_of, search
-from trainer_case import LR
+from trainer_case import BATCH_SIZE, LR
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
 MAX_COMPLETION_TOKENS = 3072
@@ -175,7 +175,8 @@ def make_trainer(case: StepCase, folder: Path, model: Any, tokenizer: Any, turns
         beta=0.0,
         shuffle_dataset=False,
         num_generations=case.num_samples,
-        gradient_accumulation_steps=num_rollouts // 8,  # of the default 8 a micro-batch
+        per_device_train_batch_size=min(BATCH_SIZE, num_rollouts),
+        gradient_accumulation_steps=max(1, num_rollouts // BATCH_SIZE),
         max_completion_length=case.replies[0][0] if is_single else MAX_COMPLETION_TOKENS,
         disable_tqdm=True,
         logging_steps=1_000_000,  # keeps the metrics of a step

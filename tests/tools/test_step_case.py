@@ -105,7 +105,7 @@ def test_our_agents_sample_what_the_case_says_and_put_the_tools_answers_between(
 
 def test_a_missed_goal_is_named_with_its_cause_and_its_bound(tools_case: step_case.StepCase):
     metrics = {"time/generation_seconds": 3.0, "time/training_seconds": 1.0, "time/sync_seconds": 0.5, "train/seconds": 1.0}
-    metrics |= {"time/generation_share": 0.6, "train/tokens_per_second": 8000.0}
+    metrics |= {"time/generation_share": 0.6, "train/tokens_per_second": 8000.0, "server/num_faults": 0.0}
     ours = Step(wall=5.0, cpu={"trainer": 2.0, "server": 5.0, "worker": 1.0, "driver and Ray": 1.0}, metrics=metrics)
     trl = {"wall": 4.0, "cpu": 7.0, "generation": 2.0}
     measured = bench_step.Measured(synchronous=[ours], ahead=[ours], trl=[trl], idle=[0.1], rate=1e11)
