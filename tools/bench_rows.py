@@ -65,6 +65,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def finish(result: Result, arguments: argparse.Namespace) -> None:
     """Prints the table and writes the files that the options name."""
     sys.stdout.write(f"{table(result)}\n")
+    save(result, arguments)
+
+
+def save(result: Result, arguments: argparse.Namespace) -> None:
+    """Writes the files that the options name; a long program does so again and again."""
     if arguments.json:
         rows = [asdict(row) for row in result.rows]
         _write(arguments.json, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")

@@ -19,9 +19,12 @@ MARK = "@turn "
 """Begins the lines that are meant for the parent; libraries print others."""
 
 
-def serve(build: Callable[[Path], Callable[[], None]]) -> None:
-    """Child: a line with a folder builds the step of that case and runs it once, untimed; an empty line runs and times it."""
-    step: Callable[[], None] | None = None
+def serve(build: Callable[[Path], Callable[[], dict[str, float] | None]]) -> None:
+    """Child: a line with a folder builds the step of that case and runs it once, untimed; an empty line runs and times it.
+
+    What a step returns goes with its times.
+    """
+    step: Callable[[], dict[str, float] | None] | None = None
     for line in sys.stdin:
         if folder := line.strip():
             step = None  # its memory goes before the next is built
@@ -31,8 +34,8 @@ def serve(build: Callable[[Path], Callable[[], None]]) -> None:
             continue
         assert step is not None, "a turn before a case"
         wall, cpu = time.perf_counter(), time.process_time()
-        step()
-        _answer({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu})
+        found = step() or {}
+        _answer({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu} | found)
 
 
 def _answer(value: dict[str, Any]) -> None:
@@ -51,12 +54,17 @@ class Side:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def begin(self, folder: Path) -> None:
         """Builds what the case in `folder` needs, and warms up."""
         self._ask(str(folder))
 
     def turn(self) -> dict[str, float]:
-        """Seconds of one step, by the clock (`wall`) and of all its threads (`cpu`)."""
+        """Seconds of one step, by the clock (`wall`) and of all its threads (`cpu`), and what the step returns."""
         return self._ask("")
 
     def _ask(self, line: str) -> dict[str, Any]:

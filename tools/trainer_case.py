@@ -20,6 +20,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512},
         **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32},
     },
+    "1M": {
+        **{"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 384, "vocab_size": 1024},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32},
+    },
     "3M": {
         **{"num_hidden_layers": 6, "hidden_size": 192, "intermediate_size": 512, "vocab_size": 2048},
         **{"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32},

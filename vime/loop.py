@@ -89,7 +89,7 @@ async def _train(session: Session) -> None:
             for step in range(first_step, config.trainer.num_steps):
                 producer.set_version(step, num_batches_left=config.trainer.num_steps - step)
                 _evaluate_during(session, system, evaluator, pin, step)
-                await _train_step(session, system, producer, pin, step)
+                await train_step(session, system, producer, pin, step)
                 await _after_step(session, system, step + 1, state)
         finally:
             await pin.cancel()
@@ -101,7 +101,7 @@ async def _train(session: Session) -> None:
     session.finish()
 
 
-async def _train_step(session: Session, system: System, producer: Producer, pin: Pin, step: int) -> None:
+async def train_step(session: Session, system: System, producer: Producer, pin: Pin, step: int) -> None:
     """One batch: wait for its groups, build the updates, train, bring the weights to the servers once nothing pins them."""
     config = session.config
     assert system.trainer and system.serving and system.workers
