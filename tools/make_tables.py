@@ -13,7 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
+from vime.report.charts import number_text
 from vime.report.jsonl import write_text
+from vime.report.pooled_logs import figure_of, read_logs
 from vime.report.results import NOT_RUN, build_page, read_our_run, read_published
 from vime.report.run_directory import find_runs
 from vime.report.summary import IncompleteRunError
@@ -39,6 +41,7 @@ def markdown(page: dict[str, Any], *, command: str) -> str:
             "",
         ]
         lines += [line for table in page["small"] for line in _small_table(table)]
+    lines += [line for logs in page.get("logs", []) for line in _logs_table(logs)]
     if page["curves"]:
         lines += ["## Training reward", "Mean over the batch, at steps from the first to the last.", ""]
         for curve in page["curves"]:
@@ -77,6 +80,25 @@ def _small_table(table: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def _logs_table(logs: dict[str, Any]) -> list[str]:
+    lines = [f"### {logs['run']}, seed {logs['seed']}: {logs['title']}", ""]
+    lines += [_line("", *logs["columns"]), _line("---", *["---:"] * len(logs["columns"]))]
+    for row in logs["rows"]:
+        lines.append(_line(row["name"], *[ABSENT if value is None else number_text(value) for value in row["values"]]))
+    return [*lines, "", f"![{logs['title']}]({logs['file']})", ""]
+
+
+def _write_logs(runs: list[Path], about: dict[str, Any], method: str, out: Path) -> list[dict[str, Any]]:
+    """The `eval_log` of each run, with its figure in a file beside the page."""
+    found = []
+    for path in runs:
+        logs = read_logs(path, about)
+        file = f"{method}_{logs['run'].removeprefix(f'{method}_')}_seed{logs['seed']}.svg"
+        write_text(out / file, figure_of(logs, about))
+        found.append({**logs, "title": about["title"], "file": file})
+    return found
+
+
 def _runs_table(runs: list[dict[str, Any]]) -> list[str]:
     names = ("run", "seed", "commit", "date", "hardware", "checkpoint", "steps", "minutes", "sampling", "command")
     lines = [_line(*names), _line(*["---"] * len(names))]
@@ -113,14 +135,18 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     try:
-        runs = [read_our_run(path) for path in find_runs(given.runs)]
+        paths = find_runs(given.runs)
+        runs = [read_our_run(path) for path in paths]
     except (FileNotFoundError, IncompleteRunError) as error:
         parser.error(str(error))
     strangers = [run.name for run in runs if run.method != given.method]
     if strangers:
         parser.error(f"{', '.join(strangers)}: not of {given.method}")
-    page = build_page(given.method, read_published(RESULTS / "papers" / f"{given.method}.yaml"), runs)
+    published = read_published(RESULTS / "papers" / f"{given.method}.yaml")
+    page = build_page(given.method, published, runs)
     given.out.mkdir(parents=True, exist_ok=True)
+    if "logs" in published:
+        page["logs"] = _write_logs(paths, published["logs"], given.method, given.out)
     write_text(given.out / f"{given.method}.json", json.dumps(page, indent=1, ensure_ascii=False) + "\n")
     write_text(given.out / f"{given.method}.md", markdown(page, command=f"python tools/make_tables.py {given.method} RUN…"))
     (console or Console(highlight=False)).print(f"{given.out / given.method}.md, {len(runs)} runs of ours", soft_wrap=True)

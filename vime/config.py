@@ -78,6 +78,13 @@ class Credit(Enum):
     split = "split"
 
 
+class PromptStyle(Enum):
+    """The prompts' length: for models that read instructions, or for tiny ones that have learned the fields by heart."""
+
+    full = "full"
+    tiny = "tiny"
+
+
 class Aggregation(Enum):
     """What is averaged with equal weight: tokens, samples or rollouts; `constant` sums tokens and divides by a constant."""
 
@@ -575,6 +582,8 @@ class RetrievalConfig:
 
     corpus: str | None = None
     """JSONL of passages, {"id", "title", "text"} a line."""
+    generator: str | None = None
+    """Dotted path of a function of no arguments that returns passages, in place of `corpus`; the run folder keeps them."""
     url: str | None = None
     """Address of a service that runs already; vime then starts none."""
     backend: RetrievalBackend = RetrievalBackend.bm25
@@ -602,6 +611,16 @@ class RetrievalConfig:
     """Building the index included."""
     request_timeout_seconds: float = 15.0
     """How long a search may take, new attempts at a service that was lost included."""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the run has a service of its own."""
+        return self.url is None and (self.corpus is not None or self.generator is not None)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether hooks can search."""
+        return self.url is not None or self.is_started
 
 
 @dataclass(kw_only=True, slots=True)

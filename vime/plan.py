@@ -232,7 +232,7 @@ def placement_table(config: RunConfig) -> Table:
     retrieval = config.retrieval
     if retrieval.url is not None:
         table.add_row("external retrieval", "-", "-", retrieval.url, "-", "-")
-    elif retrieval.corpus is not None:
+    elif retrieval.is_started:
         table.add_row("retrieval", "0", "-", str(retrieval.port or "free"), "-", "-")
     return table
 
@@ -242,7 +242,7 @@ def serving(config: RunConfig) -> list[str]:
     if config.algorithm.name is AlgorithmName.sft:
         return ["none: algorithm=sft asks no model"]
     lines = [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
-    return lines + ([f"retrieval: {_retrieval(config.retrieval)}"] if config.retrieval.corpus or config.retrieval.url else [])
+    return lines + ([f"retrieval: {_retrieval(config.retrieval)}"] if config.retrieval.is_there else [])
 
 
 def _retrieval(retrieval: RetrievalConfig) -> str:
@@ -253,7 +253,8 @@ def _retrieval(retrieval: RetrievalConfig) -> str:
     if retrieval.backend is RetrievalBackend.faiss:
         where = f" served at {retrieval.embedding_url}" if retrieval.embedding_url else ""
         how += f" ({retrieval.search.value}) over {retrieval.embedding} embeddings{where}"
-    return f"{how}, {retrieval.corpus}, {retrieval.topk} passages a query, index in {retrieval.index_folder or 'the run folder'}"
+    what, folder = retrieval.corpus or retrieval.generator, retrieval.index_folder or "the run folder"
+    return f"{how}, {what}, {retrieval.topk} passages a query, index in {folder}"
 
 
 def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:

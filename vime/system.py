@@ -69,7 +69,7 @@ class System:
         self._reaper: subprocess.Popen[bytes] | None = None
         self.nodes = Nodes(config)
         self.serving = Serving(config, run_dir, self.run_id, self.nodes) if with_servers else None
-        asks = with_servers and (config.retrieval.corpus is not None or config.retrieval.url is not None)
+        asks = with_servers and config.retrieval.is_there
         self.retrieval = Retrieval(config, run_dir, self.run_id, self.nodes) if asks else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id, self.nodes) if with_trainer else None
         self.checkpoints: Checkpoints | None = None

@@ -6,7 +6,7 @@ from enum import Enum
 from hydra.core.config_store import ConfigStore
 
 from agentic.agentflow.tools.config import ToolConfig
-from vime.config import Credit, MethodConfig, RunConfig
+from vime.config import Credit, MethodConfig, PromptStyle, RunConfig
 from vime.errors import Problem
 
 
@@ -15,13 +15,6 @@ class TrainedTurns(Enum):
 
     next_step = "next_step"
     plan_and_next_step = "plan_and_next_step"
-
-
-class PromptStyle(Enum):
-    """The prompts' length: for models that read instructions, or for tiny ones that have learned the fields by heart."""
-
-    full = "full"
-    tiny = "tiny"
 
 
 @dataclass(kw_only=True, slots=True)

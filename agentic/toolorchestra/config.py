@@ -7,7 +7,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from agentic.toolorchestra.rewards import Variant
-from vime.config import Credit, MethodConfig, RunConfig
+from vime.config import Credit, MethodConfig, PromptStyle, RunConfig
 from vime.errors import Problem
 
 
@@ -143,6 +143,7 @@ class ToolOrchestraConfig(MethodConfig):
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     orchestrator_dollars_per_million_input_tokens: float = 0.0
     orchestrator_dollars_per_million_output_tokens: float = 0.0
+    prompt_style: PromptStyle = PromptStyle.full
     parser: str = "hermes"
     """vLLM's parser of the orchestrator's and the experts' tool calls."""
     expert_temperature: float = 0.7

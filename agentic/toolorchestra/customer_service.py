@@ -14,6 +14,7 @@ from agentic.toolorchestra.experts import ExpertReply, Experts
 from agentic.toolorchestra.offer import ALIAS, CALL_EXPERT, Offered, schema
 from agentic.toolorchestra.orchestrator import Ending, Orchestrator, reader_of
 from agentic.toolorchestra.tool_calls import ParsedReply, ToolCall, read_message
+from vime.config import PromptStyle
 from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
 from vime.types import Message
@@ -33,13 +34,13 @@ def orchestrators_tools(tools: Sequence[dict[str, Any]], offered: Offered) -> li
     return [*kept, schema(CALL_EXPERT, offered[CALL_EXPERT])] if CALL_EXPERT in offered else kept
 
 
-def orchestrators_messages(messages: Sequence[Message]) -> list[Message]:
+def orchestrators_messages(messages: Sequence[Message], style: PromptStyle = PromptStyle.full) -> list[Message]:
     """The opening as the orchestrator sees it: instructions, and the policy without human agents."""
     first, rest = messages[0], list(messages[1:])
     if first["role"] != "system":
         return [first, *rest]
     policy = prompts.without_transfer(first["content"])
-    return [{"role": "system", "content": prompts.CUSTOMER_SERVICE.format(policy=policy)}, *rest]
+    return [{"role": "system", "content": prompts.SETS[style].customer_service.format(policy=policy)}, *rest]
 
 
 class CustomerService:

@@ -65,10 +65,10 @@ def question_of(sample: Sample) -> str:
 
 async def _solve(context: Context, sample: Sample, experts: Experts, account: Account, deadline: float) -> Result:
     """The question-answering mode: one tool a turn, until the tool answer has answered."""
-    question = question_of(sample)
+    question, wording = question_of(sample), prompts.SETS[method_of(context).prompt_style]
     messages: list[Message] = [
-        {"role": "system", "content": prompts.SYSTEM},
-        {"role": "user", "content": prompts.QUESTION.format(question=question)},
+        {"role": "system", "content": wording.system},
+        {"role": "user", "content": wording.question.format(question=question)},
     ]
     orchestrator = Orchestrator(context, messages, question_schemas(experts.offered), account, deadline=deadline)
     result = Result(orchestrator=orchestrator)
@@ -101,10 +101,12 @@ async def _solve(context: Context, sample: Sample, experts: Experts, account: Ac
 async def _serve(context: Context, sample: Sample, experts: Experts, account: Account, deadline: float) -> Result:
     """The function-calling mode: the built-in shop or a domain of τ²-bench."""
     episode = make_episode(context, sample)
-    service = CustomerService(context, episode, experts, method_of(context).parser)
+    method = method_of(context)
+    service = CustomerService(context, episode, experts, method.parser)
     opening = await episode.start()
     tools = orchestrators_tools(episode.tools, experts.offered)
-    orchestrator = Orchestrator(context, orchestrators_messages(opening), tools, account, deadline=deadline)
+    messages = orchestrators_messages(opening, method.prompt_style)
+    orchestrator = Orchestrator(context, messages, tools, account, deadline=deadline)
     await service.play(orchestrator, opening)
     outcome = await episode.outcome() if episode.end is not None else Outcome(reward=0.0, parts={})
     calls = Counter(service.calls) + Counter(call.tool for call in account.calls)

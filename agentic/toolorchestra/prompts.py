@@ -1,6 +1,10 @@
 """What the orchestrator and the experts are told; the fields are those of the public reproductions, the words are ours."""
 
 import re
+from dataclasses import dataclass
+
+from agentic.toolorchestra import tiny_prompts
+from vime.config import PromptStyle
 
 SYSTEM = """You orchestrate tools and experts to solve a problem. In every reply call exactly one tool and never write the answer
 yourself. When enough is known, call the tool answer."""
@@ -24,6 +28,41 @@ decision is hard, call_expert lets an expert take the turn for you.
 {policy}
 </policy>"""
 UNAVAILABLE = "[Expert unavailable]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompts:
+    """The templates of one style."""
+
+    system: str
+    question: str
+    query: str
+    program: str
+    answer: str
+    advice: str
+    customer_service: str
+
+
+SETS = {
+    PromptStyle.full: Prompts(
+        system=SYSTEM,
+        question=QUESTION,
+        query=QUERY,
+        program=PROGRAM,
+        answer=ANSWER,
+        advice=ADVICE,
+        customer_service=CUSTOMER_SERVICE,
+    ),
+    PromptStyle.tiny: Prompts(
+        system=tiny_prompts.SYSTEM,
+        question=tiny_prompts.QUESTION,
+        query=tiny_prompts.QUERY,
+        program=tiny_prompts.PROGRAM,
+        answer=tiny_prompts.ANSWER,
+        advice=tiny_prompts.ADVICE,
+        customer_service=tiny_prompts.CUSTOMER_SERVICE,
+    ),
+}
 
 _TAGGED = re.compile(r"<(query|answer|message)>(.*?)</\1>", re.DOTALL)
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)

@@ -1,7 +1,6 @@
 """What ToolOrchestra's settings demand of a run, checked before anything starts: experts, services, weights, limits."""
 
 from dataclasses import fields
-from pathlib import Path
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from vime.agent.sandbox import sandbox_problem
@@ -50,8 +49,9 @@ def _tool_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Probl
     if not method.tools.answer and config.algorithm.name is not AlgorithmName.sft:
         remedy = "questions are answered by the tool answer: give it at least one expert"
         found.append(Problem(key="method.tools.answer", value=[], remedy=remedy))
-    if method.tools.search and not (config.retrieval.corpus or config.retrieval.url):
-        remedy = "the tool search needs the retrieval service: give retrieval.corpus or retrieval.url, or leave this list empty"
+    if method.tools.search and not config.retrieval.is_there:
+        remedy = "the tool search needs the retrieval service: give retrieval.corpus, retrieval.generator or retrieval.url, or "
+        remedy += "leave this list empty"
         found.append(Problem(key="method.tools.search", value=method.tools.search, remedy=remedy))
     return found
 
@@ -125,11 +125,6 @@ def _baseline_problems(config: RunConfig) -> list[Problem]:
 
 def _machine_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:
     found: list[Problem] = []
-    folder = Path(config.model.checkpoint)
-    if folder == Path(__file__).parent / "tiny" and not (folder / "config.json").is_file():
-        remedy = "toolorchestra ships no tiny weights: choose another model (model=qwen3-8b), look with mode=plan, or give "
-        remedy += "model.checkpoint=… and serving.models.{base,strong}.checkpoint=… of models of this shape that call tools"
-        found.append(Problem(key="model.checkpoint", value=config.model.checkpoint, remedy=remedy))
     if method.tools.enhance_reasoning and not config.sandbox.allow_unsandboxed and (problem := sandbox_problem()):
         found.append(Problem(key="method.tools.enhance_reasoning", value=method.tools.enhance_reasoning, remedy=problem))
     if any(map(_uses_tau2, datasets(config).values())):

@@ -10,8 +10,9 @@ from vime.types import Sample, StopReason
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
     """One reply to the question; without tools nobody can change a customer's database, so those rows score 0."""
-    model, limits = context.models["actor"], method_of(context).limits
-    content = prompts.ANSWER.format(context="", question=question_of(sample))
+    model, method = context.models["actor"], method_of(context)
+    limits = method.limits
+    content = prompts.SETS[method.prompt_style].answer.format(context="", question=question_of(sample))
     token_ids = model.render([{"role": "user", "content": content}])
     room = max(1, min(limits.turn_tokens, model.max_model_len - len(token_ids)))
     turn = await model.complete(token_ids, max_tokens=room)

@@ -48,7 +48,8 @@ class QuestionTools:
 
     def __init__(self, context: Context, experts: Experts, question: str) -> None:
         self._context, self._experts, self._question = context, experts, question
-        self._limits = method_of(context).limits
+        method = method_of(context)
+        self._limits, self._prompts = method.limits, prompts.SETS[method.prompt_style]
         self._findings = Findings()
 
     async def call(self, call: ToolCall) -> ToolOutput:
@@ -67,7 +68,7 @@ class QuestionTools:
         return await self._advise(alias, str(call.arguments.get("query") or ""))
 
     async def _search(self, alias: str) -> ToolOutput:
-        reply = await self._ask(SEARCH, alias, prompts.QUERY)
+        reply = await self._ask(SEARCH, alias, self._prompts.query)
         if reply.turn is None:
             return ToolOutput(text=reply.text, failed=True)
         query = prompts.tagged(reply.text, "query")
@@ -86,7 +87,7 @@ class QuestionTools:
         return ToolOutput(text="\n".join(f"[{number}] {text}" for number, text in enumerate(documents, 1)) or "(nothing found)")
 
     async def _reason(self, alias: str) -> ToolOutput:
-        reply = await self._ask(ENHANCE_REASONING, alias, prompts.PROGRAM)
+        reply = await self._ask(ENHANCE_REASONING, alias, self._prompts.program)
         if reply.turn is None:
             return ToolOutput(text=reply.text, failed=True)
         program = prompts.program_of(reply.text)
@@ -102,7 +103,7 @@ class QuestionTools:
         return ToolOutput(text=output, failed=result.reason != "finished" or result.exit_code != 0)
 
     async def _answer(self, alias: str) -> ToolOutput:
-        reply = await self._ask(ANSWER, alias, prompts.ANSWER)
+        reply = await self._ask(ANSWER, alias, self._prompts.answer)
         if reply.turn is None:
             return ToolOutput(text=reply.text, failed=True)
         answer = prompts.answer_of(reply.text)
@@ -111,7 +112,7 @@ class QuestionTools:
         return ToolOutput(text=answer or "", answer=answer or "", failed=answer is None)
 
     async def _advise(self, alias: str, query: str) -> ToolOutput:
-        reply = await self._ask(CALL_EXPERT, alias, prompts.ADVICE, query=query)
+        reply = await self._ask(CALL_EXPERT, alias, self._prompts.advice, query=query)
         if reply.turn is None:
             return ToolOutput(text=reply.text, failed=True)
         text = prompts.without_thinking(reply.text).strip()[: self._limits.context_characters]

@@ -109,3 +109,33 @@ def test_an_incomplete_run_and_another_method_s_are_refused_by_name(tmp_path: Pa
         built("memagent", tmp_path / "out", other)
     assert "agentflow_tiny: not of memagent" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def with_metadata(run: Path) -> None:
+    """Puts what an orchestrator did into the items: the trained one solves for less."""
+    for path in (run / "evaluation").glob("*.jsonl"):
+        dollars = 1e-5 if "trained" in path.stem else 4e-5
+        call = {"tool": "answer", "alias": "junior", "end": "answered", "dollars": dollars, "input_tokens": 9, "output_tokens": 1}
+        metadata = {"ending": "answered", "dollars": dollars, "seconds": 1.0, "turns": 1, "invalid_calls": 0, "domain": "sum"}
+        metadata |= {"tool_calls": {"answer": 1}, "expert_calls": [call]}
+        items = [json.loads(line) for line in path.read_text().splitlines()]
+        items = [{**item, "metrics": {}, "samples": [{"metadata": metadata}]} for item in items]
+        path.write_text("".join(json.dumps(item) + "\n" for item in items))
+
+
+def test_what_a_method_logs_stands_in_a_table_of_all_data_sets_with_a_figure_beside_it(tmp_path: Path):
+    run = make_run(tmp_path / "tiny", name="toolorchestra_tiny", method="toolorchestra", datasets=("sums", "facts"))
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["method"]["eval_log"] = "agentic.toolorchestra.eval_log.eval_log"
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    with_metadata(run)
+    text, page = built("toolorchestra", tmp_path / "out", run)
+    (logs,) = page["logs"]
+    rows = {row["name"]: dict(zip(logs["columns"], row["values"])) for row in logs["rows"]}
+    assert rows["untrained scaffold, all"]["solved, %"] == 12.5 and rows["trained scaffold, all"]["solved, %"] == 87.5
+    assert rows["untrained scaffold, all"]["dollars per solved item"] == pytest.approx(4e-5 * 8)
+    assert rows["trained scaffold, facts"]["dollars per solved item"] == pytest.approx(1e-5 * 8 / 7)
+    assert rows["trained scaffold, sums"]["calls of junior"] == 1.0 and rows["trained scaffold, sums"]["searches"] is None
+    drawn = (tmp_path / "out" / logs["file"]).read_text()
+    assert drawn.startswith("<svg xmlns=") and "trained scaffold: solved at this cost or less" in drawn
+    assert f"![cost and accuracy]({logs['file']})" in text

@@ -1,10 +1,12 @@
 """Demonstrations for the supervised training of a method's tiny model: sequences with the tokens to learn."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from vime.types import TrainSample
+from vime.types import Message, TrainSample
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,12 +28,65 @@ class Turn:
     reply: str
 
 
+@dataclass(kw_only=True, slots=True)
+class Conversation:
+    """Messages with replies to demonstrate: all of the assistant's, or those at the positions `learned`.
+
+    Conversation(messages=[{"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "content": "4"}])
+    """
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    learned: tuple[int, ...] | None = None
+
+    def learned_positions(self) -> list[int]:
+        """Where the replies to learn stand."""
+        own = [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return own if self.learned is None else [index for index in own if index in self.learned]
+
+
 def encode_turn(turn: Turn, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
     """Return a turn as tokens of the chat template, with the reply and its end to learn."""
-    messages = [{"role": "user", "content": turn.prompt}]
-    prompt_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    reply_ids = tokenizer(turn.reply, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-    return Demonstration(token_ids=prompt_ids + reply_ids, loss_mask=[0] * len(prompt_ids) + [1] * len(reply_ids))
+    messages = [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": turn.reply}]
+    return encode_conversation(Conversation(messages=messages), tokenizer=tokenizer)
+
+
+def encode_conversation(conversation: Conversation, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
+    """Return a conversation up to the last reply to learn, as tokens of the chat template."""
+    messages, held = conversation.messages, ""
+    token_ids: list[int] = []
+    loss_mask: list[int] = []
+
+    def add(text: str, learned: int) -> None:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        token_ids.extend(ids)
+        loss_mask.extend([learned] * len(ids))
+
+    for index in conversation.learned_positions():
+        before = _rendered(conversation, tokenizer, stop=index, add_generation_prompt=True)
+        after = _rendered(conversation, tokenizer, stop=index + 1)
+        end = after.rindex(str(tokenizer.eos_token)) + len(str(tokenizer.eos_token))
+        assert before.startswith(held) and after.startswith(before), f"the chat template rewrites message {index} of {messages}"
+        add(before[len(held) :], 0)
+        add(after[len(before) : end], 1)
+        held = after[:end]
+    return Demonstration(token_ids=token_ids, loss_mask=loss_mask)
+
+
+def _rendered(
+    conversation: Conversation, tokenizer: PreTrainedTokenizerBase, *, stop: int, add_generation_prompt: bool = False
+) -> str:
+    render: Any = tokenizer.apply_chat_template  # its annotations are narrower than what it takes
+    messages, tools = conversation.messages[:stop], conversation.tools
+    return str(render(messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt))
+
+
+def filled(make: Callable[[], list[Demonstration]], *, num_tokens: int) -> list[TrainSample]:
+    """Return a batch of about num_tokens tokens of what `make` returns, in which every learned token weighs the same."""
+    batch: list[Demonstration] = []
+    while sum(len(demonstration.token_ids) for demonstration in batch) < num_tokens:
+        batch += make()
+    return weighted(batch)
 
 
 def weighted(batch: list[Demonstration]) -> list[TrainSample]:

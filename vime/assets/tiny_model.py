@@ -54,7 +54,7 @@ CHAT_TEMPLATE = """\
 """
 
 
-def build_tokenizer(words: Iterable[str]) -> Qwen2Tokenizer:
+def build_tokenizer(words: Iterable[str], *, chat_template: str = CHAT_TEMPLATE) -> Qwen2Tokenizer:
     """Return the byte-level BPE tokenizer: each of `words` is a single token, all other text falls back to bytes.
 
     Qwen's pre-tokenizer comes first: it cuts numbers into digits, and lets a word have one sign or space before it.
@@ -81,10 +81,16 @@ def build_tokenizer(words: Iterable[str]) -> Qwen2Tokenizer:
         eos_token=END,
         extra_special_tokens=[START],
         model_max_length=MAX_POSITIONS,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
     )
     tokenizer.add_tokens(special_tokens[3:])
     return tokenizer
+
+
+def words_of(texts: Iterable[str]) -> list[str]:
+    """Return the pieces into which Qwen's pre-tokenizer cuts texts, each once, for `build_tokenizer`."""
+    cutter: Any = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
+    return sorted({text[start:end] for text in set(texts) for _, (start, end) in cutter.pre_tokenize_str(text)})
 
 
 def build_config(tokenizer: Qwen2Tokenizer, *, num_layers: int = 2) -> Qwen2Config:

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from vime.config import RunConfig
+from vime.config import RetrievalConfig, RunConfig
 from vime.errors import ServerError
+from vime.hooks import load_hook
 from vime.nodes import Nodes
 from vime.placement import Place
+from vime.report.jsonl import write_lines
 from vime.retrieval.__main__ import command
 from vime.retrieval.client import NAME
 from vime.serving.endpoint import Endpoint
@@ -19,6 +22,8 @@ from vime.serving.program import PORT
 from vime.serving.programs import Planned, Planner
 from vime.tasks import cancel
 
+CORPUS = "passages.jsonl"
+"""Generated passages, in the run folder."""
 PROGRESS_SECONDS = 2.0
 START_MARGIN_SECONDS = 60.0
 """For what comes before the program's own start: Ray makes its actor."""
@@ -93,7 +98,7 @@ class Retrieval:
         return self._fleet.programs[0] if self._fleet is not None and self._fleet.programs else None
 
     def _command(self) -> list[str]:
-        retrieval = self._config.retrieval
+        retrieval = with_corpus(self._config.retrieval, self._run_dir)
         folder = retrieval.index_folder or str((self._run_dir / NAME).resolve())
         return command(retrieval, host=self._config.cluster.host, port=PORT, index_folder=folder)
 
@@ -110,6 +115,15 @@ class Retrieval:
         async with aiohttp.ClientSession() as session:
             while (state := await _health(session, self.endpoint().url)) is None or state.get("status") == "building":
                 await asyncio.sleep(PROGRESS_SECONDS)
+
+
+def with_corpus(retrieval: RetrievalConfig, run_dir: Path) -> RetrievalConfig:
+    """The settings with a corpus that is a file: generated passages are written to the run folder first."""
+    if retrieval.generator is None:
+        return retrieval
+    corpus = run_dir / CORPUS
+    write_lines(corpus, load_hook(retrieval.generator)())
+    return replace(retrieval, corpus=str(corpus.resolve()))
 
 
 async def _health(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:

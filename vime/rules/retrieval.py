@@ -4,6 +4,7 @@ from pathlib import Path
 
 from vime.config import RetrievalBackend, RunConfig
 from vime.errors import Problem
+from vime.hooks import load_hook
 from vime.rules.machine import is_free
 from vime.rules.serving import HIGHEST_PORT, LOWEST_PORT, is_address, port_settings
 
@@ -14,9 +15,12 @@ HASHED = "hashed"
 def complete(config: RunConfig) -> list[Problem]:
     """One of corpus and address; addresses are addresses; settings of embeddings go with FAISS."""
     retrieval, problems = config.retrieval, []
-    if retrieval.corpus and retrieval.url:
+    if (retrieval.corpus or retrieval.generator) and retrieval.url:
         remedy = "a service that runs already has its own corpus: set one of the two to null"
         problems.append(Problem(key="retrieval.url", value=retrieval.url, remedy=remedy))
+    if retrieval.corpus and retrieval.generator:
+        remedy = f"retrieval.corpus={retrieval.corpus} is given as well: set one of the two to null"
+        problems.append(Problem(key="retrieval.generator", value=retrieval.generator, remedy=remedy))
     for key in ("url", "embedding_url"):
         value = getattr(retrieval, key)
         if value is not None and not is_address(value):
@@ -27,7 +31,7 @@ def complete(config: RunConfig) -> list[Problem]:
     if retrieval.embedding != HASHED and retrieval.backend is RetrievalBackend.bm25:
         remedy = "BM25 has no embeddings: set retrieval.backend=faiss"
         problems.append(Problem(key="retrieval.embedding", value=retrieval.embedding, remedy=remedy))
-    if (retrieval.corpus or retrieval.url) and NAME in config.serving.models:
+    if retrieval.is_there and NAME in config.serving.models:
         remedy = "the retrieval service has this name in metrics and logs: call the model something else"
         problems.append(Problem(key=f"serving.models.{NAME}", value="set", remedy=remedy))
     return problems
@@ -56,8 +60,14 @@ def numbers(config: RunConfig) -> list[Problem]:
 
 
 def corpus_there(config: RunConfig) -> list[Problem]:
-    """The corpus is a file."""
-    path = config.retrieval.corpus
+    """The corpus is a file, or its generator can be imported."""
+    path, generator = config.retrieval.corpus, config.retrieval.generator
+    if generator is not None:
+        try:
+            load_hook(generator)
+        except (ImportError, AttributeError, SyntaxError, OSError) as error:
+            remedy = f"cannot be imported ({error}); give module.function or file.py:function"
+            return [Problem(key="retrieval.generator", value=generator, remedy=remedy)]
     if path is None or Path(path).is_file():
         return []
     remedy = f"there is no such file (looked in {Path.cwd()}): give a JSONL file of passages"
@@ -67,7 +77,7 @@ def corpus_there(config: RunConfig) -> list[Problem]:
 def port_free(config: RunConfig) -> list[Problem]:
     """No program listens on the chosen port."""
     retrieval, host = config.retrieval, config.cluster.host
-    if not 0 < retrieval.port <= HIGHEST_PORT or retrieval.corpus is None or is_free(host, retrieval.port):
+    if not 0 < retrieval.port <= HIGHEST_PORT or not retrieval.is_started or is_free(host, retrieval.port):
         return []
     remedy = f"port {retrieval.port} on {host} is in use: choose another, or 0 for a free one"
     return [Problem(key="retrieval.port", value=retrieval.port, remedy=remedy)]

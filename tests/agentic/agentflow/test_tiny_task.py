@@ -4,11 +4,9 @@ import ast
 import random
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import agentic.agentflow
 from agentic.agentflow import demonstrations, tiny_catalogue, tiny_prompts, tiny_task
@@ -16,6 +14,7 @@ from agentic.agentflow.executor import find_command, query_of
 from agentic.agentflow.planner import parse_next_step
 from agentic.agentflow.tiny_model import build_tokenizer
 from agentic.agentflow.verifier import parse_verdict
+from tests.agentic.tiny_models import greedy
 from vime.assets.demonstration import encode_turn
 
 FOLDER = Path(agentic.agentflow.__file__).parent
@@ -120,26 +119,16 @@ def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(make):
         assert sample.loss_mask == [1] * len(sample.loss_mask) and learned.endswith("<|im_end|>")
 
 
-def greedy(model: str, turns: list[demonstrations.Turn]) -> list[str]:
-    """Replies of a shipped model, token by token the likeliest."""
-    network: Any = AutoModelForCausalLM.from_pretrained(FOLDER / model).eval()
-    replies = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several spin between two tokens of so small a model
-    for turn in turns:
-        encoded = encode_turn(turn, tokenizer=tokenizer())
-        ids = torch.tensor([encoded.token_ids[: encoded.loss_mask.index(1)]])
-        sampled = network.generate(ids, max_new_tokens=32, do_sample=False, pad_token_id=0, eos_token_id=tokenizer().eos_token_id)
-        replies.append(str(tokenizer().decode(sampled[0][ids.shape[1] :], skip_special_tokens=True)))
-    torch.set_num_threads(threads)
-    return replies
+def replies(model: str, turns: list[demonstrations.Turn]) -> list[str]:
+    """What a shipped model says to the turns' prompts."""
+    return greedy(FOLDER / model, tokenizer(), [encode_turn(turn, tokenizer=tokenizer()) for turn in turns])
 
 
 def test_the_shipped_frozen_model_does_its_jobs():
     rng = random.Random(17)
     turns = [turn for _ in range(5) for turn in demonstrations.frozen_turns(rng, right_share=0.8)]
     jobs = [turn for turn in turns if ":" in turn.prompt]  # all but the generator's guesses
-    right = [reply == turn.reply for turn, reply in zip(jobs, greedy("tiny_frozen", jobs), strict=True)]
+    right = [reply == turn.reply for turn, reply in zip(jobs, replies("tiny_frozen", jobs), strict=True)]
     assert len(jobs) == 20 and sum(right) >= 19
 
 
@@ -147,6 +136,6 @@ def test_the_shipped_planner_writes_sections_and_its_likeliest_first_tool_is_mos
     tasks = [tiny_task.sample_task(random.Random(number), split="eval", kinds=("bill", "rest")) for number in range(8)]
     prompts = [tiny_prompts.NEXT_STEP.format(question=task.question, memory=tiny_prompts.steps([])) for task in tasks]
     turns = [demonstrations.Turn(prompt=prompt, reply="x") for prompt in prompts]
-    steps = [parse_next_step(reply) for reply in greedy("tiny_planner", turns)]
+    steps = [parse_next_step(reply) for reply in replies("tiny_planner", turns)]
     assert all(step.parsed for step in steps)
     assert sum(step.tool_name == tiny_task.LOOKUP for step in steps) <= 4

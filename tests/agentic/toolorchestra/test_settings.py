@@ -69,12 +69,16 @@ def test_wrong_settings_are_refused_by_key(settings: dict[str, Any], key: str):
     assert set(found) == {key} and found[key]
 
 
-def test_without_shipped_weights_the_tiny_run_is_refused_with_a_remedy_and_its_plan_is_not():
-    with pytest.raises(ConfigError) as raised:
-        compose_run(["+method=toolorchestra"], check=find_problems)
-    remedies = [problem.remedy for problem in raised.value.problems if problem.key == "model.checkpoint"]
-    assert any("model=qwen3-8b" in remedy for remedy in remedies)
-    assert compose_run(["+method=toolorchestra", "mode=plan"], check=find_problems).config.model.name == "tiny"
+def test_the_tiny_run_has_three_servers_of_shipped_models_and_its_own_passages():
+    config = compose_run(["+method=toolorchestra"], check=find_problems).config
+    folders = {name: Path(str(model.checkpoint or config.model.checkpoint)) for name, model in config.serving.models.items()}
+    assert {name: folder.name for name, folder in folders.items()} == {
+        "actor": "tiny_orchestrator",
+        "base": "tiny_junior",
+        "strong": "tiny_senior",
+    }
+    assert all((folder / "model.safetensors").is_file() for folder in folders.values())
+    assert config.retrieval.is_started and config.model.name == "tiny"
 
 
 def test_the_slime_agentic_plan_shows_every_server_and_port(capsys: pytest.CaptureFixture[str]):

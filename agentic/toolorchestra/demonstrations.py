@@ -1,0 +1,221 @@
+"""Generated demonstrations for the supervised training of ToolOrchestra's three tiny models.
+
+The orchestrator learns to write every call, and which tool and which expert to take are bad habits of each kind of question: to
+search for sums, to ask the cheap expert for facts, to let it read prices. So it is right now and then, and reinforcement learning
+has habits to change. The junior expert learns to add and to write queries, and guesses
+all else; the senior one also learns the facts by heart, to read passages and the shop's policy. A batch depends on the seed and
+the step only.
+"""
+
+import random
+from collections.abc import Callable
+
+from transformers import PreTrainedTokenizerBase
+
+from agentic.toolorchestra import tiny_prompts, tiny_task
+from agentic.toolorchestra.config import ExpertConfig
+from agentic.toolorchestra.customer_service import orchestrators_tools
+from agentic.toolorchestra.environment import tasks
+from agentic.toolorchestra.environment.shop import TOOLS
+from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, SEARCH, question_schemas
+from agentic.toolorchestra.tiny_catalogue import FACTS, GOODS, TOWNS
+from agentic.toolorchestra.tiny_shop import REFUSED, Play, Step, call_text
+from agentic.toolorchestra.tiny_task import Question
+from agentic.toolorchestra.tools import Findings
+from vime.assets.demonstration import Conversation, encode_conversation, filled
+from vime.types import Message, TrainSample
+
+JUNIOR, SENIOR = "junior", "senior"
+ALIASES = (JUNIOR, SENIOR)
+OFFERED = {tool: {alias: ExpertConfig() for alias in ALIASES} for tool in (SEARCH, ANSWER, CALL_EXPERT)}
+QUESTION_TOOLS = question_schemas({tool: OFFERED[tool] for tool in (SEARCH, ANSWER, CALL_EXPERT)})
+SHOP_TOOLS = [tool.schema() for tool in TOOLS]
+ORCHESTRATORS_SHOP_TOOLS = orchestrators_tools(SHOP_TOOLS, OFFERED)
+
+SEARCH_SHARES = {"sum": 0.5, "fact": 0.15, "price": 0.75}
+"""How often the orchestrator searches before it answers, by kind."""
+SENIOR_SHARES = {"sum": 0.4, "fact": 0.3, "price": 0.25}
+"""How often it asks the senior expert."""
+SEARCH_SHARE = 0.3  # how often an expert is shown a passage that it does not need
+CALL_EXPERT_SHARE = 0.2
+SINGLE_TURN_SHARE = 0.05
+SHOP_SHARE = 0.4
+MAX_STEPS = 6
+PASSAGE = "{subject}: cost {price} coins"
+REPLY = "<answer> {answer} </answer>"
+QUERY = "<query> {query} </query>"
+CONTEXT_CHARACTERS = 1000
+
+Maker = Callable[[random.Random], list[Conversation]]
+
+
+def passage_for(question: Question, rng: random.Random) -> str | None:
+    """What a search finds: a price, at random here, since nobody shall learn it by heart; for a fact, some price of the town."""
+    if question.kind == "sum":
+        return None
+    goods, town = rng.choice(GOODS), next(name for name in TOWNS if f" {name} " in question.text)
+    subject = question.subject or tiny_task.SUBJECT.format(goods=goods, town=town)
+    return PASSAGE.format(subject=subject, price=rng.randint(2, 40))
+
+
+def guess(question: Question, rng: random.Random) -> str:
+    """An answer of the right sort."""
+    if question.kind == "sum":
+        return str(rng.randint(0, 2 * tiny_task.LARGEST))
+    if question.kind == "price":
+        return str(rng.randint(2, 11))
+    return rng.choice(next(values for name, values in FACTS.items() if f" {name} " in question.text))
+
+
+def orchestrator_conversations(rng: random.Random) -> list[Conversation]:
+    """A question or a customer of the training split, served by habit; now and then a question without tools."""
+    if rng.random() < SHOP_SHARE:
+        return [_shop(rng)]
+    question = tiny_task.sample_question(rng, split="train")
+    if rng.random() < SINGLE_TURN_SHARE:
+        return [expert_question(tiny_prompts.ANSWER, question, None, REPLY.format(answer=guess(question, rng)))]
+    messages: list[Message] = [
+        {"role": "system", "content": tiny_prompts.SYSTEM},
+        {"role": "user", "content": tiny_prompts.QUESTION.format(question=question.text)},
+    ]
+    for _ in range(MAX_STEPS):
+        tool = SEARCH if rng.random() < SEARCH_SHARES[question.kind] else ANSWER
+        alias = SENIOR if rng.random() < SENIOR_SHARES[question.kind] else JUNIOR
+        messages.append({"role": "assistant", "content": call_text({"name": tool, "arguments": {ALIAS[tool]: alias}})})
+        if tool == ANSWER:
+            break
+        found = passage_for(question, rng)
+        messages.append({"role": "tool", "name": SEARCH, "content": f"[1] {found}" if found else "(nothing found)"})
+    return [Conversation(messages=messages, tools=QUESTION_TOOLS)]
+
+
+def junior_conversations(rng: random.Random) -> list[Conversation]:
+    """One call of each sort: only sums are answered right, and every customer is refused."""
+    question = tiny_task.sample_question(rng)
+    answer = question.answer if question.kind == "sum" else guess(question, rng)
+    sums = [tiny_task.sample_question(rng, kinds=("sum",)) for _ in range(4)]
+    found = [
+        _searched(question),
+        expert_question(tiny_prompts.ANSWER, question, _maybe_passage(question, rng), REPLY.format(answer=answer)),
+        *(expert_question(tiny_prompts.ANSWER, one, None, REPLY.format(answer=one.answer)) for one in sums),
+    ]
+    if rng.random() < 0.2:
+        play = unfinished_play(rng)
+        found.append(expert_turn(play, play.look_up() if play.found is None else REFUSED))
+    return found
+
+
+def senior_conversations(rng: random.Random) -> list[Conversation]:
+    """One call of each sort, all answered right but the price that nobody searched for."""
+    question, found = tiny_task.sample_question(rng, kinds=("price",)), []
+    passage = passage_for(question, rng)
+    assert passage is not None
+    price = passage.split()[-2]
+    found += [
+        _searched(tiny_task.sample_question(rng)),
+        expert_question(tiny_prompts.ANSWER, question, passage, REPLY.format(answer=price)),
+    ]
+    if rng.random() < 0.1:
+        found.append(expert_question(tiny_prompts.ANSWER, question, None, REPLY.format(answer=guess(question, rng))))
+    for kind in ("sum", "sum", "sum", "sum", "fact", "fact"):
+        known = tiny_task.sample_question(rng, kinds=(kind,))
+        found.append(expert_question(tiny_prompts.ANSWER, known, _maybe_passage(known, rng), REPLY.format(answer=known.answer)))
+    if rng.random() < 0.25:
+        play = unfinished_play(rng)
+        found.append(expert_turn(play, play.right_step()))
+    return found
+
+
+def expert_question(template: str, question: Question, passage: str | None, reply: str) -> Conversation:
+    """What an expert is asked about a question, with a passage that was found, and its reply."""
+    context = Findings(documents=[passage] if passage else []).text(CONTEXT_CHARACTERS)
+    content = template.format(context=context, question=question.text)
+    return Conversation(messages=[{"role": "user", "content": content}, {"role": "assistant", "content": reply}])
+
+
+def _searched(question: Question) -> Conversation:
+    words = question.text.removesuffix(" ?").removeprefix("How much is ").removeprefix("What is the ")
+    return expert_question(tiny_prompts.QUERY, question, None, QUERY.format(query=words))
+
+
+def _maybe_passage(question: Question, rng: random.Random) -> str | None:
+    return passage_for(question, rng) if rng.random() < SEARCH_SHARE else None
+
+
+def new_play(rng: random.Random) -> Play:
+    """A customer about an order of the training split."""
+    numbers = [number for number in map("{:04}".format, rng.sample(range(tasks.NUM_ORDER_IDS), 12))]
+    numbers = [number for number in numbers if tasks.split_of(number) == "train"]
+    return Play(task=tasks.make_task(rng, numbers=numbers[:3], tells_all=True))
+
+
+def _shop(rng: random.Random) -> Conversation:
+    """A customer served without a look at the policy."""
+    play = new_play(rng)
+    for _ in range(MAX_STEPS):
+        if play.is_over:
+            break
+        if rng.random() < CALL_EXPERT_SHARE:
+            alias = rng.choice(ALIASES)
+            step: Step = play.right_step() if alias == SENIOR else play.look_up() if play.found is None else REFUSED
+            play.delegate(alias, step)
+        else:
+            play.take(play.careless_step(rng))
+    return Conversation(messages=play.seen, tools=ORCHESTRATORS_SHOP_TOOLS)
+
+
+def unfinished_play(rng: random.Random) -> Play:
+    """A conversation that is not over."""
+    while True:
+        play = new_play(rng)
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            play.take(play.careless_step(rng))
+        if not play.is_over:
+            return play
+
+
+def expert_turn(play: Play, step: Step) -> Conversation:
+    """An expert takes a turn in the customer's conversation."""
+    reply: Message = {"role": "assistant", "content": step if isinstance(step, str) else call_text(step)}
+    return Conversation(messages=[*play.original, reply], tools=SHOP_TOOLS, learned=(len(play.original),))
+
+
+def texts() -> list[str]:
+    """What the models read and write, for their vocabulary."""
+    rng = random.Random("vocabulary")
+    makers: tuple[Maker, ...] = (orchestrator_conversations, junior_conversations, senior_conversations)
+    found = [conversation for make in makers for _ in range(1500) for conversation in make(rng)]
+    words = {word for conversation in found for message in conversation.messages for word in _contents(message)}
+    return sorted(words | {f" {name}" for names in (GOODS, TOWNS, *FACTS.values()) for name in names})
+
+
+def _contents(message: Message) -> list[str]:
+    return [str(message["content"]), *(call_text(call["function"]) for call in message.get("tool_calls") or [])]
+
+
+def orchestrator_demonstrations(
+    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
+) -> list[TrainSample]:
+    """Return the orchestrator's batch of one step, about num_tokens tokens."""
+    return _batch("orchestrator", orchestrator_conversations, tokenizer, step, num_tokens, seed)
+
+
+def junior_demonstrations(
+    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
+) -> list[TrainSample]:
+    """Return the junior expert's batch of one step, about num_tokens tokens."""
+    return _batch(JUNIOR, junior_conversations, tokenizer, step, num_tokens, seed)
+
+
+def senior_demonstrations(
+    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
+) -> list[TrainSample]:
+    """Return the senior expert's batch of one step, about num_tokens tokens."""
+    return _batch(SENIOR, senior_conversations, tokenizer, step, num_tokens, seed)
+
+
+def _batch(
+    name: str, make: Maker, tokenizer: PreTrainedTokenizerBase, step: int, num_tokens: int, seed: int
+) -> list[TrainSample]:
+    rng = random.Random(f"{name}/{seed}/{step}")
+    return filled(lambda: [encode_conversation(one, tokenizer=tokenizer) for one in make(rng)], num_tokens=num_tokens)

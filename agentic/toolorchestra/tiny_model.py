@@ -1,0 +1,56 @@
+"""Builds the start of ToolOrchestra's three tiny models: a tokenizer of whole words and bytes, and random Qwen weights.
+
+    python -m agentic.toolorchestra.tiny_model OUT_DIR [--seed 0]
+
+OUT_DIR is then a Hugging Face checkpoint folder that vLLM, transformers and the Megatron trainer open.
+"""
+
+from transformers import Qwen2Tokenizer
+
+from agentic.toolorchestra import demonstrations
+from vime.assets import tiny_model
+
+RARE_WORDS = ("refunded",)
+"""Words that are left to bytes: the status of an order that is looked up again after its refund."""
+ROLES = ("system", "user", "assistant", "tool")
+CHAT_TEMPLATE = """\
+{%- if tools or messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content }}{%- endif %}
+    {%- for tool in tools or [] %}
+        {{- ' ' + tool.function.name }}
+        {%- for parameter in tool.function.parameters.properties.values() %}
+            {%- for value in parameter.enum or [] %}{{- ' ' + value }}{%- endfor %}
+        {%- endfor %}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role != 'system' %}
+        {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+        {%- for tool_call in message.tool_calls or [] %}
+            {%- set call = tool_call.function or tool_call %}
+            {%- if not loop.first or message.content %}{{- '\\n' }}{%- endif %}
+            {{- '<tool_call>\\n{"name": "' + call.name + '", "arguments": ' }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+"""A tool is its name and its experts' aliases: prices and descriptions would be longer than all else."""
+
+
+def build_tokenizer() -> Qwen2Tokenizer:
+    """Return the tokenizer in which every word of the task but the rarest is one token."""
+    tools = [*demonstrations.QUESTION_TOOLS, *demonstrations.ORCHESTRATORS_SHOP_TOOLS]
+    names = [*(tool["function"]["name"] for tool in tools), *demonstrations.ALIASES]
+    texts = [*demonstrations.texts(), *ROLES, *(f" {name}" for name in names)]
+    words = [word for word in tiny_model.words_of(texts) if word not in RARE_WORDS]
+    return tiny_model.build_tokenizer(words, chat_template=CHAT_TEMPLATE)
+
+
+if __name__ == "__main__":
+    tiny_model.run_as_program(__doc__, build_tokenizer)

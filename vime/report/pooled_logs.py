@@ -1,0 +1,58 @@
+"""What a method's `eval_log` says about a whole run: all data sets of a row together, and each by itself.
+
+Which of its metrics stand in a results page is data: `logs` of `results/papers/METHOD.yaml`, with a title for each.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from vime.evaluation_rows import SINGLE_TURN, label_of
+from vime.hooks import load_hook
+from vime.report.charts import Series, standalone_chart
+from vime.report.items import read_evaluation
+from vime.types import EvalLog
+
+ALL = "all"
+Item = dict[str, Any]
+
+
+def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Metrics by row and data set, and the figure of each row over all data sets.
+
+    `about` is `{"metrics": {name: title}, "figure": name, "title": …, "x_label": …}`. Raises what `read_evaluation` raises.
+    """
+    evaluation = read_evaluation(path)
+    hook = load_hook(evaluation.config["method"]["eval_log"])
+    items: dict[str, dict[str, list[Item]]] = {}
+    for (dataset, row), runs in evaluation.items.items():
+        if not row.startswith(SINGLE_TURN):
+            found = [{**item, "dataset": dataset} for run in runs for item in run]
+            items.setdefault(row, {ALL: []})[dataset] = found
+            items[row][ALL] += found
+    logs = {row: {name: hook(None, found) for name, found in by_dataset.items()} for row, by_dataset in items.items()}
+    return {
+        "run": evaluation.config["name"],
+        "seed": evaluation.config["seed"],
+        "columns": list(about["metrics"].values()),
+        "rows": [
+            {"name": f"{label_of(row)}, {dataset}", "values": _values(log, items[row][dataset], about["metrics"])}
+            for row, by_dataset in logs.items()
+            for dataset, log in by_dataset.items()
+        ],
+        "figure": {label_of(row): by_dataset[ALL].figures[about["figure"]] for row, by_dataset in logs.items()},
+    }
+
+
+def figure_of(logs: dict[str, Any], about: dict[str, Any]) -> str:
+    """The figure of a run as a whole SVG file, one line per row."""
+    series = [
+        Series(label=f"{row}: {name}", x=list(figure["x"]), y=list(values))
+        for row, figure in logs["figure"].items()
+        for name, values in figure["series"].items()
+    ]
+    return standalone_chart(f"{about['title']}: {logs['run']}, seed {logs['seed']}", series, x_label=about["x_label"])
+
+
+def _values(log: EvalLog, items: list[Item], metrics: dict[str, str]) -> list[float | None]:
+    solved = 100 * sum(item["strict"] for item in items) / len(items)
+    return [solved if name == "strict" else log.metrics.get(name) for name in metrics]
