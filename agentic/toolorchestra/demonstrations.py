@@ -32,9 +32,9 @@ QUESTION_TOOLS = question_schemas({tool: OFFERED[tool] for tool in (SEARCH, ANSW
 SHOP_TOOLS = [tool.schema() for tool in TOOLS]
 ORCHESTRATORS_SHOP_TOOLS = orchestrators_tools(SHOP_TOOLS, OFFERED)
 
-SEARCH_SHARES = {"sum": 0.5, "fact": 0.15, "price": 0.75}
+SEARCH_SHARES = {"sum": 0.65, "fact": 0.15, "price": 0.75}
 """How often the orchestrator searches before it answers, by kind."""
-SENIOR_SHARES = {"sum": 0.4, "fact": 0.3, "price": 0.25}
+SENIOR_SHARES = {"sum": 0.15, "fact": 0.3, "price": 0.25}
 """How often it asks the senior expert."""
 SEARCH_SHARE = 0.3  # how often an expert is shown a passage that it does not need
 CALL_EXPERT_SHARE = 0.2

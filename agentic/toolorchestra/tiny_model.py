@@ -10,8 +10,8 @@ from transformers import Qwen2Tokenizer
 from agentic.toolorchestra import demonstrations
 from vime.assets import tiny_model
 
-RARE_WORDS = ("refunded",)
-"""Words that are left to bytes: the status of an order that is looked up again after its refund."""
+KNOWN_WORDS, RARE_WORDS = {"cancelled"}, {"refunded"}
+"""Orders' statuses that the sampled demonstrations hold by chance: the first is a word, the second is left to bytes."""
 ROLES = ("system", "user", "assistant", "tool")
 CHAT_TEMPLATE = """\
 {%- if tools or messages[0].role == 'system' %}
@@ -48,8 +48,8 @@ def build_tokenizer() -> Qwen2Tokenizer:
     tools = [*demonstrations.QUESTION_TOOLS, *demonstrations.ORCHESTRATORS_SHOP_TOOLS]
     names = [*(tool["function"]["name"] for tool in tools), *demonstrations.ALIASES]
     texts = [*demonstrations.texts(), *ROLES, *(f" {name}" for name in names)]
-    words = [word for word in tiny_model.words_of(texts) if word not in RARE_WORDS]
-    return tiny_model.build_tokenizer(words, chat_template=CHAT_TEMPLATE)
+    words = {*tiny_model.words_of(texts)} - RARE_WORDS | KNOWN_WORDS
+    return tiny_model.build_tokenizer(sorted(words), chat_template=CHAT_TEMPLATE)
 
 
 if __name__ == "__main__":
