@@ -75,8 +75,6 @@ def _small_table(table: dict[str, Any]) -> list[str]:
     for row in table["rows"]:
         cells = [_with_lenient(strict, lenient) for strict, lenient in zip(row["strict"], row["lenient"], strict=True)]
         lines.append(_line(row["name"], *cells, str(row["num_failed"])))
-    for row in table["metrics"]:
-        lines.append(_line(row["name"], *(ABSENT if value is None else f"{value:.1f}" for value in row["values"]), ""))
     return [*lines, ""]
 
 
@@ -85,16 +83,19 @@ def _logs_table(logs: dict[str, Any]) -> list[str]:
     lines += [_line("", *logs["columns"]), _line("---", *["---:"] * len(logs["columns"]))]
     for row in logs["rows"]:
         lines.append(_line(row["name"], *[ABSENT if value is None else number_text(value) for value in row["values"]]))
-    return [*lines, "", f"![{logs['title']}]({logs['file']})", ""]
+    return [*lines, "", *([f"![{logs['title']}]({logs['file']})", ""] if logs["file"] else [])]
 
 
 def _write_logs(runs: list[Path], about: dict[str, Any], method: str, out: Path) -> list[dict[str, Any]]:
-    """The `eval_log` of each run, with its figure in a file beside the page."""
+    """The `eval_log` of each run, with its figure, if it has one, in a file beside the page."""
     found = []
     for path in runs:
         logs = read_logs(path, about)
-        file = f"{method}_{logs['run'].removeprefix(f'{method}_')}_seed{logs['seed']}.svg"
-        write_text(out / file, figure_of(logs, about))
+        if logs is None:
+            continue
+        file = f"{method}_{logs['run'].removeprefix(f'{method}_')}_seed{logs['seed']}.svg" if logs["figure"] else None
+        if file is not None:
+            write_text(out / file, figure_of(logs, about))
         found.append({**logs, "title": about["title"], "file": file})
     return found
 

@@ -88,15 +88,6 @@ def test_our_runs_stand_beside_the_paper_and_at_their_scale(tmp_path: Path):
     assert page["curves"][1]["points"][0] == [1, 0.025] and page["curves"][1]["points"][-1] == [40, 1.0]
 
 
-def test_metrics_that_the_method_names_stand_below_the_scores_they_belong_to(tmp_path: Path):
-    run = make_run(tmp_path / "run", name="agentflow_tiny", method="agentflow", datasets=("sums", "bills"))
-    evaluation = {"metrics": {"first_tool_right_share": 0.985, "turns_mean": 2.0}, "figures": {}}
-    (run / "evaluation" / "sums-trained.json").write_text(json.dumps(evaluation))
-    text, page = built("agentflow", tmp_path / "out", run)
-    assert page["small"][0]["metrics"] == [{"name": "trained scaffold: first tool right, %", "values": [98.5, None]}]
-    assert "| trained scaffold: first tool right, % | 98.5 | – |  |" in text
-
-
 def test_an_incomplete_run_and_another_method_s_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path / "run", name="memagent_paper_tiny", datasets=("docs_20",))
     path = run / "evaluation" / "docs_20-trained-t1-run1.jsonl"

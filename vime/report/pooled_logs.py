@@ -16,12 +16,15 @@ ALL = "all"
 Item = dict[str, Any]
 
 
-def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """Metrics by row and data set, and the figure of each row over all data sets.
+def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
+    """Metrics by row and data set, and the figure of each row over all data sets; None if the run had no `eval_log`.
 
-    `about` is `{"metrics": {name: title}, "figure": name, "title": …, "x_label": …}`. Raises what `read_evaluation` raises.
+    `about` is `{"metrics": {name: title}, "figure": name, "title": …, "x_label": …}`, with or without a figure. Raises what
+    `read_evaluation` raises.
     """
     evaluation = read_evaluation(path)
+    if not evaluation.config["method"]["eval_log"]:
+        return None
     hook = load_hook(evaluation.config["method"]["eval_log"])
     items: dict[str, dict[str, list[Item]]] = {}
     for (dataset, row), runs in evaluation.items.items():
@@ -39,7 +42,11 @@ def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any]:
             for row, by_dataset in logs.items()
             for dataset, log in by_dataset.items()
         ],
-        "figure": {label_of(row): by_dataset[ALL].figures[about["figure"]] for row, by_dataset in logs.items()},
+        "figure": {
+            label_of(row): by_dataset[ALL].figures[about["figure"]]
+            for row, by_dataset in logs.items()
+            if about.get("figure") in by_dataset[ALL].figures
+        },
     }
 
 

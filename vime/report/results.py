@@ -4,7 +4,6 @@ Published numbers are data (`results/papers/METHOD.yaml`); ours are read from ru
 incomplete. An average and a best run never share a column without saying which is which.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,6 @@ class OurRun:
     scores: dict[str, dict[str, dict[str, Any]]]
     about: dict[str, Any]
     curve: list[list[float]] = field(default_factory=list)
-    metrics: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    """What the method's `eval_log` said of each data set and row."""
 
 
 def read_published(path: Path) -> dict[str, Any]:
@@ -73,18 +70,8 @@ def read_our_run(path: Path) -> OurRun:
         model=config["model"]["name"],
         scores=scores,
         about=_about(path, config, summary),
-        metrics=_metrics(path / "evaluation", scores),
         curve=[[row["step"], row["reward/mean"]] for row in read_metrics(path / "metrics.jsonl") if "reward/mean" in row],
     )
-
-
-def _metrics(folder: Path, scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    files = {(dataset, row): folder / f"{dataset}-{row}.json" for dataset, rows in scores.items() for row in rows}
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for (dataset, row), file in files.items():
-        if file.exists():
-            found.setdefault(dataset, {})[row] = json.loads(file.read_text(encoding="utf-8"))["metrics"]
-    return found
 
 
 def _about(path: Path, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +110,7 @@ def build_page(method: str, published: dict[str, Any], runs: list[OurRun], *, sm
         "method": method,
         "title": published["title"],
         "tables": tables,
-        "small": [_small_table(run, published.get("metrics", [])) for run in mine if run.model == small],
+        "small": [_small_table(run) for run in mine if run.model == small],
         "runs": [run.about for run in mine],
         "curves": [{"run": run.name, "seed": run.about["seed"], "points": thin(run.curve)} for run in mine if run.curve],
     }
@@ -157,8 +144,7 @@ def _cell(score: dict[str, Any] | None, kind: str) -> dict[str, Any] | None:
     return {"mean": chosen["mean"], "sd": chosen["sd"], "num_runs": score["num_runs"], "num_items": score["num_items"]}
 
 
-def _small_table(run: OurRun, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """Scores of the run's rows, and below them the `metrics` of the method: each has a name, a key in `eval_log` and a scale."""
+def _small_table(run: OurRun) -> dict[str, Any]:
     rows = list(dict.fromkeys(row for found in run.scores.values() for row in found))
     return {
         "run": run.name,
@@ -174,17 +160,7 @@ def _small_table(run: OurRun, metrics: list[dict[str, Any]]) -> dict[str, Any]:
             }
             for row in rows
         ],
-        "metrics": [
-            {"name": f"{label_of(row)}: {metric['name']}", "values": values}
-            for metric in metrics
-            for row in rows
-            if any(values := [_scaled(run.metrics.get(dataset, {}).get(row, {}), metric) for dataset in run.scores])
-        ],
     }
-
-
-def _scaled(metrics: dict[str, float], metric: dict[str, Any]) -> float | None:
-    return metrics[metric["key"]] * metric["scale"] if metric["key"] in metrics else None
 
 
 def thin(curve: list[list[float]]) -> list[list[float]]:
