@@ -70,7 +70,7 @@ CASES = [
         strike=kill("vime.serving.vllm_server", signal.SIGSTOP),
         evidence='"hung"',
     ),
-    Case(name="router killed", words=TWO_REPLICAS, strike=kill("vllm_router.launch_router"), evidence='"died"'),
+    Case(name="router killed", words=TWO_REPLICAS, strike=kill(r"vllm::router|vllm_router\.launch_router"), evidence='"died"'),
     Case(name="trainer rank killed", strike=kill("ray::TrainerRank"), resumes=True, evidence="trainer rank 0 died"),
     Case(name="rollout worker killed", strike=kill("ray::RolloutWorker"), evidence="rollout worker"),
     Case(name="driver killed", strike=kill_driver, resumes=True, evidence="used again"),
