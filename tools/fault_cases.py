@@ -96,7 +96,7 @@ CASES = [
         words=["+serving.models.actor.vllm_args.worker_extension_cls=fault_hooks.FailsHalfway"],
         evidence='"sync_failed"',
     ),
-    Case(name="disk full at a checkpoint", strike=fill_disk, resumes=True, small_disk=True, evidence="not saved"),
+    Case(name="disk full at a checkpoint", strike=fill_disk, resumes=True, small_disk=True, evidence="No space left"),
 ]
 
 
