@@ -116,7 +116,7 @@ def make_serving_config() -> Any:
 def serving_config(checkpoint: Path, *, num_replicas: int = 1, engine_timeout_seconds: float = 120.0, **vllm_args: Any) -> Any:
     """A run's configuration with one trained model on this machine's cores.
 
-    A short `engine_timeout_seconds` costs a quarter of a core: after each of its checks, vLLM's worker spins for a second.
+    With a short `engine_timeout_seconds` a busy machine looks like a hung engine.
     """
     from vime.config import ModelConfig, Precision, RunConfig, ServedModelConfig, ServingConfig, TrainerConfig
 

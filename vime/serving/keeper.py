@@ -114,7 +114,7 @@ class Keeper:
     async def _until_engine_silent(self, health: Health) -> Fault:
         spec = self._program.spec
         while True:
-            # Rarely: after every call, vLLM's workers spin for a second in wait of the next.
+            # Rarely: after every call, a worker in a process of its own spins for a second in wait of the next.
             await asyncio.sleep(spec.engine_timeout_seconds / CHECKS_PER_TIMEOUT)
             async with self._lock:  # during an update it may be silent, and an update does not begin on a silent engine
                 if not await health.engine_answers():
