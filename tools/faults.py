@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_rows import Result, circumstances
 from driven_run import ROOT, DrivenRun
 from fault_cases import CASES, SMALL_DISK_BYTES, WAIT_SECONDS, Case, can_mount, make_room, strike_when_due
 
@@ -194,6 +195,11 @@ def table(verdicts: list[Verdict], skipped: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _write_page(path: Path, page: Result, lines: str) -> None:
+    facts = "\n".join(f"- {fact}" for fact in circumstances(page))
+    path.write_text(f"# {page.title}\n\n{facts}\n\n{lines}")
+
+
 def main() -> int:
     """Tries the cases one after another; what is done is written after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -202,6 +208,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--keep", action="store_true", help="keep the run folders")
     options = parser.parse_args()
+    page = Result(title="Faults on real servers")
     parent = Path(tempfile.mkdtemp(prefix="vime-faults-"))
     chosen = [case for case in CASES if re.search(options.only, case.name)]
     skipped = [case.name for case in chosen if case.small_disk and not can_mount()]
@@ -215,7 +222,7 @@ def main() -> int:
         if options.json:
             options.json.write_text(json.dumps([asdict(verdict) for verdict in verdicts], indent=1) + "\n")
         if options.markdown:
-            options.markdown.write_text(table(verdicts, skipped))
+            _write_page(options.markdown, page, table(verdicts, skipped))
     sys.stdout.write(table(verdicts, skipped))
     if options.keep:
         sys.stdout.write(f"run folders: {parent}\n")
