@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG_MODULES = [ROOT / "vime" / "config.py", *sorted((ROOT / "agentic").rglob("config.py"))]
+CONFIG_MODULES = [*sorted((ROOT / "vime" / "config").glob("*.py")), *sorted((ROOT / "agentic").rglob("config.py"))]
 NOT_READERS = (
     "vime/validation.py",
     "vime/rules",
