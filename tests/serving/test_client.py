@@ -1,5 +1,6 @@
 """The token client against a scripted server, and against a real one where the server's own words matter."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -111,6 +112,24 @@ async def test_a_real_server_says_what_is_wrong_with_a_request(served):
     client = TokenClient(served["tied"].endpoint, served["tied"].config.serving)
     with pytest.raises(BadRequestError, match="temperature"):
         await client.generate([1], sampling={"temperature": -1.0, "max_tokens": 2}, session_id="s", request_id="r")
+    await client.close()
+
+
+async def test_a_seed_gives_the_same_tokens_if_the_prompt_is_read_in_parts(served):
+    """Prompts of more tokens than one step reads; without `vime.serving.cpu_seeds` they end the engine."""
+    stack = served["tied"]
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    sampling = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True, "seed": 5}
+    prompts = [[(7 * i + j) % 250 for j in range(700)] for i in range(24)]
+
+    async def sampled(number: int) -> tuple[int, ...]:
+        generation = await client.generate(prompts[number], sampling=sampling, session_id=f"s{number}", request_id=f"r{number}")
+        return tuple(generation.output_ids)
+
+    alone = [await sampled(number) for number in range(3)]
+    together = await asyncio.gather(*[sampled(number) for number in range(len(prompts))])
+    assert list(together[:3]) == alone
+    assert client.calls.num_retries == 0
     await client.close()
 
 

@@ -17,6 +17,7 @@ from vime.errors import ServerError
 from vime.serving import program
 from vime.serving.program import PORT, ProgramSpec
 from vime.serving.server import Server
+from vime.weights import WeightPayload
 
 HEALTHY = """
     import http.server, sys, time
@@ -26,6 +27,12 @@ HEALTHY = """
         def do_GET(self):
             self.send_response(200)
             self.end_headers()
+        def do_POST(self):
+            print(self.path, flush=True)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"success": true, "results": [{"digest": "d", "num_tensors": 0, "pending": false}]}')
         def log_message(self, *arguments):
             pass
     http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
@@ -134,6 +141,20 @@ async def test_a_full_disk_costs_the_log_and_not_the_program(unused_tcp_port, tm
     await asyncio.wait_for(server.ready(), 60)
     assert await server.events() == []
     await server.stop()
+
+
+async def test_a_kept_cache_is_cleared_by_the_first_sync_after_a_restart(unused_tcp_port, tmp_path):
+    """Until then it may have answered with the checkpoint's weights, and keys and values of those must go."""
+    server = Server(spec(unused_tcp_port, tmp_path, keep_cache=True))
+    await server.start()
+    pid = await asyncio.wait_for(next_launch(server, None), 60)
+    await server.sync(WeightPayload(version=1, digest="d"))
+    kill_program(pid)
+    await asyncio.wait_for(next_launch(server, pid), 60)
+    await server.stop()
+    before, after = (tmp_path / "actor-0.log").read_text().split("/resume")[:2]
+    assert "/pause?mode=keep&clear_cache=false" in before and "/reset_prefix_cache" not in before
+    assert "/pause?mode=keep&clear_cache=true" in after and "/reset_prefix_cache?reset_running_requests=true" in after
 
 
 async def test_a_slow_start_is_waited_for_also_after_a_restart(unused_tcp_port, tmp_path):

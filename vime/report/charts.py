@@ -66,24 +66,25 @@ def line_chart(
 
 
 STANDALONE_COLORS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#65a30d", "#6b7280")
-STANDALONE_TOP = 34
-"""Room for title and legend in a file of its own."""
+LEGEND_LINE = 12
+TITLE_HEIGHT = 20
 
 
 def standalone_chart(title: str, series: list[Series], *, x_label: str) -> str:
     """Lines as a whole SVG file, which needs neither the page's colours nor its script."""
     axes = _axes([x for s in series for x in s.x], [y for s in series for y in s.y])
-    parts = [f'<text class="title" x="{LEFT}" y="-20">{escape(title)}</text>', _grid(axes, x_label, None)]
+    top = TITLE_HEIGHT + LEGEND_LINE * len(series)
+    parts = [f'<text class="title" x="{LEFT}" y="{TITLE_HEIGHT - 6 - top}">{escape(title)}</text>', _grid(axes, x_label, None)]
     for number, s in enumerate(series):
         color = STANDALONE_COLORS[number % NUM_COLORS]
         parts.append(f'<path d="{_path(axes, s.x, s.y)}" fill="none" stroke="{color}" stroke-width="2"/>')
-        left = LEFT + number * (WIDTH - LEFT - RIGHT) / len(series)
-        parts.append(f'<text x="{left:.1f}" y="-6" fill="{color}">{escape(s.label)}</text>')
+        below = LEGEND_LINE * (number - len(series) + 1)
+        parts.append(f'<text x="{LEFT}" y="{below}" fill="{color}">{escape(s.label)}</text>')
     style = "text{font:9px sans-serif}.title{font-size:11px}.tick{fill:#666}.end{text-anchor:end}.mid{text-anchor:middle}"
     style += ".grid{stroke:#ddd;fill:none}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-STANDALONE_TOP} {WIDTH} {HEIGHT + STANDALONE_TOP}" '
-        f'width="{2 * WIDTH}"><style>{style}</style><rect y="{-STANDALONE_TOP}" width="100%" height="100%" fill="#fff"/>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {WIDTH} {HEIGHT + top}" '
+        f'width="{2 * WIDTH}"><style>{style}</style><rect y="{-top}" width="100%" height="100%" fill="#fff"/>'
         f"{''.join(parts)}</svg>\n"
     )
 

@@ -17,10 +17,10 @@ Item = dict[str, Any]
 
 
 def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
-    """Metrics by row and data set, and the figure of each row over all data sets; None if the run had no `eval_log`.
+    """Metrics by row and data set, and the figure's lines; None if the run had no `eval_log`.
 
-    `about` is `{"metrics": {name: title}, "figure": name, "title": …, "x_label": …}`, with or without a figure. Raises what
-    `read_evaluation` raises.
+    `about` is `{"metrics": {name: title}, "figure": name, "title": …, "x_label": …}`, with or without a figure. The figure shows
+    each row over all data sets, or with `"each": row` the data sets of that row. Raises what `read_evaluation` raises.
     """
     evaluation = read_evaluation(path)
     if not evaluation.config["method"]["eval_log"]:
@@ -43,21 +43,27 @@ def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
             for dataset, log in by_dataset.items()
         ],
         "figure": {
-            label_of(row): by_dataset[ALL].figures[about["figure"]]
-            for row, by_dataset in logs.items()
-            if about.get("figure") in by_dataset[ALL].figures
+            name: log.figures[about["figure"]] for name, log in _shown(logs, about).items() if about.get("figure") in log.figures
         },
     }
 
 
 def figure_of(logs: dict[str, Any], about: dict[str, Any]) -> str:
-    """The figure of a run as a whole SVG file, one line per row."""
+    """The figure of a run as a whole SVG file."""
     series = [
         Series(label=f"{row}: {name}", x=list(figure["x"]), y=list(values))
         for row, figure in logs["figure"].items()
         for name, values in figure["series"].items()
     ]
     return standalone_chart(f"{about['title']}: {logs['run']}, seed {logs['seed']}", series, x_label=about["x_label"])
+
+
+def _shown(logs: dict[str, dict[str, EvalLog]], about: dict[str, Any]) -> dict[str, EvalLog]:
+    """What the figure shows a line of, by its name."""
+    if "each" not in about:
+        return {label_of(row): by_dataset[ALL] for row, by_dataset in logs.items()}
+    by_dataset = logs.get(about["each"], {})
+    return {f"{label_of(about['each'])}, {name}": log for name, log in by_dataset.items() if name != ALL}
 
 
 def _values(log: EvalLog, items: list[Item], metrics: dict[str, str]) -> list[float | None]:

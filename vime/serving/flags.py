@@ -67,6 +67,7 @@ def server_arguments(
         "enable_scale_out": True,
         "logprobs_mode": "processed_logprobs",
         "disable_uvicorn_access_log": True,
+        "log_error_stack": False,  # of a dead engine's requests each would log the others' too, for seconds; its own stays
         "worker_extension_cls": "vime.serving.transfer.WeightReport",
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",

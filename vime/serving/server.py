@@ -173,7 +173,8 @@ class Server(Keeper):
             name=self._program.spec.name,
             timeout_seconds=SYNC_TIMEOUT_SECONDS,
             asleep=not self._awake.is_set(),
-            keep_cache=self._program.spec.keep_cache,
+            # After a restart it has answered with the checkpoint's weights, under the name of the version that was asked for.
+            keep_cache=self._program.spec.keep_cache and self._ready.is_set(),
         )
 
     def _control(self) -> Control:

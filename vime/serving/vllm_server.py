@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from vime.serving.cpu_seeds import keep_seeds
+
 
 def fork_on_cpu() -> None:
     """Makes vLLM fork on a CPU; on other platforms it changes nothing."""
@@ -22,6 +24,7 @@ def fork_on_cpu() -> None:
     from vllm.v1.engine.core import EngineCoreProc
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
+    keep_seeds()
     platform = type(current_platform)
     check_and_update_config = platform.check_and_update_config
 

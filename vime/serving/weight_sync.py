@@ -38,7 +38,8 @@ class WeightSync:
         if actors:
             calls = [actor.sync.remote(payload) for actor in actors.values()]
         else:
-            calls = [_apply_external(url, payload, keep_cache=self._keep_cache) for url in self._endpoint.worker_urls]
+            keep_cache = self._keep_cache and self._previous is not None  # at first it holds what earlier runs left there
+            calls = [_apply_external(url, payload, keep_cache=keep_cache) for url in self._endpoint.worker_urls]
         results = await asyncio.gather(*calls, return_exceptions=True)
         synced: list[dict[str, float]] = []
         for result in results:
