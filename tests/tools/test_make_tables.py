@@ -10,6 +10,7 @@ import yaml
 from tools.make_tables import RESULTS, main
 from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
 from vime.data.protocol import begin, load_prompts, protocol_of
+from vime.report.pooled_logs import figure_of, read_logs
 from vime.report.provenance import plain
 from vime.report.results import read_published
 
@@ -130,3 +131,8 @@ def test_what_a_method_logs_stands_in_a_table_of_all_data_sets_with_a_figure_bes
     drawn = (tmp_path / "out" / logs["file"]).read_text()
     assert drawn.startswith("<svg xmlns=") and "trained scaffold: solved at this cost or less" in drawn
     assert f"![cost and accuracy]({logs['file']})" in text
+    about = {"title": "cost", "x_label": "dollars", "figure": "cost_accuracy", "metrics": {}, "each": "trained"}
+    each = read_logs(run, about)
+    assert each is not None and list(each["figure"]) == ["trained scaffold, sums", "trained scaffold, facts"]
+    assert [solved["series"]["solved at this cost or less"][-1] for solved in each["figure"].values()] == [7 / 8, 7 / 8]
+    assert figure_of(each, about).count("<path d=") == 2
