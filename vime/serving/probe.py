@@ -20,7 +20,9 @@ TrainerLogprobs = Callable[[list[list[int]], list[int]], Awaitable[list[list[flo
 NUM_PROMPTS = 4
 PROMPT_TOKENS = 96
 """More than two blocks of the prefix cache (32 tokens on the CPU, 16 on a GPU), so that there is a prefix to cache."""
-OUTPUT_TOKENS = 16
+OUTPUT_TOKENS = 8
+CACHED_TOKENS = 2
+"""With the prefix cached: its keys and values show in the first token's logprob, and a busy server takes a while per token."""
 
 
 async def probe(
@@ -45,10 +47,11 @@ async def probe(
     generate = partial(
         _generate_everywhere, endpoint, prompts, config, temperature=temperature, seed=seed, minimum_version=minimum_version
     )
-    cold, cached = await generate(), await generate()
+    cold, cached = await generate(max_tokens=OUTPUT_TOKENS), await generate(max_tokens=CACHED_TOKENS)
     tokens = [(*prompt, *generation.output_ids) for prompt, generation in cold + cached]
-    unique = list(dict.fromkeys(tokens))  # with one seed, servers that agree sample the same
-    expected = await trainer_logprobs([list(sequence) for sequence in unique], [OUTPUT_TOKENS] * len(unique))
+    lengths = {sequence: len(generation.output_ids) for sequence, (_, generation) in zip(tokens, cold + cached)}
+    unique = list(lengths)  # with one seed, servers that agree sample the same
+    expected = await trainer_logprobs([list(sequence) for sequence in unique], list(lengths.values()))
     by_tokens = dict(zip(unique, expected, strict=True))
     differences = [
         max(abs(ours - theirs) for ours, theirs in zip(generation.logprobs, by_tokens[sequence], strict=True))
@@ -70,12 +73,19 @@ def probe_prompts(vocab_size: int, *, max_model_len: int, seed: int) -> list[lis
 
 
 async def _generate_everywhere(
-    endpoint: Endpoint, prompts: list[list[int]], config: ServingConfig, *, temperature: float, seed: int, minimum_version: int
+    endpoint: Endpoint,
+    prompts: list[list[int]],
+    config: ServingConfig,
+    *,
+    temperature: float,
+    seed: int,
+    minimum_version: int,
+    max_tokens: int,
 ) -> list[tuple[list[int], Generation]]:
     """One generation per server and prompt, in that order."""
     clients = [TokenClient(worker, config) for worker in endpoint.workers()]
     # Not min_tokens, which takes the end token out of the distribution and so changes the logprobs.
-    sampling = {"temperature": temperature, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "seed": seed}
+    sampling = {"temperature": temperature, "max_tokens": max_tokens, "ignore_eos": True, "seed": seed}
     try:
         calls = [
             client.generate(
