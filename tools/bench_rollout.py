@@ -1,6 +1,6 @@
 """What the way through producer, worker, router and client costs: tokens per second beside raw vLLM, and prefix cache hits.
 
-    python tools/bench_rollout.py [--concurrency 16 64 256] [--hidden 384] [--rounds 2] [--json PATH] [--markdown PATH]
+    python tools/bench_rollout.py [--concurrency 16 64 256] [--policy NAME] [--rounds 2] [--json PATH] [--markdown PATH]
 
 Two real vLLM servers of a random model. Throughput: the same requests go once as rollouts, and once straight from one process to
 the two servers in turn, as many at a time; the sides alternate. Prefix cache: conversations of several turns in groups of a
@@ -15,7 +15,7 @@ import itertools
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -23,11 +23,12 @@ from bench_agents import NUM_TURNS, OUTPUT_TOKENS, prompt_of
 from bench_rows import ROOT, Result, add_options, finish
 
 from vime.compose import compose_run
-from vime.config import RunConfig
+from vime.config import RunConfig, ServingConfig
 from vime.data.buffer import Buffer
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer
+from vime.serving.server_metrics import read_metrics
 from vime.system import System
 from vime.types import Group, Prompt
 
@@ -57,6 +58,8 @@ class Measured:
 
     seconds: float
     tokens: int
+    requests: tuple[int, ...] = ()
+    """Of each server."""
 
     @property
     def rate(self) -> float:
@@ -147,6 +150,12 @@ async def straight(urls: tuple[str, ...], *, concurrency: int) -> Measured:
         return Measured(seconds=time.monotonic() - started, tokens=sum(counts))
 
 
+async def counts(urls: tuple[str, ...]) -> list[int]:
+    """Requests that each server has had."""
+    async with aiohttp.ClientSession() as session:
+        return [int(found.num_queued) if (found := await read_metrics(session, url)) else 0 for url in urls]
+
+
 async def clear_caches(urls: tuple[str, ...]) -> None:
     """Empties the prefix caches."""
     async with aiohttp.ClientSession() as session:
@@ -165,15 +174,18 @@ async def throughput(system: System, config: RunConfig, result: Result, *, concu
         for number in range(rounds):
             for side in ("ours", "raw") if number % 2 == 0 else ("raw", "ours"):
                 await clear_caches(urls)
+                before = await counts(urls)
                 if side == "ours":
-                    ours.append(await as_rollouts(system, config, concurrency=concurrency))
+                    measured = await as_rollouts(system, config, concurrency=concurrency)
+                    split = tuple(after - first for after, first in zip(await counts(urls), before))
+                    ours.append(replace(measured, requests=split))
                 else:
                     raw.append(await straight(urls, concurrency=concurrency))
         rates = [sum(m.tokens for m in side) / sum(m.seconds for m in side) for side in (ours, raw)]
         case = f"{concurrency} rollouts at a time"
         result.add("rollout", case, ours=rates[0], reference=rates[1], unit="sampled tokens/s; reference is raw vLLM")
-        pairs = ", ".join(f"{a.rate / b.rate:.3f}" for a, b in zip(ours, raw))
-        result.notes.append(f"{case}: ratio in each round {pairs}")
+        pairs = ", ".join(f"{a.rate / b.rate:.3f} ({' + '.join(map(str, a.requests))})" for a, b in zip(ours, raw))
+        result.notes.append(f"{case}: ratio in each round (and our requests by server) {pairs}")
 
 
 async def hit_rate(system: System, config: RunConfig) -> tuple[float, float]:
@@ -210,12 +222,12 @@ async def measure(options: argparse.Namespace, folder: Path) -> Result:
     checkpoint = folder / "model"
     save_random_model(checkpoint, hidden=options.hidden, layers=options.layers)
     rates: dict[str, tuple[float, float]] = {}
-    for policy in ("consistent_hash", "random"):
+    for policy in (options.policy, "random"):
         config = configuration(checkpoint, policy=policy)
         config.logger.trace_share = 1.0
         system = System(config, folder / policy, with_trainer=False, with_servers=True, say=lambda text: None)
         async with system:
-            if policy == "consistent_hash" and options.concurrency:
+            if policy == options.policy and options.concurrency:
                 await throughput(system, config, result, concurrencies=options.concurrency, rounds=options.rounds)
             rates[policy] = await hit_rate(system, config)
     for policy, (found, possible) in rates.items():
@@ -233,6 +245,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--policy", default=ServingConfig().router_policy, help="the router's, beside random")
     add_options(parser)
     options = parser.parse_args()
     if any(number % GROUP_SIZE for number in options.concurrency):
