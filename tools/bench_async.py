@@ -147,7 +147,8 @@ def describe(mode: Mode, synchronous: Mode) -> str:
         + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items())
         + f"; {len(waited)} of them waited more than a second for a batch, {sum(waited):.0f} s in all"
         + (" (for a group that would be too old in the next)" if mode.staleness > 1 else "")
-        + f"; training took {slower:.2f} times as long as alone; tokens were {mode.mean('rollout/staleness_mean'):.1f} versions old, at most {oldest:.0f}"
+        + f"; training took {slower:.2f} times as long as alone"
+        + f"; tokens were {mode.mean('rollout/staleness_mean'):.1f} versions old, at most {oldest:.0f}"
     )
 
 
