@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 import socket
+from pathlib import Path
 
 import aiohttp
 import psutil
@@ -101,6 +102,24 @@ async def test_a_server_of_which_a_part_hangs_is_restarted_and_its_request_answe
     assert client.calls.num_retries > 0 and client.calls.num_requests == 1
     assert [event["event"] for event in await collect_until(stack, "recovered")] == ["hung", "recovered"]
     await stack.probe()
+    await client.close()
+
+
+async def test_an_engine_that_dies_costs_a_restart_and_not_a_log_of_every_request_s_trace(served):
+    stack = served["untied"]
+    await stack.serving.events()
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    requests = [
+        asyncio.create_task(client.generate([i, 7, 9], sampling=LONG, session_id=f"s{i}", request_id=f"r{i}")) for i in range(48)
+    ]
+    await asyncio.sleep(0.3)
+    log = Path(stack.serving.program("actor-0").spec.log)
+    before = log.stat().st_size
+    youngest(await program_of(stack.serving.actors("actor")["actor-0"])).kill()
+    assert all(len(generation.output_ids) == 300 for generation in await asyncio.gather(*requests))
+    events = await collect_until(stack, "recovered")
+    assert [(event["server"], event["event"]) for event in events] == [("actor-0", "died"), ("actor-0", "recovered")]
+    assert log.stat().st_size - before < 200_000, "each request of a dead engine has logged a trace"
     await client.close()
 
 
