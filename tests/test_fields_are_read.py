@@ -11,7 +11,7 @@ CONFIG_MODULES = [*sorted((ROOT / "vime" / "config").glob("*.py")), *sorted((ROO
 NOT_READERS = (
     "vime/validation.py",
     "vime/rules",
-    "vime/plan.py",
+    "vime/plan",
     "vime/memory.py",
     "vime/compose.py",
     "vime/composition.py",
@@ -30,7 +30,11 @@ def fields_of(file: Path) -> list[tuple[str, str]]:
     return found
 
 
-CHECKS = [*sorted((ROOT / "vime" / "rules").glob("*.py")), ROOT / "vime" / "plan.py", ROOT / "vime" / "memory.py"]
+CHECKS = [
+    *sorted((ROOT / "vime" / "rules").glob("*.py")),
+    *sorted((ROOT / "vime" / "plan").glob("*.py")),
+    ROOT / "vime" / "memory.py",
+]
 CHECKED_ONLY = {"gpu_memory_gib", "num_server_gpus"}
 """What a machine has, given so that the plan and the checks can be made without it; placement follows `num_replicas`."""
 FIELDS = [(file.parent.name, name, field) for file in CONFIG_MODULES for name, field in fields_of(file)]

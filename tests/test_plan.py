@@ -11,7 +11,9 @@ from vime.compose import CONF, compose_run
 from vime.config import AlgorithmName, ModelConfig, RunConfig
 from vime.memory import GIB, server_memory, trainer_memory
 from vime.model_size import num_expert_parameters, num_parameters
-from vime.plan import generation, parts, show_plan
+from vime.plan import show_plan
+from vime.plan.processes import parts
+from vime.plan.steps import generation
 from vime.validation import find_problems
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")

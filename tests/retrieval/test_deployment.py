@@ -13,7 +13,8 @@ from vime.compose import compose_run
 from vime.config import RetrievalConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.nodes import Nodes
-from vime.plan import placement_table, serving
+from vime.plan.models import serving
+from vime.plan.processes import placement_table
 from vime.retrieval.client import Retriever
 from vime.retrieval.deployment import Retrieval
 from vime.validation import find_problems

@@ -1,0 +1,54 @@
+"""What each served model is, and how its requests are spread."""
+
+from vime.config import AlgorithmName, ModelAPI, RetrievalBackend, RetrievalConfig, RunConfig, ServedModelConfig, ServerRole
+from vime.placement import ServerGroup, server_groups
+
+
+def serving(config: RunConfig) -> list[str]:
+    """What each served model is, and how its requests are spread."""
+    if config.algorithm.name is AlgorithmName.sft:
+        return ["none: algorithm=sft asks no model"]
+    lines = [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
+    return lines + ([f"retrieval: {_retrieval(config.retrieval)}"] if config.retrieval.is_there else [])
+
+
+def _retrieval(retrieval: RetrievalConfig) -> str:
+    """What the retrieval service searches, and how."""
+    if retrieval.url is not None:
+        return f"a running service, {retrieval.url}"
+    how = retrieval.backend.value
+    if retrieval.backend is RetrievalBackend.faiss:
+        where = f" served at {retrieval.embedding_url}" if retrieval.embedding_url else ""
+        how += f" ({retrieval.search.value}) over {retrieval.embedding} embeddings{where}"
+    what, folder = retrieval.corpus or retrieval.generator, retrieval.index_folder or "the run folder"
+    return f"{how}, {what}, {retrieval.topk} passages a query, index in {folder}"
+
+
+def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
+    if model.api is ModelAPI.chat:
+        chat = model.chat
+        rate = f"{chat.max_requests_per_minute:g} requests a minute, " if chat.max_requests_per_minute is not None else ""
+        prices = chat.dollars_per_million_input_tokens, chat.dollars_per_million_output_tokens
+        paid = f", ${prices[0]:g} and ${prices[1]:g} per million tokens in and out" if any(prices) else ""
+        key = f"key from {chat.api_key_variable}" if chat.api_key_variable else "no key"
+        return f"chat API, model {model.served_name or name}, {key}, {rate}{chat.max_concurrent_requests} at once{paid}"
+    what = "trained" if model.trained else "frozen"
+    groups = [_group(group, on_gpus=config.cluster.gpus_per_node > 0) for group in server_groups(name, model)]
+    pieces = groups or [f"{len(model.urls)} running server(s)"]
+    if not model.urls:
+        what += f", {model.checkpoint or config.model.checkpoint}"
+    router = f", router {config.serving.router_policy}" if num_servers(name, model) > 1 else ""
+    return f"{what}; {', '.join(pieces)}{router}"
+
+
+def _group(group: ServerGroup, *, on_gpus: bool) -> str:
+    model = group.settings
+    details = [group.role.value] if group.role is not ServerRole.regular else []
+    details += [f"{model.tensor_parallel_size} GPU(s) each"] if on_gpus else []
+    details += [f"{key}={value}" for key, value in model.vllm_args.items()]
+    return f"{model.num_replicas} × {group.name}" + (f" ({', '.join(details)})" if details else "")
+
+
+def num_servers(name: str, model: ServedModelConfig) -> int:
+    """Servers of a model, started or external; more than one stand behind a router."""
+    return sum(group.settings.num_replicas for group in server_groups(name, model)) or len(model.urls)
