@@ -7,17 +7,22 @@ import logging
 
 logger = logging.getLogger(__name__)
 
-ENGINES = {"shm": "FileEngine", "vime_ipc": "DigestIPCEngine", "vime_nccl": "DigestNCCLEngine", "vime_gloo": "DigestGlooEngine"}
-"""Name of `--weight-transfer-config '{"backend": …}'` to the class in `vime.serving.transfer`."""
+ENGINES = {
+    "shm": ("vime.serving.transfer", "FileEngine"),
+    "vime_ipc": ("vime.serving.direct_transfer", "DigestIPCEngine"),
+    "vime_nccl": ("vime.serving.direct_transfer", "DigestNCCLEngine"),
+    "vime_gloo": ("vime.serving.direct_transfer", "DigestGlooEngine"),
+}
+"""Name of `--weight-transfer-config '{"backend": …}'` to module and class."""
 
 
 def register() -> None:
     """Registers the weight transports, and asks the kernel for AMX state where the processor has it."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    for name, engine in ENGINES.items():
+    for name, (module, engine) in ENGINES.items():
         try:
-            WeightTransferEngineFactory.register_engine(name, "vime.serving.transfer", engine)
+            WeightTransferEngineFactory.register_engine(name, module, engine)
         except ValueError:
             logger.debug("%s is registered already", name)
     enable_amx()

@@ -161,7 +161,7 @@ def _gloo_engine() -> Any:
     from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
 
-    from vime.serving.transfer import join_gloo
+    from vime.serving.direct_transfer import join_gloo
 
     class GlooTrainerEngine(NCCLTrainerWeightTransferEngine):
         @classmethod
