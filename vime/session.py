@@ -1,7 +1,6 @@
 """What a run shows and leaves behind: its folder, console, metrics, evaluations and summary."""
 
 import logging
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from vime.report.summary import append_scores, build_summary, read_scores, write
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
-from vime.rollout.evaluation import Evaluator, Job
+from vime.rollout.evaluation import Evaluator, Job, forget_items_after
 from vime.system import System
 from vime.types import Group, Prompt
 
@@ -162,7 +161,7 @@ class Session:
     def restore(self, *, step: int, state: dict[str, Any]) -> None:
         """Goes on after `step`: later rows of the metrics are dropped, totals and finished scores come back."""
         self._metrics.truncate_after(step)
-        forget_evaluations_after(self.directory.evaluation, step)
+        forget_items_after(self.directory.evaluation, step)
         if "totals" in state:
             self._earlier_seconds = state["totals"].pop("wall_seconds")
             self._totals = state["totals"]
@@ -196,14 +195,6 @@ class Session:
             self.directory.write_eval_log(name, log)
             metrics |= {f"eval_log/{dataset}/{metric}": value for metric, value in log.metrics.items()}
         return metrics
-
-
-def forget_evaluations_after(folder: Path, step: int) -> None:
-    """Removes the items of evaluations in the middle of training after `step`: those steps are trained again."""
-    for path in folder.glob("*-trained-step*"):
-        number = re.search(r"-trained-step(\d+)", path.name)
-        if number and int(number.group(1)) > step:
-            path.unlink()
 
 
 def _load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:

@@ -6,15 +6,19 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
 from vime.errors import ConfigError
 from vime.report.items import read_evaluation
+from vime.report.provenance import plain
 from vime.report.summary import IncompleteRunError
-from vime.rollout.evaluation import Evaluator, Job, read_items
-from vime.types import Prompt, Rollout, StopReason
+from vime.rollout.evaluation import Evaluator, Job, forget_items_after, read_items
+from vime.types import Prompt, Rollout, Sample, StopReason
 
 JOB = Job(dataset="numbers", row="scaffold", run=0, temperature=1.0)
 
@@ -69,15 +73,49 @@ def test_items_of_other_weights_are_run_again(config: RunConfig, tmp_path: Path)
     folder = tmp_path / "evaluation"
     asyncio.run(Evaluator(config, runner=Runner(), folder=folder).run([JOB], version=3))
     path = folder / JOB.file_name
-    items = [{**item, "weight_versions": [3] if item["index"] < 5 else [3, 4]} for item in read_items(path)]
-    path.write_text("".join(json.dumps(item) + "\n" for item in items))
     same, further = Runner(), Runner()
     asyncio.run(Evaluator(config, runner=same, folder=folder).run([JOB], version=3))
-    assert sorted(same.seen) == [5, 6, 7]
-    path.write_text("".join(json.dumps({**item, "weight_versions": [3]}) + "\n" for item in items))
+    assert same.seen == []
     asyncio.run(Evaluator(config, runner=further, folder=folder).run([JOB], version=4))
-    assert sorted(further.seen) == list(range(8))
+    assert sorted(further.seen) == list(range(8)), "failures without tokens as well"
     assert sorted(item["index"] for item in read_items(path)) == list(range(8))
+
+
+def test_items_of_weights_that_a_resumed_run_makes_anew_are_forgotten(config: RunConfig, tmp_path: Path):
+    folder = tmp_path / "evaluation"
+    scaffold, at, after = (
+        Job(dataset="numbers", row="scaffold", run=0, temperature=1.0),
+        Job(dataset="numbers", row="trained", run=0, temperature=1.0, label="step10"),
+        Job(dataset="numbers", row="trained", run=0, temperature=1.0),
+    )
+    for job, version in ((scaffold, 0), (at, 10), (after, 20)):
+        asyncio.run(Evaluator(config, runner=Runner(), folder=folder).run([job], version=version))
+    logs = [folder / f"numbers-{name}.json" for name in ("scaffold", "trained-step10", "trained")]
+    for log in logs:
+        log.touch()
+    forget_items_after(folder, 10)
+    assert [len(read_items(folder / job.file_name)) for job in (scaffold, at, after)] == [8, 8, 0]
+    assert [log.exists() for log in logs] == [True, True, False]
+
+
+def test_an_item_may_hold_what_json_does_not_know(config: RunConfig, tmp_path: Path):
+    class Odd(Runner):
+        async def run_item(self, **about: Any) -> Rollout:
+            rollout = await super().run_item(**about)
+            rollout.samples = [Sample(metadata={"seen": {1}, "score": np.float32(0.5)})]
+            return rollout
+
+    folder = tmp_path / "evaluation"
+    asyncio.run(Evaluator(config, runner=Odd(), folder=folder).run([JOB], version=0))
+    assert read_items(folder / JOB.file_name)[0]["samples"][0]["metadata"] == {"seen": "{1}", "score": 0.5}
+
+
+def test_a_baseline_whose_name_has_a_hyphen_is_read_back(config: RunConfig, tmp_path: Path):
+    config.evaluation.rows, config.evaluation.num_runs = ["scaffold@gpt-4o"], 1
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(plain(config)))
+    job = Job(dataset="numbers", row="scaffold@gpt-4o", run=0, temperature=1.0)
+    asyncio.run(Evaluator(config, runner=Runner(), folder=tmp_path / "evaluation").run([job], version=0))
+    assert len(read_evaluation(tmp_path).items["numbers", "scaffold@gpt-4o"][0]) == 8
 
 
 def test_an_evaluation_goes_on_only_under_the_settings_it_was_begun_with(config: RunConfig, tmp_path: Path):

@@ -4,6 +4,7 @@ import asyncio
 import math
 import sys
 
+import numpy as np
 import pytest
 
 from vime.config import RolloutConfig, RunConfig
@@ -12,7 +13,7 @@ from vime.rollout import within
 from vime.rollout.context import Context, Sampling
 from vime.rollout.isolation import Hooks, run_rollout
 from vime.rollout.trace import Trace
-from vime.types import COUNTS, Rollout, Sample, Status, StopReason, Turn
+from vime.types import COUNTS, Reward, Rollout, Sample, Status, StopReason, Turn
 
 TURN = Turn(
     prompt_ids=[1, 2],
@@ -176,6 +177,7 @@ def test_a_crashed_sandbox_is_the_infrastructures_fault():
         ({"rollout_log_probs": [math.nan]}, "logprob nan"),
         ({"tokens": [3]}, "prompt is empty"),
         ({"weight_versions": [1, 2]}, "weight_versions has 2"),
+        ({"stop_reason": "done"}, "'done' is not a valid StopReason; there are answered, "),
     ],
 )
 def test_a_malformed_sample_is_an_error_that_names_the_rollout(change: dict, words: str):
@@ -188,6 +190,29 @@ def test_a_malformed_sample_is_an_error_that_names_the_rollout(change: dict, wor
     rollout = run(generate=malformed)
     assert rollout.stop_reason is StopReason.GENERATE_RAISED
     assert "rollout 7" in rollout.error and words in rollout.error
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        Reward(score=None),  # pyright: ignore[reportArgumentType]
+        Reward(score=1.0, metrics={"strict": None}),  # pyright: ignore[reportArgumentType]
+        Reward(score=1.0, metrics={"strict": math.nan}),
+    ],
+)
+def test_a_reward_that_holds_no_numbers_costs_its_rollout(reward: Reward):
+    async def verdict(context, samples):
+        return reward
+
+    assert run(reward=verdict).stop_reason is StopReason.REWARD_RAISED
+
+
+def test_numbers_of_a_reward_become_plain_floats():
+    async def arrays(context, samples):
+        return Reward(score=np.float32(0.5), metrics={"strict": np.float32(1)})  # pyright: ignore[reportArgumentType]
+
+    rollout = run(reward=arrays)
+    assert [type(value) for value in (rollout.reward, rollout.metrics["strict"])] == [float, float]
 
 
 def test_every_stop_reason_says_what_it_counts_for():

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,6 +28,11 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
     (marks / word).touch()
     if word == "die" and first:
         os._exit(1)
+    if word == "deadly":
+        await asyncio.sleep(0.2)
+        os._exit(1)
+    if word == "slow":
+        await asyncio.sleep(0.5)
     if word == "spin" and first:
         while True:
             pass
@@ -39,6 +45,8 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
             (marks / "cancelled").touch()
             raise
     done = Sample(tokens=[1, 2], response_length=1, loss_mask=[1], rollout_log_probs=[-0.5], weight_versions=[0])
+    if word == "lock":
+        done.metadata = {"client": threading.Lock()}
     return done
 
 
@@ -84,6 +92,18 @@ async def test_a_worker_that_dies_or_cannot_be_woken_is_replaced_and_all_its_gro
 ):
     groups = await asyncio.gather(run(pool, "quick", tmp_path), run(pool, word, tmp_path, slot=1))
     assert groups == [[StopReason.ANSWERED] * 2] * 2
+
+
+async def test_a_prompt_that_kills_every_worker_costs_its_own_group_alone(pool: WorkerPool, tmp_path: Path):
+    words = ["slow", "deadly", "slow", "slow"]
+    groups = await asyncio.gather(*[run(pool, word, tmp_path, slot=slot) for slot, word in enumerate(words)])
+    assert groups == [[StopReason.WORKER_LOST if word == "deadly" else StopReason.ANSWERED] * 2 for word in words]
+    assert (len(pool._actors), pool._load) == (1, [0])
+
+
+async def test_rollouts_that_cannot_be_handed_over_have_failed(pool: WorkerPool, tmp_path: Path):
+    assert await run(pool, "lock", tmp_path) == [StopReason.GENERATE_RAISED] * 2
+    assert await run(pool, "quick", tmp_path) == [StopReason.ANSWERED] * 2
 
 
 async def test_a_hook_that_spins_costs_one_rollout_and_no_worker(pool: WorkerPool, tmp_path: Path):

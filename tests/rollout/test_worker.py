@@ -115,6 +115,19 @@ async def test_the_first_n_of_m_make_the_group_and_the_rest_is_aborted_and_count
     assert [rollout.counting.in_baseline for rollout in group.rollouts] == [True, False, True, False, True]
 
 
+async def test_a_cancelled_group_leaves_its_slot_to_the_one_that_came_after(make_worker: Any, server: SimulatedServer):
+    worker = make_worker()
+    server.hold = {"0"}
+    first = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=5, num_rollouts=1, version=5))
+    await until(lambda: server.prompts)
+    first.cancel()
+    second = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=5, num_rollouts=1, version=5))
+    await until(first.done)
+    assert list(await worker.progress()) == [5]
+    server.hold = set()
+    assert len((await second).rollouts) == 1
+
+
 async def test_a_rollout_that_is_interrupted_goes_on_with_its_finished_turns_mask_and_logprobs(
     make_worker: Any, server: SimulatedServer
 ):

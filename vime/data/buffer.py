@@ -102,7 +102,8 @@ class Buffer:
     def take(self, num_groups: int, *, version: int, max_staleness: int, num_spare: int = 0) -> list[Group] | None:
         """Removes and returns `num_groups` groups to be trained at `version`, by slot; None if it must be waited for some.
 
-        Of those left behind, all but `num_spare` can still be trained in time.
+        Of those left behind, all but `num_spare` can still be trained in time; unless nothing is generated for which waiting
+        would help, as after a resume with a smaller bound.
         """
         chosen: dict[int, int] = {}
         for sampled in sorted(self._finished):
@@ -110,10 +111,11 @@ class Buffer:
                 chosen[sampled] = min(num_groups - sum(chosen.values()), len(self._finished[sampled]))
         if sum(chosen.values()) < num_groups:
             return None
-        left = 0
+        left = generating = 0
         for sampled in sorted({*self._finished, *self._generating}):
+            generating += len(self._generating.get(sampled, ()))
             left += len(self._finished.get(sampled, ())) + len(self._generating.get(sampled, ())) - chosen.get(sampled, 0)
-            if left > max(0, sampled + max_staleness - version) * num_groups + num_spare:
+            if generating and left > max(0, sampled + max_staleness - version) * num_groups + num_spare:
                 return None
         numbers = sorted(self._finished[sampled].popleft() for sampled, count in chosen.items() for _ in range(count))
         self._forget_empty()

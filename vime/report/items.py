@@ -3,7 +3,6 @@
 An evaluation is complete if every row, run and data set that its configuration asks for has every item exactly once.
 """
 
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,9 @@ from vime.evaluation_rows import SCAFFOLD, TRAINED
 from vime.report.jsonl import read_lines
 from vime.report.run_directory import RunDirectory, read_config
 from vime.report.summary import IncompleteRunError, RunScore
+from vime.rollout.evaluation import Job
 
-_FILE = re.compile(
-    r"(?P<dataset>.+)-(?P<row>(single_turn|scaffold|trained)(@[^-]+)?)(-(?P<label>[a-z]+\d*))?-t(?P<temperature>[\d.e-]+)-run(?P<run>\d+)"
-)
 SHOWN_MISSING = 5
-Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +66,13 @@ def read_evaluation(run_path: Path, *, rows: list[str] | None = None) -> Evaluat
         raise IncompleteRunError(f"{run_path}: no evaluation was begun (there is no {folder.name}/{PROTOCOL})")
     settings = config["evaluation"]
     wanted = _rows(config) if rows is None else rows
-    found = _read_files(folder, temperature=settings["temperature"])
     items: dict[tuple[str, str], list[list[dict[str, Any]]]] = defaultdict(list)
     for dataset, about in protocol["datasets"].items():
         for row in wanted:
             for run in range(settings["num_runs"]):
                 where = f"{run_path}: {dataset}, {row}, run {run}"
-                items[dataset, row].append(_whole(found.get((dataset, row, run)), about["num_items"], where))
+                job = Job(dataset=dataset, row=row, run=run, temperature=settings["temperature"])
+                items[dataset, row].append(_whole(folder / job.file_name, about["num_items"], where))
     return Evaluation(config=config, protocol=protocol, items=dict(items))
 
 
@@ -86,20 +82,11 @@ def _rows(config: dict[str, Any]) -> list[str]:
     return [row for row in rows if row != TRAINED] if config["mode"] == "eval" and SCAFFOLD in rows else rows
 
 
-def _read_files(folder: Path, *, temperature: float) -> dict[Key, list[dict[str, Any]]]:
-    """Items by data set, row and run, of evaluations that enter the table."""
-    found: dict[Key, list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        name = _FILE.fullmatch(path.stem)
-        if name and not name["label"] and float(name["temperature"]) == temperature:
-            found[name["dataset"], name["row"], int(name["run"])] = read_lines(path)
-    return found
-
-
-def _whole(items: list[dict[str, Any]] | None, num_items: int, where: str) -> list[dict[str, Any]]:
-    """The items in order, each exactly once."""
-    if items is None:
+def _whole(path: Path, num_items: int, where: str) -> list[dict[str, Any]]:
+    """The items of a file in order, each exactly once."""
+    if not path.exists():
         raise IncompleteRunError(f"{where} is incomplete: it was not begun ({num_items} items)")
+    items = read_lines(path)
     counts = Counter(item["index"] for item in items)
     twice = sorted(index for index, count in counts.items() if count > 1)
     missing = [index for index in range(num_items) if index not in counts]

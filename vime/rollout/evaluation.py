@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from vime.config import RunConfig
 from vime.data.protocol import begin, check_same, item_digest, load_prompts, protocol_of
 from vime.errors import WeightSyncError
+from vime.report.jsonl import write_lines
+from vime.serialization import to_json
 from vime.types import Prompt, Rollout
 
 logger = logging.getLogger(__name__)
@@ -79,9 +81,9 @@ class Evaluator:
 
     async def _run_job(self, job: Job, *, version: int, on_item: Callable[[], None]) -> list[dict[str, Any]]:
         path = self._folder / job.file_name
-        finished = {item["index"]: item for item in _items_of_version(path, version)}
+        finished = {item["index"]: item for item in _keep(path, lambda item: item["version"] == version)}
         prompts = self._prompts[job.dataset]
-        with path.open("a") as file:
+        with path.open("ab") as file:
 
             async def run_one(prompt: Prompt) -> None:
                 if prompt.index not in finished:
@@ -89,9 +91,9 @@ class Evaluator:
                         rollout = await self._runner.run_item(
                             prompt=prompt, row=job.row, temperature=job.temperature, version=version
                         )
-                    item = _item(job, prompt, rollout)
+                    item = _item(job, prompt, rollout, version)
                     finished[prompt.index] = item
-                    file.write(json.dumps(item) + "\n")
+                    file.write(to_json(item) + b"\n")
                     file.flush()
                 on_item()
 
@@ -115,16 +117,24 @@ def read_items(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _items_of_version(path: Path, version: int) -> list[dict[str, Any]]:
-    """Finished items whose every token is of this weight version; others, of a run that was trained further, are dropped."""
+def forget_items_after(folder: Path, version: int) -> None:
+    """Drops finished items of weights after `version`, and what `eval_log` said of them: a run that goes on makes them anew."""
+    for path in folder.glob("*.jsonl"):
+        if not _keep(path, lambda item: item["version"] <= version):
+            path.unlink()
+            (folder / f"{path.stem.rpartition('-t')[0]}.json").unlink(missing_ok=True)
+
+
+def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """The finished items that are wanted; the others leave the file."""
     items = read_items(path)
-    kept = [item for item in items if set(item["weight_versions"]) <= {version}]
+    kept = [item for item in items if wanted(item)]
     if len(kept) < len(items):
-        path.write_text("".join(json.dumps(item) + "\n" for item in kept))
+        write_lines(path, kept)
     return kept
 
 
-def _item(job: Job, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+def _item(job: Job, prompt: Prompt, rollout: Rollout, version: int) -> dict[str, Any]:
     """One finished item; scores are 0 to 1, `strict` is the reward unless the method names it."""
     strict = rollout.metrics.get("strict", rollout.reward)
     versions = {version for sample in rollout.samples for version in sample.weight_versions}
@@ -143,6 +153,7 @@ def _item(job: Job, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         "failed": not rollout.counting.in_baseline,
         "error": rollout.error,
         "label": prompt.ground_truth,
+        "version": version,
         "weight_versions": sorted(versions),
         "samples": [{"response": s.response, "metadata": s.metadata} for s in rollout.samples],
     }

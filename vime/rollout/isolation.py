@@ -4,6 +4,7 @@ The broad `except` clauses here are the boundaries around a user's functions; ev
 """
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -118,13 +119,15 @@ def template_of(prompt: Prompt, *, slot: int, member: int, session: str) -> Samp
 
 
 def to_reward(value: Any) -> Reward:
-    """A `Reward` from what a reward hook returned.
+    """A `Reward` of plain floats from what a reward hook returned.
 
-    Raises TypeError if it is neither a number nor a Reward, ValueError if it is not finite.
+    Raises TypeError if it is neither a number nor a Reward of numbers, ValueError if one of them is not finite.
     """
-    reward = value if isinstance(value, Reward) else Reward(score=float(value))
-    if reward.score != reward.score or reward.score in (float("inf"), float("-inf")):
-        raise ValueError(f"reward is {reward.score}, not a finite number")
+    given = value if isinstance(value, Reward) else Reward(score=value)
+    reward = Reward(score=float(given.score), metrics={str(name): float(number) for name, number in given.metrics.items()})
+    for name, number in {"reward": reward.score, **reward.metrics}.items():
+        if not math.isfinite(number):
+            raise ValueError(f"{name} is {number}, not a finite number")
     return reward
 
 
@@ -140,6 +143,11 @@ def check_samples(result: Any, template: Sample, *, without_tokens: bool = False
     for position, sample in enumerate(samples):
         sample.group_index, sample.rollout_id = template.group_index, template.rollout_id
         sample.index, sample.session_id, sample.label = position, template.session_id, template.label
+        if sample.stop_reason is not None:
+            try:
+                sample.stop_reason = StopReason(sample.stop_reason)
+            except ValueError as error:
+                raise SampleError(f"rollout {template.rollout_id}: {error}; there are {', '.join(StopReason)}") from error
         if sample.tokens or not without_tokens:
             sample.validate()
     return samples

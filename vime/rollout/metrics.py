@@ -1,6 +1,6 @@
 """Metrics of a batch of groups: rewards, stop reasons, lengths, times, tools, staleness."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from statistics import fmean
 
 from vime.types import Group, Rollout, StopReason
@@ -9,7 +9,8 @@ from vime.types import Group, Rollout, StopReason
 def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
     """Metrics of the groups that are about to be trained at weight `version`.
 
-    Rewards are averaged over the rollouts in the baseline; staleness is in weight versions, per sampled token.
+    Rewards and their metrics are averaged over the rollouts in the baseline, 0 for those that were stopped before they could be
+    scored; staleness is in weight versions, per sampled token.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     counted = [rollout for rollout in rollouts if rollout.counting.in_baseline]
@@ -17,11 +18,9 @@ def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
     metrics = {f"stop/{reason.value}": float(stops[reason]) for reason in StopReason if stops[reason]}
     if not counted:
         return metrics
-    by_name: dict[str, list[float]] = defaultdict(list)
-    for rollout in counted:
-        for name, value in rollout.metrics.items():
-            by_name[name].append(value)
-    metrics |= {f"reward/{name}": fmean(values) for name, values in by_name.items()}
+    for name in sorted({name for rollout in counted for name in rollout.metrics}):
+        has_it = [rollout for rollout in counted if name in rollout.metrics or not rollout.samples]
+        metrics[f"reward/{name}"] = fmean(rollout.metrics.get(name, 0.0) for rollout in has_it)
     return (
         metrics
         | _times_and_counts(rollouts)

@@ -7,11 +7,11 @@ for longer than any rollout may take, is replaced; its groups are then run by an
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from vime.config import RunConfig
 from vime.data.progress import Progress
@@ -27,8 +27,8 @@ from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
 
-MAX_DISPATCHES = 3
-"""Workers a piece of work is given to before it counts as failed."""
+MAX_SHARED_LOSSES = 2
+"""Workers that may be lost under a piece of work among others; then it runs alone, in a worker of its own."""
 LOOK_SECONDS = 5.0
 """Between two looks at a worker."""
 ANSWER_SECONDS = 30.0
@@ -36,7 +36,7 @@ ANSWER_SECONDS = 30.0
 
 
 class WorkerLost(Exception):
-    """The worker died or got stuck under this piece of work on every try."""
+    """The worker died or got stuck under a piece of work."""
 
 
 class WorkerPool:
@@ -52,6 +52,8 @@ class WorkerPool:
         self._actors: list[Any] = []
         self._load: list[int] = []
         self._watches: list[asyncio.Task[None]] = []
+        self._alone = asyncio.Lock()
+        self._num_deadly = 0
         rollout, serving = config.rollout, config.serving
         rewards = (rollout.max_reward_retries + 1) * rollout.reward_timeout_seconds
         attempts = (rollout.max_retries + 1) * (rollout.generate_timeout_seconds + serving.recovery_timeout_seconds)
@@ -76,7 +78,7 @@ class WorkerPool:
         num_wanted: int | None = None,
         progress: Progress | None = None,
     ) -> Group:
-        """The rollouts of one prompt. A worker that is lost again and again gives a group of failed rollouts."""
+        """The rollouts of one prompt; failed ones if they kill their workers, or if what they made cannot be handed over."""
         try:
             return await self._dispatch(
                 "run_group",
@@ -89,17 +91,17 @@ class WorkerPool:
                     "progress": progress,
                 },
             )
-        except WorkerLost as error:
-            lost = [stopped_rollout(slot, member, StopReason.WORKER_LOST, str(error)) for member in range(num_rollouts)]
-            return Group(prompt=prompt, rollouts=lost, weight_version=version)
+        except (WorkerLost, RayTaskError) as error:
+            failed = [_failed(slot, member, error) for member in range(num_rollouts)]
+            return Group(prompt=prompt, rollouts=failed, weight_version=version)
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout:
         """One rollout of an evaluation item."""
         arguments = {"prompt": prompt, "row": row, "temperature": temperature, "version": version}
         try:
             return await self._dispatch("run_item", arguments)
-        except WorkerLost as error:
-            return stopped_rollout(prompt.index, 0, StopReason.WORKER_LOST, str(error))
+        except (WorkerLost, RayTaskError) as error:
+            return _failed(prompt.index, 0, error)
 
     async def progress(self) -> dict[int, Progress]:
         """What is done of all groups at work, by slot; a worker that does not answer is left out."""
@@ -149,23 +151,62 @@ class WorkerPool:
         return actor.remote(self._config, self._endpoints, retrieval=self._retrieval)
 
     async def _dispatch(self, method: str, arguments: dict[str, Any]) -> Any:
-        error = ""
-        for _ in range(MAX_DISPATCHES):
-            index = min(range(len(self._actors)), key=self._load.__getitem__)
-            actor = self._actors[index]
-            self._load[index] += 1
-            answer = getattr(actor, method).remote(**arguments)
-            try:
-                return await answer
-            except asyncio.CancelledError:
-                ray.cancel(answer)
-                raise
-            except RayActorError as died:
-                error = f"rollout worker {index} died: {died}"
-            finally:
-                self._load[index] -= 1
-            self._replace(index, actor, error)
+        """What a worker answers.
+
+        A lost worker takes all of its work with it, so work that has lost `MAX_SHARED_LOSSES` runs alone, one piece at a time,
+        until the one that kills workers is found. The others then go on together. Raises WorkerLost for that one.
+        """
+        while True:
+            num_deadly = self._num_deadly
+            for _ in range(MAX_SHARED_LOSSES):
+                index = min(range(self._config.rollout.num_workers), key=self._load.__getitem__)
+                with suppress(WorkerLost):
+                    return await self._run_on(index, method, arguments)
+            async with self._alone:
+                if self._num_deadly == num_deadly:
+                    async with self._own_worker() as index:
+                        try:
+                            return await self._run_on(index, method, arguments)
+                        except WorkerLost:
+                            self._num_deadly += 1
+                            raise
+
+    async def _run_on(self, index: int, method: str, arguments: dict[str, Any]) -> Any:
+        """What the worker at `index` answers; raises WorkerLost, with another in its place, if it dies or is found stuck."""
+        actor = self._actors[index]
+        self._load[index] += 1
+        answer = getattr(actor, method).remote(**arguments)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            ray.cancel(answer)
+            raise
+        except RayActorError as died:
+            error = f"rollout worker {index} died: {died}"
+        finally:
+            self._load[index] -= 1
+        self._replace(index, actor, error)
         raise WorkerLost(error)
+
+    @asynccontextmanager
+    async def _own_worker(self) -> AsyncIterator[int]:
+        """The index of a worker behind the others, which get no work from it; it ends with the block."""
+        index, actor = len(self._actors), self._create(len(self._actors))
+        try:
+            await asyncio.wait_for(actor.ready.remote(), self._config.serving.start_timeout_seconds)
+        except (RayActorError, asyncio.TimeoutError) as error:
+            ray.kill(actor)
+            raise WorkerLost(f"a rollout worker of its own did not start: {error!r}") from error
+        self._actors.append(actor)
+        self._load.append(0)
+        watch = asyncio.create_task(self._watch(index))
+        try:
+            yield index
+        finally:
+            watch.cancel()
+            if self._actors:  # the pool was not stopped meanwhile
+                self._load.pop()
+                ray.kill(self._actors.pop())
 
     async def _ask(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
         """What the workers answer, of those that do."""
@@ -203,3 +244,8 @@ class WorkerPool:
         logger.warning("%s; starting another", error.splitlines()[0])
         ray.kill(actor)
         self._actors[index] = self._create(index)
+
+
+def _failed(slot: int, member: int, error: WorkerLost | RayTaskError) -> Rollout:
+    reason = StopReason.WORKER_LOST if isinstance(error, WorkerLost) else StopReason.GENERATE_RAISED
+    return stopped_rollout(slot, member, reason, str(error))

@@ -164,10 +164,11 @@ class Producer:
         return num_counted < self._config.min_rollouts_per_group
 
     def _complete(self, slot: int, group: Group) -> None:
-        """New rollouts in place of those that failed; after `max_group_repeats` another prompt instead."""
+        """New rollouts in place of those that failed; after `max_group_repeats`, or if they kill workers, another prompt."""
         entry = self._buffer[slot]
         entry.num_repeats += 1
-        if entry.num_repeats > self._config.max_group_repeats:
+        deadly = all(rollout.stop_reason is StopReason.WORKER_LOST for rollout in group.rollouts)
+        if entry.num_repeats > self._config.max_group_repeats or deadly:
             logger.warning(
                 "prompt %d (row %d) is given up: its rollouts fail again and again", entry.prompt.index, entry.prompt.row
             )

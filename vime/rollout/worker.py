@@ -114,7 +114,8 @@ class RolloutWorker:
         try:
             group = await group_run.run(run_member)
         finally:
-            del self._groups[slot]
+            if self._groups.get(slot) is group_run:  # it may have been cancelled, and run again in the same slot
+                del self._groups[slot]
         if self._group_reward is not None:
             await score_group(self._group_reward, group, context=context(f"slot{slot}-reward"), config=self._config.rollout)
         return group
