@@ -69,3 +69,17 @@ async def test_the_servers_have_their_turn_back_when_saving_fails():
         async with turns.trainer():
             raise OSError("disk full")
     assert recorder.events[-2:] == ["trainer leaves", "servers wake"]
+
+
+async def test_the_servers_wake_when_the_trainer_cannot_come_back():
+    class Crowded(Recorder):
+        async def onload(self) -> None:
+            raise MemoryError("no room")
+
+    recorder = Crowded()
+    turns = Turns(recorder, recorder, shared=True)
+    await turns.to_servers(probe=recorder.probe)
+    with pytest.raises(MemoryError, match="no room"):
+        async with turns.trainer():
+            raise AssertionError("the trainer is not there")
+    assert recorder.events[-2:] == ["trainer leaves", "servers wake"]

@@ -63,3 +63,24 @@ def label_of(row: str) -> str:
     if parsed.model is None:
         return LABELS.get(row, row)
     return f"{parsed.model}, {'single turn' if parsed.way == SINGLE_TURN else 'scaffold'}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One run over one data set.
+
+    Example: `Job(dataset="docs_24", row="trained", run=0, temperature=1.0, label="step20")`; `label` tells evaluations of
+    the same row apart that enter no table, for example by training step.
+    """
+
+    dataset: str
+    row: str
+    run: int
+    temperature: float
+    label: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """Name of the JSONL file that holds the finished items."""
+        label = f"-{self.label}" if self.label else ""
+        return f"{self.dataset}-{self.row}{label}-t{self.temperature:g}-run{self.run}.jsonl"

@@ -62,9 +62,9 @@ async def _evaluate(session: Session) -> None:
 
 async def _train(session: Session) -> None:
     config = session.config
+    source = load_hook(config.data.source)(config)
     async with session.system(with_trainer=True, with_servers=True) as system:
         assert system.trainer and system.workers
-        source = load_hook(config.data.source)(config)
         buffer, pin = Buffer(), Pin()
         keep = load_hook(config.rollout.filter) if config.rollout.filter else None
         journal = Journal(session.directory.journal) if config.rollout.journal else None

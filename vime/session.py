@@ -12,7 +12,7 @@ import psutil
 from vime.compose import Composed
 from vime.config import AlgorithmName, Mode, RunConfig
 from vime.data.protocol import check_same, load_prompts, protocol_of
-from vime.evaluation_rows import AT, SCAFFOLD, SINGLE_TURN, rows_of
+from vime.evaluation_rows import AT, SCAFFOLD, SINGLE_TURN, Job, rows_of
 from vime.hooks import load_hook
 from vime.report.console import Console
 from vime.report.html import write_report
@@ -23,7 +23,7 @@ from vime.report.summary import append_scores, build_summary, read_scores, write
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
-from vime.rollout.evaluation import Evaluator, Job, forget_items_after
+from vime.rollout.evaluation import Evaluator, forget_items_after
 from vime.system import System
 from vime.types import Group, Prompt
 

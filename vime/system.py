@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,34 +17,30 @@ from types import TracebackType
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from vime.checkpoint import Checkpoints
-from vime.config import ModelAPI, Precision, RunConfig
+from vime.config import ModelAPI, RunConfig
 from vime.folders import tidy
 from vime.nodes import Nodes
-from vime.placement import DIRECT, takes_turns, transport
+from vime.placement import takes_turns
 from vime.reaper import start_reaper
 from vime.report.run_directory import RunDirectory
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.deployment import Retrieval
 from vime.rollout.pool import WorkerPool
-from vime.serving.direct_sync import DirectSync
-from vime.serving.probe import probe
 from vime.serving.topology import Serving
-from vime.serving.weight_sync import WeightSync
 from vime.tasks import cancel, together
 from vime.trainer.group import TrainerGroup
 from vime.turns import Turns
 from vime.types import TrainSample
+from vime.weight_delivery import WeightDelivery
 from vime.weights import payload_folder
 
 logger = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 512 * 2**20
 """Batches are token lists: small beside weights, which do not travel through Ray."""
-PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
-"""Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
 STOP_TIMEOUT_SECONDS = 30.0
 
 
@@ -78,10 +74,11 @@ class System:
             self.checkpoints = Checkpoints(RunDirectory(run_dir).checkpoints, config.trainer, self.trainer, warn=warn)
         self.workers: WorkerPool | None = None
         self._turns: Turns | None = None
-        self._sync: Callable[[int], Awaitable[dict[str, float]]] | None = None
+        self._delivery: WeightDelivery | None = None
         self._trainer_lock = asyncio.Lock()
         self._version = 0
         self._watching: list[asyncio.Task[None]] = []
+        self._broken: BaseException | None = None
 
     async def __aenter__(self) -> "System":
         try:
@@ -114,14 +111,16 @@ class System:
     async def sync_weights(self, version: int) -> dict[str, float]:
         """Brings the trainer's weights to the servers as `version`, and proves it by digest and probe.
 
-        Raises `WeightSyncError` if a server does not hold them afterwards.
+        Raises `WeightSyncError` if a server does not hold them afterwards, and whatever has ended the watch over the servers.
         """
-        assert self._sync and self._turns
+        assert self._delivery and self._turns
+        if self._broken is not None:
+            raise self._broken
         async with self._trainer_lock:
             self._version = version
-            metrics = await self._sync(version)
+            metrics = await self._delivery.send(version)
         # Without the lock: the probe waits for a server that has just been lost, and that one for the trainer's weights.
-        return metrics | await self._turns.to_servers(probe=partial(self._probe, version))
+        return metrics | await self._turns.to_servers(probe=partial(self._delivery.probe, version))
 
     async def serving_metrics(self) -> dict[str, float]:
         """`serving/<name>/<metric>` and `retrieval/<metric>`: what was asked since the last call, and what the servers did."""
@@ -215,50 +214,30 @@ class System:
             starts.append(self.trainer.ready())
         await together(starts)
         if self.serving is not None:
-            self._watching.append(asyncio.create_task(self.serving.watch()))
+            self._watch(self.serving.watch())
         if self.retrieval is not None:
-            self._watching.append(asyncio.create_task(self.retrieval.watch()))
+            self._watch(self.retrieval.watch())
         if self.serving is not None and self.trainer is not None:
             self._connect(self.serving, self.trainer)
             self._say("bringing the trainer's weights to the servers")
 
     def _connect(self, serving: Serving, trainer: TrainerGroup) -> None:
-        """Chooses the way of the weights, and watches for servers that need them out of turn."""
+        """Opens the way of the weights, and watches for servers that need them out of turn."""
         self._turns = Turns(serving, trainer, shared=takes_turns(self._config))
-        files = WeightSync(serving, self._config, self.run_id)
+        self._delivery = WeightDelivery(self._config, serving, trainer, run_id=self.run_id)
+        for name in serving.actors(serving.trained_endpoint().name):
+            self._watch(self._delivery.restore(name, version=lambda: self._version, trainer_awake=self.trainer_awake))
 
-        async def send_files(version: int) -> dict[str, float]:
-            return await files.sync(await trainer.export_weights(version))
+    def _watch(self, watching: Coroutine[Any, Any, None]) -> None:
+        """Keeps something running beside the loop; should it fail, the next sync says so."""
 
-        self._sync = DirectSync(serving, trainer).sync if transport(self._config) in DIRECT else send_files
-        model = serving.trained_endpoint().name
-        self._watching += [asyncio.create_task(self._restore(serving, model, name)) for name in serving.actors(model)]
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("what watches over the servers has failed", exc_info=error)
+                self._broken = self._broken or error
 
-    async def _restore(self, serving: Serving, model: str, name: str) -> None:
-        """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
-        while (actor := serving.actors(model).get(name)) is not None:
-            try:
-                await actor.wants_weights.remote()
-                async with self.trainer_awake() as trainer:
-                    payload = await trainer.export_weights(self._version)
-                logger.info("%s gets version %d as files", name, payload.version)
-                await actor.sync.remote(payload)
-            except RayActorError:
-                await asyncio.sleep(1.0)  # until it has a successor, which asks again
-
-    async def _probe(self, version: int) -> dict[str, float]:
-        assert self.trainer and self.serving
-        config = self._config
-        return await probe(
-            self.serving.trained_endpoint(),
-            partial(self.trainer.logprobs, temperature=config.rollout.temperature),
-            temperature=config.rollout.temperature,
-            tolerance=config.serving.probe_tolerance or PROBE_TOLERANCE[config.trainer.precision],
-            vocab_size=config.model.vocab_size,
-            seed=config.seed,
-            minimum_version=version,
-            keep_cache=config.serving.keep_cache,
-        )
+        self._watching.append(asyncio.create_task(watching))
+        self._watching[-1].add_done_callback(ended)
 
 
 async def _stop_within(stopping: Awaitable[None], name: str) -> None:

@@ -58,10 +58,12 @@ class Turns:
         if not self._shared or self._trainers:
             yield
             return
-        await self.to_trainer(keep_weights=True)
         try:
+            await self.to_trainer(keep_weights=True)
             yield
         finally:
             self._trainers = False
-            await self._trainer.offload(weights=True)
-            await self._servers.wake()
+            try:
+                await self._trainer.offload(weights=True)
+            finally:
+                await self._servers.wake()

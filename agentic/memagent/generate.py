@@ -11,11 +11,12 @@ from agentic.memagent.chunks import Splitter
 from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.prompts import FINAL_PROMPT, MEMORY_PROMPT, NO_MEMORY
 from vime.data.rows import CONTEXT_FILE
+from vime.grading.qa import gold_in_prediction
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 CHARACTERS_LOGGED = 2_000
-"""How much of each memory stays in the metadata, for `eval_log`."""
+"""How much of each memory stays in the metadata, for people to read."""
 SPLITTER = Splitter()
 
 
@@ -38,7 +39,12 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_memory_tokens)
         reply, num_tokens, is_longer = cap(turn.text.strip(), model.tokenizer, method.max_memory_tokens)
         memory = reply or memory
-        about = {"memory": memory[:CHARACTERS_LOGGED], "memory_tokens": num_tokens, "empty": not reply}
+        about = {
+            "memory": memory[:CHARACTERS_LOGGED],
+            "memory_tokens": num_tokens,
+            "holds_gold": gold_in_prediction(memory, sample.label),
+            "empty": not reply,
+        }
         samples.append(sample.with_turn(turn, turn=number, cut=turn.finish_reason == "length" or is_longer, **about))
     content = FINAL_PROMPT.format(problem=problem, memory=memory)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_final_tokens)

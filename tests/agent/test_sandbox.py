@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from vime.agent import sandbox as module
-from vime.agent.sandbox import REASONS, Sandbox, SandboxResult, sandbox_problem
+from vime.agent.program import Program
+from vime.agent.sandbox import NUM_PLACES, REASONS, Sandbox, SandboxResult, sandbox_problem
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
 
@@ -343,6 +344,51 @@ async def test_a_sandbox_that_is_ended_while_it_is_made_leaves_nothing(seconds: 
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
+
+
+@pytest.mark.parametrize("end", ["killed before its start", "not started", "finished"])
+def test_no_file_stays_open(end: str, monkeypatch: pytest.MonkeyPatch):
+    if end == "not started":
+        monkeypatch.setattr(module, "sandbox_command", lambda *_, **__: ["/nowhere/bwrap"])
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(4):
+        program = Program(SMALL, sandboxed=True)
+        if end == "killed before its start":
+            program.kill()
+        with contextlib.suppress(SandboxError, FileNotFoundError):
+            result = module._run(SMALL, program, "print(1)", "", True)
+            assert (end, result.reason) == ("finished", "finished")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_sandboxes_share_places_and_who_gave_up_waiting_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    codes: list[str] = []
+    release = threading.Event()
+
+    def fake(config: SandboxConfig, program: Program, code: str, *rest: object) -> SandboxResult:
+        codes.append(code)
+        release.wait(30)
+        return SandboxResult(stdout=code, stderr="", exit_code=0, reason="finished", seconds=0.0)
+
+    monkeypatch.setattr(module, "_run", fake)
+    calls = [asyncio.create_task(run(f"{number}")) for number in range(NUM_PLACES + 2)]
+    await asyncio.sleep(0.1)
+    calls[NUM_PLACES].cancel()
+    release.set()
+    *_, given_up, last = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(given_up, asyncio.CancelledError) and isinstance(last, SandboxResult)
+    assert sorted(codes) == sorted(f"{number}" for number in range(NUM_PLACES + 2) if number != NUM_PLACES)
+
+
+async def test_inside_a_place_a_program_does_not_wait_for_another():
+    box = Sandbox(SMALL)
+
+    async def in_a_place(number: int) -> str:
+        async with box.place():
+            return (await box.run(f"print({number})")).stdout
+
+    found = await asyncio.wait_for(asyncio.gather(*(in_a_place(number) for number in range(2 * NUM_PLACES))), 60)
+    assert found == [f"{number}\n" for number in range(2 * NUM_PLACES)]
 
 
 async def test_without_bubblewrap_nothing_runs_unless_told_so(monkeypatch: pytest.MonkeyPatch):

@@ -1,13 +1,17 @@
 """Prompts come once each and in the same order after a restart; the buffer hands out what can be trained in time."""
 
 import json
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vime.config import DataConfig, DatasetConfig, RunConfig
 from vime.data.buffer import Buffer
 from vime.data.progress import Progress, SavedTurn
-from vime.data.rows import load_rows, to_prompt
+from vime.data.protocol import load_prompts
+from vime.data.rows import check_rows, load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
@@ -51,6 +55,70 @@ def test_rows_of_the_public_sets_become_prompts():
 def test_a_row_without_a_question_is_named(config: RunConfig):
     with pytest.raises(ConfigError, match="row 4 has none of the fields"):
         to_prompt({"text": "?"}, index=0, row_number=4, dataset="train")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"text": "?"}, "none of the fields"),
+        ({"question": []}, "none of the fields"),
+        ({"question": 7}, "a int for its question"),
+        ({"question": {"role": "user", "content": "?"}}, "a dict for its question"),
+        ({"prompt": ["?"]}, "without role or content"),
+        ({"prompt": [{"content": "?"}]}, "without role or content"),
+        ({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": None}]}, "without role or content"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_is_refused_before_anything_starts(config: RunConfig, row: dict[str, Any], problem: str):
+    path = Path(str(config.data.train.path))
+    path.write_text(path.read_text() + json.dumps(row) + "\n")
+    config.data.evaluation = [DatasetConfig(name="dev", path=str(path))]
+    with pytest.raises(ConfigError, match=rf"data\.train=.*1 of 6 rows.*: row 5 has .*{problem}"):
+        RowSource(config)
+    with pytest.raises(ConfigError, match=rf"data\.dev=.*1 of 6 rows.*: row 5 has .*{problem}"):
+        load_prompts(config)
+
+
+def test_of_many_rows_that_cannot_be_asked_three_are_named_and_all_counted_quickly():
+    rows = [{"question": [{"role": "user", "content": "?"}], "answer": "a"}, {"text": "?"}] * 50_000
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match="50000 of 100000 rows") as raised:
+        check_rows(rows, DatasetConfig(generator="module.rows"))
+    assert time.monotonic() - started < 5
+    assert [f"row {number} has" in str(raised.value) for number in (1, 3, 5, 7)] == [True, True, True, False]
+
+
+SEPARATORS = "one\u2028two\u2029three\u0085four"
+"""Line ends to str.splitlines; to JSON, characters of a text."""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_of_json_ends_at_the_end_of_a_line_only(config: RunConfig, end: str):
+    rows = [{"question": SEPARATORS}, {"question": "next"}]
+    text = end.join(["", *(json.dumps(row, ensure_ascii=False) for row in rows)])
+    Path(str(config.data.train.path)).write_bytes(text.encode())
+    assert load_rows(config.data.train) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("rows.jsonl", b'{"question": "q"}\n\n{"question": \n', "line 3 of rows.jsonl is no JSON: Expecting value at column 14"),
+        ("rows.jsonl", b'{"question": "q"}\n["q"]\n', "line 2 of rows.jsonl is no object but a list"),
+        ("rows.jsonl", b'{"question": "q"}\n{"question": "\xff"}\n', "line 2 of rows.jsonl is no UTF-8"),
+        ("rows.json", b'[{"question": "q"},\n{"question" "q"}]', "line 2 of rows.json is no JSON"),
+        ("rows.json", b'[\n{"question": "\xff"}]', "line 2 of rows.json is no UTF-8"),
+        ("rows.json", b'{"question": "q"}', "line 1 of rows.json begins no list of objects but a dict"),
+        ("rows.json", b'[{"question": "q"}, "q"]', "entry 2 of rows.json is no object but a str"),
+    ],
+)
+def test_a_file_that_is_not_rows_is_refused_by_its_line(tmp_path: Path, name: str, content: bytes, problem: str):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        load_rows(DatasetConfig(name="dev", path=str(path)))
+    (found,) = raised.value.problems
+    assert (found.key, found.value) == ("data.dev", str(path)) and found.remedy.startswith(problem)
 
 
 def test_num_items_limits_the_rows(config: RunConfig):
@@ -101,6 +169,15 @@ def test_nobody_is_left_behind_who_could_not_be_trained_in_time():
     assert taken(buffer, version=2, max_staleness=1, num_spare=1) == [1, 2]
     assert buffer.expire(oldest=2) == {0: None}
     assert buffer.start(3, max_staleness=1) == [0] and buffer[0].version == 3
+
+
+def test_a_smaller_bound_after_a_resume_is_not_waited_for():
+    buffer = make_buffer([1, 1, 1, 1, 1])
+    finish(buffer, 0, 1, 2, 3)
+    assert taken(buffer, max_staleness=1) is None, "the last may still finish"
+    finish(buffer, 4)
+    assert taken(buffer, max_staleness=1) == [0, 1]
+    assert sorted(buffer.expire(oldest=2)) == [2, 3, 4]
 
 
 def test_a_restored_buffer_has_the_same_groups_unfinished_prompts_and_progress():

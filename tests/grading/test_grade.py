@@ -5,7 +5,7 @@ import pytest
 from vime.grading import maths
 from vime.grading.answer import answer_of, has_box
 from vime.grading.choice import letter
-from vime.grading.game24 import solves
+from vime.grading.game24 import numbers_of, solves
 from vime.grading.grade import grade
 from vime.grading.number import number
 
@@ -139,6 +139,35 @@ async def test_a_sentence_is_no_letter_and_undecided():
     assert (await grade("choice", "A cat sat", ["A"])).decided_by == "nobody"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("A, B", "A,B,C,D", "a, b.", "A and C", "A, and C", "A/B", "A & B", "(A)(B)", "(A) (B)", "(A), (B)", "A) and B)"),
+        *("A) or (C)", "Option A, option B", r"\text{A, B}", r"\text{A}, \text{B}", "A, B are right", "A; B: both"),
+    ],
+)
+async def test_several_letters_are_undecided(text: str):
+    assert letter(text) is None
+    assert (await grade("choice", rf"\boxed{{{text}}}", ["A"])).decided_by == "nobody"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("A. Because Bob", "A) the cat", "A: A cat sat", "A, a cat", "A, e.g. a cat", "A, I think", "A, not B", "A, C is wrong"),
+        *("A) B cells", "(A) and nothing else", "A, because B.", "A, or rather nothing", "A) (because)"),
+    ],
+)
+async def test_a_letter_with_words_after_it_is_one_letter(text: str):
+    assert letter(text) == "A"
+    assert (await grade("choice", rf"\boxed{{{text}}}", ["A"])).score == 1.0
+
+
+async def test_without_a_letter_in_any_reference_nothing_is_decided():
+    assert (await grade("choice", "B) Paris", ["Paris", "A, B"])).decided_by == "nobody"
+    assert (await grade("choice", "B) Paris", ["Paris", "C"])).decided_by == "rule"
+
+
 @pytest.mark.parametrize("text", ["(1+1+1)×8", "8*(1+1+1) = 24", r"(1+1+1) \times 8", r"\frac{8}{1} * (1+1+1)"])
 def test_a_solution_of_24_in_many_spellings(text: str):
     assert solves(text, [1, 1, 1, 8]) is (r"\frac" not in text)  # the fraction uses a fourth 1
@@ -171,6 +200,12 @@ async def test_the_numbers_of_24_are_those_of_the_question():
     question = "Using the numbers [2, 3, 4, 1], create 24. Example: for [1, 2, 3, 4] …"
     assert (await grade("game24", "2*3*4*1", ["(3+1+2)*4"], question=question)).score == 1.0
     assert (await grade("game24", "24*1", ["(3+1+2)*4"], question=question)).score == 0.0
+
+
+async def test_without_a_list_in_the_question_the_numbers_of_24_are_those_of_the_solution():
+    assert numbers_of("Make 24.", ["(1+1+1)*8 = 24"]) == [1, 1, 1, 8] and numbers_of("Make 24.", []) == []
+    assert (await grade("game24", "8*(1+1+1)", ["(1+1+1)*8 = 24"])).score == 1.0
+    assert (await grade("game24", "24+8*(1-1)*1", ["(1+1+1)*8 = 24"])).score == 0.0
 
 
 async def test_questions_are_decided_by_equal_words_and_left_to_a_judge_otherwise():

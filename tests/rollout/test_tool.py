@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from vime.agent.sandbox import NUM_PLACES, Sandbox, SandboxResult
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import SandboxError
 from vime.rollout.context import Context
@@ -63,6 +64,17 @@ async def test_a_tool_that_fails_is_something_to_tell_the_agent(
     assert words in result.error and context.trace.counts[f"tool_{outcome.value}"] == 1
 
 
+@pytest.mark.parametrize("tool", [Flaky(ValueError(), 0), lambda value: Flaky(ValueError(), 0).call(value)])
+async def test_what_a_tool_returns_is_awaited_whatever_it_is_written_as(context: Context, tool: Any):
+    result = await run_tool(context, "add", tool, 1)
+    assert (result.outcome, result.output) == (Outcome.ANSWERED, 2)
+
+
+async def test_what_a_tool_returns_is_awaited_within_its_time(context: Context):
+    result = await run_tool(context, "slow", lambda: hang(1))
+    assert result.outcome is Outcome.TIMED_OUT
+
+
 async def test_blocking_tools_hold_up_neither_the_loop_nor_each_other(context: Context):
     release = threading.Event()
     stuck = [asyncio.create_task(run_tool(context, "stuck", release.wait)) for _ in range(64)]
@@ -80,3 +92,46 @@ async def test_a_sandbox_that_fails_for_good_ends_the_rollout_as_the_infrastruct
     with pytest.raises(SandboxError, match=r"rollout\.sandbox_timeout_seconds=0\.2"):
         await run_sandbox(context, "boot", hang, 1)
     assert context.trace.counts == {"sandbox_calls": 3, "sandbox_retries": 3}
+
+
+class Idle(Sandbox):
+    """Keeps what it was given to run."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    async def run(self, code: str, *, stdin: str = "") -> SandboxResult:
+        async with self.place():
+            self.given.append(code)
+        return SandboxResult(stdout=code, stderr="", exit_code=0, reason="finished", seconds=0.0)
+
+    async def hang(self) -> None:
+        await asyncio.sleep(60)
+
+    async def hold(self, release: asyncio.Event) -> None:
+        async with self.place():
+            await release.wait()
+
+
+async def test_a_sandbox_waits_for_its_place_outside_of_its_time(context: Context):
+    box, release = Idle(), asyncio.Event()
+    others = [asyncio.create_task(Idle().hold(release)) for _ in range(NUM_PLACES)]
+    waiting, given_up = (asyncio.create_task(run_sandbox(context, "python", box.run, code)) for code in ("first", "second"))
+    await asyncio.sleep(1.0)
+    assert not waiting.done() and not box.given
+    given_up.cancel()
+    release.set()
+    assert (await waiting).stdout == "first"
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    await asyncio.gather(*others)
+    assert box.given == ["first"] and context.trace.counts == {"sandbox_calls": 2}
+    assert context.trace.seconds["queue"] >= 0.9 and context.trace.seconds["sandbox"] < 0.9
+
+
+async def test_the_time_of_a_sandbox_begins_with_its_place(context: Context):
+    box = Idle()
+    for _ in range(NUM_PLACES + 1):
+        with pytest.raises(SandboxError, match=r"rollout\.sandbox_timeout_seconds=0\.2"):
+            await run_sandbox(context, "hang", box.hang)
+    assert (await run_sandbox(context, "python", box.run, "next")).stdout == "next"

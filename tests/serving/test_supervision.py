@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -155,6 +156,75 @@ async def test_a_kept_cache_is_cleared_by_the_first_sync_after_a_restart(unused_
     before, after = (tmp_path / "actor-0.log").read_text().split("/resume")[:2]
     assert "/pause?mode=keep&clear_cache=false" in before and "/reset_prefix_cache" not in before
     assert "/pause?mode=keep&clear_cache=true" in after and "/reset_prefix_cache?reset_running_requests=true" in after
+
+
+def posted(folder: Path) -> list[str]:
+    """Sleeping and waking up, in order."""
+    lines = (folder / "actor-0.log").read_text().splitlines()
+    return [line.partition("?")[0] for line in lines if line.startswith(("/sleep", "/wake_up"))]
+
+
+async def test_a_server_that_is_starting_takes_no_memory_from_the_trainer(unused_tcp_port, tmp_path):
+    server = Server(spec(unused_tcp_port, tmp_path, start_seconds=1.0))
+    await server.start()
+    await asyncio.wait_for(server.sleep(1), 60)
+    assert posted(tmp_path) == ["/sleep"], "it slept before the trainer's turn began"
+    await server.wake()
+    assert posted(tmp_path) == ["/sleep", "/wake_up"]
+    await asyncio.wait_for(server.ready(), 60)
+    await server.stop()
+
+
+async def test_a_server_that_waits_for_its_weights_sleeps_as_well(unused_tcp_port, tmp_path):
+    server = Server(spec(unused_tcp_port, tmp_path))
+    await server.adopt(3, None)
+    await server.start()
+    await asyncio.wait_for(server.wants_weights(), 60)
+    await asyncio.wait_for(server.sleep(1), 60)
+    await server.wake()
+    assert posted(tmp_path) == ["/sleep", "/wake_up"]
+    assert await server.sync(WeightPayload(version=3, digest="d")) == {}
+    await asyncio.wait_for(server.ready(), 60)
+    await server.stop()
+
+
+async def test_a_server_that_dies_in_the_trainers_turn_starts_again_after_it(unused_tcp_port, tmp_path):
+    server = Server(spec(unused_tcp_port, tmp_path, health_failures=50))
+    await server.start()
+    pid = await asyncio.wait_for(next_launch(server, None), 60)
+    await server.sleep(1)
+    kill_program(pid)
+    assert await wait_for_events(server, "died") == ["died"]
+    await asyncio.sleep(0.5)
+    assert await server.pid() in (None, pid), "nothing is launched while the trainer has the memory"
+    await server.sleep(1)
+    await server.wake()
+    assert await wait_for_events(server, "recovered") == ["recovered"]
+    assert posted(tmp_path) == ["/sleep"], "the new one is awake"
+    await server.stop()
+
+
+async def test_a_successor_of_an_actor_waits_while_the_others_sleep(unused_tcp_port, tmp_path):
+    server = Server(spec(unused_tcp_port, tmp_path))
+    await server.adopt(0, None, asleep=True)
+    await server.start()
+    await asyncio.sleep(0.5)
+    assert await server.pid() is None
+    await server.wake()
+    await asyncio.wait_for(server.ready(), 60)
+    await server.stop()
+
+
+async def test_a_server_that_cannot_be_reached_to_sleep_is_ended(unused_tcp_port, tmp_path):
+    server = Server(spec(unused_tcp_port, tmp_path, health_failures=50, health_interval_seconds=30.0))
+    await server.start()
+    pid = await asyncio.wait_for(next_launch(server, None), 60)
+    server._program.spec = replace(server._program.spec, port=1)  # nothing answers there
+    await server.sleep(1)
+    server._program.spec = replace(server._program.spec, port=unused_tcp_port)
+    await server.wake()
+    await asyncio.wait_for(next_launch(server, pid), 60)
+    await server.stop()
 
 
 async def test_a_slow_start_is_waited_for_also_after_a_restart(unused_tcp_port, tmp_path):

@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -44,8 +46,11 @@ logger = logging.getLogger(__name__)
 REASONS = ("finished", "raised", "time_limit", "memory_limit", "process_limit", "output_limit", "file_limit", "killed")
 """Why a program ended: by itself (`exit_code` says how), by an exception nobody caught, at a limit, or by a signal."""
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-_threads = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1), thread_name_prefix="sandbox")
+NUM_PLACES = max(2, os.cpu_count() or 1)
 """As many programs at one time as there are cores; the others wait, and their time has not begun."""
+_threads = ThreadPoolExecutor(max_workers=NUM_PLACES, thread_name_prefix="sandbox")
+_places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+_has_place: ContextVar[bool] = ContextVar("has_place", default=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,19 +83,34 @@ class Sandbox:
             logger.warning("programs run without a sandbox, as sandbox.allow_unsandboxed=true says: %s", problem)
         self._sandboxed = problem is None
 
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Waits until a program may run; a `run` inside has this place and does not wait for one."""
+        if _has_place.get():
+            yield
+            return
+        async with _places_of_this_loop():
+            _has_place.set(True)
+            try:
+                yield
+            finally:
+                _has_place.set(False)
+
     async def run(self, code: str, *, stdin: str = "") -> SandboxResult:
-        """Runs a Python program; whatever it does is a result.
+        """Runs a Python program in a place of its own; whatever it does is a result.
 
         Raises SandboxError if the sandbox did not start; a cancelled call ends its program.
         """
-        program = Program(self._config, sandboxed=self._sandboxed)
-        work = asyncio.get_running_loop().run_in_executor(_threads, _run, self._config, program, code, stdin, self._sandboxed)
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            program.kill()
-            work.add_done_callback(lambda done: done.cancelled() or done.exception())
-            raise
+        async with self.place():
+            program = Program(self._config, sandboxed=self._sandboxed)
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(_threads, _run, self._config, program, code, stdin, self._sandboxed)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                program.kill()
+                work.add_done_callback(lambda done: done.cancelled() or done.exception())
+                raise
 
 
 @lru_cache(maxsize=1)
@@ -131,13 +151,21 @@ print(len(children))
 """Starts processes until it is stopped: one of four is itself."""
 
 
+def _places_of_this_loop() -> asyncio.Semaphore:
+    """All sandboxes of an event loop share its places."""
+    for loop in list(_places):
+        if loop.is_closed():
+            _places.pop(loop, None)
+    return _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(NUM_PLACES))
+
+
 def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandboxed: bool) -> SandboxResult:
     """Blocks until the program has ended."""
     with ExitStack() as stack:
-        report, report_end = _pipe(stack)
-        status, status_end = _pipe(stack)
-        go_end, go = _pipe(stack)
-        stack.callback(os.close, go)
+        written_inside = stack.enter_context(ExitStack())
+        report, report_end = _pipe(stack, written_inside)
+        status, status_end = _pipe(stack, written_inside)
+        go_end, go = _pipe(stack, stack)
         source, given = _file(stack, code), _file(stack, stdin)
         handed = [report_end, go_end, status_end, source]
         if sandboxed:
@@ -166,8 +194,7 @@ def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandbox
                 env=ENVIRONMENT,
                 start_new_session=True,
             )
-            os.close(report_end)
-            os.close(status_end)
+            written_inside.close()
             return process
 
         started = time.monotonic()
@@ -205,10 +232,11 @@ def _reason(word: str, exit_code: int, *, used_up: bool) -> str:
     return "killed" if exit_code > 128 else "finished"
 
 
-def _pipe(stack: ExitStack) -> tuple[int, int]:
-    """Read and write end; the write end is closed by whoever starts the process."""
+def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
+    """Read and write end, each closed with its stack."""
     read, write = os.pipe()
-    stack.callback(os.close, read)
+    reads.callback(os.close, read)
+    writes.callback(os.close, write)
     return read, write
 
 

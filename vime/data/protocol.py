@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from vime.config import DatasetConfig, RunConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.rows import check_rows, load_rows, to_prompt
 from vime.errors import ConfigError, Problem
 from vime.report.jsonl import write_text
 from vime.report.provenance import plain, without_secrets
@@ -99,6 +99,7 @@ def digest(*parts: Any) -> str:
 
 def _prompts(dataset: DatasetConfig) -> list[Prompt]:
     rows = load_rows(dataset)
+    check_rows(rows, dataset)
     return [to_prompt(row, index=i, row_number=i, dataset=dataset.name) for i, row in enumerate(rows)]
 
 

@@ -7,7 +7,7 @@ is too long for its row stands in a file of its own: `context_file`, relative to
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from vime.config import DatasetConfig
 from vime.errors import ConfigError, Problem
@@ -17,19 +17,21 @@ from vime.types import Prompt
 _QUESTION_FIELDS = ("prompt", "input", "question", "problem")
 HUB_FILE = "hf://datasets/"
 CONTEXT_FILE = "context_file"
+NUM_NAMED_ROWS = 3
 _ANSWER_FIELDS = ("answers", "answer", "ground_truth", "label")
+_REMEDY = "rename the column of the question, or leave such rows out"
 
 
 def load_rows(dataset: DatasetConfig) -> list[dict[str, Any]]:
     """All rows of a dataset, at most `num_items` of them.
 
-    Raises `ConfigError` if there are none.
+    Raises `ConfigError` if there are none, or a file cannot be read as rows.
     """
     if dataset.generator is not None:
         rows = load_hook(dataset.generator)(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
     else:
         assert dataset.path is not None, f"data set {dataset.name!r} has neither path nor generator"
-        rows = _with_whole_paths(_read(dataset.path, dataset.split), Path(dataset.path).expanduser().parent)
+        rows = _with_whole_paths(_read(dataset, dataset.path), Path(dataset.path).expanduser().parent)
     rows = rows[: dataset.num_items]
     if not rows:
         key = f"data.{dataset.name}"
@@ -37,17 +39,57 @@ def load_rows(dataset: DatasetConfig) -> list[dict[str, Any]]:
     return rows
 
 
-def _read(path: str, split: str) -> list[dict[str, Any]]:
+def check_rows(rows: list[dict[str, Any]], dataset: DatasetConfig) -> None:
+    """Raises `ConfigError` if rows have no question that can be asked: names the first of them and says how many there are."""
+    wrong = [(number, problem) for number, row in enumerate(rows) if (problem := _question_problem(row))]
+    if wrong:
+        named = "; ".join(f"row {number} {problem}" for number, problem in wrong[:NUM_NAMED_ROWS])
+        remedy = f"{len(wrong)} of {len(rows)} rows, counted from 0, cannot be asked: {named}; {_REMEDY}"
+        raise ConfigError([Problem(key=f"data.{dataset.name}", value=dataset.path or dataset.generator, remedy=remedy)])
+
+
+def read_json(file: Path, *, key: str) -> list[dict[str, Any]]:
+    """The objects of a .json list, or of the lines of a .jsonl file, which end at line feeds and carriage returns only.
+
+    Raises `ConfigError` for `key`, naming the file and the line or entry, if there is anything else in it.
+    """
+
+    def refuse(where: str, reason: str) -> NoReturn:
+        raise ConfigError([Problem(key=key, value=str(file), remedy=f"{where} of {file.name} {reason}")])
+
+    def parse(text: bytes, first_line: int) -> Any:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            refuse(f"line {first_line + error.lineno - 1}", f"is no JSON: {error.msg} at column {error.colno}")
+        except UnicodeDecodeError as error:
+            line = first_line + text[: error.start].count(b"\n")
+            refuse(f"line {line}", f"is no UTF-8: {error.reason}")
+
+    data = file.read_bytes()
+    if file.suffix == ".jsonl":
+        unit, lines = "line", enumerate(data.splitlines(), start=1)
+        rows = [(number, parse(line, number)) for number, line in lines if line.strip()]
+    else:
+        unit, found = "entry", parse(data, 1)
+        if not isinstance(found, list):
+            refuse("line 1", f"begins no list of objects but a {type(found).__name__}")
+        rows = list(enumerate(found, start=1))
+    for number, row in rows:
+        if not isinstance(row, dict):
+            refuse(f"{unit} {number}", f"is no object but a {type(row).__name__}")
+    return [row for _, row in rows]
+
+
+def _read(dataset: DatasetConfig, path: str) -> list[dict[str, Any]]:
     file = _download(path) if path.startswith(HUB_FILE) else Path(path).expanduser()
-    if file.suffix == ".jsonl" and file.exists():
-        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
-    if file.suffix == ".json" and file.exists():
-        return json.loads(file.read_text())
+    if file.suffix in (".jsonl", ".json") and file.exists():
+        return read_json(file, key=f"data.{dataset.name}")
     import datasets
 
     if file.suffix == ".parquet" and file.exists():
         return datasets.Dataset.from_parquet(str(file)).to_list()
-    return datasets.load_dataset(path, split=split).to_list()
+    return datasets.load_dataset(path, split=dataset.split).to_list()
 
 
 def _with_whole_paths(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -71,12 +113,12 @@ def _download(path: str) -> Path:
 def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str) -> Prompt:
     """The prompt of a row.
 
-    Raises `ConfigError` if the row has no question.
+    Raises `ConfigError` if the row has no question that can be asked.
     """
-    question = next((row[name] for name in _QUESTION_FIELDS if row.get(name)), None)
-    if question is None:
-        remedy = f"row {row_number} has none of the fields {', '.join(_QUESTION_FIELDS)}; rename the column of the question"
+    if problem := _question_problem(row):
+        remedy = f"row {row_number} {problem}; {_REMEDY}"
         raise ConfigError([Problem(key=f"data.{dataset}", value=sorted(row), remedy=remedy)])
+    question = _question(row)
     messages = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(m) for m in question]
     answer = (row.get("reward_model") or {}).get("ground_truth")
     if answer is None:
@@ -84,3 +126,25 @@ def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str)
     ground_truth = [str(a) for a in answer] if isinstance(answer, (list, tuple)) else [str(answer)]
     metadata = {name: value for name, value in row.items() if name not in (*_QUESTION_FIELDS, "reward_model")}
     return Prompt(index=index, row=row_number, messages=messages, ground_truth=ground_truth, metadata=metadata, dataset=dataset)
+
+
+def _question(row: dict[str, Any]) -> Any:
+    return next((row[name] for name in _QUESTION_FIELDS if row.get(name)), None)
+
+
+def _question_problem(row: dict[str, Any]) -> str:
+    """Why the row's question cannot be asked; empty if it can."""
+    question = _question(row)
+    if isinstance(question, str):
+        return ""
+    if question is None:
+        return f"has none of the fields {', '.join(_QUESTION_FIELDS)}"
+    if not isinstance(question, (list, tuple)):
+        return f"has a {type(question).__name__} for its question, neither a text nor messages"
+    if not all(isinstance(message, dict) and _can_be_said(message) for message in question):
+        return "has a message without role or content"
+    return ""
+
+
+def _can_be_said(message: dict[str, Any]) -> bool:
+    return bool(message.get("role")) and (message.get("content") is not None or bool(message.get("tool_calls")))

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from vime.config import RunConfig
-from vime.data.rows import load_rows, to_prompt
+from vime.data.rows import check_rows, load_rows, to_prompt
 from vime.types import Prompt
 
 
@@ -15,8 +15,10 @@ class RowSource:
     """
 
     def __init__(self, config: RunConfig) -> None:
+        """Raises `ConfigError` if any row has no question that can be asked."""
         self._dataset = config.data.train
         self._rows = load_rows(config.data.train)
+        check_rows(self._rows, config.data.train)
         self._seed = config.seed
         self._shuffle = config.data.shuffle
         self._position = 0

@@ -2,15 +2,20 @@
 
 import re
 
-_LETTER = re.compile(
-    r"^\W*(?:\\(?:text|mathrm|textbf|mathbf)\{)?(?:(?:option|choice|answer)\W*)?\(?([A-Z])(?:[).:,}\]]|\s*$)", re.IGNORECASE
+_LEAD = r"(?:\\(?:text|mathrm|textbf|mathbf)\{)?(?:(?:option|choice|answer)\W*)?\(?"
+_LETTER = re.compile(rf"^\W*{_LEAD}([A-Z])(?:[).:,}}\]]|\s*$)", re.IGNORECASE)
+_SECOND = re.compile(
+    rf"[)\]}}\s]*(?:[,;/&+]|(?:and|or)\b|(?=\())\W*(?:(?:and|or)\s+)?{_LEAD}[A-Z](?=\s*(?:[)\]}},;:/&+]|\.(?!\w)|(?:and|or|are)\b|$))",
+    re.IGNORECASE,
 )
+"""What follows the first letter of a list: `, B`, `) and (C)`, `)(B)`; not `, a cat`."""
 
 
 def letter(text: str) -> str | None:
-    """The letter that a short answer begins with, upper case; None if it is not one.
+    """The letter that a short answer begins with, upper case; None if it is not one, or the first of several.
 
-    Example: `letter("(b) the second")` is "B", `letter("A cat")` None.
+    Example: `letter("(b) the second")` is "B", `letter("A cat")` and `letter("A, B")` None.
     """
-    match = _LETTER.match(text.strip()[:200].strip("*$ "))
-    return match.group(1).upper() if match else None
+    short = text.strip()[:200].strip("*$ ")
+    match = _LETTER.match(short)
+    return match.group(1).upper() if match and not _SECOND.match(short, match.end(1)) else None

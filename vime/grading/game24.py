@@ -41,10 +41,10 @@ def solves(prediction: str, numbers: list[int]) -> bool:
 
 
 def numbers_of(question: str, gold: list[str]) -> list[int]:
-    """The numbers of a puzzle: the first list in the question, else those of a solution; empty if there are none."""
+    """The numbers of a puzzle: the first list in the question, else those of a solution up to its `=`; empty without either."""
     if match := _LIST.search(question[:5_000]):
         return [int(digits) for digits in re.findall(r"\d+", match.group())]
-    return [int(digits) for digits in re.findall(r"\d+", gold[0][:MAX_CHARACTERS])] if gold else []
+    return [int(digits) for digits in re.findall(r"\d+", gold[0][:MAX_CHARACTERS].partition("=")[0])] if gold else []
 
 
 def plain(expression: str) -> str | None:

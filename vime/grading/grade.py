@@ -61,8 +61,7 @@ async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Ver
         case "number":
             return _numbers(answer, gold)
         case "choice":
-            chosen = letter(answer)
-            return Verdict.undecided if chosen is None else _verdict(chosen in {letter(reference) for reference in gold})
+            return _letters(answer, gold)
         case "game24":
             return _verdict(solves(answer, numbers_of(question, gold)))
         case "qa":
@@ -73,6 +72,11 @@ async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Ver
 def _numbers(answer: str, gold: list[str]) -> Verdict:
     value = number(answer)
     return Verdict.undecided if value is None else _verdict(value in {number(reference) for reference in gold})
+
+
+def _letters(answer: str, gold: list[str]) -> Verdict:
+    chosen, wanted = letter(answer), {letter(reference) for reference in gold} - {None}
+    return Verdict.undecided if chosen is None or not wanted else _verdict(chosen in wanted)
 
 
 def _same_words(answer: str, gold: list[str]) -> Verdict:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vime.data.protocol import PROTOCOL, read_protocol
-from vime.evaluation_rows import SCAFFOLD, TRAINED
+from vime.evaluation_rows import SCAFFOLD, TRAINED, Job
 from vime.report.jsonl import read_lines
 from vime.report.run_directory import RunDirectory, read_config
 from vime.report.summary import IncompleteRunError, RunScore
-from vime.rollout.evaluation import Job
 
 SHOWN_MISSING = 5
 

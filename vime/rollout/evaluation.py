@@ -9,13 +9,13 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from vime.config import RunConfig
 from vime.data.protocol import begin, check_same, item_digest, load_prompts, protocol_of
 from vime.errors import WeightSyncError
+from vime.evaluation_rows import Job
 from vime.report.jsonl import write_lines
 from vime.serialization import to_json
 from vime.types import Prompt, Rollout
@@ -27,27 +27,6 @@ class ItemRunner(Protocol):
     """Runs one item (`vime.rollout.pool.WorkerPool`)."""
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """One run over one data set.
-
-    Example: `Job(dataset="docs_24", row="trained", run=0, temperature=1.0, label="step20")`; `label` tells evaluations of
-    the same row apart that enter no table, for example by training step.
-    """
-
-    dataset: str
-    row: str
-    run: int
-    temperature: float
-    label: str = ""
-
-    @property
-    def file_name(self) -> str:
-        """Name of the JSONL file that holds the finished items."""
-        label = f"-{self.label}" if self.label else ""
-        return f"{self.dataset}-{self.row}{label}-t{self.temperature:g}-run{self.run}.jsonl"
 
 
 class Evaluator:

@@ -7,14 +7,17 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from vime.agent.sandbox import Sandbox
 from vime.errors import SandboxError
 from vime.rollout.context import Context
+from vime.rollout.trace import Trace
 from vime.rollout.within import HookTimeout, describe, within
 
 logger = logging.getLogger(__name__)
@@ -50,7 +53,8 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     """Calls `tool(*arguments, **named)`, async or not, and returns whatever comes of it.
 
     ValueError and TypeError are the agent's mistake (refused); everything else is tried again `rollout.max_tool_retries` times.
-    A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts.
+    A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; what it returns is awaited
+    if it can be.
     """
     config = context.config.rollout
     result = ToolResult(outcome=Outcome.RAISED)
@@ -70,21 +74,36 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
 async def run_sandbox(context: Context, name: str, action: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
     """Starts a sandbox or does something in it: `await action(*arguments, **named)`, again after a failure.
 
-    Raises SandboxError after `rollout.max_sandbox_retries`; the rollout then ends as `sandbox_crashed` and is run again.
+    The time of a `Sandbox`'s method begins when it has a place. Raises SandboxError after `rollout.max_sandbox_retries`; the
+    rollout then ends as `sandbox_crashed` and is run again.
     """
     config = context.config.rollout
     error = ""
     for attempt in range(config.max_sandbox_retries + 1):
         context.trace.count("sandbox_calls" if attempt == 0 else "sandbox_retries")
         try:
-            with context.trace.span(name, kind="sandbox"):
-                return await within(action(*arguments, **named), config.sandbox_timeout_seconds)
+            async with _place(action, name, context.trace):
+                with context.trace.span(name, kind="sandbox"):
+                    return await within(action(*arguments, **named), config.sandbox_timeout_seconds)
         except HookTimeout:
             error = f"{name} ran longer than rollout.sandbox_timeout_seconds={config.sandbox_timeout_seconds:g}"
         except Exception as raised:  # the boundary of a sandbox: whatever breaks it is tried again, then costs this rollout
             error = describe(raised)
         logger.warning("sandbox %s of session %s: %s", name, context.session, error)
     raise SandboxError(f"{name}: {error}")
+
+
+@asynccontextmanager
+async def _place(action: Callable[..., Any], name: str, trace: Trace) -> AsyncIterator[None]:
+    """The place of a `Sandbox`'s method; any other action needs none. Waiting for it is booked as `queue`."""
+    sandbox = getattr(action, "__self__", None)
+    if not isinstance(sandbox, Sandbox):
+        yield
+        return
+    arrived = time.time()
+    async with sandbox.place():
+        trace.add(name, kind="queue", started=arrived)
+        yield
 
 
 async def _call_tool(
@@ -103,7 +122,10 @@ async def _call_tool(
 
 
 async def _in_thread(tool: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The result of a blocking function from a thread that nobody waits for: a hanging one takes no place in a pool."""
+    """The result of a blocking function from a thread that nobody waits for: a hanging one takes no place in a pool.
+
+    A function that is async without being known as such (an object with `async __call__`) returns what is awaited here.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
@@ -120,4 +142,5 @@ async def _in_thread(tool: Callable[..., Any], arguments: tuple[Any, ...], named
             loop.call_soon_threadsafe(settle, method, value)
 
     threading.Thread(target=call, daemon=True, name=f"tool {getattr(tool, '__name__', tool)}").start()
-    return await done
+    value = await done
+    return await value if inspect.isawaitable(value) else value

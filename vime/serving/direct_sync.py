@@ -8,11 +8,11 @@ import logging
 import time
 from typing import Any, Protocol
 
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from vime.errors import WeightSyncError
+from vime.serving.fleet import reach
 from vime.serving.topology import Serving
-from vime.serving.weight_sync import plain_error
 from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ class DirectSync:
         self._serving, self._sender = serving, sender
         self._name = serving.trained_endpoint().name
         self._connected: dict[str, int] = {}
+        self.holders: set[str] = set()
+        """The servers that got the last version."""
 
     async def sync(self, version: int) -> dict[str, float]:
         """Stops every server between two tokens, sends, checks what arrived, and goes on.
@@ -41,13 +43,15 @@ class DirectSync:
         """
         started = time.monotonic()
         self._serving.expect(version)
-        launches = await self._all("begin_update", version)
+        actors = self._serving.actors(self._name)
+        launches = await _all(actors, "begin_update", version)
         present = {name: launch for name, launch in launches.items() if launch}
+        updating = {name: actors[name] for name in present}  # these very ones: an actor made meanwhile has begun nothing
         sent = WeightPayload(version=version)
+        self.holders = set()
         if present:
             try:
-                await self._connect(present)
-                sent = await asyncio.wait_for(self._sender.send_weights(version), SYNC_TIMEOUT_SECONDS)
+                sent = await asyncio.wait_for(self._send(present, version), SYNC_TIMEOUT_SECONDS)
             except asyncio.TimeoutError:
                 raise WeightSyncError(
                     f"sending version {version} took longer than {SYNC_TIMEOUT_SECONDS:.0f} s: a server or the network hangs; "
@@ -56,32 +60,19 @@ class DirectSync:
             except RayTaskError as error:  # it broke on the way: servers hold half of it and start again
                 logger.warning("sending version %d failed, the servers start again: %r", version, error)
                 self._connected = {}
-                await self._all("fail_update", repr(error), only=present)
+                await _all(updating, "fail_update", repr(error))
                 return self._metrics(started, sent, [])
-        synced = await self._all("end_update", sent, only=present)
-        return self._metrics(started, sent, [result for result in synced.values() if result])
+        synced = {name: result for name, result in (await _all(updating, "end_update", sent)).items() if result}
+        self.holders = set(synced)
+        return self._metrics(started, sent, list(synced.values()))
 
-    async def _connect(self, present: dict[str, int]) -> None:
-        """Opens the transport anew if servers came, went or were started again."""
-        if present == self._connected:
-            return
-        workers = self._serving.workers(self._name)
-        await self._sender.connect([workers[name][0] for name in present], [workers[name][1] for name in present])
-        self._connected = present
-
-    async def _all(self, method: str, *arguments: Any, only: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the servers answer, by name; None for one whose actor is gone, because its successor asks for weights."""
-        actors = self._serving.actors(self._name)
-        names = [name for name in actors if only is None or name in only]
-        results = await asyncio.gather(
-            *[getattr(actors[name], method).remote(*arguments) for name in names], return_exceptions=True
-        )
-        answers: dict[str, Any] = {}
-        for name, result in zip(names, results):
-            if isinstance(result, BaseException) and not isinstance(result, RayActorError):
-                raise plain_error(result)
-            answers[name] = None if isinstance(result, BaseException) else result
-        return answers
+    async def _send(self, present: dict[str, int], version: int) -> WeightPayload:
+        """Opens the transport anew if servers came, went or were started again, and sends."""
+        if present != self._connected:
+            workers = self._serving.workers(self._name)
+            await self._sender.connect([workers[name][0] for name in present], [workers[name][1] for name in present])
+            self._connected = present
+        return await self._sender.send_weights(version)
 
     def _metrics(self, started: float, sent: WeightPayload, synced: list[dict[str, float]]) -> dict[str, float]:
         logger.info("version %d is on %d of %d servers", sent.version, len(synced), len(self._serving.actors(self._name)))
@@ -92,3 +83,9 @@ class DirectSync:
             "sync/num_servers": float(len(synced)),
             "sync/export_seconds": sent.export_seconds,
         }
+
+
+async def _all(actors: dict[str, Any], method: str, *arguments: Any) -> dict[str, Any]:
+    """What servers answer, by name; None of one whose actor is gone, because its successor asks for weights."""
+    results = await reach([getattr(actor, method).remote(*arguments) for actor in actors.values()])
+    return dict(zip(actors, results, strict=True))

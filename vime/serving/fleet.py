@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from vime.config import ServerRole, ServingConfig
-from vime.errors import ServerError
+from vime.errors import ServerError, WeightSyncError
 from vime.nodes import Nodes
 from vime.serving.program import END_SECONDS
 from vime.serving.programs import Planned, Planner, by_role
@@ -38,6 +38,8 @@ class Fleet:
         self._config, self._nodes, self._planner = config, nodes, planner
         self._run_id = run_id
         self._expected: dict[str, tuple[int, WeightPayload | None]] = {}
+        self.asleep = False
+        """Whether the trainer has the GPUs: an actor that is made again then waits with its launch."""
 
     def add(self, name: str) -> None:
         """Plans the programs of one model."""
@@ -137,7 +139,7 @@ class Fleet:
             _record(program, "gave_up", str(error))
             return
         version, payload = (0, None) if program.is_router else self._expected.get(program.model, (0, None))
-        program.actor.adopt.remote(version, payload)
+        program.actor.adopt.remote(version, payload, asleep=self.asleep)
         program.actor.start.remote()
 
     async def _create_successor(self, program: Planned) -> Any:
@@ -164,6 +166,23 @@ class Fleet:
         router.actor.set_command.remote(command, restart=ServerRole.prefill in urls)
         if ServerRole.prefill not in urls:  # a router of prefill and decode servers takes them only when it starts
             await replace_worker(router.url, old=old, new=url, timeout_seconds=self._config.start_timeout_seconds)
+
+
+async def reach(calls: list[Any]) -> list[Any]:
+    """What actors answer; None of one that is gone, which another takes the place of."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, RayActorError):
+            raise plain_error(result)
+    return [None if isinstance(result, BaseException) else result for result in results]
+
+
+def plain_error(error: BaseException) -> BaseException:
+    """The error without Ray's wrapping, whose message is a remote traceback."""
+    for kind in (WeightSyncError, ServerError):
+        if isinstance(error, kind):
+            return kind(str(getattr(error, "cause", error)))
+    return error
 
 
 async def ask(program: Planned, method: str) -> Any:

@@ -32,7 +32,11 @@ class Keeper:
         """Held by whoever has the program do something during which its engine may be silent."""
         self._ready = asyncio.Event()
         self._awake = asyncio.Event()
+        """Whether the GPU is the program's; while it is the trainer's, nothing is launched."""
         self._awake.set()
+        self._is_starting = False
+        self._is_up = False
+        """Healthy, though perhaps without its weights."""
         self._settled = asyncio.Event()
         """Ready or given up."""
         self._failure: str | None = None
@@ -80,11 +84,9 @@ class Keeper:
         """Launch, wait, watch, again: at most `max_restarts` times, and not if the first start of all fails."""
         num_restarts = self._program.spec.max_restarts
         for attempt in range(num_restarts + 1):
-            await self._awake.wait()  # the trainer has the GPU now
-            if await self._program.take_port():
-                self._record("moved", f"its port was taken, it answers at {self._program.spec.url}")
-            self._program.launch()
-            fault = await health.until_healthy() or await self._restored()
+            while not self._awake.is_set():
+                await self._awake.wait()
+            fault = await self._launched(health) or await self._restored()
             was_ready = fault is None
             if fault is None:
                 if attempt or self._is_successor:
@@ -92,6 +94,7 @@ class Keeper:
                 fault = await self._until_lost(health)
             self._ready.clear()
             self._settled.clear()
+            self._is_up = False
             await self._program.kill()
             self._record(*fault)
             if attempt == 0 and not was_ready and not self._is_successor:
@@ -99,6 +102,19 @@ class Keeper:
             if not was_ready and attempt < num_restarts:
                 await asyncio.sleep(min(2.0**attempt, MAX_BACKOFF_SECONDS))
         self._give_up(": ".join(fault))
+
+    async def _launched(self, health: Health) -> Fault | None:
+        """Launches, and waits until the program is healthy or has failed."""
+        self._is_starting = True
+        try:
+            if await self._program.take_port():
+                self._record("moved", f"its port was taken, it answers at {self._program.spec.url}")
+            self._program.launch()
+            fault = await health.until_healthy()
+            self._is_up = fault is None
+            return fault
+        finally:
+            self._is_starting = False
 
     async def _until_lost(self, health: Health) -> Fault:
         """Whichever shows first: the process ends, its health endpoint fails, its engine is silent."""

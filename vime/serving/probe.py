@@ -5,14 +5,18 @@ probe left under these very prompts are then those of the old weights.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 from vime.config import ServingConfig
-from vime.errors import WeightSyncError
-from vime.serving.client import Generation, TokenClient
+from vime.errors import ServerError, WeightSyncError
+from vime.serving.client import TokenClient
 from vime.serving.topology import Endpoint
+
+logger = logging.getLogger(__name__)
 
 TrainerLogprobs = Callable[[list[list[int]], list[int]], Awaitable[list[list[float]]]]
 """`(tokens of each sequence, length of each response) -> logprobs of the response tokens`, at the run's temperature."""
@@ -21,8 +25,18 @@ NUM_PROMPTS = 4
 PROMPT_TOKENS = 96
 """More than two blocks of the prefix cache (32 tokens on the CPU, 16 on a GPU), so that there is a prefix to cache."""
 OUTPUT_TOKENS = 8
+REQUEST_TIMEOUT_SECONDS = 60.0
 CACHED_TOKENS = 2
 """With the prefix cached: its keys and values show in the first token's logprob, and a busy server takes a while per token."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a server sampled behind one prompt. Example: `Answer(tokens=(5, 9, 2), logprobs=[-0.1], is_cached=False)`."""
+
+    tokens: tuple[int, ...]
+    logprobs: list[float]
+    is_cached: bool
 
 
 async def probe(
@@ -34,35 +48,40 @@ async def probe(
     vocab_size: int,
     seed: int,
     minimum_version: int = 0,
-    keep_cache: bool = False,
+    serving: ServingConfig | None = None,
 ) -> dict[str, float]:
     """Compares every server of `endpoint` with the trainer, with the cache as the sync left it and with the prefix cached.
 
-    Returns `probe/max_difference_cold` and `_cached`, in nats; raises WeightSyncError if one is above `tolerance`.
-    A server that has just restarted and is still without its weights answers with an older version than `minimum_version`: it
-    is asked again.
+    Returns `probe/max_difference_cold` and `_cached`, in nats, and `probe/num_servers`; raises WeightSyncError if a difference is
+    above `tolerance`. A server that has just restarted and is still without its weights answers with an older version than
+    `minimum_version`: it is asked again, for `serving.recovery_timeout_seconds`. After that it is left out while there are
+    others; raises ServerError if there is none. With no server at all there is nothing to compare.
     """
     prompts = probe_prompts(vocab_size, max_model_len=endpoint.max_model_len, seed=seed)
-    config = ServingConfig(recovery_timeout_seconds=300.0, request_timeout_seconds=60.0, keep_cache=keep_cache)
-    generate = partial(
-        _generate_everywhere, endpoint, prompts, config, temperature=temperature, seed=seed, minimum_version=minimum_version
-    )
-    cold, cached = await generate(max_tokens=OUTPUT_TOKENS), await generate(max_tokens=CACHED_TOKENS)
-    tokens = [(*prompt, *generation.output_ids) for prompt, generation in cold + cached]
-    lengths = {sequence: len(generation.output_ids) for sequence, (_, generation) in zip(tokens, cold + cached)}
+    config = replace(serving or ServingConfig(), request_timeout_seconds=REQUEST_TIMEOUT_SECONDS)
+    ask = partial(_generate, prompts, config, temperature=temperature, seed=seed, minimum_version=minimum_version)
+    answers = await asyncio.gather(*[ask(worker) for worker in endpoint.workers()], return_exceptions=True)
+    found: dict[str, list[Answer]] = {}
+    for url, answer in zip(endpoint.worker_urls, answers, strict=True):
+        if isinstance(answer, ServerError):
+            logger.warning("the probe leaves out %s: %s", url, answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found[url] = answer
+    if not found and (lost := [answer for answer in answers if isinstance(answer, ServerError)]):
+        raise lost[0]
+    metrics = {"probe/num_servers": float(len(found))}
+    if not found:
+        return metrics
+    lengths = {answer.tokens: len(answer.logprobs) for some in found.values() for answer in some}
     unique = list(lengths)  # with one seed, servers that agree sample the same
-    expected = await trainer_logprobs([list(sequence) for sequence in unique], list(lengths.values()))
+    expected = await trainer_logprobs([list(tokens) for tokens in unique], list(lengths.values()))
     by_tokens = dict(zip(unique, expected, strict=True))
-    differences = [
-        max(abs(ours - theirs) for ours, theirs in zip(generation.logprobs, by_tokens[sequence], strict=True))
-        for (_, generation), sequence in zip(cold + cached, tokens)
-    ]
-    metrics = {
-        "probe/max_difference_cold": max(differences[: len(cold)]),
-        "probe/max_difference_cached": max(differences[len(cold) :]),
-    }
-    _check(endpoint, metrics, differences, tolerance=tolerance, num_prompts=len(prompts))
-    return metrics
+    differences = {url: _differences(some, by_tokens) for url, some in found.items()}
+    cold, cached = (max(pair[half] for pair in differences.values()) for half in (0, 1))
+    _check(endpoint.name, differences, tolerance=tolerance)
+    return {**metrics, "probe/max_difference_cold": cold, "probe/max_difference_cached": cached}
 
 
 def probe_prompts(vocab_size: int, *, max_model_len: int, seed: int) -> list[list[int]]:
@@ -72,47 +91,48 @@ def probe_prompts(vocab_size: int, *, max_model_len: int, seed: int) -> list[lis
     return [[generator.randrange(vocab_size) for _ in range(length)] for _ in range(NUM_PROMPTS)]
 
 
-async def _generate_everywhere(
-    endpoint: Endpoint,
-    prompts: list[list[int]],
-    config: ServingConfig,
-    *,
-    temperature: float,
-    seed: int,
-    minimum_version: int,
-    max_tokens: int,
-) -> list[tuple[list[int], Generation]]:
-    """One generation per server and prompt, in that order."""
-    clients = [TokenClient(worker, config) for worker in endpoint.workers()]
-    # Not min_tokens, which takes the end token out of the distribution and so changes the logprobs.
-    sampling = {"temperature": temperature, "max_tokens": max_tokens, "ignore_eos": True, "seed": seed}
+async def _generate(
+    prompts: list[list[int]], config: ServingConfig, worker: Endpoint, *, temperature: float, seed: int, minimum_version: int
+) -> list[Answer]:
+    """What one server makes of every prompt, with a cold prefix and then with a cached one."""
+    client, found = TokenClient(worker, config), []
     try:
-        calls = [
-            client.generate(
-                prompt, sampling=sampling, session_id="probe", request_id=f"probe-{index}", minimum_version=minimum_version
-            )
-            for client in clients
-            for index, prompt in enumerate(prompts)
-        ]
-        return list(zip(prompts * len(clients), await asyncio.gather(*calls)))
+        for max_tokens, is_cached in ((OUTPUT_TOKENS, False), (CACHED_TOKENS, True)):
+            # Not min_tokens, which takes the end token out of the distribution and so changes the logprobs.
+            sampling = {"temperature": temperature, "max_tokens": max_tokens, "ignore_eos": True, "seed": seed}
+            calls = [
+                client.generate(
+                    prompt, sampling=sampling, session_id="probe", request_id=f"probe-{index}", minimum_version=minimum_version
+                )
+                for index, prompt in enumerate(prompts)
+            ]
+            found += [
+                Answer(tokens=(*prompt, *generation.output_ids), logprobs=generation.logprobs, is_cached=is_cached)
+                for prompt, generation in zip(prompts, await asyncio.gather(*calls), strict=True)
+            ]
+        return found
     finally:
-        await asyncio.gather(*[client.close() for client in clients])
+        await client.close()
 
 
-def _check(
-    endpoint: Endpoint, metrics: dict[str, float], differences: list[float], *, tolerance: float, num_prompts: int
-) -> None:
-    if max(metrics.values()) <= tolerance:
+def _differences(answers: list[Answer], expected: dict[tuple[int, ...], list[float]]) -> tuple[float, float]:
+    """The largest difference with a cold and with a cached prefix."""
+    found = {False: 0.0, True: 0.0}
+    for answer in answers:
+        pairs = zip(answer.logprobs, expected[answer.tokens], strict=True)
+        found[answer.is_cached] = max(found[answer.is_cached], *[abs(ours - theirs) for ours, theirs in pairs])
+    return found[False], found[True]
+
+
+def _check(name: str, differences: dict[str, tuple[float, float]], *, tolerance: float) -> None:
+    if all(max(pair) <= tolerance for pair in differences.values()):
         return
-    num_servers = len(endpoint.worker_urls)
-    lines = []
-    for index, url in enumerate(endpoint.worker_urls):
-        cold, cached = (
-            max(differences[start : start + num_prompts]) for start in (index * num_prompts, (num_servers + index) * num_prompts)
-        )
-        lines.append(f"  {url}: largest difference {cold:.3g} with a cold, {cached:.3g} with a cached prefix")
+    lines = [
+        f"  {url}: largest difference {cold:.3g} with a cold, {cached:.3g} with a cached prefix"
+        for url, (cold, cached) in differences.items()
+    ]
     raise WeightSyncError(
-        f"servers of {endpoint.name} and the trainer disagree on logprobs by more than {tolerance:.3g}:\n"
+        f"servers of {name} and the trainer disagree on logprobs by more than {tolerance:.3g}:\n"
         + "\n".join(lines)
         + "\nAll alike: weights were not or only partly loaded (a tied head?), or the temperature differs. "
         "One server only: it missed the sync. Raise serving.probe_tolerance only if lower precision explains it."

@@ -31,10 +31,17 @@ class Server(Keeper):
         self._wants_weights = asyncio.Event()
         self._asked_for: int | None = None
         self._update_started = 0.0
+        self._sleeping: int | None = None
+        """The launch of the program that has given its memory back."""
 
-    async def adopt(self, version: int, payload: WeightPayload | None) -> None:
-        """Takes the place of a lost actor, before `start`: with its weights, and with restarts also if the first start fails."""
+    async def adopt(self, version: int, payload: WeightPayload | None, *, asleep: bool = False) -> None:
+        """Takes the place of a lost actor, before `start`: with its weights, and with restarts also if the first start fails.
+
+        If the others are asleep, the launch waits for `wake`.
+        """
         self._version, self._payload, self._is_successor = version, payload, True
+        if asleep:
+            self._awake.clear()
 
     async def set_command(self, command: list[str], *, restart: bool) -> None:
         """Another command from the next launch on, or, with `restart`, now."""
@@ -73,7 +80,7 @@ class Server(Keeper):
         self._update_started = time.monotonic()
         if self._ready.is_set():
             try:
-                await self._control().stop_generation(asleep=not self._awake.is_set(), keep_cache=self._program.spec.keep_cache)
+                await self._control().stop_generation(asleep=self._is_asleep, keep_cache=self._program.spec.keep_cache)
                 return self._program.launch_id
             except (*UNREACHABLE, ServerError) as error:
                 await self._start_again(f"version {version}: {error!r}")
@@ -89,7 +96,7 @@ class Server(Keeper):
             if not self._ready.is_set():
                 return {}
             await self._control().check(sent)
-            if self._awake.is_set():
+            if not self._is_asleep:
                 await self._control().resume_generation(keep_cache=self._program.spec.keep_cache)
             return {"pause_seconds": time.monotonic() - self._update_started}
         except (*UNREACHABLE, ServerError) as error:
@@ -111,19 +118,34 @@ class Server(Keeper):
         self._wants_weights.clear()
 
     async def sleep(self, level: int) -> None:
-        """Gives the GPU's memory back (vLLM's sleep: level 1 keeps the weights in main memory, 2 drops them)."""
+        """Gives the GPU's memory back (vLLM's sleep: level 1 keeps the weights in main memory, 2 drops them).
+
+        A server that is just starting is waited for, since it cannot give back what it is taking; one that cannot sleep is
+        ended, and starts again when it may have the memory.
+        """
+        self._awake.clear()
+        while self._is_starting:
+            await asyncio.sleep(POLL_SECONDS)
         async with self._lock:
-            self._awake.clear()
-            if self._ready.is_set():
-                await self._post(f"/sleep?level={level}&mode=keep")
+            if self._is_up and not self._is_asleep:
+                launch = self._program.launch_id
+                try:
+                    await self._post(f"/sleep?level={level}&mode=keep")
+                    self._sleeping = launch
+                except (*UNREACHABLE, ServerError) as error:
+                    await self._start_again(f"sleep: {error!r}")
 
     async def wake(self) -> None:
         """Takes the GPU's memory back, all that it does not have yet, and goes on generating."""
         async with self._lock:
-            if self._ready.is_set() and not self._awake.is_set():
-                await self._post("/wake_up")
-                await self._control().resume_generation(keep_cache=False)  # its memory was another's meanwhile
             self._awake.set()
+            if self._is_up and self._is_asleep:
+                self._sleeping = None
+                try:
+                    await self._post("/wake_up")
+                    await self._control().resume_generation(keep_cache=False)  # its memory was another's meanwhile
+                except (*UNREACHABLE, ServerError) as error:
+                    await self._start_again(f"wake: {error!r}")
 
     async def metrics(self) -> ServerMetrics | None:
         """vLLM's counters, None if the server does not answer now."""
@@ -172,10 +194,14 @@ class Server(Keeper):
             payload,
             name=self._program.spec.name,
             timeout_seconds=SYNC_TIMEOUT_SECONDS,
-            asleep=not self._awake.is_set(),
+            asleep=self._is_asleep,
             # After a restart it has answered with the checkpoint's weights, under the name of the version that was asked for.
             keep_cache=self._program.spec.keep_cache and self._ready.is_set(),
         )
+
+    @property
+    def _is_asleep(self) -> bool:
+        return self._sleeping == self._program.launch_id
 
     def _control(self) -> Control:
         assert self._session is not None

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from vime.nodes import Nodes
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import until_answering
 from vime.serving.flags import checkpoint_of, max_model_len_of
-from vime.serving.fleet import Fleet, ask
+from vime.serving.fleet import Fleet, ask, reach
 from vime.serving.programs import Planned, Planner
 from vime.serving.server_metrics import ServerMetrics, summarize
 from vime.tasks import cancel
@@ -77,11 +77,11 @@ class Serving:
         """The served models by name, where they are now; known once `start` has returned."""
         return {name: self._endpoint(name) for name in self._config.serving.models}
 
-    def trained_endpoint(self) -> Endpoint:
-        """The model whose weights are synced."""
+    def trained_endpoint(self, *, only: Collection[str] | None = None) -> Endpoint:
+        """The model whose weights are synced; with `only`, those of its servers (`actor-0`)."""
         trained = [name for name, model in self._config.serving.models.items() if model.trained]
         assert len(trained) == 1, f"{len(trained)} trained models"
-        return self._endpoint(trained[0])
+        return self._endpoint(trained[0], only=only)
 
     def actors(self, name: str) -> dict[str, Any]:
         """The actors of a model's servers by their names (`actor-0`), without its router; empty for external servers."""
@@ -111,11 +111,13 @@ class Serving:
         """Gives the servers' GPUs to the trainer; the trained model's weights are dropped unless they are to be kept."""
         servers, models = self._fleet.servers(), self._config.serving.models
         levels = [2 if models[program.model].trained and not keep_weights else 1 for program in servers]
-        await asyncio.gather(*[program.actor.sleep.remote(level) for program, level in zip(servers, levels)])
+        self._fleet.asleep = True
+        await reach([program.actor.sleep.remote(level) for program, level in zip(servers, levels)])
 
     async def wake(self) -> None:
         """Takes the GPUs back."""
-        await asyncio.gather(*[program.actor.wake.remote() for program in self._fleet.servers()])
+        self._fleet.asleep = False
+        await reach([program.actor.wake.remote() for program in self._fleet.servers()])
 
     async def events(self) -> list[dict[str, Any]]:
         """What went wrong with servers and routers since the last call, oldest first: {time, server, event, detail}."""
@@ -146,9 +148,9 @@ class Serving:
         assert self._started is not None, "start comes first"
         return self._started
 
-    def _endpoint(self, name: str) -> Endpoint:
+    def _endpoint(self, name: str, *, only: Collection[str] | None = None) -> Endpoint:
         model, programs = self._config.serving.models[name], self._fleet.of(name)
-        servers = [program for program in programs if not program.is_router]
+        servers = [program for program in programs if not program.is_router and (only is None or program.spec.name in only)]
         urls = tuple(url.rstrip("/") for url in model.urls) or tuple(server.url for server in servers)
         front = programs[-1] if programs else None
         url = front.url if front is not None else urls[0] if urls else ""

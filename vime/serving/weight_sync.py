@@ -1,16 +1,14 @@
 """Brings a payload of weights in files to every server of the trained model, and keeps the files for those that are down."""
 
-import asyncio
 import logging
 import time
 from pathlib import Path
 
 import aiohttp
-from ray.exceptions import RayActorError
 
 from vime.config import RunConfig
-from vime.errors import ServerError, WeightSyncError
 from vime.serving.control import apply_payload
+from vime.serving.fleet import reach
 from vime.serving.topology import Serving
 from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
 
@@ -26,6 +24,8 @@ class WeightSync:
         self._previous: WeightPayload | None = None
         self._run_id = run_id
         self._keep_cache = config.serving.keep_cache
+        self.holders: set[str] | None = None
+        """The servers that got the last version; None is all, of external ones."""
 
     async def sync(self, payload: WeightPayload) -> dict[str, float]:
         """Pauses, updates, checks and resumes every server; a server that is down gets the payload when it comes back.
@@ -40,13 +40,9 @@ class WeightSync:
         else:
             keep_cache = self._keep_cache and self._previous is not None  # at first it holds what earlier runs left there
             calls = [_apply_external(url, payload, keep_cache=keep_cache) for url in self._endpoint.worker_urls]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        synced: list[dict[str, float]] = []
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, RayActorError):  # its successor gets the payload
-                raise plain_error(result)
-            if isinstance(result, dict) and result:
-                synced.append(result)
+        results = await reach(calls)  # the successor of one that is gone gets the payload
+        synced = [result for result in results if result]
+        self.holders = {name for name, result in zip(actors, results) if result} if actors else None
         logger.info("run %s: version %d is on %d of %d servers", self._run_id, payload.version, len(synced), len(results))
         self._forget_previous(payload)  # this one stays: a server that restarts reads it again
         return {
@@ -69,11 +65,3 @@ async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool)
     name, seconds = "external server", SYNC_TIMEOUT_SECONDS
     async with aiohttp.ClientSession() as session:
         return await apply_payload(session, url, payload, name=name, timeout_seconds=seconds, keep_cache=keep_cache)
-
-
-def plain_error(error: BaseException) -> BaseException:
-    """The error without Ray's wrapping, whose message is a remote traceback."""
-    for kind in (WeightSyncError, ServerError):
-        if isinstance(error, kind):
-            return kind(str(getattr(error, "cause", error)))
-    return error

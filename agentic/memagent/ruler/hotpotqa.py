@@ -4,7 +4,6 @@ A document is the question's own paragraphs, gold and distractors, among paragra
 `Document i:`, its title and its sentences. Rows are read in both layouts, the original's lists and Hugging Face's columns.
 """
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic.memagent.ruler.item import Item
+from vime.data.rows import read_json
 
 DOCUMENT = "Document {number}:\n{title}\n{text}"
 SEPARATOR = "\n\n"
@@ -54,12 +54,10 @@ class HotpotQA:
     def read(cls, path: Path) -> "HotpotQA":
         """Reads a .json list, .jsonl or .parquet file.
 
-        Raises `ValueError`, saying so, for another kind of file.
+        Raises `ValueError`, saying so, for another kind of file or one that is damaged.
         """
-        if path.suffix == ".json":
-            return cls(json.loads(path.read_text(encoding="utf-8")))
-        if path.suffix == ".jsonl":
-            return cls([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()])
+        if path.suffix in (".json", ".jsonl"):
+            return cls(read_json(path, key="source"))
         if path.suffix == ".parquet":
             import datasets
 

@@ -75,7 +75,7 @@ def split_of(order_id: str) -> Split:
 
 
 def make_task(rng: random.Random, *, numbers: list[str], tells_all: bool) -> Task:
-    """One wish about the first of the orders; half of the wishes that the policy looks at are forbidden."""
+    """One wish about the first of the orders; a third of the wishes that the policy looks at are forbidden, a quarter of all."""
     wish = rng.choice(sorted(WISHES))
     needed, opening = WISHES[wish]
     orders = {number: _order(rng) for number in numbers}

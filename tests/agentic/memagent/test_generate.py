@@ -11,7 +11,7 @@ import agentic.memagent
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt, MemAgentConfig
 from agentic.memagent.eval_log import eval_log
-from agentic.memagent.generate import cap, generate
+from agentic.memagent.generate import CHARACTERS_LOGGED, cap, generate
 from agentic.memagent.reward import score
 from agentic.memagent.single_turn import generate as generate_single_turn
 from vime.config import RunConfig
@@ -121,8 +121,11 @@ def test_strict_and_lenient_scores_differ_where_they_should():
 
 def test_the_eval_log_shows_recall_after_each_chunk():
     memories = ["nothing", "Barton lives here"]
-    abouts = [{"memory": m, "memory_tokens": len(m.split()), "cut": i == 1, "empty": False} for i, m in enumerate(memories)]
-    samples = [{"response": about["memory"], "metadata": {"turn": i, **about}} for i, about in enumerate(abouts)]
+    abouts = [
+        {"turn": i, "memory": m, "memory_tokens": len(m.split()), "holds_gold": float(i), "cut": i == 1, "empty": False}
+        for i, m in enumerate(memories)
+    ]
+    samples = [{"response": about["memory"], "metadata": about} for about in abouts]
     answer = {"response": "x", "metadata": {}}
     item = {"label": ["Barton"], "metrics": {"boxed": 1.0, "strict": 1.0}, "samples": [*samples, answer]}
     failed = {"label": ["Rome"], "metrics": {}, "samples": []}
@@ -131,6 +134,21 @@ def test_the_eval_log_shows_recall_after_each_chunk():
     assert log.figures["memory_by_chunk"] == {"x": [1, 2], "series": {"tokens of the memory": [1.0, 3.0]}}
     expected = {"turns_mean": 3, "memory_tokens_mean": 2, "memory_cut_share": 0.5, "memory_empty_share": 0, "no_box_share": 0.5}
     assert expected | {"strict": 0.5, "recall_at_the_end": 0.5} == log.metrics, "failed items count"
+    abouts[0].pop("holds_gold")
+    without = eval_log(None, [item, failed])
+    assert list(without.figures) == ["memory_by_chunk"] and "recall_at_the_end" not in without.metrics
+
+
+def test_recall_looks_at_the_whole_memory_not_at_the_part_that_is_logged():
+    memory = "word " * 500 + "the BARTON, who lives here"
+    samples = run(Script(["nothing yet", memory, "", "x"]), context_text=DOCUMENT[:200], chunk_tokens=40, max_memory_tokens=2000)
+    abouts = [sample.metadata for sample in samples[:-1]]
+    assert [about["holds_gold"] for about in abouts] == [0.0, 1.0, 1.0]
+    assert "BARTON" not in abouts[1]["memory"] and len(abouts[1]["memory"]) == CHARACTERS_LOGGED
+    results = [{"label": ["Barton"], "metrics": {}, "samples": [{"response": "", "metadata": about} for about in abouts]}]
+    log = eval_log(None, results)
+    assert log.metrics["recall_at_the_end"] == 1.0
+    assert log.figures["recall_by_chunk"] == {"x": [1, 2, 3], "series": {"gold answer in memory": [0.0, 1.0, 1.0]}}
 
 
 def test_a_memory_is_cut_at_its_tokens_and_its_length_noted():

@@ -96,6 +96,16 @@ def test_the_same_questions_at_every_length_and_all_of_it_under_a_seed() -> None
     assert text_of(source.task(seed=2), 3, 50) != text_of(source.task(seed=3), 3, 50)
 
 
+def test_questions_are_read_from_lines_that_hold_other_line_ends_and_damage_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "dev.jsonl"
+    rows = [{**row, "question": f"{row['question']}\u2028\u0085"} for row in hotpotqa_rows(2)]
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    assert [question.text for question in HotpotQA.read(path).questions] == [row["question"] for row in rows]
+    path.write_text("{}\n{")
+    with pytest.raises(ValueError, match=r"dev\.jsonl: line 2 of"):
+        HotpotQA.read(path)
+
+
 def test_too_many_paragraphs_and_rows_of_another_kind_are_refused_by_name() -> None:
     source = HotpotQA(hotpotqa_rows(3))
     with pytest.raises(ValueError, match=r"29 paragraphs: .* the source has 28 in all"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentic.toolorchestra.outcome import answer_is_right, same_calls
+from agentic.toolorchestra.outcome import answer_is_right, normalize, same_calls
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,66 @@ from agentic.toolorchestra.outcome import answer_is_right, same_calls
 )
 def test_answers(answer: str, label: str, right: bool):
     assert answer_is_right(answer, label) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        ("-5", "5"),
+        ("-$5", "$5"),
+        ("0.5", "5"),
+        ("1/4", "4"),
+        ("3.14", "14"),
+        ("x<3", "x>3"),
+        ("x \u2264 3", "x \u2265 3"),
+        ("10^-4", "10^4"),
+        ("10^{-4}", "10^4"),
+        ("A+B", "A-B"),
+        ("x + 1", "x - 1"),
+        ("(x-1)/(x+1)", "(x-1)(x+1)"),
+        ("2*3", "2+3"),
+        ("3-5", "5"),
+        ("pages 3 \u2013 5", "5"),
+        ("O+", "O"),
+    ],
+)
+def test_numbers_and_formulas_are_compared_whole(answer: str, label: str):
+    assert not answer_is_right(answer, label) and not answer_is_right(label, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        ("1,234", "1234"),
+        ("$1,234,567.50", "1234567.50"),
+        ("\u22125", "-5"),
+        ("Answer: -5", "-5"),
+        ("It is 5.", "5"),
+        ("- 5", "5"),
+        ("**5**", "5"),
+        ("$5", "5"),
+        ("5%", "5"),
+        ("5.0", "5"),
+        ("0.5", ".5"),
+        ("\u00bd", "1/2"),
+        ("10^{-4}", "10^-4"),
+        ("x + 1", "x+1"),
+        ("x\u22653", "x >= 3"),
+        ("x=3", "3"),
+        ("7 + 12 = 19", "19"),
+        ("well-known", "well known"),
+        ("Covid-19", "covid 19"),
+        ("5 km/h", "5 km h"),
+        ("Paris - France", "Paris, France"),
+        ("Paris -> Lyon", "Paris \u2192 Lyon"),
+    ],
+)
+def test_other_spellings_of_the_same_words_numbers_and_formulas_agree(answer: str, label: str):
+    assert answer_is_right(answer, label)
+
+
+def test_a_sign_alone_is_no_word():
+    assert [normalize(text) for text in ("+", " - ", "/", "*", "1,2, 3", "2020,300")] == ["", "", "", "", "1 2 3", "2020 300"]
 
 
 def test_calls_are_the_same_in_any_order_but_not_in_any_number():

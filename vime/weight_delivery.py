@@ -1,0 +1,85 @@
+"""The trainer's weights on their way to the servers: each new version, its proof, and the current one for a restarted server."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+from ray.exceptions import RayActorError
+
+from vime.config import Precision, RunConfig
+from vime.placement import DIRECT, transport
+from vime.serving.direct_sync import DirectSync
+from vime.serving.probe import probe
+from vime.serving.topology import Serving
+from vime.serving.weight_sync import WeightSync
+from vime.trainer.group import TrainerGroup
+
+logger = logging.getLogger(__name__)
+
+PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
+"""Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
+RETRY_SECONDS = 10.0
+"""After an export for a restarted server has failed, on a full disk perhaps."""
+
+
+class WeightDelivery:
+    """Between one trainer and the servers of the trained model."""
+
+    def __init__(self, config: RunConfig, serving: Serving, trainer: TrainerGroup, *, run_id: str) -> None:
+        self._config, self._serving, self._trainer = config, serving, trainer
+        self._files = WeightSync(serving, config, run_id)
+        self._direct = DirectSync(serving, trainer) if transport(config) in DIRECT else None
+
+    async def send(self, version: int) -> dict[str, float]:
+        """Brings the trainer's weights to all servers that are there. Raises WeightSyncError or ServerError."""
+        if self._direct is not None:
+            return await self._direct.sync(version)
+        return await self._files.sync(await self._trainer.export_weights(version))
+
+    async def probe(self, version: int) -> dict[str, float]:
+        """Compares the servers that got `version` with the trainer; one that was down meanwhile is in the next probe."""
+        config, sync = self._config, self._direct or self._files
+        return await probe(
+            self._serving.trained_endpoint(only=sync.holders),
+            partial(self._trainer.logprobs, temperature=config.rollout.temperature),
+            temperature=config.rollout.temperature,
+            tolerance=config.serving.probe_tolerance or PROBE_TOLERANCE[config.trainer.precision],
+            vocab_size=config.model.vocab_size,
+            seed=config.seed,
+            minimum_version=version,
+            serving=config.serving,
+        )
+
+    async def restore(
+        self, name: str, *, version: Callable[[], int], trainer_awake: Callable[[], AbstractAsyncContextManager[TrainerGroup]]
+    ) -> None:
+        """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
+        model = self._serving.trained_endpoint().name
+        while (actor := self._serving.actors(model).get(name)) is not None:
+            try:
+                await actor.wants_weights.remote()
+                await self._give(actor, name, version, trainer_awake)
+            except RayActorError:
+                await asyncio.sleep(1.0)  # until it has a successor, which asks again
+
+    async def _give(
+        self,
+        actor: object,
+        name: str,
+        version: Callable[[], int],
+        trainer_awake: Callable[[], AbstractAsyncContextManager[TrainerGroup]],
+    ) -> None:
+        while True:
+            try:
+                async with trainer_awake() as trainer:
+                    payload = await trainer.export_weights(version())
+                logger.info("%s gets version %d as files", name, payload.version)
+                await actor.sync.remote(payload)  # pyright: ignore[reportAttributeAccessIssue]
+                return
+            except RayActorError:
+                raise
+            except Exception:  # one server waits for its weights; the run goes on with the others
+                logger.warning("%s could not be given its weights, next try in %.0f s", name, RETRY_SECONDS, exc_info=True)
+                await asyncio.sleep(RETRY_SECONDS)
