@@ -70,7 +70,7 @@ def test_a_function_that_must_be_async_and_is_not_is_refused(key: str, tmp_path:
 
 
 @pytest.mark.parametrize("key", HOOKS)
-@pytest.mark.parametrize("path", ["{folder}/none.py:hook", "{folder}/mine.py:other", "no.such.module.hook", "hook"])
+@pytest.mark.parametrize("path", ["{folder}/none.py:hook", "{folder}/mine.py:other", "no.such.module.hook", "hook", ".mine.hook"])
 def test_what_cannot_be_found_is_refused(key: str, path: str, tmp_path: Path):
     write(tmp_path, definition(key))
     assert "cannot be imported" in only(check_hook(key, path.format(folder=tmp_path))).remedy
@@ -79,6 +79,20 @@ def test_what_cannot_be_found_is_refused(key: str, path: str, tmp_path: Path):
 def test_a_file_with_a_mistake_is_refused_with_its_line(tmp_path: Path):
     remedy = only(check_hook("method.generate", write(tmp_path, "async def hook(:\n"))).remedy
     assert "cannot be imported" in remedy and "mine.py" in remedy
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("hook = missing\n", "NameError: name 'missing' is not defined"),
+        ("raise ValueError('first line\\nsecond line')\n", "ValueError: first line second line"),
+        ("import os\nos.environ['VIME_NO_SUCH_VARIABLE']\n", "KeyError: 'VIME_NO_SUCH_VARIABLE'"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    ],
+)
+def test_a_file_that_fails_is_refused_with_what_it_raised(source: str, said: str, tmp_path: Path):
+    remedy = only(check_hook("method.generate", write(tmp_path, source))).remedy
+    assert f"cannot be imported ({said})" in remedy
 
 
 def test_what_is_no_function_is_refused(tmp_path: Path):

@@ -11,11 +11,14 @@ import pytest
 
 from vime.compose import compose_run
 from vime.errors import ConfigError, Problem
+from vime.rules import machine
 from vime.validation import find_problems
 
 METHOD = "+method=memagent"
 JUDGE = ("+serving.models.judge.api=chat", "+serving.models.judge.urls=[https://127.0.0.1:9/v1]")
 LARGE = ("model=qwen2.5-7b", "cluster=one_node", "mode=plan")
+SHARED = (*LARGE, "cluster.num_frozen_gpus=2", "cluster.share_frozen_gpus=true")
+JUDGE_SIZE, JUDGE_REPLICAS = (f"+serving.models.judge.{name}" for name in ("tensor_parallel_size", "num_replicas"))
 EXPERTS = ("model=qwen3-30b-a3b", "mode=plan")
 
 WRONG: dict[str, tuple[list[str], str]] = {
@@ -66,6 +69,13 @@ WRONG: dict[str, tuple[list[str], str]] = {
         [*LARGE, "trainer.pipeline_parallel_size=4", "+trainer.megatron_args.num_layers_in_first_pipeline_stage=6"],
         "trainer.pipeline_parallel_size",
     ),
+    **{
+        f"stage of {size} layers": (
+            [*LARGE, f"+trainer.megatron_args.num_layers_in_first_pipeline_stage={size}"],
+            "trainer.megatron_args.num_layers_in_first_pipeline_stage",
+        )
+        for size in ("abc", "2.5", "true", "0", "-1")
+    },
     "rounds without a pipeline": (["trainer.virtual_pipeline_parallel_size=2"], "trainer.virtual_pipeline_parallel_size"),
     "rounds that layers do not fill": (
         [*LARGE, "trainer.pipeline_parallel_size=2", "trainer.virtual_pipeline_parallel_size=4"],
@@ -164,6 +174,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no source of data": (["data.train.generator=null"], "data.train.path"),
     "missing data file": (["data.train.generator=null", "data.train.path=missing.jsonl"], "data.train.path"),
     "generator that is not there": (["data.train.generator=agentic.nothing.rows"], "data.train.generator"),
+    "generator by a relative path": (["data.train.generator=.rows.make"], "data.train.generator"),
+    "corpus by a relative path": (["retrieval.generator=.rows.make"], "retrieval.generator"),
     "generator that takes other arguments": (["+data.train.generator_args.colour=red"], "data.train.generator_args"),
     "hook that is not there": (["method.reward=agentic.memagent.reward.nothing"], "method.reward"),
     "hook that is not async": (["method.generate=os.path.join"], "method.generate"),
@@ -182,6 +194,17 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "GPU transport without GPUs": (["cluster.weight_transfer=nccl"], "cluster.weight_transfer"),
     "ranks that are not the GPUs": ([*LARGE, "trainer.data_parallel_size=3"], "cluster.num_trainer_gpus"),
+    "frozen model of no GPU that shares them": ([*SHARED, f"{JUDGE_SIZE}=0"], JUDGE_SIZE.lstrip("+")),
+    "replicas without end that share GPUs": ([*SHARED, f"{JUDGE_REPLICAS}=1000000000000"], JUDGE_REPLICAS.lstrip("+")),
+    "replicas without end at a port": (
+        ["serving.models.actor.port=9000", "serving.models.actor.num_replicas=1000000000000"],
+        "serving.models.actor.num_replicas",
+    ),
+    "server without end": (
+        [*LARGE, "cluster.weight_transfer=ipc", "serving.models.actor.tensor_parallel_size=1000000000000"],
+        "serving.models.actor.tensor_parallel_size",
+    ),
+    "fewer GPUs for frozen models than none": ([*LARGE, "cluster.num_frozen_gpus=-1"], "cluster.num_frozen_gpus"),
     "more replicas than GPUs": ([*LARGE, "serving.models.actor.num_replicas=9"], "cluster.num_server_gpus"),
     "turns on the same GPUs, but asynchronous": ([*LARGE, "rollout.max_staleness=1"], "rollout.max_staleness"),
     "servers elsewhere without addresses": (["model=qwen2.5-7b", "cluster=external", "mode=plan"], "serving.models.actor.urls"),
@@ -246,6 +269,19 @@ def test_all_problems_are_named_at_once():
     assert sorted(keys) == sorted(word.partition("=")[0] for word in words)
 
 
+def test_a_number_out_of_range_hides_no_problem_of_another_kind():
+    words = ["serving.models.actor.tensor_parallel_size=0", "trainer.tensor_parallel_size=3", "rollout.top_p=0.9", "name=../x"]
+    keys = {problem.key for problem in problems_of(METHOD, *words)}
+    assert keys == {word.partition("=")[0] for word in words}
+
+
+@pytest.mark.parametrize("key", ["method.reward", "data.train.generator", "retrieval.generator"])
+def test_a_file_that_fails_is_named_by_its_key(key: str, tmp_path: Path):
+    (tmp_path / "mine.py").write_text("rows = missing\n")
+    problem = problems_of(METHOD, f"{key}={tmp_path}/mine.py:rows")[0]
+    assert problem.key == key and "cannot be imported (NameError: name 'missing' is not defined)" in problem.remedy
+
+
 def test_a_misspelled_key_gets_the_right_one():
     assert "rollout.temperature" in problems_of(METHOD, "rollout.temprature=1")[0].remedy
     assert "recompute_granularity" in problems_of(METHOD, "+trainer.megatron_args.recompute_granularty=full")[0].remedy
@@ -300,6 +336,25 @@ def test_a_best_checkpoint_of_a_measured_set_is_accepted():
 def test_a_name_on_the_hub_is_not_looked_up():
     config = compose_run([METHOD, "model.checkpoint=someone/some-model"]).config
     assert not [problem for problem in find_problems(config) if problem.key == "model.checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "weights, "),
+        (["cluster.weight_transfer=gloo"], "weights for a server that restarts, "),
+        (["model=qwen2.5-7b", "cluster=one_node"], "weights for a server that restarts, 14.2 GiB, "),
+        (["cluster.weight_transfer=disk"], None),
+        (["cluster.num_nodes=2", "cluster.weight_transfer=gloo"], None),
+    ],
+    ids=["shm", "gloo", "ipc", "disk", "two nodes"],
+)
+def test_shared_memory_too_small_for_the_weights_is_refused(words: list[str], text: str | None, monkeypatch: pytest.MonkeyPatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000 if str(path) == "/dev/shm" else 2**50))
+    problems = machine.shared_memory(compose_run([METHOD, *words]).config)
+    assert [problem.key for problem in problems] == ["cluster.weight_transfer"] * (text is not None)
+    assert text is None or problems[0].remedy.startswith(text)
 
 
 def test_gpus_are_missed_on_a_machine_without_them_but_not_in_a_plan(monkeypatch: pytest.MonkeyPatch):

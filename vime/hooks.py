@@ -97,8 +97,15 @@ HOOKS: dict[str, type] = {
 def load_hook(path: str) -> Callable[..., Any]:
     """The object at a dotted path or at `file.py:name`.
 
-    Raises ImportError or AttributeError with the reason.
+    Raises ImportError with the reason in one line, whatever the user's module raised.
     """
+    try:
+        return _find(path)
+    except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may exit
+        raise ImportError(" ".join(f"{type(error).__name__}: {error}".split())) from error
+
+
+def _find(path: str) -> Callable[..., Any]:
     if ":" in path:
         file, _, name = path.rpartition(":")
         return getattr(_load_file(Path(file).resolve()), name)
@@ -130,7 +137,7 @@ def check_hook(key: str, path: str) -> list[Problem]:
     protocol = HOOKS[key].__call__
     try:
         hook = load_hook(path)
-    except (ImportError, AttributeError, SyntaxError, OSError) as error:
+    except ImportError as error:
         return [Problem(key=key, value=path, remedy=f"cannot be imported ({error}); give module.function or file.py:function")]
     if not callable(hook):
         return [Problem(key=key, value=path, remedy=f"is a {type(hook).__name__}, not a function")]

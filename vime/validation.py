@@ -67,9 +67,19 @@ MACHINE_RULES: tuple[Rule, ...] = (
     retrieval.port_free,
     machine.run_folder,
     machine.disk,
+    machine.shared_memory,
     machine.address,
     machine.tracker_key,
 )
+SERVER_SIZES = ("num_replicas", "tensor_parallel_size")
+BY_SERVER: tuple[Rule, ...] = (
+    parallel.server_gpus,
+    parallel.weight_transfer,
+    serving.ports,
+    machine.ports_free,
+    machine.shared_memory,
+)
+"""Rules that go through every server and its GPUs: not asked where the number of them is out of range."""
 
 
 def find_problems(config: RunConfig) -> list[Problem]:
@@ -77,6 +87,9 @@ def find_problems(config: RunConfig) -> list[Problem]:
     if missing := method.chosen(config):
         return missing  # what else is missing comes with a method
     rules = RULES if config.mode is Mode.plan else (*RULES, *MACHINE_RULES)
+    wrong = [problem.key for problem in numbers.ranges(config)]
+    if any(key.startswith("serving.models.") and key.endswith(SERVER_SIZES) for key in wrong):
+        rules = tuple(rule for rule in rules if rule not in BY_SERVER)
     return list(dict.fromkeys(_hashable(problem) for rule in rules for problem in rule(config)))
 
 

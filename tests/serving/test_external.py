@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -78,10 +79,32 @@ async def hanging() -> web.Response:
     return answer()
 
 
+def page() -> web.Response:
+    return web.Response(text=f"<html>Bearer {KEY} is not signed in</html>", content_type="text/html")
+
+
+def json_error() -> web.Response:
+    return web.json_response({"error": {"message": f"no capacity for {KEY}"}})
+
+
+def partial_error() -> web.Response:
+    choice = {"message": {"content": "2+2 is"}, "finish_reason": "error"}
+    return web.json_response({"error": {"message": "lost"}, "choices": [choice], "usage": {"completion_tokens": 3}})
+
+
+def redirect() -> web.Response:
+    return web.Response(status=307, headers={"location": "/v1/chat/completions"})
+
+
 TROUBLES = {
     "too many requests": lambda: web.Response(status=429, headers={"retry-after": "0.05"}),
     "server error": lambda: web.Response(status=502),
     "hang": hanging,
+    "page with status 200": page,
+    "error with status 200": json_error,
+    "error with status 200 and a beginning": partial_error,
+    "status 200 without choices": lambda: web.json_response({"choices": []}),
+    "JSON of another kind": lambda: web.json_response([1]),
 }
 
 
@@ -93,6 +116,7 @@ async def test_what_passes_is_tried_again(monkeypatch, trouble):
         await client.close()
     assert len(requests) == 3
     assert (client.calls.num_requests, client.calls.num_retries, client.calls.num_failures) == (1, 2, 0)
+    assert client.calls.output_tokens == 500
 
 
 async def test_an_endpoint_that_stays_away_is_an_error_in_the_end(monkeypatch):
@@ -102,6 +126,27 @@ async def test_an_endpoint_that_stays_away_is_an_error_in_the_end(monkeypatch):
             await client.chat(MESSAGES, max_tokens=9)
         await client.close()
     assert (len(requests), client.calls.num_failures) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "text"),
+    [
+        (page, "status 200 without a reply: <html>Bearer … is not"),
+        (json_error, 'status 200 without a reply: {"error": {"message": "no capacity for …"}}'),
+        (redirect, "TooManyRedirects: "),
+    ],
+    ids=["page", "JSON error", "redirect loop"],
+)
+async def test_an_error_does_not_show_the_key(monkeypatch, trouble, text: str):
+    async with scripted(monkeypatch, trouble, max_retries=1) as (endpoint, _):
+        client = ChatClient(endpoint, ServingConfig())
+        with pytest.raises(ServerError) as caught:
+            await client.chat(MESSAGES, max_tokens=9)
+        await client.close()
+    assert f"in 2 attempts (serving.models.judge.chat.max_retries); last: {text}" in str(caught.value)
+    shown = "".join((str(caught.value), repr(caught.value), *traceback.format_exception(caught.value)))
+    assert KEY not in shown
+    assert (client.calls.num_requests, client.calls.num_retries, client.calls.num_failures) == (0, 1, 1)
 
 
 async def test_a_refusal_is_not_sent_again_and_does_not_show_the_key(monkeypatch):

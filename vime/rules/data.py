@@ -63,7 +63,7 @@ def generators(config: RunConfig) -> list[Problem]:
             continue
         try:
             function = load_hook(dataset.generator)
-        except (ImportError, AttributeError, SyntaxError, OSError) as error:
+        except ImportError as error:
             remedy = f"cannot be imported ({error}); give module.function or file.py:function"
             problems.append(Problem(key=f"{key}.generator", value=dataset.generator, remedy=remedy))
             continue

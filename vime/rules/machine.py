@@ -11,7 +11,7 @@ from pathlib import Path
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, Tracker, WeightTransfer
 from vime.errors import ConfigError, Problem
 from vime.model_size import BYTES, checkpoint_bytes, num_parameters
-from vime.placement import transport
+from vime.placement import DIRECT, transport
 from vime.rules.data import datasets
 from vime.rules.serving import VARIABLE, port_settings
 from vime.trainer.architecture import check_shape, read_architecture
@@ -112,7 +112,7 @@ def run_folder(config: RunConfig) -> list[Problem]:
 
 
 def disk(config: RunConfig) -> list[Problem]:
-    """Checkpoints fit on the disk, and weights on their way to the servers into shared memory."""
+    """Checkpoints fit on the disk."""
     if config.mode is not Mode.train:
         return []
     folder = Path(config.output_dir or ".").absolute()
@@ -120,25 +120,34 @@ def disk(config: RunConfig) -> list[Problem]:
     one = checkpoint_bytes(config.model)
     kept = config.trainer.keep_checkpoints + (config.trainer.keep_best is not None)
     needed, free = (kept + 1) * one, shutil.disk_usage(existing).free
-    problems = []
     if free < GIB:
         remedy = f"{existing} has {free / 2**20:.0f} MiB left, a run needs 1 GiB and more: give output_dir on another disk"
-        problems.append(Problem(key="output_dir", value=config.output_dir, remedy=remedy))
-    elif needed > free:
-        remedy = (
-            f"{kept} checkpoints of {one / GIB:.1f} GiB and the one being written need "
-            f"{needed / GIB:.0f} GiB, {existing} has {free / GIB:.0f}: keep fewer, or set output_dir on another disk"
-        )
-        problems.append(Problem(key="trainer.keep_checkpoints", value=config.trainer.keep_checkpoints, remedy=remedy))
-    shared = Path("/dev/shm")
-    payload = num_parameters(config.model) * BYTES[config.trainer.precision]
-    way = config.cluster.weight_transfer
-    uses_shm = config.algorithm.name is not AlgorithmName.sft and transport(config) is WeightTransfer.shm
-    free_shared = shutil.disk_usage(shared).free if shared.exists() else payload
-    if uses_shm and payload > free_shared:
-        remedy = f"weights of {payload / GIB:.1f} GiB do not fit into /dev/shm with {free_shared / GIB:.1f} GiB free; use disk"
-        problems.append(Problem(key="cluster.weight_transfer", value=way.value, remedy=remedy))
-    return problems
+        return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
+    if needed <= free:
+        return []
+    remedy = (
+        f"{kept} checkpoints of {one / GIB:.1f} GiB and the one being written need "
+        f"{needed / GIB:.0f} GiB, {existing} has {free / GIB:.0f}: keep fewer, or set output_dir on another disk"
+    )
+    return [Problem(key="trainer.keep_checkpoints", value=config.trainer.keep_checkpoints, remedy=remedy)]
+
+
+def shared_memory(config: RunConfig) -> list[Problem]:
+    """Weights that servers on this node get as files fit into shared memory: at every sync, or when one restarts."""
+    shared, cluster = Path("/dev/shm"), config.cluster
+    if config.mode is not Mode.train or config.algorithm.name is AlgorithmName.sft or cluster.num_nodes > 1:
+        return []
+    way = transport(config)
+    if way not in (WeightTransfer.shm, *DIRECT) or not shared.exists():
+        return []
+    needed, free = num_parameters(config.model) * BYTES[config.trainer.precision], shutil.disk_usage(shared).free
+    if needed <= free:
+        return []
+    what = "weights for a server that restarts" if way in DIRECT else "weights"
+    remedy = (
+        f"{what}, {needed / GIB:.1f} GiB, do not fit into {shared} with {free / GIB:.1f} GiB free: make it larger, or use disk"
+    )
+    return [Problem(key="cluster.weight_transfer", value=cluster.weight_transfer.value, remedy=remedy)]
 
 
 def address(config: RunConfig) -> list[Problem]:

@@ -69,14 +69,15 @@ RANGES: dict[str, Range] = {
     "sandbox.memory_bytes": Range(least=32 * 2**20),
     **{f"sandbox.{name}": COUNT for name in ("num_processes", "file_bytes", "output_characters")},
     "cluster.num_nodes": COUNT,
-    **{f"cluster.{name}": NATURAL for name in ("gpus_per_node", "num_trainer_gpus", "num_server_gpus")},
+    **{f"cluster.{name}": NATURAL for name in ("gpus_per_node", "num_trainer_gpus", "num_server_gpus", "num_frozen_gpus")},
     "cluster.gpu_memory_gib": POSITIVE,
     **{f"evaluation.{name}": COUNT for name in ("num_runs", "max_concurrent_items")},
     "evaluation.temperature": NATURAL,
     "evaluation.top_p": Range(above=0, most=1),
 }
 MODEL_RANGES: dict[str, Range] = {
-    **{name: COUNT for name in ("num_replicas", "tensor_parallel_size", "max_model_len", "max_num_seqs")},
+    **{name: Range(least=1, most=1024) for name in ("num_replicas", "tensor_parallel_size")},
+    **{name: COUNT for name in ("max_model_len", "max_num_seqs")},
     "port": Range(least=0, most=65535),
     "gpu_memory_utilization": Range(above=0, most=1),
     "chat.max_requests_per_minute": POSITIVE,

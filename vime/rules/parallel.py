@@ -6,7 +6,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from vime.config import ModelConfig, RunConfig, ServedModelConfig, WeightTransfer
+from vime.config import ModelConfig, RunConfig, WeightTransfer
 from vime.errors import Problem
 from vime.layout import FIRST_STAGE, LAST_STAGE, stage_size, world_size
 from vime.megatron_args import REFUSED_ARGS
@@ -64,12 +64,15 @@ def pipeline(config: RunConfig) -> list[Problem]:
     """Layers fill the stages of the pipeline, and each of its rounds if it is interleaved."""
     trainer, model = config.trainer, config.model
     stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
+    ends = {name: size for name in UNEVEN_STAGES if (size := trainer.megatron_args.get(name)) is not None}
+    if wrong := {name: size for name, size in ends.items() if type(size) is not int or size < 1}:
+        remedy = "give a whole number of layers, at least 1"
+        return [Problem(key=f"trainer.megatron_args.{name}", value=size, remedy=remedy) for name, size in wrong.items()]
     if min(stages, rounds) < 1:
         return []
     if rounds > 1 and stages == 1:
         remedy = "interleaving needs a pipeline: give 1, or make trainer.pipeline_parallel_size larger"
         return [Problem(key="trainer.virtual_pipeline_parallel_size", value=rounds, remedy=remedy)]
-    ends = {name: trainer.megatron_args[name] for name in UNEVEN_STAGES if trainer.megatron_args.get(name)}
     layers, middle = model.num_layers - sum(ends.values()), stages - len(ends)
     if bool(layers) != bool(middle) or layers < 0 or (middle and layers % middle):
         asked = f"must divide model.num_layers={model.num_layers}"
@@ -115,7 +118,7 @@ def server_gpus(config: RunConfig) -> list[Problem]:
         wanted = max((model.tensor_parallel_size for model in local.values()), default=0) if shared else sum(sizes)
         if wanted > has[trained]:
             key = "num_frozen_gpus" if apart and not trained else "num_server_gpus"
-            parts = ", ".join(f"{name}: {_gpus_of(model)}" for name, model in local.items())
+            parts = ", ".join(f"{name}: {model.num_replicas} × {model.tensor_parallel_size}" for name, model in local.items())
             which = "trained" if trained else "frozen"
             remedy = f"the {which} servers need {wanted} of {has[trained]} ({parts}); use fewer replicas, or give "
             remedy += "serving.models.<name>.urls of running ones"
@@ -204,8 +207,7 @@ def megatron_fields(config: RunConfig) -> list[Problem]:
     """`trainer.megatron_args` are fields of Megatron-core's TransformerConfig."""
     if not config.trainer.megatron_args:
         return []
-    known = transformer_config_fields()
-    problems = []
+    known, problems = transformer_config_fields(), []
     for name, value in config.trainer.megatron_args.items():
         if name in REFUSED_ARGS:
             remedy = REFUSED_ARGS[name]
@@ -246,7 +248,3 @@ def _tensor_shards(key: str, size: int, model: ModelConfig, widths: dict[str, in
     parts = {name: getattr(model, name) for name in names} | widths
     uneven = [f"model.{name}={value}" for name, value in parts.items() if value % size]
     return [Problem(key=key, value=size, remedy=f"must divide {' and '.join(uneven)}")] if uneven else []
-
-
-def _gpus_of(model: ServedModelConfig) -> str:
-    return f"{model.num_replicas} × {model.tensor_parallel_size}"

@@ -65,7 +65,7 @@ def corpus_there(config: RunConfig) -> list[Problem]:
     if generator is not None:
         try:
             load_hook(generator)
-        except (ImportError, AttributeError, SyntaxError, OSError) as error:
+        except ImportError as error:
             remedy = f"cannot be imported ({error}); give module.function or file.py:function"
             return [Problem(key="retrieval.generator", value=generator, remedy=remedy)]
     if path is None or Path(path).is_file():

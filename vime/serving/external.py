@@ -4,6 +4,7 @@ Written on aiohttp like the token client: the `openai` package takes several tim
 """
 
 import asyncio
+import json
 import os
 import random
 import time
@@ -84,11 +85,14 @@ class ChatClient:
             try:
                 async with self._slots:
                     await self._turn()
-                    return self._count(await self._attempt(body), started)
+                    reply = await self._attempt(body)
+                self._count(reply, started)
+                return reply
             except _Passing as error:
                 reason, wait_seconds = str(error), error.wait_seconds
             except UNREACHABLE as error:
-                reason = repr(error)
+                # not its repr, which has the request's headers
+                reason = _without(self._key, f"{type(error).__name__}: {error}".removesuffix(": "))
             except BadRequestError:
                 self.calls.num_failures += 1
                 raise
@@ -121,31 +125,29 @@ class ChatClient:
         self._next_start = start + 60.0 / self._chat.max_requests_per_minute
         await asyncio.sleep(start - time.monotonic())
 
-    async def _attempt(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _attempt(self, body: dict[str, Any]) -> ChatReply:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
         url = f"{self._endpoint.url}/chat/completions"
         async with self._session.post(url, json=body, headers=_headers(self._key)) as response:
-            if response.status == 200:
-                return await response.json()
-            text = f"status {response.status}: {_without(self._key, await response.text())}"
-            if response.status in RETRIED or response.status >= 500:
+            answer = await response.text(errors="replace")
+            if response.status == 200 and (reply := _read(answer)) is not None:
+                return reply
+            status = f"status {response.status}{' without a reply' if response.status == 200 else ''}"
+            text = f"{status}: {_without(self._key, answer)}"
+            if response.status == 200 or response.status in RETRIED or response.status >= 500:
                 raise _Passing(text, wait_seconds=_retry_after(response.headers.get("retry-after")))
             raise BadRequestError(f"{self._endpoint.name} refuses a request: {text}")
 
-    def _count(self, answer: dict[str, Any], started: float) -> ChatReply:
-        usage = answer.get("usage") or {}
-        read, written = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    def _count(self, reply: ChatReply, started: float) -> None:
+        read, written = reply.usage
         prices = self._chat.dollars_per_million_input_tokens, self._chat.dollars_per_million_output_tokens
         self.calls.num_requests += 1
         self.calls.input_tokens += read
         self.calls.output_tokens += written
         self.calls.seconds += time.monotonic() - started
         self.calls.dollars += (read * prices[0] + written * prices[1]) / 1e6
-        choice = answer["choices"][0]
-        message = {"content": "", **{key: value for key, value in choice["message"].items() if value is not None}}
-        return ChatReply(message=message, finish_reason=choice["finish_reason"] or "stop", usage=(read, written))
 
 
 async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None:
@@ -194,12 +196,25 @@ def _key(endpoint: Endpoint) -> str | None:
     return key
 
 
+def _read(answer: str) -> ChatReply | None:
+    """The reply in an answer with status 200; None without one: some gateways send an error or a page with this status."""
+    try:
+        found = json.loads(answer)
+        choice, usage = found["choices"][0], found.get("usage") or {}
+        message = {"content": "", **{key: value for key, value in choice["message"].items() if value is not None}}
+        tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+        reply = ChatReply(message=message, finish_reason=choice.get("finish_reason") or "stop", usage=tokens)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return None if found.get("error") else reply
+
+
 def _headers(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _without(key: str | None, text: str) -> str:
-    """An answer as it may be shown: some repeat the key."""
+    """A text as it may be shown: answers and errors may repeat the key."""
     return (text.replace(key, "…") if key else text)[:ERROR_CHARACTERS]
 
 
