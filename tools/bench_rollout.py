@@ -1,28 +1,30 @@
 """What the way through producer, worker, router and client costs: tokens per second beside raw vLLM, and prefix cache hits.
 
-    python tools/bench_rollout.py [--concurrency 16 64 256] [--policy NAME] [--rounds 2] [--json PATH] [--markdown PATH]
+    python tools/bench_rollout.py [--concurrency 16 64 256] [--policy NAME] [--rounds 4] [--json PATH] [--markdown PATH]
 
 Two real vLLM servers of a random model. Throughput: the same requests go once as rollouts, and once straight from one process to
-the two servers in turn, as many at a time; the sides alternate. Prefix cache: conversations of several turns in groups of a
-common prompt, by the router's session affinity and by random routing, beside the most that can be hit: all whole blocks
-of what one of the servers has read or written before, if a group stays on one server.
+the two servers in turn, as many at a time; the sides alternate, and the worker that runs the rollouts has started before.
+Prefix cache: conversations of several turns in groups of a common prompt, by the router's session affinity and by random
+routing, beside the most that can be hit: all whole blocks of what one of the servers has read or written before, if a group
+stays on one server.
 """
 
 import argparse
 import asyncio
 import copy
-import itertools
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 from bench_agents import NUM_TURNS, OUTPUT_TOKENS, prompt_of
 from bench_rows import ROOT, Result, add_options, finish
+from rollout_case import GROUP_SIZE, Source, configuration, save_random_model
 
-from vime.compose import compose_run
 from vime.config import RunConfig, ServingConfig
 from vime.data.buffer import Buffer
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
@@ -30,26 +32,14 @@ from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer
 from vime.serving.server_metrics import read_metrics
 from vime.system import System
-from vime.types import Group, Prompt
+from vime.types import Group
 
-TINY = ROOT / "agentic" / "memagent" / "tiny"
-GROUP_SIZE = 8
 WAVES = 4
 """Rollouts of a measurement, in multiples of the concurrency."""
+SETTLE_SECONDS = 5.0
+"""After a worker has started: Ray then starts a spare process, which takes a core for a while."""
 BLOCK_TOKENS = 32
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": OUTPUT_TOKENS, "logprobs": 0, "detokenize": False}
-
-
-class Source:
-    """Prompts without end; the agents make their own tokens."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-
-    def next(self) -> Prompt:
-        """The next prompt."""
-        number = next(self._numbers)
-        return Prompt(index=number, row=number, messages=[], ground_truth=[])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,68 +57,38 @@ class Measured:
         return self.tokens / self.seconds
 
 
-def save_random_model(folder: Path, *, hidden: int, layers: int) -> None:
-    """A Qwen3-shaped checkpoint with the tiny model's tokenizer."""
-    import torch
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    shape = Qwen3Config(
-        vocab_size=1024,
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=hidden // 64,
-        head_dim=64,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-        eos_token_id=None,
-    )
-    Qwen3ForCausalLM(shape).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(TINY).save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-
-
-def configuration(checkpoint: Path, *, policy: str) -> RunConfig:
-    """Two servers of the model behind a router."""
-    words = [
-        "+method=memagent",
-        f"model.checkpoint={checkpoint}",
-        "serving.models.actor.num_replicas=2",
-        "serving.models.actor.gpu_memory_utilization=0.04",
-        f"serving.router_policy={policy}",
-        "trainer.precision=float32",
-        f"rollout.num_samples_per_prompt={GROUP_SIZE}",
-        f"method.reward={ROOT / 'tools' / 'bench_agents.py'}:reward",
-    ]
-    return compose_run(words).config
-
-
-async def run_rollouts(system: System, config: RunConfig, *, agent: str, num_rollouts: int, concurrency: int) -> list[Group]:
-    """One batch through producer and a worker of its own, which is warm; returns its groups. The clock runs in `clock`."""
+@asynccontextmanager
+async def batches(
+    system: System, config: RunConfig, *, agent: str, num_rollouts: int, concurrency: int
+) -> AsyncIterator[Callable[[], Awaitable[list[Group]]]]:
+    """One batch through producer and worker with every call; the worker is the same for all."""
     config = copy.deepcopy(config)
     config.method.generate = f"{ROOT / 'tools' / 'bench_agents.py'}:{agent}"
     config.rollout.num_prompts = num_rollouts // GROUP_SIZE
     config.rollout.max_concurrent_rollouts = concurrency
     assert system.serving is not None
     pool = WorkerPool(config, system.serving.endpoints(), system.nodes)
-    await pool.start()
-    try:
+
+    async def batch() -> list[Group]:
         producer = Producer(config.rollout, source=Source(), runner=pool, buffer=Buffer())
         producer.set_version(0, num_batches_left=1)
         groups, _ = await producer.batch()
         return groups
+
+    await pool.start()
+    try:
+        await asyncio.sleep(SETTLE_SECONDS)
+        yield batch
     finally:
         await pool.stop()
 
 
-async def as_rollouts(system: System, config: RunConfig, *, concurrency: int) -> Measured:
-    """Our side: the time from the first request to the last answer, by the rollouts' own clocks."""
-    groups = await run_rollouts(system, config, agent="single", num_rollouts=WAVES * concurrency, concurrency=concurrency)
-    spans = [span for group in groups for rollout in group.rollouts for span in rollout.spans]
-    first, last = min(span.start for span in spans), max(span.start + span.seconds for span in spans)
-    return Measured(seconds=last - first, tokens=sum(r.num_response_tokens for group in groups for r in group.rollouts))
+async def as_rollouts(batch: Callable[[], Awaitable[list[Group]]]) -> Measured:
+    """Our side: the time from the first prompt to the finished batch."""
+    started = time.monotonic()
+    groups = await batch()
+    seconds = time.monotonic() - started
+    return Measured(seconds=seconds, tokens=sum(r.num_response_tokens for group in groups for r in group.rollouts))
 
 
 async def straight(urls: tuple[str, ...], *, concurrency: int) -> Measured:
@@ -171,16 +131,18 @@ async def throughput(system: System, config: RunConfig, result: Result, *, concu
     for concurrency in concurrencies:
         ours: list[Measured] = []
         raw: list[Measured] = []
-        for number in range(rounds):
-            for side in ("ours", "raw") if number % 2 == 0 else ("raw", "ours"):
-                await clear_caches(urls)
-                before = await counts(urls)
-                if side == "ours":
-                    measured = await as_rollouts(system, config, concurrency=concurrency)
-                    split = tuple(after - first for after, first in zip(await counts(urls), before))
-                    ours.append(replace(measured, requests=split))
-                else:
-                    raw.append(await straight(urls, concurrency=concurrency))
+        size = WAVES * concurrency
+        async with batches(system, config, agent="single", num_rollouts=size, concurrency=concurrency) as batch:
+            for number in range(rounds):
+                for side in ("ours", "raw") if number % 2 == 0 else ("raw", "ours"):
+                    await clear_caches(urls)
+                    before = await counts(urls)
+                    if side == "ours":
+                        measured = await as_rollouts(batch)
+                        split = tuple(after - first for after, first in zip(await counts(urls), before))
+                        ours.append(replace(measured, requests=split))
+                    else:
+                        raw.append(await straight(urls, concurrency=concurrency))
         rates = [sum(m.tokens for m in side) / sum(m.seconds for m in side) for side in (ours, raw)]
         case = f"{concurrency} rollouts at a time"
         result.add("rollout", case, ours=rates[0], reference=rates[1], unit="sampled tokens/s; reference is raw vLLM")
@@ -193,7 +155,8 @@ async def hit_rate(system: System, config: RunConfig) -> tuple[float, float]:
     assert system.serving is not None
     await clear_caches(system.serving.trained_endpoint().worker_urls)
     await system.serving.metrics()
-    groups = await run_rollouts(system, config, agent="conversation", num_rollouts=64, concurrency=64)
+    async with batches(system, config, agent="conversation", num_rollouts=64, concurrency=64) as batch:
+        groups = await batch()
     metrics = await system.serving.metrics()
     return metrics["serving/actor/prefix_hit_rate"], attainable(groups)
 
@@ -224,7 +187,6 @@ async def measure(options: argparse.Namespace, folder: Path) -> Result:
     rates: dict[str, tuple[float, float]] = {}
     for policy in (options.policy, "random"):
         config = configuration(checkpoint, policy=policy)
-        config.logger.trace_share = 1.0
         system = System(config, folder / policy, with_trainer=False, with_servers=True, say=lambda text: None)
         async with system:
             if policy == options.policy and options.concurrency:
@@ -244,7 +206,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, nargs="*", default=[16, 64, 256])
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--policy", default=ServingConfig().router_policy, help="the router's, beside random")
     add_options(parser)
     options = parser.parse_args()
