@@ -341,7 +341,7 @@ def test_a_name_on_the_hub_is_not_looked_up():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "weights, "),
+        ([], "two versions of the weights, "),
         (["cluster.weight_transfer=gloo"], "weights for a server that restarts, "),
         (["model=qwen2.5-7b", "cluster=one_node"], "weights for a server that restarts, 14.2 GiB, "),
         (["cluster.weight_transfer=disk"], None),

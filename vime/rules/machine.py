@@ -140,10 +140,11 @@ def shared_memory(config: RunConfig) -> list[Problem]:
     way = transport(config)
     if way not in (WeightTransfer.shm, *DIRECT) or not shared.exists():
         return []
-    needed, free = num_parameters(config.model) * BYTES[config.trainer.precision], shutil.disk_usage(shared).free
+    versions = 1 if way in DIRECT else 2  # at a sync the version before is still there
+    needed, free = versions * num_parameters(config.model) * BYTES[config.trainer.precision], shutil.disk_usage(shared).free
     if needed <= free:
         return []
-    what = "weights for a server that restarts" if way in DIRECT else "weights"
+    what = "weights for a server that restarts" if way in DIRECT else "two versions of the weights"
     remedy = (
         f"{what}, {needed / GIB:.1f} GiB, do not fit into {shared} with {free / GIB:.1f} GiB free: make it larger, or use disk"
     )
