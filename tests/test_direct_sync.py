@@ -33,10 +33,12 @@ async def lose_a_server(config: Any, folder: Path) -> list[dict[str, float]]:
         supervisor.children()[0].send_signal(signal.SIGKILL)
         while not await system.serving.events():
             await asyncio.sleep(0.2)
-        metrics.append(await system.sync_weights(2))  # its probe waits until the lost server has this version too
+        metrics.append(await system.sync_weights(2))
+        async with asyncio.timeout(300):
+            while (events := [event["event"] for event in await system.serving.events()]) != ["recovered"]:
+                assert events == []
+                await asyncio.sleep(0.2)
         metrics.append(await system.sync_weights(3))
-        events = [event["event"] for event in await system.serving.events()]
-    assert events == ["recovered"]
     return metrics
 
 
@@ -54,6 +56,7 @@ def test_weights_reach_servers_without_files_and_a_lost_one_gets_them_as_files(t
     ]
     metrics = asyncio.run(lose_a_server(compose_run(overrides).config, tmp_path))
     assert [found["sync/num_servers"] for found in metrics] == [2, 2, 1, 2]
+    assert [found["probe/num_servers"] for found in metrics] == [2, 2, 1, 2], "a server that is down is left out"
     assert len({found["sync/bytes"] for found in metrics}) == 1 and metrics[0]["sync/bytes"] > 100_000
     for found in metrics:
         assert max(found["probe/max_difference_cold"], found["probe/max_difference_cached"]) < 1e-4

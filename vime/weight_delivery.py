@@ -9,6 +9,7 @@ from functools import partial
 from ray.exceptions import RayActorError
 
 from vime.config import Precision, RunConfig
+from vime.errors import ServerError
 from vime.placement import DIRECT, transport
 from vime.serving.direct_sync import DirectSync
 from vime.serving.probe import probe
@@ -80,6 +81,8 @@ class WeightDelivery:
                 return
             except RayActorError:
                 raise
+            except ServerError:
+                return  # it was given up, which the next sync says
             except Exception:  # one server waits for its weights; the run goes on with the others
                 logger.warning("%s could not be given its weights, next try in %.0f s", name, RETRY_SECONDS, exc_info=True)
                 await asyncio.sleep(RETRY_SECONDS)
