@@ -81,7 +81,7 @@ async def _train(session: Session) -> None:
             if config.resume and (num_recalled := journal.recall(first_step)):
                 session.console.say(f"{num_recalled} groups that had finished after step {first_step} are used again")
             journal.begin(first_step)
-        session.console.warn_faults(await system.sync_weights(first_step))
+        session.console.first_sync(await system.sync_weights(first_step))
         evaluator = session.evaluator(system)
         if first_step == 0:
             await session.evaluate_before(evaluator)

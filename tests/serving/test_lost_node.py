@@ -54,5 +54,6 @@ def test_a_lost_server_node_does_not_end_the_run(tmp_path: Path):
     faults = [(fault["server"], fault["event"]) for fault in read_lines(folder / "faults.jsonl")]
     assert faults[0] == ("actor-0", "lost") and ("actor-0", "recovered") in faults
     rows = read_lines(folder / "metrics.jsonl")
-    assert [row["probe/max_difference_cold"] < 1e-4 for row in rows] == [True] * NUM_STEPS
+    assert len(rows) == NUM_STEPS
+    assert max(row["probe/max_difference_cold"] for row in rows if row["probe/num_servers"]) < 1e-4
     assert all(row["serving/actor/requests"] > 0 and row["serving/actor/failures"] == 0 for row in rows)

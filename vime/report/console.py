@@ -125,7 +125,7 @@ class Console:
         """One line about something that broke and what was done about it."""
         self._print("! fault: " + ", ".join(f"{name} {value}" for name, value in event.items()), style="red")
 
-    def warn_faults(self, metrics: Mapping[str, float]) -> None:
+    def first_sync(self, metrics: Mapping[str, float]) -> None:
         """Shows the first weight sync: how far servers and trainer agree before anything is trained."""
         cold, cached = metrics.get("probe/max_difference_cold"), metrics.get("probe/max_difference_cached")
         if cold is not None:
