@@ -39,7 +39,7 @@ async def test_with_the_cache_kept_what_goes_on_differs_and_what_is_new_does_not
     client = TokenClient(stack.endpoint, dataclasses.replace(stack.config.serving, keep_cache=True))
     generation, before = await over_a_sync(stack, client, sync)
     spans = await differences(stack, generation, before)
-    assert spans["old"] < 1e-4 < spans["new"] < spans["wrong"], spans
+    assert spans["old"] < 1e-4 < spans["new"], spans
     version = stack.trainer.version
     fresh = await client.generate(PROMPT, sampling=SAMPLING, session_id="a", request_id="fresh", minimum_version=version)
     assert max((await differences(stack, fresh, before)).values()) < 1e-4
