@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 from ray.exceptions import RayActorError
 
@@ -18,6 +19,9 @@ from vime.serving.weight_sync import WeightSync
 from vime.trainer.group import TrainerGroup
 
 logger = logging.getLogger(__name__)
+
+TrainerAwake = Callable[[], AbstractAsyncContextManager[TrainerGroup]]
+"""The trainer, able to work within the block, also while the servers have the GPUs (`vime.system.System.trainer_awake`)."""
 
 PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
 """Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
@@ -53,36 +57,30 @@ class WeightDelivery:
             serving=config.serving,
         )
 
-    async def restore(
-        self, name: str, *, version: Callable[[], int], trainer_awake: Callable[[], AbstractAsyncContextManager[TrainerGroup]]
-    ) -> None:
+    async def restore(self, name: str, *, version: Callable[[], int], trainer_awake: TrainerAwake) -> None:
         """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
         model = self._serving.trained_endpoint().name
         while (actor := self._serving.actors(model).get(name)) is not None:
             try:
                 await actor.wants_weights.remote()
-                await self._give(actor, name, version, trainer_awake)
+                await give(actor, name, version=version, trainer_awake=trainer_awake)
             except RayActorError:
                 await asyncio.sleep(1.0)  # until it has a successor, which asks again
 
-    async def _give(
-        self,
-        actor: object,
-        name: str,
-        version: Callable[[], int],
-        trainer_awake: Callable[[], AbstractAsyncContextManager[TrainerGroup]],
-    ) -> None:
-        while True:
-            try:
-                async with trainer_awake() as trainer:
-                    payload = await trainer.export_weights(version())
-                logger.info("%s gets version %d as files", name, payload.version)
-                await actor.sync.remote(payload)  # pyright: ignore[reportAttributeAccessIssue]
-                return
-            except RayActorError:
-                raise
-            except ServerError:
-                return  # it was given up, which the next sync says
-            except Exception:  # one server waits for its weights; the run goes on with the others
-                logger.warning("%s could not be given its weights, next try in %.0f s", name, RETRY_SECONDS, exc_info=True)
-                await asyncio.sleep(RETRY_SECONDS)
+
+async def give(actor: Any, name: str, *, version: Callable[[], int], trainer_awake: TrainerAwake) -> None:
+    """Sends a server's actor the version of now, until that succeeds or the server is given up; raises RayActorError."""
+    while True:
+        try:
+            async with trainer_awake() as trainer:
+                payload = await trainer.export_weights(version())
+            logger.info("%s gets version %d as files", name, payload.version)
+            await actor.sync.remote(payload)
+            return
+        except RayActorError:
+            raise
+        except ServerError:
+            return  # it was given up, which the next sync says
+        except Exception:  # one server waits for its weights; the run goes on with the others
+            logger.warning("%s could not be given its weights, next try in %.0f s", name, RETRY_SECONDS, exc_info=True)
+            await asyncio.sleep(RETRY_SECONDS)
