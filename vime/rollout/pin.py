@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from vime.tasks import cancel
+
 
 class Pin:
     """Holds one piece of work, an evaluation, at a time.
@@ -32,6 +34,5 @@ class Pin:
     async def cancel(self) -> None:
         """Ends the work where it stands."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
             self._task = None

@@ -16,6 +16,7 @@ from vime.data.journal import Journal
 from vime.data.progress import Progress
 from vime.errors import InfrastructureError
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.tasks import cancel
 from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
@@ -109,10 +110,7 @@ class Producer:
 
     async def stop(self) -> None:
         """Cancels what is running."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._tasks.values())
 
     async def state(self) -> dict[str, Any]:
         """What the next run needs so that no prompt is lost or doubled and nothing that ended is sampled again."""
