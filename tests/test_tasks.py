@@ -25,8 +25,7 @@ async def test_a_loop_whose_wait_forgets_a_cancellation_ends_all_the_same(monkey
     await here.wait()
     await asyncio.sleep(0)
     answer.set_result(None)  # in the same turn of the event loop as the cancellation
-    async with asyncio.timeout(10):
-        await cancel([watching])
+    await asyncio.wait_for(cancel([watching]), 10)
     assert watching.cancelled()
 
 
