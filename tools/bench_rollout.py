@@ -37,7 +37,7 @@ from vime.types import Group
 WAVES = 4
 """Rollouts of a measurement, in multiples of the concurrency."""
 SETTLE_SECONDS = 5.0
-"""After a worker has started: Ray then starts a spare process, which takes a core for a while."""
+"""After a worker has started: right after it, 64 rollouts at a time came to 0.88 of raw vLLM, a few seconds later to as much."""
 BLOCK_TOKENS = 32
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": OUTPUT_TOKENS, "logprobs": 0, "detokenize": False}
 

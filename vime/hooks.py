@@ -126,7 +126,7 @@ def _load_file(file: Path) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # raised again: a module that was read halfway must not be found there
         del sys.modules[name]
         raise
     return module

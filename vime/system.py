@@ -84,7 +84,7 @@ class System:
         try:
             self._start_ray()
             await self._start_parts()
-        except BaseException:
+        except BaseException:  # raised again: whatever ended the start, nothing that it started stays
             await self.stop()
             raise
         return self

@@ -1,5 +1,6 @@
 """What the probe does with servers that do not answer; what it finds out about those that do, `test_weight_sync.py` shows."""
 
+import math
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ LOGPROB = -0.5
 
 
 class Client:
-    """Servers by their address: one is lost, one has other weights."""
+    """Servers by their address: one is lost, one has other weights, one gives no numbers."""
 
     def __init__(self, endpoint: Endpoint, config: Any) -> None:
         self._url = endpoint.url
@@ -22,7 +23,7 @@ class Client:
     async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **about: Any) -> Generation:
         if "lost" in self._url:
             raise ServerError(f"{self._url} gave no answer")
-        logprob = LOGPROB - 0.01 * ("wrong" in self._url)
+        logprob = math.nan if "broken" in self._url else LOGPROB - 0.01 * ("wrong" in self._url)
         count = sampling["max_tokens"]
         return Generation(output_ids=[1] * count, logprobs=[logprob] * count, weight_versions=[1] * count, finish_reason="length")
 
@@ -54,6 +55,12 @@ async def test_without_any_answer_the_probe_fails_and_without_any_server_there_i
     with pytest.raises(ServerError, match="lost gave no answer"):
         await ask("lost")
     assert await ask() == {"probe/num_servers": 0.0}
+
+
+@pytest.mark.parametrize("urls", [("broken",), ("good", "broken"), ("broken", "good")])
+async def test_a_logprob_that_is_no_number_is_no_agreement(urls: tuple[str, ...]):
+    with pytest.raises(WeightSyncError, match="broken: largest difference nan"):
+        await ask(*urls)
 
 
 async def test_the_server_that_disagrees_is_named():
