@@ -1,7 +1,8 @@
 """What Megatron-core needs to run where there is no CUDA: the one place that pretends.
 
 Megatron asks `torch.cuda` for its device, allocates with `device="cuda"`, and its optimizers assert that parameters are of a
-`torch.cuda` type. `install` answers those with the CPU; with a CUDA device it does nothing. Process groups are gloo's.
+`torch.cuda` type. `install` answers those with the CPU. With a CUDA device it only names the kernel that Megatron forgets to
+name where Transformer Engine is not installed. Process groups are gloo's.
 """
 
 import logging
@@ -78,9 +79,10 @@ class _CudaMeansCpu(TorchFunctionMode):
 
 
 def install() -> bool:
-    """Makes Megatron-core run on the CPU for the rest of this process; True if it was needed. Safe to call twice."""
+    """Makes Megatron-core run on the CPU for the rest of this process; True if there is no CUDA device. Safe to call twice."""
     warnings.filterwarnings("ignore", message=".*(Transformer Engine|Apex).*not installed.*")
     if torch.cuda.is_available():
+        _name_missing_kernel()
         return False
     if _installed:
         return True
