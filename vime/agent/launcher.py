@@ -1,16 +1,20 @@
-"""The first thing that runs in a sandbox: limits this process, then runs the program and reports why it ended.
+"""The first thing that runs in a sandbox: limits this process, then runs the program and ends with a status that says how.
 
-It is handed over as text and started as `python -c TEXT REPORT_FD GO_FD MEMORY CPU PROCESSES FILE PROGRAM [FOLDER…]`, so it
-imports nothing but what starts fast. What it reports is a hint, since the program could write the same. It waits for its owner's
-word before it begins: an owner that was killed meanwhile cannot give it, and one that is killed later takes the sandbox along.
+It is handed over as text and started as `python -c TEXT REPORT_FD GO_FD MEMORY CPU PROCESSES FILE OUTPUT PROGRAM [FOLDER…]`, so
+it imports nothing but what starts fast. Before the program begins, every file but input, output and errors is closed: the owner
+learns how it ended from the exit status alone. The launcher waits for its owner's word before it begins: an owner that was killed
+meanwhile cannot give it, and one that is killed later takes the sandbox along.
 """
 
+import io
 import os
 import resource
 import sys
 
 _FILE_ERRORS = (24, 27, 28, 122)
 """EMFILE, EFBIG, ENOSPC, EDQUOT; `errno` holds only the numbers of the machine it is read on, so they are written out."""
+_RAISED, _MEMORY, _PROCESSES, _FILE = 240, 241, 242, 243
+"""Exit statuses of a program that ended by an exception, by what the exception is about (`vime.agent.sandbox` reads them)."""
 
 
 def _limit(memory: int, cpu: int, processes: int, file: int) -> None:
@@ -28,33 +32,44 @@ def _limit(memory: int, cpu: int, processes: int, file: int) -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
 
 
-def _reason(error: BaseException) -> bytes:
+def _status(error: BaseException) -> int:
     number = getattr(error, "errno", None)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and number == 12):
-        return b"memory_limit"
+        return _MEMORY
     if isinstance(error, OSError) and number in _FILE_ERRORS:
-        return b"file_limit"
+        return _FILE
     if isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
-        return b"process_limit"
-    return b"raised"
+        return _PROCESSES
+    return _RAISED
 
 
-def _report(file: int, word: bytes) -> None:
+def _show(error: BaseException, most: int) -> None:
+    """Writes the end of the traceback as Python shows it, without the launcher's frame."""
+    shown, sys.stderr = sys.stderr, io.StringIO()
     try:
-        os.write(file, word + b"\n")
-    except OSError:
-        pass  # the program closed it: then its exit status has to do
+        error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        text = sys.stderr.getvalue()[-most:].encode(errors="replace")
+    except MemoryError:
+        text = b"MemoryError\n"
+    sys.stderr = shown
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        while text:
+            text = text[os.write(2, text) :]
+    except (OSError, ValueError):
+        pass  # the program closed it
 
 
 def main() -> None:
     """Runs the program as `__main__`."""
-    report, go, memory, cpu, processes, file = map(int, sys.argv[1:7])
-    path, folders = sys.argv[7], sys.argv[8:]
-    _report(report, b"started")
+    report, go, memory, cpu, processes, file, output = map(int, sys.argv[1:8])
+    path, folders = sys.argv[8], sys.argv[9:]
+    os.write(report, b"started\n")
     if not os.read(go, 1):
         os._exit(1)
-    os.closerange(3, report)
-    os.closerange(report + 1, 1024)
+    os.closerange(3, 1024)
     _limit(memory, cpu, processes, file)
     sys.argv[:] = [path]
     sys.path += folders
@@ -66,13 +81,10 @@ def main() -> None:
             code = compile(program.read(), path, "exec", dont_inherit=True)
         exec(code, module.__dict__)
     except SystemExit as error:
-        _report(report, b"finished")
         raise SystemExit(error.code) from None
     except BaseException as error:  # the outermost frame of somebody else's program
-        _report(report, _reason(error))
-        error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)  # without this frame
-        sys.__excepthook__(type(error), error, error.__traceback__)
-        sys.exit(1)
+        _show(error, output)
+        raise SystemExit(_status(error)) from None
 
 
 main()

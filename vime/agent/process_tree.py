@@ -8,26 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STOPPED, _STOP_TRIES = "TtZX", 1000
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 MAX_FILES = 4096
 """An empty file has no size, and takes a kilobyte of the host's memory all the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Memory that belongs to the processes alone, in bytes, and the number of files they made in memory.
+    """Memory that belongs to the processes alone, in bytes, the number of files they made in memory, and the CPU time of the one
+    that used most.
 
-    Example: `Usage(memory_bytes=9_000_000, num_files=1)`.
+    Example: `Usage(memory_bytes=9_000_000, num_files=1, cpu_seconds=0.4)`.
     """
 
     memory_bytes: int
     num_files: int
+    cpu_seconds: float
 
 
 def usage(root: int, *, files: bool) -> Usage:
     """Of a process and all its descendants, `files` if it has folders of its own; what has ended meanwhile counts nothing."""
     num_files = sum(_num_files(root, folder) for folder in ("tmp", "dev/shm")) if files else 0
-    return Usage(memory_bytes=sum(_memory(process) for process in descendants(root)), num_files=num_files)
+    processes = descendants(root)
+    memory, cpu_seconds = sum(map(_memory, processes)), max(map(_cpu_seconds, processes))
+    return Usage(memory_bytes=memory, num_files=num_files, cpu_seconds=cpu_seconds)
 
 
 def descendants(root: int) -> list[int]:
@@ -66,10 +70,21 @@ def _children(process: int) -> list[int]:
 
 def _state(process: int) -> str:
     """The letter of its state, X if it is gone."""
+    numbers = _stat(process)
+    return numbers[0] if numbers else "X"
+
+
+def _cpu_seconds(process: int) -> float:
+    numbers = _stat(process)
+    return (int(numbers[11]) + int(numbers[12])) / _TICKS if numbers else 0.0
+
+
+def _stat(process: int) -> list[str]:
+    """What the kernel says of it behind its name, empty if it is gone."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "X"
+        return []
 
 
 def _memory(process: int) -> int:

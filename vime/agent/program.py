@@ -17,6 +17,10 @@ from vime.config import SandboxConfig
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.1, 0.05
 """When memory is measured; short programs end before."""
 _GONE_SECONDS = 10.0
+_CLOCK_SECONDS = 0.1
+"""The kernel counts CPU time of a process in steps."""
+_OUTPUTS = {"stdout": 1, "stderr": 2}
+"""How many times `output_characters` may be written there: behind a program's errors comes its traceback, as long again at most."""
 _BYTES_PER_CHARACTER = 4
 _MAX_NOTE_BYTES = 4096
 _FIRST_PROCESS = re.compile(rb'"child-pid": *(\d+)')
@@ -38,7 +42,8 @@ class Program:
         """Why it was ended from outside, empty if it was not."""
         self.read: dict[str, bytearray] = {name: bytearray() for name in ("stdout", "stderr", "report", "status")}
         output = _BYTES_PER_CHARACTER * config.output_characters
-        self._most = {"stdout": output, "stderr": output, "report": _MAX_NOTE_BYTES, "status": _MAX_NOTE_BYTES}
+        self._looked, self._cpu_seconds, self._ended = 0.0, 0.0, 0.0
+        self._most = {"stdout": output, "stderr": 2 * output, "report": _MAX_NOTE_BYTES, "status": _MAX_NOTE_BYTES}
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]], *, notes: dict[str, int], go: int) -> int:
         """Starts the command, waits for its end, and returns its exit status (negative: the signal that ended it).
@@ -50,6 +55,7 @@ class Program:
             if self._killed:
                 return -signal.SIGKILL
             self._process = process = start()
+            self._looked = time.monotonic()
         exit_file = os.pidfd_open(process.pid)
         assert process.stdout is not None and process.stderr is not None
         try:
@@ -67,6 +73,10 @@ class Program:
             os.close(exit_file)
             self._wait_until_gone()
         return process.returncode
+
+    def may_have_computed(self, cpu_seconds: float) -> bool:
+        """Whether one of its processes can have used so much CPU time: what was seen, and what was possible since then."""
+        return self._cpu_seconds + (self._ended - self._looked) * (os.cpu_count() or 1) >= cpu_seconds - _CLOCK_SECONDS
 
     def kill(self) -> None:
         """Ends the program with everything it started.
@@ -94,6 +104,7 @@ class Program:
             for key, _ in sorted(ready, key=lambda event: event[0].data != "report"):  # written before what it is about
                 if key.data == "exit":
                     selector.unregister(key.fd)
+                    self._ended = time.monotonic()
                     self.kill()  # what it left behind
                     deadline = min(deadline, time.monotonic() + _GONE_SECONDS)
                 elif not self._take(key.data, os.read(key.fd, 65536)):
@@ -112,12 +123,12 @@ class Program:
         """Keeps what fits (of errors the end, which says what they are); False at the end of a pipe."""
         read, most = self.read[name], self._most[name]
         read += chunk
-        too_long = name in ("stdout", "stderr") and self._too_long(read)
+        too_long = name in _OUTPUTS and self._too_long(read, _OUTPUTS[name] * self._config.output_characters)
         if name == "stderr":
             del read[: max(0, len(read) - most)]
         else:
             del read[most:]
-        if too_long and len(self.read["report"].split()) < 2:  # else it has ended, and says why at length
+        if too_long:
             self._stop("output_limit")
         if name == "report" and self._go is not None and read:
             with suppress(BrokenPipeError):
@@ -129,8 +140,7 @@ class Program:
                 self._first_process_file = os.pidfd_open(self._first_process)
         return bool(chunk)
 
-    def _too_long(self, output: bytearray) -> bool:
-        limit = self._config.output_characters
+    def _too_long(self, output: bytearray, limit: int) -> bool:
         return len(output) > limit and len(output.decode(errors="replace")) > limit
 
     def _look(self) -> None:
@@ -140,7 +150,8 @@ class Program:
         root = self._first_process if self._sandboxed else process.pid
         if root is None or not self.read["report"]:
             return  # its root is still the host's
-        used = usage(root, files=self._sandboxed)
+        used, self._looked = usage(root, files=self._sandboxed), time.monotonic()
+        self._cpu_seconds = max(self._cpu_seconds, used.cpu_seconds)
         if used.memory_bytes > self._config.memory_bytes:
             self._stop("memory_limit")
         elif used.num_files > MAX_FILES:

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 REASONS = ("finished", "raised", "time_limit", "memory_limit", "process_limit", "output_limit", "file_limit", "killed")
 """Why a program ended: by itself (`exit_code` says how), by an exception nobody caught, at a limit, or by a signal."""
+_EXCEPTIONS = {240: "raised", 241: "memory_limit", 242: "process_limit", 243: "file_limit"}
+"""What the launcher's exit statuses say; a program that ends itself with one of them is taken to have raised."""
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 NUM_PLACES = max(2, os.cpu_count() or 1)
 """As many programs at one time as there are cores; the others wait, and their time has not begun."""
@@ -203,29 +205,35 @@ def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandbox
 
 
 def _inside(config: SandboxConfig, ends: tuple[int, int], num_processes: int, path: str, folders: list[str]) -> list[str]:
-    limits = (*ends, config.memory_bytes, math.ceil(config.cpu_seconds), num_processes, config.file_bytes)
+    limits = (
+        *ends,
+        config.memory_bytes,
+        math.ceil(config.cpu_seconds),
+        num_processes,
+        config.file_bytes,
+        config.output_characters,
+    )
     return [interpreter(), *INTERPRETER, _LAUNCHER.read_text(), *map(str, limits), path, *folders]
 
 
 def _result(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
-    words = bytes(program.read["report"]).decode(errors="replace").split()
     stderr = program.read["stderr"].decode(errors="replace")[-config.output_characters :]
     exit_code = 128 - exit_code if exit_code < 0 else exit_code
     if program.stopped:
         reason, exit_code = program.stopped, 128 + signal.SIGKILL
-    elif not words:
+    elif not program.read["report"]:
         raise SandboxError(f"the sandbox did not start: {stderr.strip()[-500:] or f'exit status {exit_code}'}")
+    elif exit_code in _EXCEPTIONS:
+        reason, exit_code = _EXCEPTIONS[exit_code], 1
     else:
-        reason = _reason(words[-1], exit_code, used_up=seconds >= config.cpu_seconds)
+        reason = _reason(exit_code, used_up=program.may_have_computed(config.cpu_seconds))
     stdout = program.read["stdout"].decode(errors="replace")[: config.output_characters]
     return SandboxResult(stdout=stdout, stderr=stderr, exit_code=exit_code, reason=reason, seconds=seconds)
 
 
-def _reason(word: str, exit_code: int, *, used_up: bool) -> str:
-    """From what the launcher said last, and the signal of a program that could not say anything."""
-    if word != "started" and word in REASONS:
-        return word
-    if exit_code == 128 + signal.SIGXCPU or (exit_code == 128 + signal.SIGKILL and used_up):
+def _reason(exit_code: int, *, used_up: bool) -> str:
+    """From the signal that ended the program, if one did: of the CPU limit only if so much time can have been used."""
+    if used_up and exit_code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL):
         return "time_limit"
     if exit_code == 128 + signal.SIGXFSZ:
         return "file_limit"
