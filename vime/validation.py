@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, retrieval, rollout, serving
+from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, retrieval, rollout, sampling, serving
 
 Rule = Callable[[RunConfig], list[Problem]]
 
@@ -53,6 +53,8 @@ RULES: tuple[Rule, ...] = (
     serving.groups,
     serving.chat_endpoints,
     serving.context,
+    sampling.trained_model,
+    sampling.frozen_models,
     retrieval.complete,
     retrieval.numbers,
 )

@@ -71,8 +71,6 @@ class AgentFlowConfig(MethodConfig):
     """Sampled tokens of the planner's turns, after which no further step begins."""
     max_seconds: float = 500.0
     """Time after which no further step begins and the answer is written from what there is."""
-    frozen_temperature: float = 0.0
-    """Sampling temperature of the frozen roles that this run serves."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Every role has a server, the trained one serves the planner alone, and limits are possible."""

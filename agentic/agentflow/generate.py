@@ -5,7 +5,7 @@ Each planner turn is a fresh conversation of one user message and a sequence of 
 """
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -13,7 +13,7 @@ from agentic.agentflow import executor, planner, verifier
 from agentic.agentflow.config import AgentFlowConfig, TrainedTurns
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.prompts import memory_text
-from agentic.agentflow.roles import Role, Roles, frozen_model, method_of
+from agentic.agentflow.roles import Role, Roles, method_of
 from agentic.agentflow.tools.toolbox import ToolBox
 from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
@@ -49,8 +49,7 @@ class Rollout:
 
     method: AgentFlowConfig
     roles: Roles
-    tool_context: Context
-    """The context as tools get it: their models are frozen ones and sample as such."""
+    context: Context
     toolbox: ToolBox
     template: Sample
     question: str
@@ -66,7 +65,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     rollout = Rollout(
         method=method,
         roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
-        tool_context=replace(context, models={name: frozen_model(context, name) for name in context.models}),
+        context=context,
         toolbox=toolbox,
         template=sample,
         question=question_of(sample),
@@ -134,7 +133,7 @@ async def _call(rollout: Rollout, tool: str, query: str | None) -> tuple[str, bo
     """What the tool answers or why it does not, and whether it failed; without a query it is not called."""
     if query is None:
         return executor.NOT_UNDERSTOOD, False
-    called = await rollout.toolbox.call(rollout.tool_context, tool, query)
+    called = await rollout.toolbox.call(rollout.context, tool, query)
     if called.outcome is Outcome.ANSWERED:
         return str(called.output), False
     return called.error, True

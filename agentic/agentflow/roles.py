@@ -1,6 +1,5 @@
-"""Who is asked, and how: the served model of each role; the planner samples as the trainer says, others as the method says."""
+"""Who is asked, and how: the served model of each role; each with the sampling of its model."""
 
-from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 
@@ -25,14 +24,6 @@ def method_of(context: Context) -> AgentFlowConfig:
     method = context.config.method
     assert isinstance(method, AgentFlowConfig), f"method is a {type(method).__name__}"
     return method
-
-
-def frozen_model(context: Context, name: str) -> Model:
-    """A served model with the sampling of the frozen roles; an endpoint with a chat API has its own."""
-    model = context.models[name]
-    if isinstance(model, ChatModel):
-        return model
-    return replace(model, temperature=method_of(context).frozen_temperature, top_p=1.0)
 
 
 async def ask(model: Model, content: str, *, max_tokens: int) -> Turn:
@@ -86,5 +77,4 @@ class Roles:
         """A turn of a frozen role."""
         names = self._method.roles
         served = {Role.executor: names.executor, Role.verifier: names.verifier, Role.generator: names.generator}
-        model = frozen_model(self._context, served[role])
-        return await ask(model, content, max_tokens=self._method.max_frozen_tokens)
+        return await ask(self._context.models[served[role]], content, max_tokens=self._method.max_frozen_tokens)

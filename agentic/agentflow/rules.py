@@ -22,8 +22,6 @@ def _limit_problems(method: AgentFlowConfig) -> list[Problem]:
     ]
     if method.max_seconds <= 0:
         found.append(Problem(key="method.max_seconds", value=method.max_seconds, remedy="give more than 0 seconds"))
-    if method.frozen_temperature < 0:
-        found.append(Problem(key="method.frozen_temperature", value=method.frozen_temperature, remedy="give 0 or more"))
     return found
 
 

@@ -146,8 +146,6 @@ class ToolOrchestraConfig(MethodConfig):
     prompt_style: PromptStyle = PromptStyle.full
     parser: str = "hermes"
     """vLLM's parser of the orchestrator's and the experts' tool calls."""
-    expert_temperature: float = 0.7
-    """Of experts that this run serves."""
     customer: str | None = None
     """The served model that plays the customer of the built-in shop; None follows the task's script."""
     tau2_user: EndpointConfig = field(default_factory=EndpointConfig)

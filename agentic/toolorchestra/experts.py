@@ -179,7 +179,6 @@ class Experts:
         if isinstance(model, ChatModel):
             fitted = _fitted(model, messages, tools, reply_tokens=limit)
             return await model.chat(fitted, max_tokens=limit, tools=tools)
-        model = replace(model, temperature=self._method.expert_temperature, top_p=1.0)
         token_ids = model.render(_fitted(model, messages, tools, reply_tokens=limit), tools=tools)
         room = min(limit, model.max_model_len - len(token_ids))
         if room < 1:

@@ -87,8 +87,6 @@ def _limit_problems(method: ToolOrchestraConfig) -> list[Problem]:
         for field in fields(method.limits)
         if not getattr(method.limits, field.name) > 0
     ]
-    if method.expert_temperature < 0:
-        found.append(Problem(key="method.expert_temperature", value=method.expert_temperature, remedy="give 0 or more"))
     if method.randomization.price_factor < 1:
         value = method.randomization.price_factor
         found.append(Problem(key="method.randomization.price_factor", value=value, remedy="give 1 (prices as they are) or more"))

@@ -34,7 +34,14 @@ from vime.config.choices import (
     VectorSearch,
     WeightTransfer,
 )
-from vime.config.generation import ChatConfig, RolloutConfig, ServedModelConfig, ServerGroupConfig, ServingConfig
+from vime.config.generation import (
+    ChatConfig,
+    RolloutConfig,
+    SamplingConfig,
+    ServedModelConfig,
+    ServerGroupConfig,
+    ServingConfig,
+)
 from vime.config.learning import (
     AlgorithmConfig,
     CorrectionConfig,
@@ -80,6 +87,7 @@ __all__ = [
     "RetrievalConfig",
     "RolloutConfig",
     "RunConfig",
+    "SamplingConfig",
     "SandboxConfig",
     "Schedule",
     "ServedModelConfig",

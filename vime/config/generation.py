@@ -96,6 +96,20 @@ class ChatConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class SamplingConfig:
+    """How a frozen model is sampled when a hook asks it. What is null is not sent: the model's server then decides."""
+
+    temperature: float | None = 0.0
+    """0 takes the likeliest token each time."""
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+
+
+@dataclass(kw_only=True, slots=True)
 class ServedModelConfig:
     """One model behind one address."""
 
@@ -109,6 +123,11 @@ class ServedModelConfig:
     chat: ChatConfig = field(default_factory=ChatConfig)
     """For `api=chat`, whose one address in `urls` is like https://host/v1."""
     trained: bool = False
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """For a frozen model; the trained one is sampled by `rollout.temperature`, and in evaluations by `evaluation.*`."""
+    chat_template_args: dict[str, Any] = field(default_factory=dict)
+    """Passed to a frozen model's chat template, for example `enable_thinking: false`; `model.chat_template_args` is the trained
+    one's."""
     num_replicas: int = 1
     groups: dict[str, ServerGroupConfig] = field(default_factory=dict)
     """Groups of servers by name, instead of `num_replicas` alike."""

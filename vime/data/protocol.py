@@ -34,6 +34,7 @@ def protocol_of(config: RunConfig, prompts: dict[str, list[Prompt]]) -> dict[str
     method = {key: value for key, value in asdict(config.method).items() if key not in TRAINING_ONLY}
     served = {
         name: {"checkpoint": model.checkpoint, "served_name": model.served_name, "max_model_len": model.max_model_len}
+        | ({} if model.trained else {"sampling": asdict(model.sampling), "chat_template_args": model.chat_template_args})
         | ({"body": model.chat.body} if model.chat.body else {})
         for name, model in config.serving.models.items()
     }

@@ -2,6 +2,7 @@
 
 from vime.config import AlgorithmName, ModelAPI, RetrievalBackend, RetrievalConfig, RunConfig, ServedModelConfig, ServerRole
 from vime.placement import ServerGroup, server_groups
+from vime.serving.sampling import sampling_parameters
 
 
 def serving(config: RunConfig) -> list[str]:
@@ -31,14 +32,28 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
         prices = chat.dollars_per_million_input_tokens, chat.dollars_per_million_output_tokens
         paid = f", ${prices[0]:g} and ${prices[1]:g} per million tokens in and out" if any(prices) else ""
         key = f"key from {chat.api_key_variable}" if chat.api_key_variable else "no key"
-        return f"chat API, model {model.served_name or name}, {key}, {rate}{chat.max_concurrent_requests} at once{paid}"
+        limits = f"{rate}{chat.max_concurrent_requests} at once{paid}"
+        return f"chat API, model {model.served_name or name}, {key}, {limits}; {_sampled(config, model)}"
     what = "trained" if model.trained else "frozen"
     groups = [_group(group, on_gpus=config.cluster.gpus_per_node > 0) for group in server_groups(name, model)]
     pieces = groups or [f"{len(model.urls)} running server(s)"]
     if not model.urls:
         what += f", {model.checkpoint or config.model.checkpoint}"
     router = f", router {config.serving.router_policy}" if num_servers(name, model) > 1 else ""
-    return f"{what}; {', '.join(pieces)}{router}"
+    return f"{what}; {', '.join(pieces)}{router}; {_sampled(config, model)}"
+
+
+def _sampled(config: RunConfig, model: ServedModelConfig) -> str:
+    """How its replies are sampled, and what its chat template gets."""
+    args = config.model.chat_template_args if model.trained else model.chat_template_args
+    told = f", {', '.join(f'{name}={value}' for name, value in args.items())}" if args else ""
+    if model.trained:
+        return f"temperature {config.rollout.temperature:g} in training{told}"
+    parameters = sampling_parameters(model.sampling) | model.chat.body
+    if parameters.get("temperature") == 0:
+        parameters["temperature"] = "0 (greedy)"
+    written = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in parameters.items())
+    return f"{written or 'sampled as its server does'}{told}"
 
 
 def _group(group: ServerGroup, *, on_gpus: bool) -> str:

@@ -4,7 +4,7 @@ As a baseline of an evaluation it stands in the trained model's place: it gets t
 tokenizer counts and cuts for it, so that both get the same sections of a document.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vime.errors import ServerError
@@ -12,21 +12,20 @@ from vime.rollout.model import Model
 from vime.rollout.trace import Trace
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
-from vime.types import Message, Sampling, Turn
+from vime.types import Message, Turn
 
 
 @dataclass(kw_only=True, slots=True)
 class ChatModel(Model):
     """An endpoint with OpenAI's chat API bound to one rollout.
 
-    Sampling is the endpoint's or what `chat.body` says, and for a baseline the evaluation's, unless `chat.body` says otherwise.
+    `sampling` holds all that is sent: the model's own, or for a baseline the evaluation's; `chat.body` wins over both.
 
     Example: `turn = await context.models["judge"].chat([{"role": "user", "content": "Is 4 right?"}], max_tokens=8)`; the
     turn has no token ids, and `turn.message` may hold `tool_calls`.
     """
 
     chat_client: ChatClient
-    sampling: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -36,12 +35,12 @@ class ChatModel(Model):
         session: str,
         trace: Trace,
         *,
-        sampling: Sampling | None = None,
+        sampling: dict[str, float],
         tokenizer: Any = None,
     ) -> "ChatModel":
-        """The model behind an endpoint; with `sampling` and `tokenizer` as a baseline in the trained model's place."""
+        """The model behind an endpoint; with a `tokenizer` as a baseline in the trained model's place."""
         return cls(
-            sampling={} if sampling is None else {"temperature": sampling.temperature, "top_p": sampling.top_p},
+            sampling=sampling,
             client=client,
             chat_client=client,
             tokenizer=tokenizer,

@@ -54,6 +54,8 @@ class Model:
     temperature: float
     top_p: float
     session: str
+    sampling: dict[str, float] = field(default_factory=dict)
+    """Further sampling parameters by vLLM's names, for example `{"top_k": 20}`."""
     minimum_version: int = 0
     chat_template_args: dict[str, Any] = field(default_factory=dict)
     name: str = "actor"
@@ -109,7 +111,7 @@ class Model:
             with self.trace.span(self.name, kind="generation", prompt_tokens=len(token_ids)) as details:
                 generation = await self.client.generate(
                     token_ids,
-                    sampling={"temperature": self.temperature, "top_p": self.top_p, "max_tokens": max_tokens},
+                    sampling={"temperature": self.temperature, "top_p": self.top_p, **self.sampling, "max_tokens": max_tokens},
                     session_id=self.session,
                     request_id=f"{self.session}-{next(self._calls)}",
                     minimum_version=self.minimum_version,

@@ -1,6 +1,7 @@
 """What the agents of one worker share: tokenizers, clients and the gate of the trained model; makes each rollout's context."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from vime.config import RunConfig, ServingConfig
@@ -17,9 +18,12 @@ from vime.serving.client import TokenClient
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
+from vime.serving.sampling import sampling_parameters
 
 ACTOR = "actor"
 """Hooks know the trained model under this name, and what stands in its place."""
+SERVER_TEMPERATURE = 1.0
+"""What vLLM takes where none is sent."""
 MakeClient = Callable[[Endpoint, ServingConfig], Client | ChatClient]
 
 
@@ -58,7 +62,8 @@ class Served:
     ) -> Context:
         """What a hook gets in one session; tokens of the trained model are of weight `version` or newer.
 
-        `baseline` names a model that stands in the trained one's place.
+        `sampling` is the trained model's, and that of `baseline`, the name of a model that stands in its place; every other model
+        has its own (`serving.models.<name>.sampling`).
         """
         trace, turns = Trace() if trace is None else trace, TurnLog() if turns is None else turns
         models = {name: self._model(name, session, sampling, version, trace, turns) for name in self._endpoints}
@@ -75,8 +80,9 @@ class Served:
         )
 
     def _baseline(self, name: str, model: Model, sampling: Sampling) -> Model:
+        """The model with the sampling that the trained one would have here."""
         if not isinstance(model, ChatModel):
-            return model
+            return replace(model, temperature=sampling.temperature, top_p=sampling.top_p, sampling={})
         if ACTOR not in self._tokenizers:  # an evaluation of baselines alone serves no trained model
             from transformers import AutoTokenizer
 
@@ -86,7 +92,7 @@ class Served:
             model.chat_client,
             model.session,
             model.trace,
-            sampling=sampling,
+            sampling={"temperature": sampling.temperature, "top_p": sampling.top_p},
             tokenizer=self._tokenizers[ACTOR],
         )
 
@@ -101,18 +107,19 @@ class Served:
         endpoint = self._endpoints[name]
         if name not in self._clients:  # inside the event loop that uses it
             self._clients[name] = self._make_client(endpoint, self._config.serving)
-        client = self._clients[name]
+        client, own = self._clients[name], self._config.serving.models[name]
         if isinstance(client, ChatClient):
-            return ChatModel.of(endpoint, client, session, trace)
+            return ChatModel.of(endpoint, client, session, trace, sampling=sampling_parameters(own.sampling))
         return Model(
             client=client,
             tokenizer=self._tokenizers[name],
             max_model_len=endpoint.max_model_len,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
+            temperature=sampling.temperature if endpoint.trained else SERVER_TEMPERATURE,
+            top_p=sampling.top_p if endpoint.trained else 1.0,
+            sampling={} if endpoint.trained else sampling_parameters(own.sampling),
             session=session,
             minimum_version=version if endpoint.trained else 0,
-            chat_template_args=self._config.model.chat_template_args if endpoint.trained else {},
+            chat_template_args=self._config.model.chat_template_args if endpoint.trained else own.chat_template_args,
             name=name,
             trace=trace,
             turns=turns,

@@ -85,6 +85,12 @@ MODEL_RANGES: dict[str, Range] = {
     "chat.request_timeout_seconds": POSITIVE,
     **{f"chat.{name}": NATURAL for name in ("max_retries", "dollars_per_million_input_tokens")},
     "chat.dollars_per_million_output_tokens": NATURAL,
+    "sampling.temperature": NATURAL,
+    "sampling.top_p": Range(above=0, most=1),
+    "sampling.top_k": COUNT,
+    "sampling.min_p": SHARE,
+    **{f"sampling.{name}_penalty": Range(least=-2, most=2) for name in ("presence", "frequency")},
+    "sampling.repetition_penalty": POSITIVE,
 }
 GROUP_KEYS = ("num_replicas", "tensor_parallel_size", "max_num_seqs", "port", "gpu_memory_utilization")
 

@@ -115,9 +115,16 @@ def context_of(planner: Script, base: Script, *, evaluation: bool = False, **set
     trace = Trace(keep_spans=True)
     models = {
         name: Model(
-            client=client, tokenizer=TOKENIZER, max_model_len=512, temperature=1.0, top_p=1.0, session="s", name=name, trace=trace
+            client=client,
+            tokenizer=TOKENIZER,
+            max_model_len=512,
+            temperature=temperature,
+            top_p=1.0,
+            session="s",
+            name=name,
+            trace=trace,
         )
-        for name, client in (("actor", planner), ("base", base))
+        for name, client, temperature in (("actor", planner, 1.0), ("base", base, 0.25))
     }
     config = RunConfig(method=method)
     return Context(config=config, evaluation=evaluation, session="s", models=models, trace=trace)
@@ -148,8 +155,8 @@ def test_a_rollout_looks_up_computes_verifies_and_answers():
     assert len(planner.calls) == 3 and len(base.calls) == 2 * 2 + 1 + 1  # commands and verdicts, the tool's own call, the answer
 
 
-def test_frozen_roles_and_tools_sample_as_the_method_says_and_the_planner_as_the_trainer_says():
-    _, _, planner, base = run(frozen_temperature=0.25)
+def test_every_role_and_tool_samples_as_its_own_model_says():
+    _, _, planner, base = run()
     assert {call[2] for call in planner.calls} == {1.0} and {call[2] for call in base.calls} == {0.25}
 
 

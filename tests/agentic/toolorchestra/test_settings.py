@@ -60,7 +60,6 @@ def problems(*, retrieval: RetrievalConfig | None = None, **settings: Any) -> di
         ({"limits": LimitsConfig(turns=0)}, "method.limits.turns"),
         ({"limits": LimitsConfig(seconds=0)}, "method.limits.seconds"),
         ({"randomization": RandomizationConfig(price_factor=0.5)}, "method.randomization.price_factor"),
-        ({"expert_temperature": -1.0}, "method.expert_temperature"),
     ],
 )
 def test_wrong_settings_are_refused_by_key(settings: dict[str, Any], key: str):
