@@ -56,6 +56,8 @@ class Rollout:
     analysis: str = ""
     memory: Memory = field(default_factory=Memory)
     samples: list[Sample] = field(default_factory=list)
+    num_tokens: int = 0
+    """Written by the planner; of an endpoint, whose tokens are not seen, as it counts them."""
     deadline: float = 0.0
 
 
@@ -99,7 +101,7 @@ async def _step(rollout: Rollout) -> LoopEnd | None:
     """One step; returns why it was the last one, if it was."""
     roles, memory = rollout.roles, rollout.memory
     turn = await planner.next_step(roles, rollout.question, analysis=rollout.analysis, memory=memory)
-    if not turn.output_ids:  # the steps so far fill the context
+    if turn.finish_reason == "length" and not (turn.output_ids or turn.text):  # the steps so far fill the context
         return LoopEnd.TOKENS_USED_UP
     choice = planner.parse_next_step(turn.text)
     found = rollout.toolbox.find(choice.tool_name)
@@ -142,7 +144,7 @@ async def _call(rollout: Rollout, tool: str, query: str | None) -> tuple[str, bo
 def _end_after(rollout: Rollout, verdict: verifier.Verdict) -> LoopEnd | None:
     if verdict.stop:
         return LoopEnd.VERIFIED
-    if sum(sample.response_length for sample in rollout.samples) >= rollout.method.max_rollout_tokens:
+    if rollout.num_tokens >= rollout.method.max_rollout_tokens:
         return LoopEnd.TOKENS_USED_UP
     return LoopEnd.TIME_USED_UP if time.monotonic() >= rollout.deadline else None
 
@@ -161,6 +163,7 @@ def _keep(rollout: Rollout, turn: Turn, /, *, trained: bool, **metadata: Any) ->
     if not trained:
         sample.loss_mask = [0] * sample.response_length
     rollout.samples.append(sample)
+    rollout.num_tokens += len(turn.output_ids) if turn.usage is None else turn.usage[1]
 
 
 def grading_metadata(template: Sample, question: str) -> dict[str, Any]:
