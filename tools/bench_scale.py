@@ -54,6 +54,7 @@ class SimulatedServer:
             logprobs=[-0.5] * OUTPUT_TOKENS,
             weight_versions=[minimum_version] * OUTPUT_TOKENS,
             finish_reason="length",
+            seconds=0.0,
         )
 
 

@@ -110,6 +110,9 @@ class Turn:
     message: Message
     usage: tuple[int, int] | None = None
     """Tokens read and written, as an endpoint counted them whose ids are not seen; None where ids are."""
+    seconds: float = 0.0
+    """From the request that was answered to its last token: without waiting for a sync, and without servers that were lost or
+    attempts that failed before. A turn that is not sampled again has the seconds of when it was."""
 
     @property
     def text(self) -> str:

@@ -41,7 +41,8 @@ class ExpertCall:
     """One call of an expert.
 
     Example: `ExpertCall(tool="answer", alias="answer-1", model="base", end=CallEnd.ANSWERED, input_tokens=812, output_tokens=95,
-    dollars=0.0006, milliseconds=2140.0, table_milliseconds=96000.0)`. A call that failed has no tokens: no server said how many.
+    dollars=0.0006, milliseconds=2140.0, table_milliseconds=96000.0)`. A call that failed has no tokens: no server said how many;
+    and it has the table's time, because how long it was waited for says something about the server, not about the agent.
     """
 
     tool: str
@@ -81,17 +82,17 @@ class Account:
         return self.orchestrator_dollars + sum(call.dollars for call in self.calls)
 
     def seconds(self, source: LatencySource) -> float:
-        """Orchestrator and experts by the clock, or experts by their table."""
+        """Orchestrator and experts by the time that each call itself took, or experts by their table."""
         if source is LatencySource.table:
             return sum(call.table_milliseconds for call in self.calls) / 1000
         return (self.orchestrator_milliseconds + sum(call.milliseconds for call in self.calls)) / 1000
 
-    def add_turn(self, turn: Turn, method: ToolOrchestraConfig, *, milliseconds: float) -> None:
+    def add_turn(self, turn: Turn, method: ToolOrchestraConfig) -> None:
         """Books a reply of the orchestrator."""
         read, written = tokens_of(turn)
         self.orchestrator_input_tokens += read
         self.orchestrator_output_tokens += written
-        self.orchestrator_milliseconds += milliseconds
+        self.orchestrator_milliseconds += turn.seconds * 1000
         self.orchestrator_dollars += (
             read * method.orchestrator_dollars_per_million_input_tokens
             + written * method.orchestrator_dollars_per_million_output_tokens
@@ -130,16 +131,14 @@ class Experts:
             self._book(tool, alias, expert, CallEnd.UNAVAILABLE)
             return ExpertReply(text=UNAVAILABLE)
         seconds = max(1e-3, min(limits.expert_seconds, self._deadline - time.monotonic()))
-        started = time.monotonic()
         result = await run_tool(_limited(self._context, seconds), f"expert {alias}", self._sample, expert, messages, tools)
-        milliseconds = (time.monotonic() - started) * 1000
         turn = result.output if result.outcome is Outcome.ANSWERED else None
         if turn is None:
             end = CallEnd.TIMED_OUT if result.outcome is Outcome.TIMED_OUT else CallEnd.FAILED
         else:
             end = CallEnd.ANSWERED if turn.text.strip() or turn.message.get("tool_calls") else CallEnd.EMPTY
         self._errors[expert.model] = 0 if end is CallEnd.ANSWERED else self._errors[expert.model] + 1
-        self._book(tool, alias, expert, end, turn=turn, milliseconds=milliseconds, error=result.error)
+        self._book(tool, alias, expert, end, turn=turn, error=result.error)
         if turn is not None and end is CallEnd.ANSWERED:
             return ExpertReply(text=turn.text, turn=turn)
         why = {CallEnd.EMPTY: "said nothing", CallEnd.TIMED_OUT: "took too long"}.get(end, "failed")
@@ -153,10 +152,10 @@ class Experts:
         end: CallEnd,
         *,
         turn: Turn | None = None,
-        milliseconds: float = 0.0,
         error: str = "",
     ) -> None:
         read, written = tokens_of(turn) if turn is not None else (0, 0)
+        nominal = 0.0 if end is CallEnd.UNAVAILABLE else expert.seconds
         prices = expert.dollars_per_million_input_tokens, expert.dollars_per_million_output_tokens
         self._context.trace.count(f"expert_{end.value}")
         self._account.calls.append(
@@ -168,8 +167,8 @@ class Experts:
                 input_tokens=read,
                 output_tokens=written,
                 dollars=(read * prices[0] + written * prices[1]) / 1e6,
-                milliseconds=milliseconds,
-                table_milliseconds=0.0 if end is CallEnd.UNAVAILABLE else expert.seconds * 1000,
+                milliseconds=1000 * (nominal if turn is None else turn.seconds),
+                table_milliseconds=1000 * nominal,
                 error=error[:500],
             )
         )

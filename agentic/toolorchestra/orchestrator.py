@@ -82,9 +82,8 @@ class Orchestrator:
         if room < 1:
             self.ending = Ending.TOKENS_USED_UP
             return None
-        started = time.monotonic()
         turn = await self._conversation.reply(max_tokens=room)
-        self._account.add_turn(turn, self._method, milliseconds=(time.monotonic() - started) * 1000)
+        self._account.add_turn(turn, self._method)
         self.num_turns += 1
         reader = reader_of(self._model.tokenizer, self._method.parser)
         reply = reader.read(turn, self.tools, starts_thinking=self._starts_thinking(turn))

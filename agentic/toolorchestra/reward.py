@@ -1,5 +1,6 @@
 """A rollout's outcome, and the rewards of its group by the variant of `method.shaping`."""
 
+from collections import Counter
 from statistics import pstdev
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
@@ -8,8 +9,12 @@ from agentic.toolorchestra.outcome import answer_is_right
 from agentic.toolorchestra.rewards import Features, Preference, Scale, group_rewards, well_formed
 from vime.grading.judge import Judge, JudgeConfig
 from vime.rollout.context import Context
-from vime.types import Group, Reward, Rollout, Sample
+from vime.types import Group, Reward, Rollout, Sample, StopReason
 
+ACCOUNT = "expert_calls"
+"""In the metadata of every rollout that came to its end."""
+STOPPED = (StopReason.TIME_LIMIT, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
+"""What these end would have cost more."""
 HOMOGENEOUS, ILL_FORMED = "homogeneous", "ill_formed"
 """Metrics of a rollout: 1 if this filter keeps it out of training."""
 
@@ -42,22 +47,21 @@ async def group_reward(context: Context, group: Group) -> list[Reward]:
     for rollout, score in zip(rollouts, rewards, strict=True):
         ill_formed = shaping.format_filter and not _is_well_formed(rollout)
         for sample in rollout.samples:
-            sample.remove_sample = sample.remove_sample or homogeneous or ill_formed
+            sample.remove_sample = homogeneous or ill_formed  # anew: a group that got new rollouts is scored again
         metrics = {HOMOGENEOUS: float(homogeneous), ILL_FORMED: float(ill_formed)}
         found.append(Reward(score=score, metrics=metrics))
     return found
 
 
 def features_of(rollout: Rollout) -> Features:
-    """What a rollout did; one that was stopped before it had a sequence did nothing right, at no known cost."""
-    if not rollout.samples:
-        return Features(correct=False, dollars=0.0, seconds=0.0)
-    metadata = rollout.samples[-1].metadata
-    calls: dict[str, int] = {}
-    for call in metadata["expert_calls"]:
-        calls[call["alias"]] = calls.get(call["alias"], 0) + 1
+    """What a rollout did; one that a limit stopped, perhaps before it had an account, has costs that compare with nobody's."""
+    metadata = rollout.samples[-1].metadata if rollout.samples else {}
     correct = rollout.metrics.get("strict", 0.0) > 0
-    return Features(correct=correct, dollars=metadata["dollars"], seconds=metadata["seconds"], calls=calls)
+    if ACCOUNT not in metadata:
+        return Features(correct=correct, stopped=True)
+    calls = Counter(call["alias"] for call in metadata[ACCOUNT])
+    stopped = rollout.stop_reason in STOPPED
+    return Features(correct=correct, dollars=metadata["dollars"], seconds=metadata["seconds"], calls=calls, stopped=stopped)
 
 
 def preference_of(method: ToolOrchestraConfig, group: Group) -> Preference:
@@ -70,8 +74,8 @@ def preference_of(method: ToolOrchestraConfig, group: Group) -> Preference:
 
 
 def _is_well_formed(rollout: Rollout) -> bool:
-    if not rollout.samples:
+    metadata = rollout.samples[-1].metadata if rollout.samples else {}
+    if ACCOUNT not in metadata:
         return False
-    metadata = rollout.samples[-1].metadata
     answer = metadata["final_output"] if metadata["category"] == "qa" else metadata["response"] or metadata["ending"]
     return well_formed(num_tool_calls=metadata["num_calls"], response=metadata["response"], answer=answer)

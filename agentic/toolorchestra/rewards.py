@@ -38,10 +38,13 @@ class Features:
     """
 
     correct: bool
-    dollars: float
-    seconds: float
+    dollars: float = 0.0
+    seconds: float = 0.0
     calls: Mapping[str, int] = field(default_factory=dict)
     """Calls of each tool or expert by name."""
+    stopped: bool = False
+    """A limit or a failure cut it off: nobody knows what it would have cost, so its amounts are no lowest or highest of a group
+    and earn nothing."""
 
     def __post_init__(self) -> None:
         for name, value in {"dollars": self.dollars, "seconds": self.seconds, **self.calls}.items():
@@ -130,6 +133,8 @@ def efficiency(features: Features, preference: Preference, scale: Scale) -> floa
     if total == 0:
         return 1.0
     tools = sum(weight * features.calls.get(name, 0) for name, weight in preference.tools.items()) / max(num_calls, 1)
+    if features.stopped:
+        return 0.0
     cheap = preference.cost * scale.dollars / (scale.dollars + features.dollars)
     quick = preference.latency * scale.seconds / (scale.seconds + features.seconds)
     return (cheap + quick + tools) / total
@@ -143,15 +148,21 @@ def paper(group: Sequence[Features], preference: Preference) -> list[float]:
 def slime_agentic(group: Sequence[Features], weights: Mapping[str, float]) -> list[float]:
     """The same for weights by name, of any sign as there; names without a weight count 0.
 
-    Cost and latency are negated before they are normalized, so with a negative weight the dearest and slowest gets most.
+    Cost and latency are negated before they are normalized, so with a negative weight the dearest and slowest gets most. Rollouts
+    that were stopped stand in the accuracy alone.
     """
-    columns = {ACCURACY: [float(features.correct) for features in group]}
-    columns |= {COST: [-features.dollars for features in group], LATENCY: [-features.seconds for features in group]}
-    for name in {name for features in group for name in features.calls} - set(columns):
-        columns[name] = [float(features.calls.get(name, 0)) for features in group]
+    ended = [features for features in group if not features.stopped]
+    columns = {COST: [-features.dollars for features in ended], LATENCY: [-features.seconds for features in ended]}
+    for name in sorted({name for features in ended for name in features.calls} - {ACCURACY, *columns}):
+        columns[name] = [float(features.calls.get(name, 0)) for features in ended]
     normalized = {name: min_max(values) for name, values in columns.items()}
-    sums = [sum(weights.get(name, 0.0) * values[index] for name, values in normalized.items()) for index in range(len(group))]
-    return [total if features.correct else 0.0 for features, total in zip(group, sums)]
+    amounts = iter([sum(weights.get(name, 0.0) * values[i] for name, values in normalized.items()) for i in range(len(ended))])
+    accuracies = min_max([float(features.correct) for features in group])
+    rewards = []
+    for features, accuracy in zip(group, accuracies, strict=True):
+        total = weights.get(ACCURACY, 0.0) * accuracy + (0.0 if features.stopped else next(amounts))
+        rewards.append(total if features.correct else 0.0)
+    return rewards
 
 
 def nvlabs_sign_error(group: Sequence[Features], preference: Preference) -> list[float]:
@@ -166,11 +177,11 @@ def nvlabs_sign_error(group: Sequence[Features], preference: Preference) -> list
         (preference.latency, lambda features: features.seconds),
     )
     for weight, amount in columns:
-        amounts = [amount(features) for features in group]
-        low, high = min(-value for value in amounts), max(-value for value in amounts)
+        amounts = [amount(features) for features in group if not features.stopped]
+        low, high = min((-value for value in amounts), default=0.0), max((-value for value in amounts), default=0.0)
         for index, features in enumerate(group):
-            if features.correct and high > low:
-                rewards[index] += weight * (amounts[index] - low) / (high - low)
+            if features.correct and not features.stopped and high > low:
+                rewards[index] += weight * (amount(features) - low) / (high - low)
     return rewards
 
 

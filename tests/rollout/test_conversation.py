@@ -60,7 +60,8 @@ class Scripted:
         ids = self.tokenizer.encode(reply, add_special_tokens=False) if isinstance(reply, str) else reply
         number = len(self.prompts)
         logprobs = [-0.125 * number] * len(ids)
-        return SimpleNamespace(output_ids=ids, logprobs=logprobs, weight_versions=[number] * len(ids), finish_reason="stop")
+        versions = [number] * len(ids)
+        return SimpleNamespace(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
 
 
 def model_of(tokenizer: Any, replies: list[str | list[int]]) -> Model:

@@ -41,7 +41,8 @@ class SimulatedServer:
             await asyncio.sleep(0.001)
         output = [len(token_ids), 7]
         versions = [first, self.version]
-        return SimpleNamespace(output_ids=output, logprobs=[-0.5, -0.25], weight_versions=versions, finish_reason="stop")
+        logprobs = [-0.5, -0.25]
+        return SimpleNamespace(output_ids=output, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
 
 
 async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+import vime.serving.client
 from vime.config import ServingConfig
 from vime.errors import ServerError
 from vime.serving.client import BadRequestError, TokenClient
@@ -86,6 +88,23 @@ async def test_what_passes_is_tried_again(trouble):
         generation = await client.generate([1], sampling=SAMPLING, session_id="s", request_id="r", minimum_version=2)
     assert generation.weight_versions == [2, 3]
     assert len({body["request_id"] for _, body in requests}) == 3
+
+
+async def test_the_seconds_of_a_reply_are_those_of_the_attempt_that_was_answered(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(vime.serving.client, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def after(seconds: float, response: Any) -> Any:
+        def reply() -> web.Response:
+            clock[0] += seconds
+            return response()
+
+        return reply
+
+    lost = after(100.0, lambda: web.Response(status=503, text="no worker"))
+    async with scripted(lost, after(7.0, answer), recovery_timeout_seconds=1e6) as (client, _):
+        generation = await client.generate([1], sampling=SAMPLING, session_id="s", request_id="r")
+    assert generation.seconds == 7.0
 
 
 async def test_a_server_that_stays_away_is_an_error_in_the_end():

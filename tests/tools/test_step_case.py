@@ -38,6 +38,7 @@ class Sampled:
     logprobs: list[float]
     weight_versions: list[int]
     finish_reason: str = "length"
+    seconds: float = 0.5
 
 
 class RandomServer:

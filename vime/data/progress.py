@@ -18,6 +18,8 @@ class SavedTurn:
     logprobs: list[float]
     weight_versions: list[int]
     finish_reason: str
+    seconds: float = 0.0
+    """What sampling it took (`vime.types.Turn.seconds`)."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -67,6 +67,7 @@ class ChatModel(Model):
             finish_reason=reply.finish_reason,
             message=reply.message,
             usage=reply.usage,
+            seconds=reply.seconds,
         )
 
     def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:

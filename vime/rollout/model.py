@@ -31,6 +31,8 @@ class Generation(Protocol):
     def weight_versions(self) -> list[int]: ...
     @property
     def finish_reason(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
 
 
 class Client(Protocol):
@@ -88,6 +90,7 @@ class Model:
             logprobs=saved.logprobs,
             weight_versions=saved.weight_versions,
             finish_reason=saved.finish_reason,
+            seconds=saved.seconds,
             message={"role": "assistant", "content": text},
         )
 
@@ -124,4 +127,5 @@ class Model:
             logprobs=generation.logprobs,
             weight_versions=generation.weight_versions,
             finish_reason=generation.finish_reason,
+            seconds=generation.seconds,
         )

@@ -39,13 +39,14 @@ class Generation:
     """What a server sampled.
 
     Example: `Generation(output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 4], finish_reason="stop")`: the weights
-    changed between the two tokens. `finish_reason` is stop or length.
+    changed between the two tokens. `finish_reason` is stop or length; `seconds` are those of the attempt that was answered.
     """
 
     output_ids: list[int]
     logprobs: list[float]
     weight_versions: list[int]
     finish_reason: str
+    seconds: float = 0.0
 
 
 class TokenClient:
@@ -133,14 +134,15 @@ class TokenClient:
         }
         if self._config.keep_cache:  # what was started under other weights has its own keys and values
             body["cache_salt"] = f"version {minimum_version}"
-        url = f"{self._url}/inference/v1/generate"
+        url, started = f"{self._url}/inference/v1/generate", time.monotonic()
         async with self._session.post(url, json=body, headers={"x-session-id": session_id}) as response:
             if response.status in (400, 404, 413, 422):
                 self.calls.num_failures += 1
                 raise BadRequestError(f"{self._endpoint.name} refuses {request_id}: {(await response.text())[:2000]}")
             if response.status != 200:
                 raise _Unavailable(f"status {response.status}: {(await response.text())[:500]}")
-            return _read(await response.json())
+            answer = await response.json()
+            return _read(answer, seconds=time.monotonic() - started)
 
 
 def _open_session(config: ServingConfig) -> aiohttp.ClientSession:
@@ -151,7 +153,7 @@ def _open_session(config: ServingConfig) -> aiohttp.ClientSession:
     )
 
 
-def _read(answer: dict[str, Any]) -> Generation:
+def _read(answer: dict[str, Any], *, seconds: float) -> Generation:
     choice = answer["choices"][0]
     output_ids = choice["token_ids"]
     if choice["finish_reason"] not in ("stop", "length"):
@@ -165,4 +167,5 @@ def _read(answer: dict[str, Any]) -> Generation:
         logprobs=[token["logprob"] for token in choice["logprobs"]["content"]],
         weight_versions=versions,
         finish_reason=choice["finish_reason"],
+        seconds=seconds,
     )

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -40,6 +40,8 @@ class ChatReply:
     finish_reason: str
     usage: tuple[int, int] = (0, 0)
     """Tokens read and written, as the endpoint counts them."""
+    seconds: float = 0.0
+    """Of the attempt that was answered, without the wait for its turn."""
 
 
 class _Passing(Exception):
@@ -129,11 +131,11 @@ class ChatClient:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
-        url = f"{self._endpoint.url}/chat/completions"
+        url, started = f"{self._endpoint.url}/chat/completions", time.monotonic()
         async with self._session.post(url, json=body, headers=_headers(self._key)) as response:
             answer = await response.text(errors="replace")
             if response.status == 200 and (reply := _read(answer)) is not None:
-                return reply
+                return replace(reply, seconds=time.monotonic() - started)
             status = f"status {response.status}{' without a reply' if response.status == 200 else ''}"
             text = f"{status}: {_without(self._key, answer)}"
             if response.status == 200 or response.status in RETRIED or response.status >= 500:

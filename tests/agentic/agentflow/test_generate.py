@@ -36,6 +36,7 @@ class Generated:
     logprobs: list[float]
     weight_versions: list[int]
     finish_reason: str
+    seconds: float = 0.5
 
 
 @dataclass

@@ -17,6 +17,7 @@ from vime.retrieval.client import Passage
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import Model
 from vime.rollout.trace import Trace
+from vime.rollout.turn_log import TurnLog
 from vime.types import Sample
 
 TOKENIZER: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[3] / "agentic" / "memagent" / "tiny")
@@ -41,8 +42,9 @@ def call(name: str, **arguments: str) -> str:
 class Server:
     """Samples what `reply` says to the prompt's text, and keeps its own count of tokens."""
 
-    def __init__(self, reply: Callable[[str], str]) -> None:
-        self.reply = reply
+    def __init__(self, reply: Callable[[str], str], *, seconds: float = 0.5) -> None:
+        """Every reply takes `seconds`, as the client measures it."""
+        self.reply, self.seconds = reply, seconds
         self.prompts: list[str] = []
         self.prompt_ids: list[list[int]] = []
         self.sampled: list[list[int]] = []
@@ -63,7 +65,10 @@ class Server:
         self.prompt_ids.append(token_ids)
         self.sampled.append(cut)
         finish = "stop" if len(cut) == len(ids) else "length"
-        return SimpleNamespace(output_ids=cut, logprobs=[-0.5] * len(cut), weight_versions=[3] * len(cut), finish_reason=finish)
+        logprobs, versions = [-0.5] * len(cut), [3] * len(cut)
+        return SimpleNamespace(
+            output_ids=cut, logprobs=logprobs, weight_versions=versions, finish_reason=finish, seconds=self.seconds
+        )
 
 
 def script(*replies: str) -> Server:
@@ -106,7 +111,7 @@ def context_of(
     method = ToolOrchestraConfig(
         **{"experts": EXPERTS, "tools": tools, "limits": limits or LimitsConfig(context_tokens=8192), **settings}
     )
-    trace = Trace()
+    trace, turns = Trace(), TurnLog()
     servers: dict[str, Any] = {"actor": actor, "small": small, "large": large}
     models = {
         name: Model(
@@ -118,13 +123,14 @@ def context_of(
             session="s",
             name=name,
             trace=trace,
+            turns=turns,
         )
         for name, client in servers.items()
     }
     sandbox = SandboxConfig(allow_unsandboxed=sandbox_problem() is not None)
     retriever: Any = library or Library()
     config = RunConfig(method=method, sandbox=sandbox)
-    return Context(config=config, evaluation=False, session="s", models=models, retriever=retriever, trace=trace)
+    return Context(config=config, evaluation=False, session="s", models=models, retriever=retriever, trace=trace, turns=turns)
 
 
 def question(text: str = "When was the first program written?", label: str = "1843") -> Sample:

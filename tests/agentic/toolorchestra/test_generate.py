@@ -91,6 +91,31 @@ async def test_accounts_are_the_servers_own_counts():
     assert all(entry["milliseconds"] >= 0 for entry in calls) and sample.metadata["seconds"] > 0
 
 
+async def test_seconds_are_those_that_each_call_took_however_long_it_was_waited_for():
+    actor, small, large = script(SEARCH, REASON, ANSWER), Server(expert, seconds=2.0), Server(expert, seconds=4.0)
+    actor.seconds = 10.0
+    (sample,) = await play(context_of(actor, small, large), question())
+    assert sample.metadata["seconds"] == pytest.approx(3 * 10.0 + 2.0 + 2 * 4.0)
+
+
+async def test_turns_of_an_earlier_attempt_have_the_seconds_of_when_they_were_sampled():
+    actor, small, large = script(SEARCH, ANSWER), Server(expert, seconds=2.0), Server(expert, seconds=4.0)
+    actor.seconds = 10.0
+    context = context_of(actor, small, large)
+    (first,) = await play(context, question())
+    context.turns.start_again(keep_turns=True)
+    (again,) = await play(context, question())
+    assert len(actor.prompts) == 2 and again.metadata["seconds"] == first.metadata["seconds"] == 26.0
+    assert context.trace.counts["turns_kept"] == 4
+
+
+async def test_an_expert_that_did_not_answer_has_the_tables_seconds():
+    actor, large = script(call("answer", model="cheap"), ANSWER), Server(expert, seconds=4.0)
+    actor.seconds = 10.0
+    (sample,) = await play(context_of(actor, Server(broken), large), question())
+    assert sample.metadata["seconds"] == 2 * 10.0 + EXPERTS["cheap"].seconds + 4.0
+
+
 @pytest.mark.parametrize(
     ("reply", "end"),
     [

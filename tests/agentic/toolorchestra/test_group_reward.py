@@ -1,5 +1,6 @@
 """Rewards of whole groups through the hooks: variants, preferences, filters, and the published advantages."""
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,16 @@ from vime.rollout.context import Context
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 
-def rollout(number: int, *, correct: bool, dollars: float, alias: str = "cheap", answer: str = "4", calls: int = 1) -> Rollout:
+def rollout(
+    number: int,
+    *,
+    correct: bool,
+    dollars: float,
+    alias: str = "cheap",
+    answer: str = "4",
+    calls: int = 1,
+    stop_reason: StopReason = StopReason.ANSWERED,
+) -> Rollout:
     """One that is over, with what `generate` and `reward` leave on it."""
     metadata = {
         "category": "qa",
@@ -31,7 +41,7 @@ def rollout(number: int, *, correct: bool, dollars: float, alias: str = "cheap",
         group_index=0,
         samples=[Sample(metadata=metadata)],
         metrics={"strict": float(correct)},
-        stop_reason=StopReason.ANSWERED,
+        stop_reason=stop_reason,
     )
 
 
@@ -99,6 +109,35 @@ async def test_a_rollout_that_left_no_sequence_is_wrong():
     gone = Rollout(rollout_id=1, group_index=0, stop_reason=StopReason.TIME_LIMIT)
     found, _ = await rewards_of(rollout(0, correct=True, dollars=0.0), gone)
     assert found == [1.0, 0.0]
+
+
+STOPPED = {
+    "without a sequence": Rollout(rollout_id=9, group_index=0, stop_reason=StopReason.TIME_LIMIT),
+    "before it had an account": Rollout(
+        rollout_id=9, group_index=0, stop_reason=StopReason.TIME_LIMIT, samples=[Sample(metadata={})]
+    ),
+    "by a limit": rollout(9, correct=False, dollars=0.0, alias="dear", stop_reason=StopReason.TOKEN_LIMIT),
+}
+
+
+@pytest.mark.parametrize("stopped", STOPPED)
+@pytest.mark.parametrize("variant", list(Variant))
+async def test_a_rollout_that_was_stopped_is_nobodys_measure_of_cost_time_and_tools(stopped: str, variant: Variant):
+    def ended() -> list[Rollout]:
+        wrong = rollout(2, correct=False, dollars=2.0)
+        return [rollout(0, correct=True, dollars=1.0), rollout(1, correct=True, dollars=3.0, alias="dear"), wrong]
+
+    settings = {"shaping": RewardConfig(variant=variant), "preference": PreferenceConfig(cost=1.0, tools={"dear": 0.5})}
+    without, _ = await rewards_of(*ended(), **settings)
+    found, _ = await rewards_of(*ended(), copy.deepcopy(STOPPED[stopped]), **settings)
+    assert found == [*without, 0.0]
+
+
+async def test_a_group_that_is_scored_again_is_masked_anew():
+    first = [rollout(number, correct=True, dollars=0.0) for number in range(2)]
+    assert masked((await rewards_of(*first))[1]) == [True, True]
+    _, group = await rewards_of(*first, rollout(2, correct=False, dollars=0.0))
+    assert masked(group) == [False] * 3, "with a new rollout it has a signal"
 
 
 def test_the_published_advantages_divide_by_n_or_by_n_minus_1_and_are_clipped():

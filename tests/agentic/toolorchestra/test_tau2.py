@@ -106,7 +106,8 @@ class Oracle:
 
     async def generate(self, token_ids: list[int], *, session_id: str, **_: Any) -> Any:
         ids = self.tokenizer.encode(self.scripts[session_id].pop(0), add_special_tokens=False)
-        return SimpleNamespace(output_ids=ids, logprobs=[-0.5] * len(ids), weight_versions=[4] * len(ids), finish_reason="stop")
+        logprobs, versions = [-0.5] * len(ids), [4] * len(ids)
+        return SimpleNamespace(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
 
 
 async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
