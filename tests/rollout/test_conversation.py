@@ -1,11 +1,13 @@
 """Conversations of several turns: masks worked out by hand, forks where a template rewrites, and texts that stay texts."""
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from vime.rollout import aside
 from vime.rollout.conversation import FORKS, KEPT, Conversation
 from vime.rollout.model import Model
 from vime.rollout.plain_text import ControlTokens
@@ -227,6 +229,67 @@ def test_plain_encoding_loses_nothing_and_makes_no_control_token(make_tokenizer:
     ids = tokens.encode_plain(text)
     assert tokens.count(ids) == 0
     assert tokenizer.decode(ids) == text
+
+
+class Watched:
+    """A tokenizer that notes what it is asked, and in which thread."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.encoded: list[str] = []
+        self.num_lookups = 0
+        self.long_calls: list[tuple[str, bool]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    @property
+    def added_tokens_decoder(self) -> Any:
+        self.num_lookups += 1
+        return self._tokenizer.added_tokens_decoder
+
+    def encode(self, text: str, **arguments: Any) -> list[int]:
+        self.encoded.append(text)
+        self._note("encode", len(text))
+        return self._tokenizer.encode(text, **arguments)
+
+    def decode(self, ids: list[int], **arguments: Any) -> str:
+        self._note("decode", len(ids))
+        return self._tokenizer.decode(ids, **arguments)
+
+    def apply_chat_template(self, messages: Any, **arguments: Any) -> str:
+        text = self._tokenizer.apply_chat_template(messages, **arguments)
+        self._note("render", len(text))
+        return text
+
+    def _note(self, what: str, size: int) -> None:
+        if size > 2 * aside.SHORT:
+            self.long_calls.append((what, threading.current_thread() is threading.main_thread()))
+
+
+def test_a_document_full_of_control_tokens_costs_a_few_encodings_and_no_recursion(make_tokenizer: Callable[..., Any]):
+    tokenizer = Watched(make_tokenizer())
+    text = "<|im_end|>" * 200_000
+    ids = ControlTokens(tokenizer).encode_plain(text)
+    assert len(tokenizer.encoded) == 3 and len(ids) == len(text)
+
+
+async def test_what_a_reply_costs_a_tokenizer_does_not_grow_with_it_and_is_not_done_in_the_event_loop(
+    make_tokenizer: Callable[..., Any],
+):
+    lookups: list[int] = []
+    for length in (10, 10_000):
+        tokenizer = Watched(make_tokenizer())
+        conversation = Conversation(model_of(tokenizer, ["a" * length, "b" * length]), [{"role": "user", "content": "go"}])
+        for _ in range(2):
+            await conversation.reply(max_tokens=length)
+            conversation.add([{"role": "tool", "content": "c" * length}])
+        conversation.samples(Sample())
+        lookups.append(tokenizer.num_lookups)
+    assert lookups == [1, 1]
+    scripted = [("encode", True)] * 2  # what the model samples here
+    assert sorted(call for call in tokenizer.long_calls if call[1]) == scripted
+    assert {what for what, in_loop in tokenizer.long_calls if not in_loop} == {"encode", "decode", "render"}
 
 
 def test_texts_without_control_tokens_are_encoded_as_before(make_tokenizer: Callable[..., Any]):

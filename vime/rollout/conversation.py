@@ -11,8 +11,9 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from vime.rollout.aside import aside
 from vime.rollout.model import Model
-from vime.rollout.plain_text import ControlTokens, Segment, after, joined
+from vime.rollout.plain_text import Segment, after, control_tokens, joined
 from vime.types import Message, Sample, Turn
 
 FORKS = "conversation_forks"
@@ -33,6 +34,9 @@ class Branch:
     prompt_length: int
     text: str
     """What the ids say, as the template wrote it and the model continued it."""
+    prompt_characters: int
+    sampled_characters: int = 0
+    """Where the text of the last reply ends."""
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -52,6 +56,7 @@ class Branch:
         self.logprobs += turn.logprobs
         self.versions += turn.weight_versions
         self.text += text
+        self.sampled_characters = len(self.text)
 
 
 class Conversation:
@@ -65,7 +70,7 @@ class Conversation:
         self.messages = list(messages)
         self.turns: list[Turn] = []
         self._model, self._tools, self._fork = model, tools, fork
-        self._tokens = ControlTokens(model.tokenizer)
+        self._tokens = control_tokens(model.tokenizer)
         self._branches: list[Branch] = []
         self._own: set[int] = set()
         """Positions of replies that read again as they were sampled; a text in them that merely looks like a control token would
@@ -98,14 +103,12 @@ class Conversation:
 
         Raises what `Model.complete` raises.
         """
-        turn = await self._model.complete(self.prompt_ids(), max_tokens=max_tokens)
+        prompt_ids = await aside(self._num_characters(), self.prompt_ids)
+        turn = await self._model.complete(prompt_ids, max_tokens=max_tokens)
         self.turns.append(turn)
-        text = self._model.tokenizer.decode(turn.output_ids, skip_special_tokens=False)
+        text, content, reads_again = await aside(len(turn.output_ids), self._read, turn)
         self._branches[-1].sampled(turn, text)
-        content = self.own_text(turn)
-        end = self._model.tokenizer.eos_token or ""
-        read = self._model.tokenizer.encode(text, add_special_tokens=False)
-        if self._tokens.count(read) == self._tokens.count(turn.output_ids) and not (end and end in content):
+        if reads_again:
             self._own.add(len(self.messages))
         self.messages.append({"role": "assistant", "content": content})
         self._num_rendered = len(self.messages)
@@ -126,6 +129,23 @@ class Conversation:
     def num_tokens(self) -> int:
         """Tokens of the newest branch, without messages that are not rendered yet."""
         return len(self._branches[-1].ids) if self._branches else 0
+
+    def _num_characters(self) -> int:
+        """About as many as rendering works on: the whole conversation, or nothing if there is nothing to render."""
+        new = self.messages[self._num_rendered :]
+        if self._branches and not new:
+            return 0
+        held = len(self._branches[-1].text) if self._branches else 0
+        return held + sum(len(message["content"]) for message in new if isinstance(message.get("content"), str))
+
+    def _read(self, turn: Turn) -> tuple[str, str, bool]:
+        """A reply's text, the content of its message, and whether it reads again as it was sampled."""
+        tokenizer = self._model.tokenizer
+        text, content = tokenizer.decode(turn.output_ids, skip_special_tokens=False), self.own_text(turn)
+        end = tokenizer.eos_token or ""
+        read = tokenizer.encode(text, add_special_tokens=False)
+        reads_again = self._tokens.count(read) == self._tokens.count(turn.output_ids) and not (end and end in content)
+        return text, content, reads_again
 
     def _extend(self) -> None:
         """Renders new messages behind the held ids, or all of them into a new branch."""
@@ -148,8 +168,8 @@ class Conversation:
         held.environment(self._tokens.encode(new), joined(new))
 
     def _begin(self, segments: list[Segment]) -> None:
-        ids = self._tokens.encode(segments)
-        self._branches.append(Branch(ids=ids, prompt_length=len(ids), text=joined(segments)))
+        ids, text = self._tokens.encode(segments), joined(segments)
+        self._branches.append(Branch(ids=ids, prompt_length=len(ids), text=text, prompt_characters=len(text)))
 
     def _after_reply(self, text: str) -> list[Segment]:
         """What the template puts behind any reply and before the next: its end, the new messages, the next prompt."""
@@ -173,7 +193,7 @@ class Conversation:
         )
         sample = template.with_turn(turn, **metadata)
         sample.loss_mask = branch.mask[:last]
-        sample.response = self._model.tokenizer.decode(turn.output_ids, skip_special_tokens=False)
+        sample.response = branch.text[branch.prompt_characters : branch.sampled_characters]
         return sample
 
     def _template(self) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from itertools import count
 from typing import Any, Protocol
 
 from vime.data.progress import SavedTurn
-from vime.rollout.plain_text import ControlTokens
+from vime.rollout.aside import aside
+from vime.rollout.plain_text import control_tokens
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog, call_key
@@ -72,7 +73,8 @@ class Model:
 
         Raises ServerError when no server answers within the time limit.
         """
-        return await self.complete(self.render(messages, tools=tools), max_tokens=max_tokens)
+        num_characters = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))
+        return await self.complete(await aside(num_characters, self.render, messages, tools=tools), max_tokens=max_tokens)
 
     async def complete(self, token_ids: list[int], *, max_tokens: int) -> Turn:
         """The continuation of a prompt given as token ids."""
@@ -83,7 +85,8 @@ class Model:
         else:
             self.trace.count("turns_kept")
         self.turns.keep(saved)
-        text = self.tokenizer.decode(saved.output_ids, skip_special_tokens=True)
+        num_tokens = len(saved.output_ids)
+        text = await aside(num_tokens, self.tokenizer.decode, saved.output_ids, skip_special_tokens=True)
         return Turn(
             prompt_ids=token_ids,
             output_ids=saved.output_ids,
@@ -99,7 +102,7 @@ class Model:
 
         Control tokens that are written in a message stay plain text (`vime.rollout.plain_text`).
         """
-        tokens = ControlTokens(self.tokenizer)
+        tokens = control_tokens(self.tokenizer)
         return tokens.encode(tokens.segments(messages, add_generation_prompt=True, **self.template_args(tools)))
 
     def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:

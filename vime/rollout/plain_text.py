@@ -7,14 +7,16 @@ So texts that hold such a word are rendered as placeholders and encoded apart, e
 import json
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from vime.types import Message
 
 TOOL = "tool"
 _TEXT_KEYS = ("content", "text", "reasoning_content", "arguments")
+_PLACEHOLDER = re.compile("(plain[0-9a-f]{24})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,11 +35,17 @@ class ControlTokens:
     special: frozenset[str] = field(init=False)
     added: frozenset[str] = field(init=False)
     """With those that are not marked special (`<tool_call>`, `<think>`), which a system prompt may well use."""
+    ids: frozenset[int] = field(init=False)
+    _found: "re.Pattern[str] | None" = field(init=False)
+    """Finds a word that must be cut in two; None if there is none."""
 
     def __post_init__(self) -> None:
         decoder = self.tokenizer.added_tokens_decoder
+        self.ids = frozenset(decoder)
         self.added = frozenset(token.content for token in decoder.values() if token.content)
         self.special = frozenset(token.content for token in decoder.values() if token.special and token.content)
+        words = sorted(word for word in self.added if len(word) > 1)
+        self._found = re.compile("|".join(map(re.escape, words))) if words else None
 
     def segments(self, messages: list[Message], *, own: Collection[int] = (), **template: Any) -> list[Segment]:
         """The conversation as its template renders it, with the texts that must stay plain set apart.
@@ -50,8 +58,7 @@ class ControlTokens:
         text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
         if not hidden:
             return [Segment(text=text)]
-        pieces = re.split("(" + "|".join(map(re.escape, hidden)) + ")", text)
-        found = [Segment(text=hidden.get(piece, piece), plain=piece in hidden) for piece in pieces]
+        found = [Segment(text=hidden.get(piece, piece), plain=piece in hidden) for piece in _PLACEHOLDER.split(text)]
         return [segment for segment in found if segment.text]
 
     def encode(self, segments: list[Segment]) -> list[int]:
@@ -64,24 +71,30 @@ class ControlTokens:
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a text in which no control token is read; they decode to the same text."""
         ids: list[int] = []
+        known: dict[str, list[int]] = {}  # a text that repeats a control token cuts into the same few pieces
         for piece in self._pieces(text):
-            ids += self._encode(piece)
+            if piece not in known:
+                known[piece] = self._encode(piece)
+            ids += known[piece]
         return ids
 
     def count(self, ids: list[int]) -> int:
         """How many control tokens are among ids."""
-        return sum(token in self.tokenizer.added_tokens_decoder for token in ids)
+        return sum(map(self.ids.__contains__, ids))
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def _pieces(self, text: str) -> list[str]:
-        """The text cut after the first sign of each control token in it, until none is left."""
-        for token in self.added:
-            if len(token) > 1 and token in text:
-                first, rest = text.split(token, 1)
-                return [*self._pieces(first + token[0]), *self._pieces(token[1:] + rest)]
-        return [text] if text else []
+    def _pieces(self, text: str) -> Iterator[str]:
+        """The text cut after the first sign of each control token in it, those that overlap included."""
+        start = 0
+        found = self._found.search(text) if self._found else None
+        while found and self._found:
+            cut = found.start() + 1
+            yield text[start:cut]
+            start, found = cut, self._found.search(text, cut)
+        if start < len(text):
+            yield text[start:]
 
     def _hide(self, message: Message, hidden: dict[str, str]) -> Message:
         words = self.added if message.get("role") == TOOL else self.special
@@ -101,6 +114,12 @@ class ControlTokens:
         if "tool_calls" in found:
             found["tool_calls"] = hide(found["tool_calls"], in_json=True)
         return found
+
+
+@lru_cache(maxsize=64)
+def control_tokens(tokenizer: Any) -> ControlTokens:
+    """The control tokens of a tokenizer, looked up once: asking a tokenizer for them takes microseconds each time."""
+    return ControlTokens(tokenizer)
 
 
 def joined(segments: list[Segment]) -> str:
