@@ -42,6 +42,8 @@ def test_a_box_in_the_thinking_is_no_box():
         (r"\frac12", "0.5"),
         (r"3\sqrt{2}", r"\sqrt{18}"),
         (r"10\%", "0.1"),
+        (r"10\%", r"10\%"),
+        ("10", r"10\%"),
         ("1,234", "1234"),
         ("1{,}234", "1234"),
         ("x=3", "3"),
@@ -65,6 +67,10 @@ async def test_equal_mathematics_scores_1(answer: str, gold: str):
         ("x^2+1", "(x+1)^2"),
         ("-33", "33"),
         ("33, 34", "33"),
+        (r"10\%", "10"),
+        ("10%", "10"),
+        (r"\text{10\%}", "10"),
+        (r"x\%", "x"),
     ],
 )
 async def test_different_mathematics_scores_0(answer: str, gold: str):

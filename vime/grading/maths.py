@@ -25,7 +25,7 @@ class Verdict(Enum):
 async def equal(answer: str, gold: list[str]) -> Verdict:
     """Whether an answer (the content of its box) equals one of the references; undecided if one of them is no mathematics."""
     short = [reference for reference in gold if _is_simple(reference)]
-    if strip_string(answer) in {strip_string(reference) for reference in gold}:
+    if any(strip_string(answer) == strip_string(reference) and _is_as_percent(answer, reference) for reference in gold):
         return Verdict.equal
     if not _is_simple(answer) or not short:
         return Verdict.limit
@@ -35,6 +35,11 @@ async def equal(answer: str, gold: list[str]) -> Verdict:
     if value is not None and None not in values:
         return Verdict.different
     return Verdict(await _workers().call({"answer": answer, "gold": short}, seconds=SECONDS) or "limit")
+
+
+def _is_as_percent(answer: str, reference: str) -> bool:
+    """Whether a percent sign makes no difference: a reference in percent accepts the bare number, but ten is not ten percent."""
+    return "%" not in answer or "%" in reference
 
 
 def _is_simple(text: str) -> bool:
