@@ -180,6 +180,21 @@ def test_a_smaller_bound_after_a_resume_is_not_waited_for():
     assert sorted(buffer.expire(oldest=2)) == [2, 3, 4]
 
 
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret.txt", "documents/../../secret.txt", "absent.txt", 7])
+def test_a_rows_document_is_a_file_below_the_folder_of_its_rows(tmp_path: Path, name: Any):
+    folder = tmp_path / "data"
+    (folder / "documents").mkdir(parents=True)
+    (folder / "documents" / "0.txt").write_text("long")
+    (tmp_path / "secret.txt").write_text("secret")
+    rows = [{"question": "?", "context_file": "documents/0.txt"}, {"question": "?", "context_file": name}, {"question": "?"}]
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (rows[0], rows[2])))
+    assert load_rows(DatasetConfig(path=str(path)))[0]["context_file"] == str(folder / "documents" / "0.txt")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match=r"1 of 3 rows.*row 1"):
+        load_rows(DatasetConfig(name="long", path=str(path)))
+
+
 def test_a_restored_buffer_has_the_same_groups_unfinished_prompts_and_progress():
     buffer = make_buffer([3, 3, 4, 4])
     finish(buffer, 1)

@@ -6,7 +6,7 @@ is too long for its row stands in a file of its own: `context_file`, relative to
 """
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from vime.config import DatasetConfig
@@ -31,7 +31,7 @@ def load_rows(dataset: DatasetConfig) -> list[dict[str, Any]]:
         rows = load_hook(dataset.generator)(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
     else:
         assert dataset.path is not None, f"data set {dataset.name!r} has neither path nor generator"
-        rows = _with_whole_paths(_read(dataset, dataset.path), Path(dataset.path).expanduser().parent)
+        rows = _with_whole_paths(_read(dataset, dataset.path), dataset)
     rows = rows[: dataset.num_items]
     if not rows:
         key = f"data.{dataset.name}"
@@ -92,8 +92,31 @@ def _read(dataset: DatasetConfig, path: str) -> list[dict[str, Any]]:
     return datasets.load_dataset(path, split=dataset.split).to_list()
 
 
-def _with_whole_paths(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig) -> list[dict[str, Any]]:
+    """The rows with their documents' whole paths; raises `ConfigError` for one that is not a file below the rows' folder."""
+    if not any(row.get(CONTEXT_FILE) for row in rows):
+        return rows
+    folder = Path(dataset.path or "").expanduser().parent
+    wrong = [(number, reason) for number, row in enumerate(rows) if (reason := _context_problem(row.get(CONTEXT_FILE), folder))]
+    if wrong:
+        named = "; ".join(f"row {number}: {reason}" for number, reason in wrong[:NUM_NAMED_ROWS])
+        remedy = (
+            f"{CONTEXT_FILE} of {len(wrong)} of {len(rows)} rows, counted from 0, names no document of this data set: {named}"
+        )
+        raise ConfigError([Problem(key=f"data.{dataset.name}", value=dataset.path, remedy=remedy)])
     return [{**row, CONTEXT_FILE: str(folder / row[CONTEXT_FILE])} if row.get(CONTEXT_FILE) else row for row in rows]
+
+
+def _context_problem(name: Any, folder: Path) -> str:
+    """Why a row's document cannot be read; rows are others' data, and must not have agents read whatever this user can."""
+    if not name:
+        return ""
+    if not isinstance(name, str):
+        return f"a {type(name).__name__} is no path"
+    path = PurePath(name)
+    if path.is_absolute() or ".." in path.parts:
+        return f"{name!r} lies outside {folder}; give a path below it"
+    return "" if (folder / path).is_file() else f"{folder / path} is not there"
 
 
 def _download(path: str) -> Path:
