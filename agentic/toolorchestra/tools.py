@@ -7,11 +7,13 @@ from agentic.toolorchestra.experts import ExpertReply, Experts, method_of
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, ENHANCE_REASONING, SEARCH
 from agentic.toolorchestra.tool_calls import ToolCall
 from vime.agent.sandbox import Sandbox, SandboxResult
+from vime.errors import ServerError
+from vime.retrieval.client import Passage
 from vime.rollout.context import Context
 from vime.rollout.tool import Outcome, run_sandbox, run_tool
 from vime.types import Message
 
-NO_SEARCH = "[The search service does not answer]"
+NO_SEARCH = "[The search service does not take this query]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +55,10 @@ class QuestionTools:
         self._findings = Findings()
 
     async def call(self, call: ToolCall) -> ToolOutput:
-        """Runs a call; what is wrong with it is an output as well. Raises SandboxError: that is the infrastructure's fault."""
+        """Runs a call; what is wrong with it is an output as well.
+
+        Raises SandboxError, and ServerError if the search service does not answer: that is the infrastructure's fault.
+        """
         if call.error or call.name not in self._experts.offered:
             return ToolOutput(text=f"Error: {call.error or f'there is no tool {call.name}'}", failed=True)
         alias, offered = call.arguments.get(ALIAS[call.name]), self._experts.offered[call.name]
@@ -77,9 +82,20 @@ class QuestionTools:
             query = self._question[: prompts.MAX_QUERY_CHARACTERS]
         retriever = self._context.retriever
         assert retriever is not None, "checked by problems()"
-        found = await run_tool(self._context, "retrieval", retriever.search, query, self._limits.documents)
+        lost: list[ServerError] = []
+
+        async def search(query: str, topk: int) -> list[Passage]:
+            try:
+                return await retriever.search(query, topk)
+            except ServerError as error:
+                lost.append(error)
+                raise
+
+        found = await run_tool(self._context, "retrieval", search, query, self._limits.documents)
         if found.outcome is not Outcome.ANSWERED:
             self._context.trace.count("retrieval_failed")
+            if lost:
+                raise lost[-1]
             return ToolOutput(text=NO_SEARCH, failed=True)
         cut = self._limits.document_characters
         documents = [f"{passage.title}: {passage.text}"[:cut] for passage in found.output]

@@ -3,8 +3,8 @@
 import os
 
 from agentic.agentflow.tools.config import ToolConfig
-from agentic.agentflow.tools.search import post
-from agentic.agentflow.tools.tool import Tool
+from agentic.agentflow.tools.service import Service
+from agentic.agentflow.tools.tool import Tool, seconds_of
 from vime.config import RunConfig
 from vime.errors import Problem
 from vime.rollout.context import Context
@@ -23,17 +23,22 @@ class GoogleSearch(Tool):
     demo_commands = ('execution = tool.execute(query="""What is the capital of France?""")',)
     deterministic = True
 
+    def __init__(self, config: ToolConfig, run: RunConfig) -> None:
+        super().__init__(config, run)
+        self.service = Service()
+
     async def execute(self, context: Context, query: str) -> str:
         """The summary.
 
-        Raises ValueError for an empty query, RuntimeError if there is no summary.
+        Raises ValueError for an empty query, RuntimeError if there is no summary, ServerError if there is no answer.
         """
         if not query.strip():
             raise ValueError("the query is empty: say what to look for")
         model = self.config.options.get("model", MODEL)
         address = f"{(self.config.endpoint or ENDPOINT).rstrip('/')}/models/{model}:generateContent"
         body = {"contents": [{"role": "user", "parts": [{"text": query}]}], "tools": [{"google_search": {}}]}
-        answer = await post(address, body, headers={"x-goog-api-key": os.environ[self.config.key_variable or KEY_VARIABLE]})
+        headers = {"x-goog-api-key": os.environ[self.config.key_variable or KEY_VARIABLE]}
+        answer = await self.service.post(address, body, headers=headers, seconds=seconds_of(self.config, context))
         try:
             parts = answer["candidates"][0]["content"]["parts"]
             return "".join(str(part.get("text", "")) for part in parts).strip() or "(nothing found)"

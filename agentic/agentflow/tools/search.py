@@ -5,16 +5,17 @@ POST /retrieve {"queries": [text], "topk": k} -> {"result": [[{"document": {"id"
 
 from typing import Any
 
-import aiohttp
-
 from agentic.agentflow.tools.config import ToolConfig
-from agentic.agentflow.tools.tool import Tool
+from agentic.agentflow.tools.service import Service
+from agentic.agentflow.tools.tool import Tool, seconds_of
 from vime.config import RunConfig
-from vime.errors import Problem
+from vime.errors import Problem, ServerError
 from vime.rollout.context import Context
 
 MAX_CHARACTERS = 1500
 """Of one document in an answer."""
+REFUSALS = (400, 413, 422)
+"""Statuses by which the service refuses a query."""
 
 
 class Search(Tool):
@@ -22,22 +23,30 @@ class Search(Tool):
 
     deterministic = True
 
+    def __init__(self, config: ToolConfig, run: RunConfig) -> None:
+        super().__init__(config, run)
+        self.service = Service()
+
     async def execute(self, context: Context, query: str) -> str:
         """Title and text of up to `topk` documents.
 
-        Raises ValueError for an empty query, RuntimeError if the service answers with something else than documents.
+        Raises ValueError for a query that is empty or refused, ServerError if the service does not answer with documents.
         """
         if not query.strip():
             raise ValueError("the query is empty: say what to look for")
         assert self.config.endpoint is not None, "checked by problems()"
-        answer = await post(
-            f"{self.config.endpoint.rstrip('/')}/retrieve", {"queries": [query], "topk": self.config.topk}, headers={}
+        answer = await self.service.post(
+            f"{self.config.endpoint.rstrip('/')}/retrieve",
+            {"queries": [query], "topk": self.config.topk},
+            headers={},
+            seconds=seconds_of(self.config, context),
+            refusals=REFUSALS,
         )
         try:
             documents = [found["document"] for found in answer["result"][0]]
             return "\n\n".join(map(_paragraph, documents[: self.config.topk], range(1, len(documents) + 1))) or "(nothing found)"
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise RuntimeError(f"{self.name}: the service's answer has no documents ({type(error).__name__}: {error})") from error
+            raise ServerError(f"{self.name}: the service's answer has no documents ({type(error).__name__}: {error})") from error
 
     @classmethod
     def problems(cls, key: str, config: ToolConfig, run: RunConfig) -> list[Problem]:
@@ -67,15 +76,6 @@ class WebSearch(Search):
         "wrong."
     )
     demo_commands = ('execution = tool.execute(query="""opening year of the Gotthard base tunnel""")',)
-
-
-async def post(address: str, body: dict[str, Any], *, headers: dict[str, str]) -> Any:
-    """The JSON answer of a service; raises RuntimeError with its status if that is not 200, aiohttp's errors if there is none."""
-    async with aiohttp.ClientSession(headers=headers) as session, session.post(address, json=body) as response:
-        if response.status != 200:
-            text = (await response.text())[:200]
-            raise RuntimeError(f"{address} answered {response.status}: {text}")
-        return await response.json(content_type=None)
 
 
 def endpoint_problems(key: str, config: ToolConfig) -> list[Problem]:

@@ -44,6 +44,11 @@ class Tool:
         return {"description": cls.description, "input": dict(cls.input), "demo_commands": list(cls.demo_commands)}
 
 
+def seconds_of(config: ToolConfig, context: Context) -> float:
+    """The time limit of one call."""
+    return config.timeout_seconds or context.config.rollout.tool_timeout_seconds
+
+
 def model_problems(key: str, config: ToolConfig, run: RunConfig, *, required: bool = True) -> list[Problem]:
     """The model that a tool asks is served."""
     served = ", ".join(run.serving.models) or "none"

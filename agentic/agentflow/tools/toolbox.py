@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentic.agentflow.tools.config import ToolConfig
-from agentic.agentflow.tools.tool import Tool
+from agentic.agentflow.tools.tool import Tool, seconds_of
 from vime.config import RunConfig
 from vime.errors import ConfigError, Problem, SandboxError, ServerError
 from vime.hooks import load_hook
@@ -61,7 +61,7 @@ class ToolBox:
     async def call(self, context: Context, name: str, query: str) -> ToolResult:
         """Runs the tool of that name; whatever comes of it is a result whose output or error can be shown to the agent.
 
-        Counts `tool_<name>_{calls,cache_hits,failures,timeouts}`. Raises SandboxError and ServerError, which end the rollout.
+        Counts `tool_<name>_{calls,cache_hits,failures,timeouts,outages}`. Raises SandboxError and ServerError: they end the rollout.
         """
         tool, kept = self._tools[name], self._kept[name]
         context.trace.count(f"tool_{name}_calls")
@@ -78,15 +78,15 @@ class ToolBox:
                 lost.append(error)
                 raise
 
-        seconds = tool.config.timeout_seconds or context.config.rollout.tool_timeout_seconds
-        result = await run_tool(_with_limit(context, seconds), name, execute, query)
+        result = await run_tool(_with_limit(context, seconds_of(tool.config, context)), name, execute, query)
         if result.outcome is Outcome.ANSWERED:
             if tool.deterministic and tool.config.cache_size:
                 kept[query] = result.output
                 while len(kept) > tool.config.cache_size:
                     kept.popitem(last=False)
             return result
-        if result.outcome is Outcome.RAISED and lost:
+        if result.outcome in (Outcome.RAISED, Outcome.TIMED_OUT) and lost:
+            context.trace.count(f"tool_{name}_outages")
             raise lost[-1]
         context.trace.count(f"tool_{name}_{'timeouts' if result.outcome is Outcome.TIMED_OUT else 'failures'}")
         return result

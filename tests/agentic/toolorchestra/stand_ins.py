@@ -83,17 +83,17 @@ def broken(_: str) -> str:
 
 
 class Library:
-    """Finds the same passage for every query."""
+    """Finds the same passage for every query, or raises."""
 
-    def __init__(self, text: str = "It is 1843.", *, dead: bool = False) -> None:
-        self.text, self.dead = text, dead
+    def __init__(self, found: str | Exception = "It is 1843.") -> None:
+        self.found = found
         self.queries: list[str] = []
 
     async def search(self, query: str, topk: int | None = None) -> list[Passage]:
-        if self.dead:
-            raise ServerError("no retrieval service")
+        if isinstance(self.found, Exception):
+            raise self.found
         self.queries.append(query)
-        return [Passage(id="1", title="Notes", text=self.text, score=1.0)]
+        return [Passage(id="1", title="Notes", text=self.found, score=1.0)]
 
 
 def context_of(

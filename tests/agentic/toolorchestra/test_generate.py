@@ -30,6 +30,7 @@ from tests.agentic.toolorchestra.stand_ins import (
     trained,
     untrained,
 )
+from vime.errors import ServerError
 from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Sampling
 from vime.serving.external import ChatReply
@@ -156,10 +157,17 @@ async def test_garbage_from_experts_is_read_as_far_as_it_goes_and_counted():
     assert sample.metadata["final_output"] == "" and (await reward(context, [sample])).score == 0.0
 
 
-async def test_a_dead_retrieval_service_is_told_and_counted():
-    context = context_of(script(SEARCH, ANSWER), Server(expert), Server(expert), library=Library(dead=True))
+async def test_a_dead_retrieval_service_is_not_the_agents_fault():
+    context = context_of(script(SEARCH, ANSWER), Server(expert), Server(expert), library=Library(ServerError("no service")))
+    with pytest.raises(ServerError, match="no service"):
+        await play(context, question())
+    assert context.trace.counts["retrieval_failed"] == 1
+
+
+async def test_a_query_that_the_retrieval_service_refuses_is_told_and_counted():
+    context = context_of(script(SEARCH, ANSWER), Server(expert), Server(expert), library=Library(ValueError("too long")))
     (sample,) = await play(context, question())
-    assert context.trace.counts["retrieval_failed"] == 1 and "search service does not answer" in untrained(sample)
+    assert context.trace.counts["retrieval_failed"] == 1 and "does not take this query" in untrained(sample)
     assert sample.metadata["final_output"] == "1843"
 
 

@@ -1,5 +1,6 @@
 """Each built-in tool: the model it asks, the real sandbox, and a service over HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,12 @@ from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.google_search import GoogleSearch
 from agentic.agentflow.tools.python_coder import PythonCoder, is_program
 from agentic.agentflow.tools.search import WebSearch, WikipediaSearch
+from agentic.agentflow.tools.toolbox import ToolBox
 from vime.agent.sandbox import sandbox_problem
 from vime.config import RunConfig, SandboxConfig
+from vime.errors import ServerError
 from vime.rollout.context import Context
+from vime.rollout.tool import Outcome
 
 CONFIG = RunConfig(sandbox=SandboxConfig(wall_seconds=20, cpu_seconds=1, packages=[]))
 needs_sandbox = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
@@ -107,11 +111,13 @@ class Service:
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
+        self.connections: set[Any] = set()
         self.answer: Any = None
         self.status = 200
         self.address = ""
 
     async def handle(self, request: web.Request) -> web.Response:
+        self.connections.add(request.transport)
         self.requests.append((request.path, await request.json(), request.headers.get("x-goog-api-key")))
         return web.json_response(self.answer, status=self.status)
 
@@ -148,11 +154,44 @@ async def test_what_is_no_answer_of_a_search_is_an_error(service: Service):
     with pytest.raises(ValueError, match="empty"):
         await tool.execute(context_with(), "  ")
     service.answer = {"documents": []}
-    with pytest.raises(RuntimeError, match="no documents"):
+    with pytest.raises(ServerError, match="no documents"):
         await tool.execute(context_with(), "x")
-    service.answer, service.status = {"error": "full"}, 503
-    with pytest.raises(RuntimeError, match="503"):
+    service.answer, service.status = {"error": "too long"}, 422
+    with pytest.raises(ValueError, match="too long"):
         await tool.execute(context_with(), "x")
+    await tool.service.close()
+
+
+@pytest.mark.parametrize(("status", "num_requests"), [(503, 2), (429, 2), (401, 1)])
+async def test_a_search_service_that_is_down_or_refuses_the_key_is_not_the_agents_fault(
+    status: int, num_requests: int, service: Service
+):
+    box = ToolBox({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=0.3)}, CONFIG)
+    context = context_with()
+    service.answer, service.status = {"error": "full"}, status
+    with pytest.raises(ServerError, match=f"answered {status}"):
+        await box.call(context, "web_search", "x")
+    assert context.trace.counts["tool_web_search_outages"] == 1 and "tool_web_search_failures" not in context.trace.counts
+    assert len(service.requests) >= num_requests
+
+
+async def test_a_search_service_that_is_gone_is_not_the_agents_fault():
+    box = ToolBox({"web_search": ToolConfig(endpoint="http://127.0.0.1:9", timeout_seconds=0.3)}, CONFIG)
+    with pytest.raises(ServerError, match="gave no answer"):
+        await box.call(context_with(), "web_search", "x")
+
+
+async def test_searches_share_their_connections_and_outlast_a_failure_that_passes(service: Service):
+    document = {"id": "1", "title": "Paris", "text": "Capital of France."}
+    service.answer, service.status = {"result": [[{"document": document}]]}, 503
+    box = ToolBox({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=30.0)}, CONFIG)
+    first = asyncio.create_task(box.call(context_with(), "web_search", "x"))
+    while not service.requests:
+        await asyncio.sleep(0.01)
+    service.status = 200
+    assert str((await first).output).startswith("[1] Paris")
+    assert (await box.call(context_with(), "web_search", "y")).outcome is Outcome.ANSWERED
+    assert len(service.requests) >= 3 and len(service.connections) == 1
 
 
 async def test_google_is_asked_with_the_key_of_the_environment(service: Service, monkeypatch: pytest.MonkeyPatch):
