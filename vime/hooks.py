@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,9 +53,9 @@ class GroupFilter(Protocol):
 
 
 class Advantage(Protocol):
-    """Advantage of every trained rollout by `rollout_id`."""
+    """Advantage of every trained rollout by `rollout_id`, or a list with one for each of its samples."""
 
-    def __call__(self, config: AlgorithmConfig, groups: list[Group]) -> dict[int, float]: ...
+    def __call__(self, config: AlgorithmConfig, groups: list[Group]) -> Mapping[int, float | list[float]]: ...
 
 
 class PolicyLoss(Protocol):

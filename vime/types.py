@@ -210,10 +210,15 @@ class Sampling:
 
 @dataclass(kw_only=True, slots=True)
 class Reward:
-    """What a reward hook returns: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each."""
+    """What a reward hook returns: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each.
+
+    Example of a rollout of two turns, of which the second was better: `Reward(score=0.5, samples=[0.0, 1.0])`.
+    """
 
     score: float
     metrics: dict[str, float] = field(default_factory=dict)
+    samples: list[float] | None = None
+    """A reward for each sample, in their order, where they differ; `score` is then what is compared with other rollouts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

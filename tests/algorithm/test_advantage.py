@@ -174,7 +174,9 @@ def test_the_weighted_sum_equals_the_average_it_stands_for(aggregation: Aggregat
     terms: dict[int, list[list[float]]] = {}  # advantage of every trained token, by rollout and sample
     for rollout in (r for group in groups for r in group.rollouts if r.rollout_id in advantages):
         kept = [s for s in rollout.samples if sum(s.loss_mask) and not s.remove_sample]
-        value = advantages[rollout.rollout_id] / (len(kept) if credit is Credit.split else 1) if kept else 0.0
+        advantage = advantages[rollout.rollout_id]
+        assert isinstance(advantage, float), "no sample has a reward of its own"
+        value = advantage / (len(kept) if credit is Credit.split else 1) if kept else 0.0
         if kept:
             terms[rollout.rollout_id] = [[value] * sum(s.loss_mask) for s in kept]
     mean = statistics.fmean
@@ -238,3 +240,37 @@ def test_dynamic_sampling_keeps_groups_whose_counted_rewards_differ():
     equal = make_group([make_rollout(0, 0.0, [2]), make_rollout(1, 0.0, [2]), lost])
     varied = make_group([make_rollout(0, 0.0, [2]), make_rollout(1, 1.0, [2])])
     assert [dynamic_sampling(RolloutConfig(), group) for group in (equal, varied)] == [False, True]
+
+
+@pytest.mark.parametrize("normalization", list(Normalization))
+@pytest.mark.parametrize("baseline", [Baseline.mean, Baseline.leave_one_out])
+def test_samples_whose_rewards_differ_have_advantages_of_their_own(baseline: Baseline, normalization: Normalization):
+    config = AlgorithmConfig(baseline=baseline, normalization=normalization)
+    rollouts = [make_rollout(0, 0.5, [2, 3]), make_rollout(1, 0.0, [1]), make_rollout(2, 1.0, [4, 1])]
+    for sample, reward in zip(rollouts[0].samples, (0.0, 1.0)):
+        sample.reward = reward
+    scale = statistics.fmean([0.25, 0.25, 0.25]) * 3 / 2  # squares around the mean 0.5, each rollout of equal weight
+    scale = scale**0.5 + 1e-6 if normalization is Normalization.std else 1.0
+    stretch = 1.5 if baseline is Baseline.leave_one_out else 1.0
+    found = group_advantages(config, [make_group(rollouts)])
+    assert found == {
+        0: pytest.approx([-0.5 / scale, 0.5 / scale]),
+        1: pytest.approx([-0.5 * stretch / scale]),
+        2: pytest.approx([0.5 * stretch / scale] * 2),
+    }
+    updates, metrics = build_updates(config, [make_group(rollouts)], credit=Credit.share)
+    by_length = {sample.response_length: sample.advantage for sample in updates[0] if sample.response_length > 1}
+    assert by_length == pytest.approx({2: -0.5 / scale, 3: 0.5 / scale, 4: 0.5 * stretch / scale})
+    assert metrics["train/advantage_mean_absolute"] > 0
+
+
+def test_equal_sample_rewards_change_nothing_and_different_ones_are_a_signal():
+    rollouts = [make_rollout(0, 0.5, [2, 3]), make_rollout(1, 0.5, [1])]
+    for rollout in rollouts:
+        for sample in rollout.samples:
+            sample.reward = 0.5
+    assert group_advantages(AlgorithmConfig(), [make_group(rollouts)]) == {0: 0.0, 1: 0.0}
+    assert not dynamic_sampling(RolloutConfig(), make_group(rollouts))
+    rollouts[0].samples[0].reward, rollouts[0].samples[1].reward = 0.0, 1.0
+    first, second = group_advantages(AlgorithmConfig(), [make_group(rollouts)])[0]  # pyright: ignore[reportGeneralTypeIssues]
+    assert first == -second < 0 and dynamic_sampling(RolloutConfig(), make_group(rollouts))

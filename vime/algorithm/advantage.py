@@ -6,23 +6,26 @@ REINFORCE++ (arXiv 2501.03262): A_i = R_i, whitened over the batch later. Only r
 baseline (`vime.types.COUNTS`).
 """
 
+from dataclasses import replace
 from statistics import fmean, stdev
 
 from vime.config import AlgorithmConfig, Baseline, Normalization
 from vime.types import Group, Rollout
 
 EPSILON = 1e-6
+Advantages = float | list[float]
+"""Of one rollout: the same for all its samples, or one for each, in their order."""
 
 
-def group_advantages(config: AlgorithmConfig, groups: list[Group]) -> dict[int, float]:
-    """Advantage of every trained rollout by `rollout_id`.
+def group_advantages(config: AlgorithmConfig, groups: list[Group]) -> dict[int, Advantages]:
+    """Advantage of every trained rollout by `rollout_id`: one for all its samples, or one for each if their rewards differ.
 
     With a baseline, a group of one and a group whose rewards are all equal have advantages of zero.
     """
-    advantages: dict[int, float] = {}
+    advantages: dict[int, Advantages] = {}
     for group in groups:
         counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
-        found = compare(config, {rollout.rollout_id: shaped_reward(config, rollout) for rollout in counted})
+        found = _compare_group(config, counted)
         trained = {rollout.rollout_id for rollout in counted if rollout.counting.trained}
         assert not trained & set(advantages), f"rollouts {sorted(trained & set(advantages))} stand in two groups"
         advantages |= {rollout_id: value for rollout_id, value in found.items() if rollout_id in trained}
@@ -44,6 +47,32 @@ def compare(config: AlgorithmConfig, rewards: dict[int, float]) -> dict[int, flo
     return {rollout_id: (reward - mean) * to_others / scale for rollout_id, reward in rewards.items()}
 
 
+def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int, Advantages]:
+    """Advantages of rollouts in one baseline, by identity.
+
+    Where a sample's reward differs from its rollout's, its advantage does by as much, on the same scale; the group's deviation is
+    then over all samples, every rollout with equal weight.
+    """
+    rewards = {rollout.rollout_id: shaped_reward(config, rollout) for rollout in rollouts}
+    differences = {rollout.rollout_id: reward_differences(rollout) for rollout in rollouts}
+    if not any(map(any, differences.values())):
+        return {**compare(config, rewards)}
+    if config.baseline is not Baseline.none and len(rollouts) < 2:
+        return dict.fromkeys(rewards, 0.0)
+    found, scale = compare(replace(config, normalization=Normalization.none), rewards), 1.0
+    if config.baseline is not Baseline.none and config.normalization is Normalization.std:
+        mean = fmean(rewards.values())
+        squares = [fmean((rewards[key] + each - mean) ** 2 for each in differences[key] or [0.0]) for key in rewards]
+        scale = (sum(squares) / (len(squares) - 1)) ** 0.5 + EPSILON
+    return {key: [(found[key] + each) / scale for each in differences[key]] for key in rewards}
+
+
+def reward_differences(rollout: Rollout) -> list[float]:
+    """By how much the reward of each sample differs from its rollout's; that of a sample that is not trained does not."""
+    kept = [None if sample.remove_sample else sample.reward for sample in rollout.samples]
+    return [0.0 if reward is None else reward - rollout.reward for reward in kept]
+
+
 def shaped_reward(config: AlgorithmConfig, rollout: Rollout) -> float:
     """The reward, less what its length costs (DAPO's soft overlong punishment, arXiv 2503.14476, equation 13)."""
     if config.overlong_max_tokens is None:
@@ -55,6 +84,6 @@ def shaped_reward(config: AlgorithmConfig, rollout: Rollout) -> float:
 
 
 def has_signal(group: Group) -> bool:
-    """True if the rewards in the group's baseline differ."""
-    rewards = {rollout.reward for rollout in group.rollouts if rollout.counting.in_baseline}
-    return len(rewards) > 1
+    """True if the rewards in the group's baseline differ, among rollouts or among the samples of one."""
+    counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
+    return len({rollout.reward for rollout in counted}) > 1 or any(any(reward_differences(rollout)) for rollout in counted)

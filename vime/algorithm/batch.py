@@ -5,14 +5,14 @@ samples, their packing and their sharding cannot change it.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import fmean
 
-from vime.algorithm.advantage import group_advantages, has_signal
+from vime.algorithm.advantage import Advantages, group_advantages, has_signal
 from vime.config import Aggregation, AlgorithmConfig, Credit
 from vime.types import Group, Rollout, Sample, TrainSample
 
-AdvantageFunction = Callable[[AlgorithmConfig, list[Group]], dict[int, float]]
+AdvantageFunction = Callable[[AlgorithmConfig, list[Group]], Mapping[int, Advantages]]
 
 
 def build_updates(
@@ -37,9 +37,10 @@ def build_updates(
     if num_updates > 1:
         random.Random(seed).shuffle(rollouts)
     parts = [rollouts[start::num_updates] for start in range(num_updates)]
-    weighed = [_weigh(config, part, advantages, credit, version) for part in parts if part]
+    of_samples = _of_samples(rollouts, advantages)
+    weighed = [_weigh(config, part, of_samples, credit, version) for part in parts if part]
     updates = [_without_gradient_left_out(config, samples) for samples in weighed if samples]
-    absolute = [abs(value) for value in advantages.values()]
+    absolute = [fmean(map(abs, value)) if isinstance(value, list) else abs(value) for value in advantages.values() if value != []]
     num_samples = sum(len(rollout.samples) for rollout in rollouts)
     metrics = {
         "train/advantage_mean_absolute": fmean(absolute) if absolute else 0.0,
@@ -51,16 +52,27 @@ def build_updates(
     return updates, metrics
 
 
+def _of_samples(rollouts: list[Rollout], advantages: Mapping[int, Advantages]) -> dict[int, float]:
+    """The advantage of every sample, by `id` of the sample."""
+    found: dict[int, float] = {}
+    for rollout in rollouts:
+        given = advantages[rollout.rollout_id]
+        values = given if isinstance(given, list) else [given] * len(rollout.samples)
+        assert len(values) == len(rollout.samples), f"{len(values)} advantages for {len(rollout.samples)} samples"
+        found |= {id(sample): value for sample, value in zip(rollout.samples, values)}
+    return found
+
+
 def _weigh(
     config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit, version: int | None
 ) -> list[TrainSample]:
-    """Weighted samples of one update; see `Aggregation` for what is averaged with equal weight."""
+    """Weighted samples of one update, with the advantage of each by its `id`; see `Aggregation` for what has equal weight."""
     kept = {r.rollout_id: [s for s in r.samples if not s.remove_sample and any(s.loss_mask)] for r in rollouts}
     kept = {rollout_id: samples for rollout_id, samples in kept.items() if samples}
     num_samples = sum(len(samples) for samples in kept.values())
     num_tokens = sum(sum(s.loss_mask) for samples in kept.values() for s in samples)
     result = []
-    for rollout_id, samples in kept.items():
+    for samples in kept.values():
         rollout_tokens = sum(sum(s.loss_mask) for s in samples)
         share = 1.0 if credit is Credit.share else 1.0 / len(samples)
         for sample in samples:
@@ -72,7 +84,7 @@ def _weigh(
                 weight = 1.0 / (len(kept) * rollout_tokens)
             else:
                 weight = 1.0 / (len(kept) * config.constant_tokens)
-            result.append(_train_sample(sample, advantages[rollout_id] * share, weight, version))
+            result.append(_train_sample(sample, advantages[id(sample)] * share, weight, version))
     return result
 
 

@@ -59,8 +59,9 @@ class MethodConfig:
     name: str = ""
     generate: str = ""
     """`async generate(context, sample, sampling) -> Sample | list[Sample]`: one rollout."""
-    reward: str = ""
-    """`async reward(context, samples) -> float | Reward`: one rollout's samples."""
+    reward: str | None = ""
+    """`async reward(context, samples) -> float | Reward`: one rollout's samples; not called for a rollout on whose samples
+    `generate` has set rewards. null says that `generate` always does."""
     group_reward: str | None = None
     """`async group_reward(context, group) -> list[Reward]`: optional, compares the rollouts of a group."""
     eval_log: str | None = None
@@ -155,7 +156,8 @@ class AlgorithmConfig:
     old_logprobs: OldLogprobs = OldLogprobs.engine
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     advantage: str | None = None
-    """Dotted path of `advantage(config, groups) -> dict[rollout_id, float]` instead of the built-in one."""
+    """Dotted path of `advantage(config, groups) -> dict[rollout_id, float]` instead of the built-in one; a list has an advantage
+    for each sample of its rollout."""
     loss: str | None = None
     """Dotted path of `loss(config, logprobs, old_logprobs, advantages, mask, sequences) -> (token_loss, metrics)`, likewise."""
 

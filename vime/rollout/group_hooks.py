@@ -7,7 +7,8 @@ from typing import Any
 from vime.config import RolloutConfig
 from vime.rollout.context import Context
 from vime.rollout.group_run import stopped_rollout
-from vime.rollout.isolation import check_samples, template_of, to_reward
+from vime.rollout.isolation import check_samples, template_of
+from vime.rollout.own_verdict import adopt, check_length, set_reward, to_reward
 from vime.rollout.within import HookTimeout, describe, within
 from vime.types import Group, Prompt, Reward, StopReason
 
@@ -27,6 +28,8 @@ async def score_group(
             rewards = [to_reward(reward) for reward in found]
             if len(rewards) != len(scored):
                 raise ValueError(f"group_reward returned {len(rewards)} rewards for {len(scored)} rollouts")
+            for rollout, reward in zip(scored, rewards):
+                check_length(reward, rollout)
         except HookTimeout:
             reason, message = StopReason.REWARD_TIMEOUT, "group_reward ran longer than rollout.reward_timeout_seconds"
         except Exception as error:  # the boundary of a user's function: any failure costs this group only
@@ -34,9 +37,9 @@ async def score_group(
             reason, message = StopReason.REWARD_RAISED, describe(error)
         else:
             for rollout, reward in zip(scored, rewards):
-                rollout.reward, rollout.metrics = reward.score, {**rollout.metrics, **reward.metrics}
                 for sample in rollout.samples:
-                    sample.reward = reward.score
+                    sample.reward = None
+                set_reward(rollout, reward)
             return
     for rollout in scored:
         rollout.stop_reason, rollout.error, rollout.status = reason, message, rollout.counting.status
@@ -59,6 +62,7 @@ async def run_function(
             template = template_of(prompt, slot=slot, member=member, session=context.session)
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
             rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
+            adopt(rollout)
         return group
     except HookTimeout:
         error = f"rollout.function ran longer than generate and reward may together ({limit:g} s)"

@@ -4,18 +4,18 @@ The broad `except` clauses here are the boundaries around a user's functions; ev
 """
 
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vime.config import RolloutConfig
 from vime.errors import SampleError, SandboxError, ServerError
 from vime.rollout.context import Context, Sampling
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
 from vime.rollout.within import HookTimeout, describe, within
-from vime.types import Prompt, Reward, Rollout, Sample, StopReason
+from vime.types import COUNTS, Prompt, Reward, Rollout, Sample, Status, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ class Hooks:
     """The loaded functions of one row of evaluation, or of training."""
 
     generate: Callable[..., Awaitable[Sample | list[Sample]]]
-    reward: Callable[..., Awaitable[float | Reward]]
+    reward: Callable[..., Awaitable[float | Reward]] | None
+    """None if `generate` sets the rewards itself."""
 
 
 async def run_rollout(
@@ -52,7 +53,9 @@ async def run_rollout(
         await _score(rollout, hooks=hooks, config=config, context=context)
     rollout.status = rollout.counting.status
     for sample in rollout.samples:
-        sample.status, sample.stop_reason, sample.reward = rollout.status, rollout.stop_reason, rollout.reward
+        sample.status, sample.stop_reason = rollout.status, rollout.stop_reason
+        if sample.reward is None or not rollout.counting.trained:
+            sample.reward = rollout.reward
     trace = context.trace
     rollout.seconds, rollout.counts, rollout.spans = dict(trace.seconds), dict(trace.counts), trace.spans
     return rollout
@@ -62,8 +65,9 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     rollout = Rollout(rollout_id=template.rollout_id, group_index=template.group_index)
     started = time.monotonic()
     try:
-        result = await within(hooks.generate(context, template, sampling), config.generate_timeout_seconds)
+        result = await within(hooks.generate(context, unspoilt(template), sampling), config.generate_timeout_seconds)
         samples = check_samples(result, template, without_tokens=context.evaluation)
+        end = end_of(samples)
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
@@ -75,23 +79,32 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
         logger.warning("generate raised in rollout %d", rollout.rollout_id, exc_info=True)
         rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, describe(error)
     else:
-        rollout.samples = samples
-        rollout.stop_reason = samples[-1].stop_reason or StopReason.ANSWERED
+        rollout.stop_reason = end
+        if rollout.counting.trained:
+            rollout.samples = samples
+        else:
+            rollout.error = f"generate says so itself (status={samples[-1].status.value}, stop_reason={end.value})"
     rollout.generation_seconds = time.monotonic() - started
     return rollout
 
 
 async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, context: Context) -> None:
-    """Sets the reward; a reward that fails is called again at most `max_reward_retries` times for the same samples."""
+    """Sets the reward; a reward that fails is called again at most `max_reward_retries` times for the same samples.
+
+    Where `generate` has set the rewards of all samples, the hook is not called.
+    """
     reason, rollout_ended = StopReason.REWARD_RAISED, rollout.stop_reason
-    started = time.monotonic()
+    given, started = [sample.reward for sample in rollout.samples], time.monotonic()
     for attempt in range(config.max_reward_retries + 1):
         if attempt > 0:
             context.trace.count("reward_retries")
         try:
-            with context.trace.span("reward", kind="reward"):
-                value = await within(hooks.reward(context, rollout.samples), config.reward_timeout_seconds)
-            reward = to_reward(value)
+            if hooks.reward is None or None not in given:
+                reward = own_reward(given)
+            else:
+                with context.trace.span("reward", kind="reward"):
+                    value = await within(hooks.reward(context, rollout.samples), config.reward_timeout_seconds)
+                reward = check_length(to_reward(value), rollout)
         except HookTimeout:
             reason = StopReason.REWARD_TIMEOUT
             rollout.error = f"reward ran longer than rollout.reward_timeout_seconds={config.reward_timeout_seconds}"
@@ -99,8 +112,8 @@ async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, conte
             logger.warning("reward raised in rollout %d", rollout.rollout_id, exc_info=True)
             reason, rollout.error = StopReason.REWARD_RAISED, describe(error)
         else:
-            rollout.reward, rollout.metrics, rollout.error = reward.score, reward.metrics, ""
-            reason = rollout_ended
+            set_reward(rollout, reward)
+            reason, rollout.error = rollout_ended, ""
             break
     rollout.stop_reason = reason
     rollout.reward_seconds = time.monotonic() - started
@@ -118,17 +131,10 @@ def template_of(prompt: Prompt, *, slot: int, member: int, session: str) -> Samp
     )
 
 
-def to_reward(value: Any) -> Reward:
-    """A `Reward` of plain floats from what a reward hook returned.
-
-    Raises TypeError if it is neither a number nor a Reward of numbers, ValueError if one of them is not finite.
-    """
-    given = value if isinstance(value, Reward) else Reward(score=value)
-    reward = Reward(score=float(given.score), metrics={str(name): float(number) for name, number in given.metrics.items()})
-    for name, number in {"reward": reward.score, **reward.metrics}.items():
-        if not math.isfinite(number):
-            raise ValueError(f"{name} is {number}, not a finite number")
-    return reward
+def unspoilt(template: Sample) -> Sample:
+    """The template for one attempt, so that what a failed one has written on it is not found by the next."""
+    lists: dict[str, Any] = {"tokens": [], "loss_mask": [], "rollout_log_probs": [], "weight_versions": []}
+    return replace(template, metadata=dict(template.metadata), **lists)
 
 
 def check_samples(result: Any, template: Sample, *, without_tokens: bool = False) -> list[Sample]:
@@ -143,11 +149,8 @@ def check_samples(result: Any, template: Sample, *, without_tokens: bool = False
     for position, sample in enumerate(samples):
         sample.group_index, sample.rollout_id = template.group_index, template.rollout_id
         sample.index, sample.session_id, sample.label = position, template.session_id, template.label
-        if sample.stop_reason is not None:
-            try:
-                sample.stop_reason = StopReason(sample.stop_reason)
-            except ValueError as error:
-                raise SampleError(f"rollout {template.rollout_id}: {error}; there are {', '.join(StopReason)}") from error
-        if sample.tokens or not without_tokens:
+        sample.stop_reason, sample.status = stop_reason_of(sample), Status(sample.status)
+        is_trained = sample.stop_reason is None or COUNTS[sample.stop_reason].trained
+        if is_trained and (sample.tokens or not without_tokens):
             sample.validate()
     return samples

@@ -61,7 +61,7 @@ class RolloutWorker:
         self._watchdog: Watchdog | None = None
         self._num_running = self._num_ended = 0
         method = config.method
-        reward = load_hook(method.reward)
+        reward = load_hook(method.reward) if method.reward else None
         self._hooks = {
             "train": Hooks(generate=load_hook(method.generate), reward=reward),
             "single_turn": Hooks(generate=load_hook(method.single_turn), reward=reward),

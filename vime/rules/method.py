@@ -20,14 +20,17 @@ def chosen(config: RunConfig) -> list[Problem]:
 
 
 def complete(config: RunConfig) -> list[Problem]:
-    """A run needs rollouts and rewards."""
+    """A run needs rollouts, and rewards of a hook or of `generate` itself."""
     if config.algorithm.name is AlgorithmName.sft:
         return []
-    return [
-        Problem(key=f"method.{name}", value="", remedy=f"give method.{name}=module.function, or choose a +method=")
-        for name in ("generate", "reward")
-        if not getattr(config.method, name)
-    ]
+    remedy = "give method.{}=module.function, or choose a +method="
+    problems = []
+    if not config.method.generate:
+        problems.append(Problem(key="method.generate", value="", remedy=remedy.format("generate")))
+    if config.method.reward == "":
+        remedy = f"{remedy.format('reward')}; null if generate sets sample.reward"
+        problems.append(Problem(key="method.reward", value="", remedy=remedy))
+    return problems
 
 
 def hooks_fit(config: RunConfig) -> list[Problem]:
