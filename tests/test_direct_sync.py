@@ -24,14 +24,18 @@ SHAPE = {
 }
 
 
-async def lose_a_server(config: Any, folder: Path) -> list[dict[str, float]]:
-    """Syncs; the metrics of each sync. The second server is killed before the third sync and back before the fourth."""
+async def kill(actor: Any) -> None:
+    """Ends a server's program, not its supervisor."""
+    supervisor = psutil.Process(await actor.pid.remote()).children()[0]
+    supervisor.children()[0].send_signal(signal.SIGKILL)
+
+
+async def lose_servers(config: Any, folder: Path) -> list[dict[str, float]]:
+    """Metrics of each sync. The second server is killed before the third sync and back before the fourth, both before the last."""
     async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
         assert system.serving is not None
         metrics = [await system.sync_weights(version) for version in (0, 1)]
-        lost = system.serving.actors("actor")["actor-1"]
-        supervisor = psutil.Process(await lost.pid.remote()).children()[0]
-        supervisor.children()[0].send_signal(signal.SIGKILL)
+        await kill(system.serving.actors("actor")["actor-1"])
         while not await system.serving.events():
             await asyncio.sleep(0.2)
         metrics.append(await system.sync_weights(2))
@@ -40,6 +44,9 @@ async def lose_a_server(config: Any, folder: Path) -> list[dict[str, float]]:
             assert events == [] and time.monotonic() < deadline
             await asyncio.sleep(0.2)
         metrics.append(await system.sync_weights(3))
+        for actor in system.serving.actors("actor").values():
+            await kill(actor)
+        metrics.append(await system.sync_weights(4))
     return metrics
 
 
@@ -55,9 +62,10 @@ def test_weights_reach_servers_without_files_and_a_lost_one_gets_them_as_files(t
         "serving.models.actor.max_model_len=1024",
         "serving.models.actor.gpu_memory_utilization=0.01",
     ]
-    metrics = asyncio.run(lose_a_server(compose_run(overrides).config, tmp_path))
-    assert [found["sync/num_servers"] for found in metrics] == [2, 2, 1, 2]
-    assert [found["probe/num_servers"] for found in metrics] == [2, 2, 1, 2], "a server that is down is left out"
+    metrics = asyncio.run(lose_servers(compose_run(overrides).config, tmp_path))
+    assert [found["sync/num_servers"] for found in metrics[:4]] == [2, 2, 1, 2]
+    assert [found["probe/num_servers"] for found in metrics[:4]] == [2, 2, 1, 2], "a server that is down is left out"
+    assert metrics[4]["probe/num_servers"] >= 1, "no sync is over before a server has its weights"
     assert len({found["sync/bytes"] for found in metrics}) == 1 and metrics[0]["sync/bytes"] > 100_000
     for found in metrics:
         assert max(found["probe/max_difference_cold"], found["probe/max_difference_cached"]) < 1e-4

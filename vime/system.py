@@ -5,13 +5,14 @@
 
 import asyncio
 import logging
+import math
 import os
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -111,16 +112,20 @@ class System:
     async def sync_weights(self, version: int) -> dict[str, float]:
         """Brings the trainer's weights to the servers as `version`, and proves it by digest and probe.
 
-        Raises `WeightSyncError` if a server does not hold them afterwards, and whatever has ended the watch over the servers.
+        If it reached no server, it waits for one, for `serving.recovery_timeout_seconds`, and begins again. Raises `ServerError`,
+        `WeightSyncError` if a server does not hold the weights afterwards, and whatever has ended the watch over the servers.
         """
-        assert self._delivery and self._turns
-        if self._broken is not None:
-            raise self._broken
-        async with self._trainer_lock:
+        assert self._delivery and self.serving
+        deadline = math.inf
+        while True:
+            if self._broken is not None:
+                raise self._broken
             self._version = version
-            metrics = await self._delivery.send(version)
-        # Without the lock: the probe waits for a server that has just been lost, and that one for the trainer's weights.
-        return metrics | await self._turns.to_servers(probe=partial(self._delivery.probe, version))
+            if (metrics := await self._delivery.sync(version))["sync/num_servers"]:
+                return metrics
+            self._say(f"version {version} of the weights reached no server: waiting for one to come back")
+            deadline = min(deadline, time.monotonic() + self._config.serving.recovery_timeout_seconds)
+            await self.serving.until_one_is_ready(deadline=deadline)
 
     async def serving_metrics(self) -> dict[str, float]:
         """`serving/<name>/<metric>` and `retrieval/<metric>`: what was asked since the last call, and what the servers did."""
@@ -147,12 +152,8 @@ class System:
     async def trainer_awake(self) -> AsyncIterator[TrainerGroup]:
         """The trainer, able to work also while the GPUs are the servers' (they sleep meanwhile), and used by no one else."""
         assert self.trainer
-        async with self._trainer_lock:
-            if self._turns is None:
-                yield self.trainer
-                return
-            async with self._turns.trainer():
-                yield self.trainer
+        async with self._trainer_lock, self._turns.trainer() if self._turns is not None else nullcontext():
+            yield self.trainer
 
     async def stop(self) -> None:
         """Stops every part that was started; one that will not stop does not keep the others from it."""
@@ -223,8 +224,9 @@ class System:
 
     def _connect(self, serving: Serving, trainer: TrainerGroup) -> None:
         """Opens the way of the weights, and watches for servers that need them out of turn."""
-        self._turns = Turns(serving, trainer, shared=takes_turns(self._config))
-        self._delivery = WeightDelivery(self._config, serving, trainer, run_id=self.run_id)
+        turns, lock = Turns(serving, trainer, shared=takes_turns(self._config)), self._trainer_lock
+        self._delivery = WeightDelivery(self._config, serving, trainer, run_id=self.run_id, turns=turns, lock=lock)
+        self._turns = turns
         for name in serving.actors(serving.trained_endpoint().name):
             self._watch(self._delivery.restore(name, version=lambda: self._version, trainer_awake=self.trainer_awake))
 

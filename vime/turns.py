@@ -2,10 +2,11 @@
 
     generate  servers awake, trainer in main memory
     train     servers asleep, trainer on the GPU
-    sync      servers get memory for their weights, then the weights; the optimizer leaves; the KV cache returns; the probe
-              compares; the trainer's weights leave
+    sync      optimizer and gradients leave, and what PyTorch has cached; the servers get memory for their weights, then the
+              weights; what the export has cached leaves; the KV cache returns; the probe compares; the trainer's weights leave;
+              servers that are down start again
 
-Where they share nothing (GPUs apart, or none), every call returns at once.
+Where they share nothing (GPUs apart, or none), every call but the one that sends returns at once.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +19,7 @@ class Servers(Protocol):
 
     async def sleep(self, *, keep_weights: bool) -> None: ...
     async def wake(self) -> None: ...
+    async def may_start(self) -> None: ...
 
 
 class Trainer(Protocol):
@@ -28,7 +30,7 @@ class Trainer(Protocol):
 
 
 class Turns:
-    """Whose turn it is. A run begins with the trainer's, servers asleep, and a sync makes it the servers'."""
+    """Whose turn it is. A run begins with the trainer's, servers asleep; `send` and then `to_servers` make it the servers'."""
 
     def __init__(self, servers: Servers, trainer: Trainer, *, shared: bool) -> None:
         self._servers, self._trainer, self._shared = servers, trainer, shared
@@ -41,16 +43,26 @@ class Turns:
             await self._trainer.onload()
         self._trainers = True
 
-    async def to_servers(self, *, probe: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
-        """After a sync: the servers can generate. Returns what `probe` says, which runs while the trainer has its weights."""
+    async def send(self, send: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
+        """Has `send` bring the weights to the servers, which can generate afterwards; the trainer still has its weights.
+
+        Everything else of the trainer's has left before the servers take memory for theirs. Returns what `send` returns.
+        """
         if not self._shared:
-            return await probe()
+            return await send()
+        await self.to_trainer()
         await self._trainer.offload(weights=False)
+        metrics = await send()
+        await self._trainer.offload(weights=False)  # gathered tensors and buckets lie in PyTorch's cache
         await self._servers.wake()
-        metrics = await probe()
-        self._trainers = False
-        await self._trainer.offload(weights=True)
         return metrics
+
+    async def to_servers(self) -> None:
+        """The trainer leaves altogether, and servers that are down may take its memory to start again."""
+        if self._shared:
+            self._trainers = False
+            await self._trainer.offload(weights=True)
+            await self._servers.may_start()
 
     @asynccontextmanager
     async def trainer(self) -> AsyncIterator[None]:
@@ -67,3 +79,4 @@ class Turns:
                 await self._trainer.offload(weights=True)
             finally:
                 await self._servers.wake()
+                await self._servers.may_start()

@@ -11,12 +11,13 @@ from ray.exceptions import RayActorError
 
 from vime.config import Precision, RunConfig
 from vime.errors import ServerError
-from vime.placement import DIRECT, transport
+from vime.placement import DIRECT, takes_turns, transport
 from vime.serving.direct_sync import DirectSync
 from vime.serving.probe import probe
 from vime.serving.topology import Serving
 from vime.serving.weight_sync import WeightSync
 from vime.trainer.group import TrainerGroup
+from vime.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +33,32 @@ RETRY_SECONDS = 10.0
 class WeightDelivery:
     """Between one trainer and the servers of the trained model."""
 
-    def __init__(self, config: RunConfig, serving: Serving, trainer: TrainerGroup, *, run_id: str) -> None:
+    def __init__(
+        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, *, run_id: str, turns: Turns, lock: asyncio.Lock
+    ) -> None:
+        """Whoever holds `lock` may use the trainer."""
         self._config, self._serving, self._trainer = config, serving, trainer
+        self._turns, self._lock = turns, lock
         self._files = WeightSync(serving, config, run_id)
         self._direct = DirectSync(serving, trainer) if transport(config) in DIRECT else None
 
+    async def sync(self, version: int) -> dict[str, float]:
+        """Sends and, if `sync/num_servers` were reached, probes; afterwards the servers have the turn, also those that are down.
+
+        Raises WeightSyncError or ServerError.
+        """
+        async with self._lock:
+            metrics = await self._turns.send(partial(self.send, version))
+        if metrics["sync/num_servers"]:
+            # Without the lock: the probe waits for a server that has just been lost, and that one for the trainer's weights.
+            metrics |= await self.probe(version)
+        if takes_turns(self._config):
+            async with self._lock:
+                await self._turns.to_servers()
+        return metrics
+
     async def send(self, version: int) -> dict[str, float]:
-        """Brings the trainer's weights to all servers that are there. Raises WeightSyncError or ServerError."""
+        """Brings the trainer's weights to all servers that are there."""
         if self._direct is not None:
             return await self._direct.sync(version)
         return await self._files.sync(await self._trainer.export_weights(version))

@@ -199,6 +199,10 @@ async def test_a_server_that_dies_in_the_trainers_turn_starts_again_after_it(unu
     assert await server.pid() in (None, pid), "nothing is launched while the trainer has the memory"
     await server.sleep(1)
     await server.wake()
+    await asyncio.sleep(0.5)
+    assert await server.pid() in (None, pid), "nor while it still has its weights there, to compare"
+    assert "died" in await server.trouble()
+    await server.may_start()
     assert await wait_for_events(server, "recovered") == ["recovered"]
     assert posted(tmp_path) == ["/sleep"], "the new one is awake"
     await server.stop()
@@ -211,7 +215,9 @@ async def test_a_successor_of_an_actor_waits_while_the_others_sleep(unused_tcp_p
     await asyncio.sleep(0.5)
     assert await server.pid() is None
     await server.wake()
+    await server.may_start()
     await asyncio.wait_for(server.ready(), 60)
+    assert await server.trouble() == ""
     await server.stop()
 
 
@@ -223,6 +229,7 @@ async def test_a_server_that_cannot_be_reached_to_sleep_is_ended(unused_tcp_port
     await server.sleep(1)
     server._program.spec = replace(server._program.spec, port=unused_tcp_port)
     await server.wake()
+    await server.may_start()
     await asyncio.wait_for(next_launch(server, pid), 60)
     await server.stop()
 

@@ -40,6 +40,7 @@ class Keeper:
         self._settled = asyncio.Event()
         """Ready or given up."""
         self._failure: str | None = None
+        self._last_event = "it is starting"
         self._events: list[dict[str, Any]] = []
 
     async def start(self) -> None:
@@ -53,6 +54,12 @@ class Keeper:
         await self._settled.wait()
         if self._failure is not None:
             raise ServerError(self._failure)
+
+    async def trouble(self) -> str:
+        """Empty if the program is ready, else what happened to it last; raises ServerError if it was given up."""
+        if self._failure is not None:
+            raise ServerError(self._failure)
+        return "" if self._ready.is_set() else self._last_event
 
     async def url(self) -> str:
         """Where the program answers; another address after a restart whose port was taken."""
@@ -154,4 +161,5 @@ class Keeper:
 
     def _record(self, event: str, detail: str) -> None:
         logger.warning("%s: %s (%s)", self._program.spec.name, event, detail)
+        self._last_event = f"{event} ({detail})"
         self._events.append({"time": time.time(), "server": self._program.spec.name, "event": event, "detail": detail})

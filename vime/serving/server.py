@@ -37,7 +37,7 @@ class Server(Keeper):
     async def adopt(self, version: int, payload: WeightPayload | None, *, asleep: bool = False) -> None:
         """Takes the place of a lost actor, before `start`: with its weights, and with restarts also if the first start fails.
 
-        If the others are asleep, the launch waits for `wake`.
+        If the others are asleep, the launch waits for `may_start`.
         """
         self._version, self._payload, self._is_successor = version, payload, True
         if asleep:
@@ -121,7 +121,7 @@ class Server(Keeper):
         """Gives the GPU's memory back (vLLM's sleep: level 1 keeps the weights in main memory, 2 drops them).
 
         A server that is just starting is waited for, since it cannot give back what it is taking; one that cannot sleep is
-        ended, and starts again when it may have the memory.
+        ended. One that is down starts again after `may_start`.
         """
         self._awake.clear()
         while self._is_starting:
@@ -136,9 +136,8 @@ class Server(Keeper):
                     await self._start_again(f"sleep: {error!r}")
 
     async def wake(self) -> None:
-        """Takes the GPU's memory back, all that it does not have yet, and goes on generating."""
+        """Takes the GPU's memory back, all that it does not have yet, and goes on generating; one that is down stays so."""
         async with self._lock:
-            self._awake.set()
             if self._is_up and self._is_asleep:
                 self._sleeping = None
                 try:
@@ -146,6 +145,10 @@ class Server(Keeper):
                     await self._control().resume_generation(keep_cache=False)  # its memory was another's meanwhile
                 except (*UNREACHABLE, ServerError) as error:
                     await self._start_again(f"wake: {error!r}")
+
+    async def may_start(self) -> None:
+        """The GPU has room for a whole server: a program that is down is launched again."""
+        self._awake.set()
 
     async def metrics(self) -> ServerMetrics | None:
         """vLLM's counters, None if the server does not answer now."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from vime.weights import WeightPayload, payload_folder
 
 __all__ = ["Endpoint", "Serving"]
 
+POLL_SECONDS = 0.5
 START_MARGIN_SECONDS = 60.0
 """For what comes before a server's own start: Ray makes its actor."""
 
@@ -115,9 +117,29 @@ class Serving:
         await reach([program.actor.sleep.remote(level) for program, level in zip(servers, levels)])
 
     async def wake(self) -> None:
-        """Takes the GPUs back."""
-        self._fleet.asleep = False
+        """The servers that sleep take the GPUs' memory that they do not have yet, and generate."""
         await reach([program.actor.wake.remote() for program in self._fleet.servers()])
+
+    async def may_start(self) -> None:
+        """The trainer has left the GPUs: servers that are down, and actors that are made again, may launch there."""
+        self._fleet.asleep = False
+        await reach([program.actor.may_start.remote() for program in self._fleet.servers()])
+
+    async def until_one_is_ready(self, *, deadline: float) -> None:
+        """Waits until a server of the trained model is up and holds the version that it should, by the monotonic clock.
+
+        Raises ServerError with what happened to each of them if none is in time, or if one was given up.
+        """
+        name = self.trained_endpoint().name
+        while True:
+            actors = self.actors(name)
+            found = dict(zip(actors, await reach([actor.trouble.remote() for actor in actors.values()]), strict=True))
+            if "" in found.values():
+                return
+            if time.monotonic() > deadline:
+                reasons = "; ".join(f"{server}: {trouble or 'its actor is gone'}" for server, trouble in found.items())
+                raise ServerError(f"no server of {name} came back in time (serving.recovery_timeout_seconds): {reasons}")
+            await asyncio.sleep(POLL_SECONDS)
 
     async def events(self) -> list[dict[str, Any]]:
         """What went wrong with servers and routers since the last call, oldest first: {time, server, event, detail}."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import aiohttp
 
 from vime.config import RunConfig
-from vime.serving.control import apply_payload
+from vime.errors import ServerError
+from vime.serving.control import UNREACHABLE, apply_payload
 from vime.serving.fleet import reach
 from vime.serving.topology import Serving
 from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
@@ -30,7 +31,7 @@ class WeightSync:
     async def sync(self, payload: WeightPayload) -> dict[str, float]:
         """Pauses, updates, checks and resumes every server; a server that is down gets the payload when it comes back.
 
-        Raises WeightSyncError if a server received other bytes, ServerError if one was given up.
+        Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
         """
         started = time.monotonic()
         self._serving.expect(payload.version, payload)
@@ -62,6 +63,13 @@ class WeightSync:
 
 
 async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:
+    """As a server of the run would, but one that is lost ends the run: nobody here sees it come back without the weights."""
     name, seconds = "external server", SYNC_TIMEOUT_SECONDS
-    async with aiohttp.ClientSession() as session:
-        return await apply_payload(session, url, payload, name=name, timeout_seconds=seconds, keep_cache=keep_cache)
+    try:
+        async with aiohttp.ClientSession() as session:
+            return await apply_payload(session, url, payload, name=name, timeout_seconds=seconds, keep_cache=keep_cache)
+    except UNREACHABLE as error:
+        raise ServerError(
+            f"{url} could not be given version {payload.version} of the weights ({error!r}): start it again, then resume=true "
+            "goes on from the last checkpoint"
+        ) from error
