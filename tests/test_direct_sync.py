@@ -31,7 +31,7 @@ async def kill(actor: Any) -> None:
 
 
 async def lose_servers(config: Any, folder: Path) -> list[dict[str, float]]:
-    """Metrics of each sync. The second server is killed before the third sync and back before the fourth, both before the last."""
+    """Metrics of each sync: the second server is killed before the third and back before the fourth, both before the last."""
     async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
         assert system.serving is not None
         metrics = [await system.sync_weights(version) for version in (0, 1)]

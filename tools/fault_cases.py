@@ -96,6 +96,11 @@ CASES = [
         words=["+serving.models.actor.vllm_args.worker_extension_cls=fault_hooks.FailsHalfway"],
         evidence='"sync_failed"',
     ),
+    Case(
+        name="every server gone at a sync",
+        words=[*TWO_REPLICAS, "+serving.models.actor.vllm_args.worker_extension_cls=fault_hooks.EndsAtASync"],
+        evidence="reached no server",
+    ),
     Case(name="disk full at a checkpoint", strike=fill_disk, resumes=True, small_disk=True, evidence="No space left"),
 ]
 

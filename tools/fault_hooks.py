@@ -7,6 +7,7 @@ repeatable as far as sampling allows.
 import asyncio
 import itertools
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,21 @@ def _receive_half(self: transfer.FileEngine, update_info: transfer.FileUpdateInf
     tensors = self._mapped[update_info.files[0]]
     load_weights(tensors[: len(tensors) // 2])
     raise RuntimeError("injected")
+
+
+class EndsAtASync(transfer.WeightReport):
+    """A worker extension with which every server ends once, as if it were killed, when it hears of version `BROKEN_VERSION`."""
+
+    vllm_config: Any
+
+    def expect_files(self, *files: str) -> None:
+        """The first call of a sync."""
+        seed = self.vllm_config.model_config.seed  # of each server another
+        done = Path(os.environ["VIME_FAULT_FOLDER"]) / f"server_{seed}_ended"
+        if f"v{BROKEN_VERSION}" in files[0] and not done.exists():
+            done.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().expect_files(*files)
 
 
 _RECEIVE = transfer.FileEngine.receive_weights
