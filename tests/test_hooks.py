@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vime.errors import Problem
-from vime.hooks import HOOKS, check_hook, load_hook
+from vime.errors import HookError, Problem
+from vime.hooks import HOOKS, INSTANCES, check_hook, load_hook, load_named
 
 
 def parameters_of(key: str) -> list[str]:
@@ -27,7 +27,10 @@ def write(folder: Path, source: str) -> str:
 
 
 def definition(key: str, *, parameters: list[str] | None = None, coroutine: bool | None = None) -> str:
-    """Source of a function named `hook` that fits a key, but for what is changed."""
+    """Source of a function or class named `hook` that fits a key, but for what is changed."""
+    if key in INSTANCES:
+        taken = ", ".join(["self", *(parameters_of(key) if parameters is None else parameters)])
+        return f"class hook:\n    def __init__({taken}):\n        pass\n    async def batch(self, version):\n        return []\n"
     keyword = "async def" if (is_async(key) if coroutine is None else coroutine) else "def"
     return f"{keyword} hook({', '.join(parameters_of(key) if parameters is None else parameters)}):\n    return None\n"
 
@@ -67,6 +70,45 @@ def test_a_function_with_a_parameter_too_few_is_refused(key: str, tmp_path: Path
 @pytest.mark.parametrize("key", [key for key in HOOKS if is_async(key)])
 def test_a_function_that_must_be_async_and_is_not_is_refused(key: str, tmp_path: Path):
     assert "must be async" in only(check_hook(key, write(tmp_path, definition(key, coroutine=False)))).remedy
+
+
+@pytest.mark.parametrize("key", [key for key in HOOKS if not is_async(key) and key not in INSTANCES])
+def test_a_function_that_must_not_be_async_is_refused(key: str, tmp_path: Path):
+    assert "must not be async" in only(check_hook(key, write(tmp_path, definition(key, coroutine=True)))).remedy
+
+
+GOOD = "    async def batch(self, version): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("    pass\n", "async def batch(self, version)"),
+        ("    def batch(self, version): ...\n", "async def batch(self, version)"),
+        ("    async def batch(self): ...\n", "async def batch(self, version)"),
+        ("    batch = 3\n", "async def batch(self, version)"),
+        (f"{GOOD}    def stop(self): ...\n", "async def stop(self)"),
+        (f"{GOOD}    def state(self): ...\n", "one of state and load"),
+        (f"{GOOD}    def state(self): ...\n    async def load(self, state): ...\n", "def load(self, state)"),
+    ],
+)
+def test_a_producer_without_the_methods_it_needs_is_refused(methods: str, words: str, tmp_path: Path):
+    source = f"class hook:\n    def __init__(self, config, source, runner): ...\n{methods}"
+    assert words in only(check_hook("rollout.producer", write(tmp_path, source))).remedy
+
+
+def test_a_producer_is_a_class(tmp_path: Path):
+    assert (
+        "not a class" in only(check_hook("rollout.producer", write(tmp_path, "def hook(config, source, runner): ...\n"))).remedy
+    )
+
+
+def test_a_named_function_says_its_name_and_place_when_it_raises(tmp_path: Path):
+    path = write(tmp_path, "def hook(config, groups):\n    return {}[7]\n")
+    with pytest.raises(HookError) as raised:
+        load_named("algorithm.advantage", path)(None, [])
+    assert str(raised.value).startswith(f"algorithm.advantage={path} raised KeyError: 7\n")
+    assert "line 2, in hook" in str(raised.value)
 
 
 @pytest.mark.parametrize("key", HOOKS)

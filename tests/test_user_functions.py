@@ -75,7 +75,12 @@ def test_functions_of_the_user_replace_ours(tmp_path: Path):
     file = tmp_path / "mine.py"
     file.write_text(SOURCE)
     (tmp_path / "marks").mkdir()
-    names = {"method.generate": "generate", "method.reward": "reward", "rollout.function": "function", "data.source": "source"}
+    names = {
+        "method.generate": "generate",
+        "method.reward": "reward",
+        "rollout.group_function": "function",
+        "data.source": "source",
+    }
     names |= {
         "rollout.filter": "keep",
         "algorithm.advantage": "advantage",
@@ -97,3 +102,72 @@ def test_functions_of_the_user_replace_ours(tmp_path: Path):
     assert summary["datasets"]["docs_20"]["scaffold"]["mean"] == 25.0
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [step["reward/mean"] for step in steps] == [0.5, 0.5]
+
+
+OWN = '''
+"""An orchestration of its own, and a generate that scores itself, as slime's users write them."""
+
+import asyncio
+from pathlib import Path
+
+LOG = Path(__file__).parent / "log"
+
+
+def note(text):
+    with LOG.open("a") as file:
+        file.write(text + "\\n")
+
+
+class Hardest:
+    """Runs twice the prompts of a batch and trains the half that went worst."""
+
+    def __init__(self, config, source, runner):
+        self.config, self.source, self.runner, self.num_batches = config.rollout, source, runner, 0
+
+    async def batch(self, version):
+        prompts = [self.source.next() for _ in range(2 * self.config.num_prompts)]
+        groups = await asyncio.gather(*[self.runner.run_group(prompt) for prompt in prompts])
+        groups.sort(key=lambda group: sum(rollout.reward for rollout in group.rollouts))
+        self.num_batches += 1
+        note(f"batch {version}: {self.num_batches}, prompts {prompts[0].index} to {prompts[-1].index}")
+        return groups[: self.config.num_prompts]
+
+    def state(self):
+        return {"num_batches": self.num_batches}
+
+    def load(self, state):
+        self.num_batches = state["num_batches"]
+
+    async def stop(self):
+        note("stopped")
+
+
+async def generate(context, sample, sampling):
+    turn = await context.models["actor"].chat(sample.prompt, max_tokens=4)
+    first, second = sample.with_turn(turn), sample.with_turn(turn)
+    first.reward, second.reward = 0.0, float(len(turn.output_ids) % 2)
+    second.status = "truncated"
+    return [first, second]
+'''
+
+
+def test_a_class_of_the_user_replaces_the_whole_orchestration_and_is_resumed(tmp_path: Path):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    command = [
+        *(sys.executable, "-m", "vime.run", "+method=memagent", f"output_dir={tmp_path / 'run'}", "method.reward=null"),
+        *(f"rollout.producer={file}:Hardest", f"method.generate={file}:generate", "evaluation.rows=[]"),
+        *("rollout.num_prompts=2", "rollout.num_samples_per_prompt=2", "trainer.save_every=1", "rollout.max_staleness=1"),
+    ]
+    for words in (["trainer.num_steps=1"], ["trainer.num_steps=2", "resume=true"]):
+        finished = subprocess.run([*command, *words], capture_output=True, text=True, timeout=400)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "batch 0: 1, prompts 0 to 3",
+        "stopped",
+        "batch 1: 2, prompts 4 to 7",
+        "stopped",
+    ]
+    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [step["rollout/num_groups"] for step in steps] == [2.0, 2.0]
+    assert [step["stop/token_limit"] for step in steps] == [4.0, 4.0]

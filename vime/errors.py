@@ -61,5 +61,9 @@ class TrainingError(VimeError, RuntimeError):
     """The optimizer step produced a number that must not be trained on (NaN, infinity)."""
 
 
+class HookError(VimeError, RuntimeError):
+    """A user's function failed where only the whole run can answer for it; names the function, and says where it failed."""
+
+
 class CheckpointError(VimeError, RuntimeError):
     """A checkpoint is missing, incomplete or of another run."""

@@ -7,12 +7,14 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from vime.config import AlgorithmConfig, RolloutConfig, RunConfig
-from vime.errors import Problem
+from vime.errors import HookError, Problem, VimeError
 from vime.types import EvalLog, Group, Prompt, Reward, Sample, TrainSample
 
 
@@ -40,10 +42,39 @@ class EvalLogFunction(Protocol):
     def __call__(self, context: Any, results: list[dict[str, Any]]) -> EvalLog: ...
 
 
-class RolloutFunction(Protocol):
-    """Replaces the orchestration of one group."""
+class GroupFunction(Protocol):
+    """Replaces what runs the rollouts of one group; which groups run when stays the producer's business."""
 
     async def __call__(self, context: Any, prompt: Prompt, num_rollouts: int) -> Group: ...
+
+
+class RunGroup(Protocol):
+    """What a producer runs groups with (`vime.rollout.own_producer.GroupRunner`)."""
+
+    version: int
+    """The weight version that the servers hold."""
+
+    async def run_group(self, prompt: Prompt, *, num_rollouts: int | None = None) -> Group: ...
+
+
+class RolloutProducer(Protocol):
+    """Replaces the whole orchestration: which prompts run when, how asynchronously, and which groups make a batch.
+
+    Only `batch` is needed. It returns `rollout.num_prompts` groups for the step that trains weight `version`; their tokens are at
+    most `rollout.max_staleness` versions older. Groups come from `runner.run_group`, or are made by hand. `state` and `load`
+    carry over what a resumed run must know; the prompt source remembers its position by itself. `stop` ends what still runs.
+    """
+
+    async def batch(self, version: int) -> list[Group]: ...
+    def state(self) -> dict[str, Any]: ...
+    def load(self, state: dict[str, Any]) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class ProducerClass(Protocol):
+    """The class of a `RolloutProducer`; it is made anew with each start of the run, when the servers hold the weights."""
+
+    def __call__(self, config: RunConfig, source: Any, runner: RunGroup) -> RolloutProducer: ...
 
 
 class GroupFilter(Protocol):
@@ -84,7 +115,8 @@ HOOKS: dict[str, type] = {
     "method.group_reward": GroupReward,
     "method.eval_log": EvalLogFunction,
     "method.single_turn": Generate,
-    "rollout.function": RolloutFunction,
+    "rollout.producer": ProducerClass,
+    "rollout.group_function": GroupFunction,
     "rollout.filter": GroupFilter,
     "data.source": PromptSource,
     "data.demonstrations": Demonstrations,
@@ -92,6 +124,10 @@ HOOKS: dict[str, type] = {
     "algorithm.loss": PolicyLoss,
 }
 """Configuration key of every hook, and its protocol."""
+INSTANCES: dict[str, type] = {"rollout.producer": RolloutProducer}
+"""Hooks that are classes, and the protocol of what they make."""
+NEEDED = ("batch",)
+"""The other methods of such a protocol may be left out."""
 
 
 def load_hook(path: str) -> Callable[..., Any]:
@@ -103,6 +139,30 @@ def load_hook(path: str) -> Callable[..., Any]:
         return _find(path)
     except (Exception, SystemExit) as error:  # a script without `if __name__ == "__main__"` may exit
         raise ImportError(" ".join(f"{type(error).__name__}: {error}".split())) from error
+
+
+def load_named(key: str, path: str) -> Callable[..., Any]:
+    """The function at a path, as one that raises `HookError` with key, path and place for whatever it raises."""
+    hook = load_hook(path)
+
+    def named(*arguments: Any, **keywords: Any) -> Any:
+        with naming(key, path):
+            return hook(*arguments, **keywords)
+
+    return named
+
+
+@contextmanager
+def naming(key: str, path: str) -> Iterator[None]:
+    """Within the block a user's function is called: what it raises becomes a `HookError` that names it."""
+    try:
+        yield
+    except VimeError:  # says what to do itself
+        raise
+    except Exception as error:  # the boundary of a user's function, which ends the run with its name
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+        where = "".join(traceback.format_list(frames)).rstrip()
+        raise HookError(f"{key}={path} raised {type(error).__name__}: {error}\n{where}") from error
 
 
 def _find(path: str) -> Callable[..., Any]:
@@ -145,8 +205,34 @@ def check_hook(key: str, path: str) -> list[Problem]:
     wanted = f"{'async ' if inspect.iscoroutinefunction(protocol) else ''}def {path.rpartition('.')[2]}({', '.join(parameters)})"
     if inspect.iscoroutinefunction(protocol) and not inspect.iscoroutinefunction(hook):
         return [Problem(key=key, value=path, remedy=f"must be async: {wanted}")]
+    if inspect.iscoroutinefunction(hook) and not inspect.iscoroutinefunction(protocol):
+        return [Problem(key=key, value=path, remedy=f"must not be async: {wanted}")]
     try:
         inspect.signature(hook).bind(*parameters)
     except (TypeError, ValueError) as error:
         return [Problem(key=key, value=path, remedy=f"has the wrong signature ({error}); wanted: {wanted}")]
-    return []
+    return _class_problems(key, path, hook) if key in INSTANCES else []
+
+
+def _class_problems(key: str, path: str, hook: Any) -> list[Problem]:
+    """Methods that a class has not, or has otherwise than its protocol."""
+    if not inspect.isclass(hook):
+        return [Problem(key=key, value=path, remedy=f"is a function, not a class with {' and '.join(NEEDED)}")]
+    problems = []
+    for name, wanted in inspect.getmembers(INSTANCES[key], inspect.isfunction):
+        method = getattr(hook, name, None)
+        if name.startswith("_") or (method is None and name not in NEEDED):
+            continue
+        parameters = ["self", *list(inspect.signature(wanted).parameters)[1:]]
+        is_async = inspect.iscoroutinefunction(wanted)
+        definition = f"{'async ' if is_async else ''}def {name}({', '.join(parameters)})"
+        try:
+            fits = callable(method) and inspect.iscoroutinefunction(method) == is_async
+            inspect.signature(method).bind(*parameters) if callable(method) else None
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            problems.append(Problem(key=key, value=path, remedy=f"its class needs: {definition}"))
+    if hasattr(hook, "state") != hasattr(hook, "load"):
+        problems.append(Problem(key=key, value=path, remedy="its class has one of state and load: give both or neither"))
+    return problems

@@ -12,8 +12,9 @@ from typing import Any
 
 from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
+from vime.algorithm.own_advantage import own_advantage
 from vime.compose import Composed
-from vime.config import AlgorithmName
+from vime.config import AlgorithmName, RunConfig
 from vime.data.buffer import Buffer
 from vime.data.journal import Journal
 from vime.errors import CheckpointError
@@ -22,7 +23,9 @@ from vime.hooks import load_hook
 from vime.placement import takes_turns
 from vime.rollout.evaluation import Evaluator
 from vime.rollout.metrics import batch_metrics
+from vime.rollout.own_producer import OwnProducer
 from vime.rollout.pin import Pin
+from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer
 from vime.session import Session
 from vime.step_clock import StepClock
@@ -65,18 +68,16 @@ async def _train(session: Session) -> None:
     source = load_hook(config.data.source)(config)
     async with session.system(with_trainer=True, with_servers=True) as system:
         assert system.trainer and system.workers
-        buffer, pin = Buffer(), Pin()
-        keep = load_hook(config.rollout.filter) if config.rollout.filter else None
-        journal = Journal(session.directory.journal) if config.rollout.journal else None
-        producer = Producer(config.rollout, source=source, runner=system.workers, buffer=buffer, keep=keep, journal=journal)
+        pin = Pin()
+        journal = Journal(session.directory.journal) if config.rollout.journal and not config.rollout.producer else None
 
         async def state(step: int) -> dict[str, Any]:
             if journal is not None:
                 journal.begin(step, oldest_step=system.checkpoints.oldest_step() if system.checkpoints else None)
-            waiting = await producer.state()  # nothing may be awaited between buffer and source
-            return {"buffer": waiting, "source": source.state()}
+            held = await producer.state()  # nothing may be awaited between buffer and source
+            return {"buffer": held, "source": source.state()}
 
-        first_step = await _resume(session, system, source, buffer)
+        first_step, waiting = await _resume(session, system, source)
         if journal is not None:
             if config.resume and (num_recalled := journal.recall(first_step)):
                 session.console.say(f"{num_recalled} groups that had finished after step {first_step} are used again")
@@ -85,6 +86,9 @@ async def _train(session: Session) -> None:
         evaluator = session.evaluator(system)
         if first_step == 0:
             await session.evaluate_before(evaluator)
+        producer = _producer(config, system.workers, source=source, journal=journal, version=first_step)
+        if waiting is not None:
+            producer.load(waiting)
         try:
             for step in range(first_step, config.trainer.num_steps):
                 producer.set_version(step, num_batches_left=config.trainer.num_steps - step)
@@ -101,7 +105,18 @@ async def _train(session: Session) -> None:
     session.finish()
 
 
-async def train_step(session: Session, system: System, producer: Producer, pin: Pin, step: int) -> None:
+def _producer(
+    config: RunConfig, workers: WorkerPool, *, source: Any, journal: Journal | None, version: int
+) -> Producer | OwnProducer:
+    """What keeps groups running: the built-in producer, or the user's."""
+    rollout = config.rollout
+    if rollout.producer is not None:
+        return OwnProducer(config, path=rollout.producer, source=source, runner=workers, version=version)
+    keep = load_hook(rollout.filter) if rollout.filter else None
+    return Producer(rollout, source=source, runner=workers, buffer=Buffer(), keep=keep, journal=journal)
+
+
+async def train_step(session: Session, system: System, producer: Producer | OwnProducer, pin: Pin, step: int) -> None:
     """One batch: wait for its groups, build the updates, train, bring the weights to the servers once nothing pins them."""
     config = session.config
     assert system.trainer and system.serving and system.workers
@@ -118,7 +133,7 @@ async def train_step(session: Session, system: System, producer: Producer, pin: 
         num_updates=config.trainer.num_updates_per_batch,
         seed=config.seed + step,
         version=step,
-        advantage=load_hook(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
+        advantage=own_advantage(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
     )
     metrics |= counts | batch_metrics(groups, version=step)
     if takes_turns(config):
@@ -160,22 +175,21 @@ async def _evaluate_and_note(session: Session, system: System, evaluator: Evalua
     await system.checkpoints.note_scores(step=step, scores=scores)
 
 
-async def _resume(session: Session, system: System, source: Any, buffer: Buffer) -> int:
-    """The step to go on with; restores trainer, prompt stream and buffer from the last checkpoint."""
+async def _resume(session: Session, system: System, source: Any) -> tuple[int, dict[str, Any] | None]:
+    """The step to go on with and the producer's state there; restores trainer and prompt stream from the last checkpoint."""
     if not session.config.resume:
-        return 0
+        return 0, None
     assert system.checkpoints
     path = system.checkpoints.newest()
     if path is None:
         session.restore(step=0, state={})
-        return 0
+        return 0, None
     driver = await system.checkpoints.load(path)
     if driver["step"] > session.config.trainer.num_steps:
         raise CheckpointError(f"{path} is after step {driver['step']}, beyond trainer.num_steps")
     source.load(driver["source"])
-    buffer.load(driver["buffer"])
     session.restore(step=driver["step"], state=driver)
-    return driver["step"]
+    return driver["step"], driver["buffer"]
 
 
 async def _train_supervised(session: Session) -> None:

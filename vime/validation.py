@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     batch.updates,
     rollout.partial,
     rollout.group_sizes,
+    rollout.own_producer,
     rollout.kept_cache,
     batch.schedule,
     batch.evaluation_rows,

@@ -7,7 +7,7 @@ import pytest
 
 from vime.config import RolloutConfig, RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.group_hooks import run_function, score_group
+from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.isolation import Hooks, run_rollout
 from vime.types import Group, Prompt, Reward, Rollout, Sample, Status, StopReason, Turn
 
@@ -134,6 +134,6 @@ def test_rollouts_that_a_function_has_made_end_and_earn_as_their_samples_say() -
         samples = [Sample(reward=float(member), status=Status.TRUNCATED).with_turn(TURN) for member in range(num_rollouts)]
         return Group(prompt=prompt, rollouts=[Rollout(rollout_id=0, group_index=0, samples=[sample]) for sample in samples])
 
-    group = asyncio.run(run_function(function, PROMPT, slot=3, num_rollouts=2, context=CONTEXT, config=CONFIG))
+    group = asyncio.run(run_group_function(function, PROMPT, slot=3, num_rollouts=2, context=CONTEXT, config=CONFIG))
     assert [rollout.reward for rollout in group.rollouts] == [0.0, 1.0]
     assert {(rollout.stop_reason, rollout.status) for rollout in group.rollouts} == {(StopReason.TOKEN_LIMIT, Status.TRUNCATED)}

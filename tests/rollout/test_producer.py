@@ -313,14 +313,14 @@ def test_a_filter_that_drops_everything_stops_the_run():
 
 def test_an_error_between_two_batches_ends_the_next_one():
     async def scenario() -> None:
-        def broken(config: RolloutConfig, group: Group) -> bool:
-            raise KeyError("a filter's mistake")
+        def broken(prompt: int, member: int) -> StopReason:
+            raise KeyError("a runner's mistake")
 
-        producer, _ = make(Runner(), keep=broken)
+        producer, _ = make(Runner(broken))
         producer.set_version(0)
         for _ in range(30):
             await asyncio.sleep(0)
-        with pytest.raises(KeyError, match="a filter's mistake"):
+        with pytest.raises(KeyError, match="a runner's mistake"):
             await next_batch(producer)
         await producer.stop()
 
@@ -375,3 +375,49 @@ async def test_a_group_that_had_finished_before_a_kill_is_not_generated_again(tm
     rows, metrics = await next_batch(resumed)
     assert rows == [0, 1, 2, 3] and metrics["rollout/num_groups_recalled"] == 2
     assert runner.started == [(1, 0), (3, 0)]
+
+
+def test_a_filter_that_raises_keeps_the_group_and_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture):
+    async def scenario() -> None:
+        def keep(config: RolloutConfig, group: Group) -> bool:
+            if group.prompt.index == 2:
+                raise KeyError("no such metric")
+            return group.prompt.index != 1
+
+        producer, _ = make(Runner(), keep=keep, max_infrastructure_failure_share=0.5)
+        for version, batch in enumerate(([0, 2, 3, 4], [5, 6, 7, 8])):
+            producer.set_version(version)
+            prompts, metrics = await next_batch(producer)
+            assert sorted(prompts) == batch
+            assert metrics.get("rollout/num_filter_failures", 0.0) == float(version == 0)
+        await producer.stop()
+
+    asyncio.run(scenario())
+    assert [record.exc_info is not None for record in caplog.records if "rollout.filter" in record.message] == [True]
+
+
+def test_a_filter_that_always_raises_ends_the_run_with_the_cause():
+    async def scenario() -> None:
+        def keep(config: RolloutConfig, group: Group) -> bool:
+            raise KeyError("no such metric")
+
+        producer, _ = make(Runner(), keep=keep, filter="mine.keep")
+        producer.set_version(0)
+        with pytest.raises(InfrastructureError, match=r"rollout\.filter=mine\.keep raised for \d of \d groups.*no such metric"):
+            await next_batch(producer)
+            producer.set_version(1)
+            await next_batch(producer)
+        await producer.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_generate_that_always_aborts_ends_the_run_with_the_cause():
+    async def scenario() -> None:
+        producer, _ = make(Runner(lambda prompt, member: StopReason.ABORTED))
+        producer.set_version(0)
+        with pytest.raises(InfrastructureError, match="aborted: broken hook"):
+            await next_batch(producer)
+        await producer.stop()
+
+    asyncio.run(scenario())

@@ -205,7 +205,7 @@ async def test_a_timeline_has_queue_generation_and_reward(make_worker: Any):
     ("name", "words"), [("broken_function", "KeyError: 'mine'"), ("bad_function", "loss_mask has 0 entries")]
 )
 async def test_a_users_orchestration_that_fails_costs_its_group(make_worker: Any, name: str, words: str):
-    group = await make_worker(function=f"{__file__}:{name}").run_group(prompt=PROMPT, slot=4, num_rollouts=2, version=5)
+    group = await make_worker(group_function=f"{__file__}:{name}").run_group(prompt=PROMPT, slot=4, num_rollouts=2, version=5)
     assert [rollout.stop_reason for rollout in group.rollouts] == [StopReason.GENERATE_RAISED] * 2
     assert all(words in rollout.error for rollout in group.rollouts)
 

@@ -52,12 +52,16 @@ class RolloutConfig:
     max_group_repeats: int = 3
     """How often a group is completed so; then its prompt is given up for another."""
     max_infrastructure_failure_share: float = 0.3
-    """Above this share of a batch the run stops with the cause."""
-    function: str | None = None
-    """Dotted path of `async function(context, prompt, num_rollouts) -> Group` instead of the built-in orchestration."""
+    """Above this share of a batch's rollouts, or of calls of `filter` that raise, the run stops with the cause."""
+    producer: str | None = None
+    """Dotted path of a class that decides which prompts run when and which groups make a batch, instead of the built-in producer
+    with its modes (`vime.hooks.RolloutProducer`)."""
+    group_function: str | None = None
+    """Dotted path of `async group_function(context, prompt, num_rollouts) -> Group`, which runs the rollouts of one prompt, where
+    `method.generate` and `method.reward` run each by itself."""
     filter: str | None = None
-    """Dotted path of `filter(config, group) -> bool`: False drops the group and draws another prompt. DAPO's dynamic sampling is
-    `vime.algorithm.filter.dynamic_sampling`."""
+    """Dotted path of `filter(config, group) -> bool`: False drops the group and draws another prompt; a group for which it raises
+    is kept. DAPO's dynamic sampling is `vime.algorithm.filter.dynamic_sampling`."""
     max_filtered_share: float = 0.9
     """Once `4 * num_prompts` groups were needed for one batch and more than this share was filtered, the run stops."""
 

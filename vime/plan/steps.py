@@ -77,6 +77,10 @@ def generation(config: RunConfig) -> list[str]:
         lines = [
             f"asynchronous: tokens at most {rollout.max_staleness} weight versions old; servers change weights {how}{kept}",
         ]
+    if rollout.producer:
+        lines.append(f"{rollout.producer} decides which prompts run when and which {rollout.num_prompts} groups make a batch")
+    if rollout.group_function:
+        lines.append(f"{rollout.group_function} runs the rollouts of a group")
     if rollout.num_oversampled_prompts:
         rest = "go on in the next batch" if rollout.partial_rollouts else "are trained later if their tokens are young enough"
         total = rollout.num_prompts + rollout.num_oversampled_prompts

@@ -1,4 +1,4 @@
-"""The hooks that see a whole group, isolated: `method.group_reward` and `rollout.function`."""
+"""The hooks that see a whole group, isolated: `method.group_reward` and `rollout.group_function`."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ async def score_group(
         rollout.stop_reason, rollout.error, rollout.status = reason, message, rollout.counting.status
 
 
-async def run_function(
+async def run_group_function(
     hook: Callable[..., Awaitable[Group]],
     prompt: Prompt,
     *,
@@ -65,9 +65,9 @@ async def run_function(
             adopt(rollout)
         return group
     except HookTimeout:
-        error = f"rollout.function ran longer than generate and reward may together ({limit:g} s)"
+        error = f"rollout.group_function ran longer than generate and reward may together ({limit:g} s)"
     except Exception as raised:  # the boundary of a user's function: any failure costs this group only
-        logger.warning("rollout.function raised in slot %d", slot, exc_info=True)
+        logger.warning("rollout.group_function raised in slot %d", slot, exc_info=True)
         error = describe(raised)
     failed = [stopped_rollout(slot, member, StopReason.GENERATE_RAISED, error) for member in range(num_rollouts)]
     return Group(prompt=prompt, rollouts=failed)

@@ -6,7 +6,6 @@ trained in time, taken as they finish, and what could not be trained in time is 
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,10 +13,11 @@ from vime.config import RolloutConfig
 from vime.data.buffer import Buffer
 from vime.data.journal import Journal
 from vime.data.progress import Progress
-from vime.errors import InfrastructureError
+from vime.errors import CheckpointError
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.rollout.tally import Tally
 from vime.tasks import cancel
-from vime.types import Group, Prompt, Rollout, StopReason
+from vime.types import Group, Prompt, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,7 @@ class Producer:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
-        self._counts: Counter[str] = Counter()
-        self._causes: Counter[str] = Counter()
+        self._tally = Tally(config)
         self.on_group: Callable[[Group], None] = lambda group: None
 
     def set_version(self, version: int, *, num_batches_left: int | None = None) -> None:
@@ -101,11 +100,9 @@ class Producer:
             self._changed.clear()
             await self._changed.wait()
         self._expire(self._version + 1 - config.max_staleness)
-        metrics = {f"rollout/num_{name}": float(count) for name, count in self._counts.items()}
+        metrics = self._tally.take()
         metrics["rollout/num_groups_in_flight"] = float(self._buffer.num_generating)
         metrics["rollout/num_groups_buffered"] = float(self._buffer.num_finished)
-        self._counts.clear()
-        self._causes.clear()
         return groups, metrics
 
     async def stop(self) -> None:
@@ -115,6 +112,12 @@ class Producer:
     async def state(self) -> dict[str, Any]:
         """What the next run needs so that no prompt is lost or doubled and nothing that ended is sampled again."""
         return self._buffer.state(await self._runner.progress())
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on with what `state` gave. Raises CheckpointError for the state of a producer of the user."""
+        if "slots" not in state:
+            raise CheckpointError("the checkpoint was made with a rollout.producer of your own: resume with that one")
+        self._buffer.load(state)
 
     def _run(self, slot: int) -> None:
         task = asyncio.create_task(self._fill(slot))
@@ -128,7 +131,7 @@ class Producer:
             assert entry.version is not None, f"slot {slot} was not started"
             group = self._journal.take(slot, entry.prompt.index) if self._journal is not None else None
             if group is not None:
-                self._counts["groups_recalled"] += 1
+                self._tally.counts["groups_recalled"] += 1
             else:
                 group = await self._runner.run_group(
                     prompt=entry.prompt,
@@ -138,14 +141,14 @@ class Producer:
                     num_wanted=config.num_samples_per_prompt,
                     progress=entry.progress,
                 )
-            self._count(group, known=entry.progress.finished if entry.progress is not None and entry.num_repeats else {})
+            self._tally.add(group, known=entry.progress.finished if entry.progress is not None and entry.num_repeats else {})
             if self._is_too_small(group):
                 self._complete(slot, group)
             elif group.oldest_version < self._version - config.max_staleness:
-                self._counts["groups_refused"] += 1
+                self._tally.counts["groups_refused"] += 1
                 self._buffer.restart(slot, self._version)
-            elif self._keep is not None and not self._keep(config, group):
-                self._counts["groups_filtered"] += 1
+            elif not self._is_kept(group):
+                self._tally.counts["groups_filtered"] += 1
                 self._buffer.restart(slot, self._version, prompt=self._source.next())
             else:
                 self._buffer.finish(slot, group)
@@ -156,6 +159,16 @@ class Producer:
                 self._check()
                 return
             self._check()
+
+    def _is_kept(self, group: Group) -> bool:
+        """What the filter says; a group for which it raises is kept, and counted."""
+        if self._keep is None:
+            return True
+        try:
+            return bool(self._keep(self._config, group))
+        except Exception as error:  # the boundary of a user's function: a failure costs no group, many end the run
+            self._tally.add_filter_failure(error)
+            return True
 
     def _is_too_small(self, group: Group) -> bool:
         num_counted = sum(rollout.counting.in_baseline for rollout in group.rollouts)
@@ -170,10 +183,10 @@ class Producer:
             logger.warning(
                 "prompt %d (row %d) is given up: its rollouts fail again and again", entry.prompt.index, entry.prompt.row
             )
-            self._counts["prompts_given_up"] += 1
+            self._tally.counts["prompts_given_up"] += 1
             self._buffer.restart(slot, self._version, prompt=self._source.next())
             return
-        self._counts["groups_repeated"] += 1
+        self._tally.counts["groups_repeated"] += 1
         counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
         finished = {rollout.rollout_id % ROLLOUTS_PER_GROUP: rollout for rollout in counted}
         kept = Progress(prompt_index=entry.prompt.index, version=group.weight_version, finished=finished) if finished else None
@@ -184,9 +197,9 @@ class Producer:
         for slot, group in self._buffer.expire(oldest).items():
             if group is None:
                 self._tasks.pop(slot).cancel()
-                self._counts["groups_aborted"] += 1
+                self._tally.counts["groups_aborted"] += 1
             else:
-                self._counts["groups_refused"] += 1
+                self._tally.counts["groups_refused"] += 1
 
     def _ended(self, slot: int, task: "asyncio.Task[None]") -> None:
         if self._tasks.get(slot) is task:
@@ -198,47 +211,7 @@ class Producer:
         self._error = self._error or error
         self._changed.set()
 
-    def _count(self, group: Group, *, known: dict[int, Rollout]) -> None:
-        """Counts a group that ended, without the rollouts that were counted before it was completed."""
-        self._counts["groups"] += 1
-        for rollout in group.rollouts:
-            if rollout.rollout_id % ROLLOUTS_PER_GROUP in known:
-                continue
-            if rollout.stop_reason is StopReason.ABORTED:
-                self._counts["aborted"] += 1
-                continue
-            self._counts["rollouts"] += 1
-            self._counts["retries"] += rollout.num_retries
-            if not rollout.counting.in_baseline:
-                self._counts["failed"] += 1
-                self._causes[f"{rollout.stop_reason.value}: {rollout.error}"] += 1
-
     def _check(self) -> None:
         """Ends the run if what was counted since the last batch says that going on makes no sense."""
-        config = self._config
-        enough = config.num_samples_per_prompt * min(config.num_prompts, 4)
-        failed, rollouts = self._counts["failed"], self._counts["rollouts"]
-        if rollouts >= enough and failed / rollouts > config.max_infrastructure_failure_share:
-            cause, times = self._causes.most_common(1)[0]
-            self._fail(
-                InfrastructureError(
-                    f"{failed} of {rollouts} rollouts failed for reasons that are not the agent's, more than "
-                    f"rollout.max_infrastructure_failure_share={config.max_infrastructure_failure_share}; "
-                    f"most often ({times} times) {cause}"
-                )
-            )
-        if (refused := self._counts["groups_refused"]) > 4 * config.num_prompts:
-            self._fail(
-                InfrastructureError(
-                    f"{refused} groups had tokens older than rollout.max_staleness={config.max_staleness} versions; do the "
-                    "servers label what they sample with the version of the last sync?"
-                )
-            )
-        filtered, groups = self._counts["groups_filtered"], self._counts["groups"]
-        if groups >= 4 * config.num_prompts and filtered / groups > config.max_filtered_share:
-            self._fail(
-                InfrastructureError(
-                    f"rollout.filter dropped {filtered} of {groups} groups, more than rollout.max_filtered_share="
-                    f"{config.max_filtered_share}: the model solves nearly everything or nearly nothing"
-                )
-            )
+        if (error := self._tally.problem()) is not None:
+            self._fail(error)

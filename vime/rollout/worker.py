@@ -18,7 +18,7 @@ from vime.data.progress import Progress
 from vime.evaluation_rows import SINGLE_TURN, Row
 from vime.hooks import load_hook
 from vime.rollout.context import Sampling
-from vime.rollout.group_hooks import run_function, score_group
+from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
 from vime.rollout.isolation import Hooks, run_rollout, template_of
 from vime.rollout.served import MakeClient, Served
@@ -67,7 +67,7 @@ class RolloutWorker:
             "single_turn": Hooks(generate=load_hook(method.single_turn), reward=reward),
         }
         self._group_reward = load_hook(method.group_reward) if method.group_reward else None
-        self._function = load_hook(config.rollout.function) if config.rollout.function else None
+        self._group_function = load_hook(config.rollout.group_function) if config.rollout.group_function else None
 
     async def ready(self) -> WorkerState:
         """Answers once the worker can take groups, and then as long as its event loop turns."""
@@ -92,11 +92,11 @@ class RolloutWorker:
         holds is not run again.
         """
         context = partial(self._served.context, sampling=self._sampling, version=version)
-        if self._function is not None:
+        if self._group_function is not None:
             trace = self._trace(slot)
             async with self._place(trace):
-                group = await run_function(
-                    self._function,
+                group = await run_group_function(
+                    self._group_function,
                     prompt,
                     slot=slot,
                     num_rollouts=num_rollouts,

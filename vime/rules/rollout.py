@@ -2,6 +2,7 @@
 
 from vime.config import RunConfig
 from vime.errors import Problem
+from vime.hooks import check_hook, load_hook
 
 
 def partial(config: RunConfig) -> list[Problem]:
@@ -24,10 +25,32 @@ def group_sizes(config: RunConfig) -> list[Problem]:
     if rollout.min_rollouts_per_group > rollout.num_samples_per_prompt >= 1:
         remedy = f"give at most rollout.num_samples_per_prompt={rollout.num_samples_per_prompt}"
         problems.append(Problem(key="rollout.min_rollouts_per_group", value=rollout.min_rollouts_per_group, remedy=remedy))
-    if rollout.function and rollout.num_oversampled_samples_per_prompt:
+    if rollout.group_function and rollout.num_oversampled_samples_per_prompt:
         key, value = "rollout.num_oversampled_samples_per_prompt", rollout.num_oversampled_samples_per_prompt
-        remedy = f"rollout.function={rollout.function} runs the whole group itself: give 0"
+        remedy = f"rollout.group_function={rollout.group_function} runs the whole group itself: give 0"
         problems.append(Problem(key=key, value=value, remedy=remedy))
+    return problems
+
+
+def own_producer(config: RunConfig) -> list[Problem]:
+    """A producer of the user decides what the built-in one's modes decide, so these are off; and it can be resumed."""
+    rollout = config.rollout
+    if rollout.producer is None:
+        return []
+    modes = {
+        "filter": rollout.filter,
+        "partial_rollouts": rollout.partial_rollouts,
+        "num_oversampled_prompts": rollout.num_oversampled_prompts,
+        "num_oversampled_samples_per_prompt": rollout.num_oversampled_samples_per_prompt,
+    }
+    remedy = f"is a mode of the built-in producer, and rollout.producer={rollout.producer} stands in its place: remove it"
+    problems = [Problem(key=f"rollout.{name}", value=value, remedy=remedy) for name, value in modes.items() if value]
+    if config.resume and rollout.max_staleness and not check_hook("rollout.producer", rollout.producer):
+        if not hasattr(load_hook(rollout.producer), "load"):
+            remedy = (
+                "prompts that it had drawn for later batches would be lost: give its class state and load, or max_staleness=0"
+            )
+            problems.append(Problem(key="rollout.producer", value=rollout.producer, remedy=remedy))
     return problems
 
 

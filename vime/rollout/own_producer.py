@@ -1,0 +1,154 @@
+"""A user's class in the producer's place (`rollout.producer`): it decides what runs when, and what it returns is checked.
+
+Everything else stays: workers and their isolation, the staleness bound, evaluation beside it, checkpoints and resuming.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from vime.config import RolloutConfig, RunConfig
+from vime.errors import CheckpointError, HookError
+from vime.hooks import load_hook, naming
+from vime.rollout.isolation import check_samples, template_of
+from vime.rollout.own_verdict import adopt
+from vime.rollout.producer import Runner, Source
+from vime.rollout.tally import Tally
+from vime.serialization import from_json, to_json
+from vime.types import Group, Prompt
+
+logger = logging.getLogger(__name__)
+KEY = "rollout.producer"
+
+
+class GroupRunner:
+    """Runs groups on the workers, under the weights that the servers hold, each in a slot of its own.
+
+    Example: `group = await runner.run_group(source.next())`.
+    """
+
+    def __init__(self, config: RolloutConfig, workers: Runner, *, version: int) -> None:
+        self.version = version
+        self.next_slot = 0
+        self.on_group: Callable[[Group], None] = lambda group: None
+        self._config, self._workers = config, workers
+        self._tally = Tally(config)
+
+    async def run_group(self, prompt: Prompt, *, num_rollouts: int | None = None) -> Group:
+        """The rollouts of one prompt, `rollout.num_samples_per_prompt` of them unless told otherwise; no token is of older weights.
+
+        Raises InfrastructureError when too large a share of all rollouts since the last batch has failed.
+        """
+        slot, self.next_slot = self.next_slot, self.next_slot + 1
+        number = self._config.num_samples_per_prompt if num_rollouts is None else num_rollouts
+        group = await self._workers.run_group(
+            prompt=prompt, slot=slot, num_rollouts=number, version=self.version, num_wanted=number, progress=None
+        )
+        self._tally.add(group)
+        if (error := self._tally.problem()) is not None:
+            raise error
+        self.on_group(group)
+        return group
+
+    def forget(self) -> None:
+        """Counts from 0 again, since a batch is complete."""
+        self._tally.take()
+
+
+class OwnProducer:
+    """A user's producer, with the interface of `vime.rollout.producer.Producer`."""
+
+    def __init__(self, config: RunConfig, *, path: str, source: Source, runner: Runner, version: int) -> None:
+        """Makes the user's object, with the servers at weight `version`. Raises HookError with whatever it raises."""
+        self._config, self._path = config.rollout, path
+        self._runner = GroupRunner(config.rollout, runner, version=version)
+        with naming(KEY, path):
+            self._own = load_hook(path)(config, source, self._runner)
+
+    @property
+    def on_group(self) -> Callable[[Group], None]:
+        """Called with each group that the runner has finished."""
+        return self._runner.on_group
+
+    @on_group.setter
+    def on_group(self, call: Callable[[Group], None]) -> None:
+        self._runner.on_group = call
+
+    def set_version(self, version: int, *, num_batches_left: int | None = None) -> None:
+        """Tells that the servers now hold `version`."""
+        self._runner.version = version
+
+    async def batch(self) -> tuple[list[Group], dict[str, float]]:
+        """The user's next batch, and what of it failed.
+
+        Raises HookError, which names the class, for what it raises and for a batch that breaks its contract.
+        """
+        version = self._runner.version
+        with naming(KEY, self._path):
+            groups = await self._own.batch(version)
+        self._check(groups, version)
+        tally = Tally(self._config)
+        for group in groups:
+            tally.add(group)
+        if (error := tally.problem()) is not None:
+            raise error
+        self._runner.forget()
+        return groups, tally.take()
+
+    async def state(self) -> dict[str, Any]:
+        """What the next run needs: the slots that are used up, and what the user's `state` says."""
+        own = None
+        if hasattr(self._own, "state"):
+            with naming(KEY, self._path):
+                own = self._own.state()
+            if from_json(to_json(own)) != own:
+                raise HookError(
+                    f"{KEY}={self._path}: state() returned what JSON cannot hold: give dictionaries with text as keys, "
+                    "lists, texts, numbers"
+                )
+        return {"next_slot": self._runner.next_slot, "own": own}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on with what `state` gave. Raises CheckpointError for the state of the built-in producer."""
+        if "own" not in state:
+            raise CheckpointError(f"the checkpoint was made without {KEY}={self._path}: resume without it")
+        self._runner.next_slot = state["next_slot"]
+        if state["own"] is not None and hasattr(self._own, "load"):
+            with naming(KEY, self._path):
+                self._own.load(state["own"])
+
+    async def stop(self) -> None:
+        """Ends what the user's object still runs; that it fails in doing so is only logged, because the run is over."""
+        if hasattr(self._own, "stop"):
+            try:
+                await asyncio.wait_for(self._own.stop(), self._config.max_blocked_seconds)
+            except Exception:  # the boundary of a user's function, at the end of the run
+                logger.warning("%s=%s did not stop cleanly", KEY, self._path, exc_info=True)
+
+    def _check(self, groups: Any, version: int) -> None:
+        """Numbers the groups and their rollouts, and refuses a batch that cannot be trained as it is."""
+        wanted, where = self._config.num_prompts, f"{KEY}={self._path}: batch({version})"
+        if not isinstance(groups, list) or not all(isinstance(group, Group) for group in groups):
+            raise HookError(f"{where} returned {type(groups).__name__}, not a list of groups")
+        if len({id(group) for group in groups}) != wanted or len(groups) != wanted:
+            raise HookError(f"{where} returned {len(groups)} groups; a batch is rollout.num_prompts={wanted} different ones")
+        for group in groups:
+            with naming(KEY, self._path):
+                self._number(group)
+            group.weight_version = version
+            if (oldest := group.oldest_version) < version - self._config.max_staleness:
+                raise HookError(
+                    f"{where} returned a group with tokens of weight version {oldest}; rollout.max_staleness="
+                    f"{self._config.max_staleness} allows {version - self._config.max_staleness} and later"
+                )
+
+    def _number(self, group: Group) -> None:
+        """Numbers of its own for each rollout, so that none stands in for another; samples are checked like those of `generate`."""
+        slot, self._runner.next_slot = self._runner.next_slot, self._runner.next_slot + 1
+        for member, rollout in enumerate(group.rollouts):
+            session = rollout.samples[0].session_id if rollout.samples else ""
+            template = template_of(group.prompt, slot=slot, member=member, session=session)
+            rollout.rollout_id, rollout.group_index = template.rollout_id, slot
+            rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
+            adopt(rollout)

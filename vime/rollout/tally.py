@@ -1,0 +1,103 @@
+"""Counts of what happened to groups and rollouts since the last batch, and whether going on makes sense."""
+
+import logging
+from collections import Counter
+
+from vime.config import RolloutConfig
+from vime.errors import InfrastructureError
+from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.types import Group, Rollout, StopReason
+
+logger = logging.getLogger(__name__)
+
+
+class Tally:
+    """Counts by name, for the metrics `rollout/num_<name>`.
+
+    Example: `tally.counts["groups_refused"] += 1`.
+    """
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self.counts: Counter[str] = Counter()
+        self._config = config
+        self._causes: Counter[str] = Counter()
+        self._filter_error = ""
+
+    def add(self, group: Group, *, known: dict[int, Rollout] | None = None) -> None:
+        """Counts a group that ended, without the rollouts (by their number in the group) that were counted before.
+
+        A rollout that was aborted is a failure, unless enough others of its group had ended.
+        """
+        self.counts["groups"] += 1
+        num_counted = sum(rollout.counting.in_baseline for rollout in group.rollouts)
+        for rollout in group.rollouts:
+            if rollout.rollout_id % ROLLOUTS_PER_GROUP in (known or {}):
+                continue
+            if rollout.stop_reason is StopReason.ABORTED and num_counted >= self._config.num_samples_per_prompt:
+                self.counts["aborted"] += 1
+                continue
+            self.counts["rollouts"] += 1
+            self.counts["retries"] += rollout.num_retries
+            if not rollout.counting.in_baseline:
+                self.counts["failed"] += 1
+                self._causes[f"{rollout.stop_reason.value}: {rollout.error}"] += 1
+
+    def add_filter_failure(self, error: Exception) -> None:
+        """Counts a group that `rollout.filter` could not judge, and logs the first one of the run."""
+        self.counts["filter_failures"] += 1
+        if not self._filter_error:
+            logger.warning("rollout.filter raised; the group is kept, further failures are only counted", exc_info=error)
+        self._filter_error = f"{type(error).__name__}: {error}"
+
+    def problem(self) -> InfrastructureError | None:
+        """Why the run must end, if what was counted since the last batch says that going on makes no sense."""
+        for find in (self._failed, self._refused, self._filtered, self._filter_broken):
+            if (text := find()) is not None:
+                return InfrastructureError(text)
+        return None
+
+    def take(self) -> dict[str, float]:
+        """The metrics since the last call of this."""
+        metrics = {f"rollout/num_{name}": float(count) for name, count in self.counts.items()}
+        self.counts.clear()
+        self._causes.clear()
+        return metrics
+
+    def _failed(self) -> str | None:
+        config = self._config
+        enough = config.num_samples_per_prompt * min(config.num_prompts, 4)
+        failed, rollouts = self.counts["failed"], self.counts["rollouts"]
+        if rollouts < enough or failed / rollouts <= config.max_infrastructure_failure_share:
+            return None
+        cause, times = self._causes.most_common(1)[0]
+        return (
+            f"{failed} of {rollouts} rollouts failed for reasons that are not the agent's, more than "
+            f"rollout.max_infrastructure_failure_share={config.max_infrastructure_failure_share}; "
+            f"most often ({times} times) {cause}"
+        )
+
+    def _refused(self) -> str | None:
+        if (refused := self.counts["groups_refused"]) <= 4 * self._config.num_prompts:
+            return None
+        return (
+            f"{refused} groups had tokens older than rollout.max_staleness={self._config.max_staleness} versions; do the "
+            "servers label what they sample with the version of the last sync?"
+        )
+
+    def _filtered(self) -> str | None:
+        config, filtered, groups = self._config, self.counts["groups_filtered"], self.counts["groups"]
+        if groups < 4 * config.num_prompts or filtered / groups <= config.max_filtered_share:
+            return None
+        return (
+            f"rollout.filter dropped {filtered} of {groups} groups, more than rollout.max_filtered_share="
+            f"{config.max_filtered_share}: the model solves nearly everything or nearly nothing"
+        )
+
+    def _filter_broken(self) -> str | None:
+        config, failures, groups = self._config, self.counts["filter_failures"], self.counts["groups"]
+        if groups < min(config.num_prompts, 4) or failures / groups <= config.max_infrastructure_failure_share:
+            return None
+        return (
+            f"rollout.filter={config.filter} raised for {failures} of {groups} groups, more than rollout."
+            f"max_infrastructure_failure_share={config.max_infrastructure_failure_share}; last {self._filter_error}"
+        )
