@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -12,14 +13,14 @@ import psutil
 from vime.compose import Composed
 from vime.config import AlgorithmName, Mode, RunConfig
 from vime.data.protocol import check_same, load_prompts, protocol_of
-from vime.evaluation_rows import AT, SCAFFOLD, SINGLE_TURN, Job, rows_of
+from vime.evaluation_rows import AT, SCAFFOLD, SINGLE_TURN, TRAINED, Job, rows_of
 from vime.hooks import load_hook
 from vime.report.console import Console
 from vime.report.html import write_report
 from vime.report.items import score_of
 from vime.report.metrics import MetricsWriter, read_metrics
 from vime.report.run_directory import RunDirectory, held
-from vime.report.summary import append_scores, build_summary, read_scores, write_summary
+from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
@@ -123,13 +124,30 @@ class Session:
             results = await evaluator.run(jobs, version=version, on_item=bar.advance)
         scores = [score_of(items, dataset=job.dataset, row=job.row, run=job.run) for job, items in results.items()]
         metrics = {f"evaluation/{s.dataset}": 100 * sum(s.strict) / s.num_items for s in scores}
-        logs = self._write_eval_logs(row, label, results)
+        logs, figures = self._write_eval_logs(row, label, results)
         if label:
             self._metrics.log(version, metrics | logs)
         else:
             append_scores(self.directory.path, scores)
+        self._track(row, version, scores, logs, figures)
         self._evaluation_seconds += time.monotonic() - started
         return metrics
+
+    def _track(
+        self, row: str, version: int, scores: list[RunScore], logs: dict[str, float], figures: dict[str, dict[str, Any]]
+    ) -> None:
+        """An evaluation for the tracker, beside the step of its weights: means over its runs.
+
+        The agent that is trained has names without its row, before and after training alike, so that they make one curve.
+        """
+        of_row = "" if row in (SCAFFOLD, TRAINED) else f"{row}/"
+        found: dict[str, list[float]] = {}
+        for score in scores:
+            if score.temperature == self.config.evaluation.temperature:
+                found.setdefault(f"evaluation/{of_row}{score.dataset}", []).append(100 * sum(score.strict) / score.num_items)
+        named = {name.replace("/", f"/{of_row}", 1): value for name, value in logs.items()}
+        shown = {name.replace("/", f"/{of_row}", 1): figure for name, figure in figures.items()}
+        self._tracker.log(version, {name: fmean(values) for name, values in found.items()} | named, figures=shown)
 
     def log_step(self, step: int, metrics: dict[str, float], groups: list[Group], events: list[dict[str, Any]]) -> None:
         """Writes and shows one finished step."""
@@ -174,11 +192,17 @@ class Session:
         report = write_report(self.directory.path)
         self.console.table(summary, report)
 
-    def _write_eval_logs(self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]) -> dict[str, float]:
-        """What the method's `eval_log` says, into a file per data set; returns its metrics as `eval_log/<data set>/<metric>`."""
+    def _write_eval_logs(
+        self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]
+    ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
+        """What the method's `eval_log` says, into a file per data set.
+
+        Returns its metrics as `eval_log/<data set>/<metric>`, and its figures likewise.
+        """
         metrics: dict[str, float] = {}
+        figures: dict[str, dict[str, Any]] = {}
         if self.config.method.eval_log is None or row.startswith(SINGLE_TURN):
-            return metrics
+            return metrics, figures
         eval_log = load_hook(self.config.method.eval_log)
         by_dataset: dict[str, list[dict[str, Any]]] = {}
         for job, items in results.items():
@@ -194,7 +218,8 @@ class Session:
                 continue
             self.directory.write_eval_log(name, log)
             metrics |= {f"eval_log/{dataset}/{metric}": value for metric, value in log.metrics.items()}
-        return metrics
+            figures |= {f"eval_log/{dataset}/{figure}": drawn for figure, drawn in log.figures.items()}
+        return metrics, figures
 
 
 def _load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:

@@ -17,6 +17,8 @@ from vime.report.provenance import plain, without_secrets
 logger = logging.getLogger(__name__)
 
 INIT_TIMEOUT_SECONDS = 60.0
+AXIS = "step"
+"""The metric that all others are drawn over: wandb's own step only grows, and drops what comes late or again."""
 
 
 class Tracker:
@@ -36,10 +38,16 @@ class Tracker:
         if self._run is not None:
             self._isolated(lambda: self._run.finish(exit_code=0 if kind is None else 1))
 
-    def log(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
-        """Sends the metrics of one step."""
+    def log(
+        self, step: int, metrics: Mapping[str, SupportsFloat], *, figures: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Sends metrics and figures (as in `EvalLog`) that belong to one step.
+
+        Steps may come in any order, and more than once: an evaluation of version 10 may end after step 11 does.
+        """
         if self._run is not None:
-            self._isolated(lambda: self._run.log({name: float(value) for name, value in metrics.items()}, step=step))
+            values = {name: float(value) for name, value in metrics.items()}
+            self._isolated(lambda: self._run.log({**values, **_charts(figures or {}), AXIS: step}))
 
     def _start(self) -> None:
         import wandb
@@ -58,6 +66,8 @@ class Tracker:
             config=without_secrets(plain(self._config)),
             settings=wandb.Settings(silent=True, console="off", init_timeout=INIT_TIMEOUT_SECONDS),
         )
+        self._run.define_metric(AXIS)
+        self._run.define_metric("*", step_metric=AXIS)
 
     def _isolated(self, action: Callable[[], Any]) -> None:
         try:
@@ -65,3 +75,20 @@ class Tracker:
         except Exception as error:  # isolation boundary: a tracking service must not end a run, whatever it raises
             self._run = None
             logger.warning("wandb failed and is switched off for this run: %s: %s", type(error).__name__, error)
+
+
+def _charts(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures as wandb draws them: lines over numbers, tables over names."""
+    if not figures:
+        return {}
+    import wandb
+
+    charts: dict[str, Any] = {}
+    for name, figure in figures.items():
+        x, series = list(figure["x"]), {label: list(values) for label, values in figure["series"].items()}
+        if all(isinstance(value, (int, float)) for value in x):
+            charts[name] = wandb.plot.line_series(xs=x, ys=list(series.values()), keys=list(series), title=name)
+        else:
+            rows = [list(row) for row in zip(x, *series.values())]
+            charts[name] = wandb.Table(columns=["x", *series], data=rows)
+    return charts

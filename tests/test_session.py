@@ -1,0 +1,73 @@
+"""What a run shows: evaluations reach the tracker beside the step of their weights, with their metrics and figures."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vime.compose import compose_run
+from vime.evaluation_rows import Job
+from vime.report import tracker
+from vime.session import Session
+from vime.types import EvalLog
+
+
+class FakeEvaluator:
+    """Scores of one item: the run's number, or 9 at any other temperature than the table's."""
+
+    def num_items(self, dataset: str) -> int:
+        return 1
+
+    async def run(self, jobs: list[Job], *, version: int, on_item: Callable[[], None]) -> dict[Job, list[dict[str, Any]]]:
+        return {
+            job: [
+                {
+                    "temperature": job.temperature,
+                    "strict": float(job.run) if job.temperature == 1.0 else 9.0,
+                    "lenient": 0.0,
+                    "failed": False,
+                }
+            ]
+            for job in jobs
+        }
+
+
+def eval_log(context: Any, results: list[dict[str, Any]]) -> EvalLog:
+    figure = {"x": [1, 2], "series": {"recall": [0.5, 1.0]}}
+    return EvalLog(metrics={"turns": float(len(results))}, figures={"recall": figure})
+
+
+@pytest.fixture
+def tracked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, float], dict[str, Any]]]:
+    """What the tracker is given."""
+    given: list[tuple[int, dict[str, float], dict[str, Any]]] = []
+
+    def log(self: Any, step: int, metrics: dict[str, float], *, figures: dict[str, Any] | None = None) -> None:
+        given.append((step, metrics, figures or {}))
+
+    monkeypatch.setattr(tracker.Tracker, "log", log)
+    return given
+
+
+async def test_evaluations_reach_the_tracker(tmp_path: Path, tracked: list[tuple[int, dict[str, float], dict[str, Any]]]):
+    words = [f"output_dir={tmp_path / 'run'}", f"method.eval_log={__file__}:eval_log", "+serving.models.gpt.max_model_len=64"]
+    composed = compose_run(["+method=memagent", "evaluation.num_runs=2", *words])
+    composed.config.data.evaluation = composed.config.data.evaluation[:1]
+    evaluator: Any = FakeEvaluator()
+    with Session.open(composed) as session:
+        for row, version, label in [
+            ("single_turn", 0, ""),
+            ("scaffold", 0, ""),
+            ("scaffold@gpt", 0, ""),
+            ("trained", 5, "step5"),
+            ("trained", 9, ""),
+        ]:
+            await session.evaluate(evaluator, row, version=version, label=label, num_runs=1 if label else None)
+    names = ["evaluation/single_turn/docs_20", "evaluation/docs_20", "evaluation/scaffold@gpt/docs_20"]
+    names += ["evaluation/docs_20", "evaluation/docs_20"]
+    assert [step for step, _, _ in tracked] == [0, 0, 0, 5, 9], "an evaluation stands beside the step of its weights"
+    assert [metrics[name] for name, (_, metrics, _) in zip(names, tracked)] == [50.0, 50.0, 50.0, 0.0, 50.0]
+    assert tracked[1][1] == {"evaluation/docs_20": 50.0, "eval_log/docs_20/turns": 2.0}, "means over the table's runs"
+    assert tracked[2][1]["eval_log/scaffold@gpt/docs_20/turns"] == 2.0 and not tracked[0][2]
+    assert list(tracked[3][2]) == ["eval_log/docs_20/recall"] and tracked[3][2]["eval_log/docs_20/recall"]["x"] == [1, 2]
