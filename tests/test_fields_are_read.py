@@ -13,6 +13,7 @@ NOT_READERS = (
     "vime/rules",
     "vime/plan",
     "vime/memory.py",
+    "vime/sync_memory.py",
     "vime/compose.py",
     "vime/composition.py",
     "vime/config_tree.py",
@@ -34,6 +35,7 @@ CHECKS = [
     *sorted((ROOT / "vime" / "rules").glob("*.py")),
     *sorted((ROOT / "vime" / "plan").glob("*.py")),
     ROOT / "vime" / "memory.py",
+    ROOT / "vime" / "sync_memory.py",
 ]
 CHECKED_ONLY = {"gpu_memory_gib", "num_server_gpus"}
 """What a machine has, given so that the plan and the checks can be made without it; placement follows `num_replicas`."""

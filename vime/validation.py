@@ -8,7 +8,21 @@ from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem
-from vime.rules import algorithm, batch, data, machine, method, models, numbers, parallel, retrieval, rollout, sampling, serving
+from vime.rules import (
+    algorithm,
+    batch,
+    data,
+    machine,
+    memory,
+    method,
+    models,
+    numbers,
+    parallel,
+    retrieval,
+    rollout,
+    sampling,
+    serving,
+)
 
 Rule = Callable[[RunConfig], list[Problem]]
 
@@ -45,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     parallel.cluster_gpus,
     parallel.weight_transfer,
     parallel.turns,
+    memory.at_a_sync,
     parallel.nodes,
     parallel.megatron_fields,
     serving.one_trained,
@@ -78,6 +93,7 @@ SERVER_SIZES = ("num_replicas", "tensor_parallel_size")
 BY_SERVER: tuple[Rule, ...] = (
     parallel.server_gpus,
     parallel.weight_transfer,
+    memory.at_a_sync,
     serving.ports,
     machine.ports_free,
     machine.shared_memory,

@@ -11,6 +11,7 @@ from vime.model_size import kv_bytes_per_token
 from vime.placement import server_groups, server_places, trainer_places
 from vime.plan.amounts import gib
 from vime.plan.models import num_servers
+from vime.sync_memory import sync_memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +82,9 @@ def memory(config: RunConfig) -> list[str]:
         if config.cluster.gpus_per_node and sum(part.memory.values()) > limit:
             remedy = "split it further, set trainer.recompute=true, or make trainer.max_tokens_per_micro_batch smaller"
             lines.append(f"! {name} needs more than the {config.cluster.gpu_memory_gib:g} GiB of a GPU: {remedy}")
+    for moment, held in sync_memory(config).items():
+        pieces = ", ".join(f"{piece} {gib(size)}" for piece, size in held.items() if size)
+        lines.append(f"a shared GPU at a sync, {moment}: {gib(sum(held.values()))} = {pieces}")
     actor = next((model for model in config.serving.models.values() if model.trained and not model.urls), None)
     if actor is not None and config.algorithm.name is not AlgorithmName.sft:
         per_token = kv_bytes_per_token(config.model, config.trainer.precision) / actor.tensor_parallel_size
