@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 VIME = ROOT / "vime"
 METHODS = sorted(folder.name for folder in (ROOT / "agentic").iterdir() if (folder / "__init__.py").is_file())
-BASE = {"config", "types", "errors", "weights", "hooks", "placement", "tasks"}
+BASE = {"config", "column", "types", "errors", "weights", "hooks", "placement", "tasks"}
 TOP = {"loop", "run", "session", "system", "sweep"}
 PARTS = {"serving", "rollout", "trainer"}
 

@@ -3,12 +3,14 @@
 import datetime
 import json
 import math
+from typing import Any
 
 import numpy
 import pytest
 
+from vime.column import Column
 from vime.serialization import from_json, to_json
-from vime.types import Group, Prompt, Rollout, Sample, Span, Status, StopReason
+from vime.types import COLUMNS, Group, Prompt, Rollout, Sample, Span, Status, StopReason
 
 
 @pytest.mark.parametrize(
@@ -37,19 +39,53 @@ def test_torn_data_is_a_value_error():
         from_json(to_json({"a": [1, 2]})[:-3])
 
 
-def test_a_group_comes_back_equal_and_its_state_copies_no_tokens():
-    sample = Sample(tokens=[5, 6, 7], response_length=2, loss_mask=[0, 1], rollout_log_probs=[0.0, -0.1], weight_versions=[3, 4])
+def make_group(sample: Sample) -> Group:
     span = Span(name="actor", kind="generation", start=1.5, seconds=0.25, details={"tokens": 2})
     rollout = Rollout(rollout_id=1, group_index=2, samples=[sample], stop_reason=StopReason.ANSWERED, spans=[span])
-    group = Group(
-        prompt=Prompt(index=0, row=7, messages=[{"role": "user", "content": "?"}], ground_truth=["a"]), rollouts=[rollout]
-    )
+    prompt = Prompt(index=0, row=7, messages=[{"role": "user", "content": "?"}], ground_truth=["a"])
+    return Group(prompt=prompt, rollouts=[rollout])
+
+
+def make_sample(**changed: Any) -> Sample:
+    numbers: dict[str, Any] = {"loss_mask": [0, 1], "rollout_log_probs": [0.0, -0.5], "weight_versions": [3, 4]}
+    return Sample(tokens=[5, 6, 7], response_length=2, **numbers | changed)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_a_group_comes_back_equal_and_its_state_copies_no_tokens(compact: bool, as_columns: bool):
+    sample = make_sample()
+    if as_columns:
+        sample.to_columns()
+    group = make_group(sample)
     state = group.to_dict()
     assert state["rollouts"][0]["samples"][0]["tokens"] is sample.tokens
-    assert Group.from_dict(from_json(to_json(state))) == group
+    found = Group.from_dict(from_json(to_json(state, compact=compact)))
+    assert found == group
+    assert all(isinstance(getattr(found.rollouts[0].samples[0], name), Column) for name in COLUMNS)
 
 
-def test_a_logprob_that_is_no_number_stays_one():
-    sample = Sample(tokens=[5, 6], response_length=1, loss_mask=[0], rollout_log_probs=[math.nan], weight_versions=[0])
-    (value,) = Sample.from_dict(from_json(to_json(sample.to_dict()))).rollout_log_probs
-    assert math.isnan(value)
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_a_logprob_that_is_no_number_stays_one(as_columns: bool):
+    sample = make_sample(rollout_log_probs=[math.nan, -0.5])
+    if as_columns:
+        sample.to_columns()
+    for compact in (False, True):
+        value, _ = Sample.from_dict(from_json(to_json(sample.to_dict(), compact=compact))).rollout_log_probs
+        assert math.isnan(value)
+
+
+def test_people_read_lists_where_they_put_a_column():
+    sample = make_sample()
+    sample.to_columns()
+    assert from_json(to_json({"ids": sample.tokens, "tail": sample.tokens[1:]})) == {"ids": [5, 6, 7], "tail": [6, 7]}
+
+
+def test_a_million_tokens_are_a_few_bytes_each_on_disk_and_never_python_numbers():
+    sample = make_sample()
+    sample.tokens = Column(numpy.arange(1_000_000, dtype=numpy.int32), numpy.int32)
+    data = to_json(sample.to_dict(), compact=True)
+    assert len(data) < 5.4 * 1_000_000
+    read = from_json(data)
+    assert isinstance(read["tokens"], str)
+    assert Sample.from_dict(read).tokens == sample.tokens

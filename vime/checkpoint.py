@@ -182,7 +182,7 @@ class Checkpoints:
 def _write_driver(temporary: Path, driver: dict[str, Any]) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    content = to_json(driver)
+    content = to_json(driver, compact=True)
     for name, data in ((DRIVER_FILE, content), (DIGEST_FILE, _digest(content).encode())):
         with (temporary / name).open("wb") as file:
             file.write(data)

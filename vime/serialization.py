@@ -8,15 +8,21 @@ from typing import Any
 
 import orjson
 
+from vime.column import Column
+
 OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
-def to_json(data: Any) -> bytes:
-    """One line of JSON without its line break; what JSON does not know becomes its `str`, a number that is not finite null."""
+def to_json(data: Any, *, compact: bool = False) -> bytes:
+    """One line of JSON without its line break; what JSON does not know becomes its `str`, a number that is not finite null.
+
+    Columns are lists in it, or if it is to be `compact` the text that `Column.from_text` reads.
+    """
+    default = _compact if compact else readable
     try:
-        return orjson.dumps(data, default=str, option=OPTIONS)
+        return orjson.dumps(data, default=default, option=OPTIONS)
     except TypeError:
-        return json.dumps(data, default=str).encode()
+        return json.dumps(data, default=default).encode()
 
 
 def from_json(data: bytes) -> Any:
@@ -25,3 +31,12 @@ def from_json(data: bytes) -> Any:
         return orjson.loads(data)
     except ValueError:
         return json.loads(data)
+
+
+def readable(value: Any) -> Any:
+    """What becomes of a value that JSON does not know: a list of a column, of all else its `str`."""
+    return list(value) if isinstance(value, Column) else str(value)
+
+
+def _compact(value: Any) -> str:
+    return value.to_text() if isinstance(value, Column) else str(value)

@@ -6,14 +6,21 @@ mean nothing: identity is carried by `group_index` and `rollout_id`.
 """
 
 import copy
-import math
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
+from vime.column import Column
 from vime.errors import SampleError
 
 Message = dict[str, Any]
+Integers = list[int] | Column[int]
+Reals = list[float] | Column[float]
+COLUMNS = {"tokens": np.int32, "loss_mask": np.uint8, "rollout_log_probs": np.float32, "weight_versions": np.int32}
+"""Fields of a sample with a number for each token, and the type of these numbers once the sample has been accepted."""
 
 
 class Status(str, Enum):
@@ -131,16 +138,18 @@ class Sample:
         loss_mask               1  1  1  0  0  1
         rollout_log_probs       a  a  a  0  0  b
         weight_versions         4  4  4  4  4  5
+
+    `generate` fills these with lists. In a sample that has been accepted they are columns: read-only, and otherwise as lists.
     """
 
     prompt: str | list[Message] = field(default_factory=list)
     label: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    tokens: Integers = field(default_factory=list)
     response: str = ""
     response_length: int = 0
-    loss_mask: list[int] = field(default_factory=list)
-    rollout_log_probs: list[float] = field(default_factory=list)
-    weight_versions: list[int] = field(default_factory=list)
+    loss_mask: Integers = field(default_factory=list)
+    rollout_log_probs: Reals = field(default_factory=list)
+    weight_versions: Integers = field(default_factory=list)
     reward: float | None = None
     status: Status = Status.PENDING
     stop_reason: StopReason | None = None
@@ -166,34 +175,65 @@ class Sample:
         sample.prompt, sample.metadata = [], metadata
         return sample
 
+    @property
+    def num_trained_tokens(self) -> int:
+        """Response tokens in the loss mask."""
+        return int(np.count_nonzero(np.asarray(self.loss_mask)))
+
+    @property
+    def versions(self) -> set[int]:
+        """Weight versions of its response tokens, trained or not."""
+        return set(_counts(np.asarray(self.weight_versions)))
+
+    @property
+    def trained_versions(self) -> dict[int, int]:
+        """How many of its trained tokens are of each weight version, by version."""
+        versions, mask = np.asarray(self.weight_versions), np.asarray(self.loss_mask, dtype=bool)
+        return _counts(versions if mask.all() else versions[mask])
+
+    def to_columns(self) -> None:
+        """Keeps the numbers of each token as columns from now on. Raises `SampleError` for what is no such number."""
+        for name, dtype in COLUMNS.items():
+            try:
+                setattr(self, name, Column(getattr(self, name), dtype))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise SampleError(f"{self._where()}: {name}: {error}") from error
+
     def validate(self) -> None:
         """Raises `SampleError`, naming the rollout, if lengths disagree, the prompt is empty or a logprob is missing."""
-        where = f"rollout {self.rollout_id} of group {self.group_index}"
         length = self.response_length
         for name in ("loss_mask", "rollout_log_probs", "weight_versions"):
             if len(getattr(self, name)) != length:
-                raise SampleError(f"{where}: {name} has {len(getattr(self, name))} entries for {length} response tokens")
+                raise SampleError(f"{self._where()}: {name} has {len(getattr(self, name))} entries for {length} response tokens")
         if len(self.tokens) <= length:
-            raise SampleError(f"{where}: the prompt is empty ({len(self.tokens)} tokens, {length} of them response)")
-        for position, (mask, logprob) in enumerate(zip(self.loss_mask, self.rollout_log_probs)):
-            if mask and not math.isfinite(logprob):
-                raise SampleError(f"{where}: logprob {logprob} at trainable response token {position}")
+            raise SampleError(f"{self._where()}: the prompt is empty ({len(self.tokens)} tokens, {length} of them response)")
+        mask, logprobs = np.asarray(self.loss_mask), np.asarray(self.rollout_log_probs, dtype=np.float64)
+        if (neither := (mask != 0) & (mask != 1)).any():
+            position = int(neither.argmax())
+            raise SampleError(f"{self._where()}: loss_mask is {mask[position]} at response token {position}, not 0 or 1")
+        if (missing := (mask == 1) & ~np.isfinite(logprobs)).any():
+            position = int(missing.argmax())
+            raise SampleError(f"{self._where()}: logprob {logprobs[position]} at trainable response token {position}")
+
+    def _where(self) -> str:
+        return f"rollout {self.rollout_id} of group {self.group_index}"
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for `vime.serialization` that shares the lists; `from_dict` reads it back equal."""
+        """A dictionary for `vime.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return as_dict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Sample":
-        """Reads what `to_dict` wrote; an unknown key is an error, not an attribute. A logprob that is null is not a number."""
+        """Reads what `to_dict` wrote, with lists or the text of columns; an unknown key is an error, not an attribute."""
         unknown = set(data) - {f.name for f in fields(cls)}
         if unknown:
             raise SampleError(f"unknown sample fields {sorted(unknown)}")
         stop_reason = data.get("stop_reason")
+        columns = {name: _column(data[name], dtype) for name, dtype in COLUMNS.items() if name in data}
         return cls(
             **{
                 **data,
-                "rollout_log_probs": [math.nan if value is None else value for value in data.get("rollout_log_probs", [])],
+                **columns,
                 "status": Status(data.get("status", "pending")),
                 "stop_reason": StopReason(stop_reason) if stop_reason else None,
             }
@@ -266,10 +306,10 @@ class Rollout:
     @property
     def num_response_tokens(self) -> int:
         """Sampled tokens over all samples."""
-        return sum(sum(sample.loss_mask) for sample in self.samples)
+        return sum(sample.num_trained_tokens for sample in self.samples)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for `vime.serialization` that shares the lists; `from_dict` reads it back equal."""
+        """A dictionary for `vime.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return {
             **as_dict(self),
             "samples": [sample.to_dict() for sample in self.samples],
@@ -302,11 +342,10 @@ class Group:
     def oldest_version(self) -> int:
         """The weight version of its oldest token that would be trained; `weight_version` if there is none."""
         samples = [s for rollout in self.rollouts if rollout.counting.trained for s in rollout.samples if not s.remove_sample]
-        versions = (v for s in samples for v, mask in zip(s.weight_versions, s.loss_mask) if mask)
-        return min(versions, default=self.weight_version)
+        return min((version for sample in samples for version in sample.trained_versions), default=self.weight_version)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for `vime.serialization` that shares the lists; `from_dict` reads it back equal."""
+        """A dictionary for `vime.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return {
             "prompt": as_dict(self.prompt),
             "rollouts": [rollout.to_dict() for rollout in self.rollouts],
@@ -333,13 +372,15 @@ class TrainSample:
     token_weight=0.25)` holds two prompt and two response tokens.
     """
 
-    tokens: list[int]
-    loss_mask: list[int]
-    rollout_log_probs: list[float]
+    tokens: Integers
+    loss_mask: Integers
+    rollout_log_probs: Reals
     advantage: float
     token_weight: float
-    staleness: list[int] = field(default_factory=list)
-    """Weight versions between sampling and training, per response token; empty if all are of the current weights."""
+    weight_versions: Integers = field(default_factory=list)
+    """Of each response token; empty if all are of the current weights."""
+    version: int = 0
+    """Of the weights in training: a token's staleness is this less its own."""
 
     @property
     def response_length(self) -> int:
@@ -353,3 +394,19 @@ class EvalLog:
 
     metrics: dict[str, float] = field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def _column(value: Any, dtype: Any) -> Column[Any]:
+    """A column from its text, or from the list of a file that has lists; a number that is null there is none."""
+    return Column.from_text(value, dtype) if isinstance(value, str) else Column(np.array(value, dtype=dtype), dtype)
+
+
+def _counts(versions: np.ndarray) -> Counter[int]:
+    """How often each version occurs, in one pass if there is only one, as there is nearly always."""
+    if not versions.size:
+        return Counter()
+    first, last = int(versions.min()), int(versions.max())
+    if first == last:
+        return Counter({first: versions.size})
+    found, counts = np.unique(versions, return_counts=True)
+    return Counter(dict(zip(found.tolist(), counts.tolist())))

@@ -13,7 +13,7 @@ from vime.rollout import within
 from vime.rollout.context import Context, Sampling
 from vime.rollout.isolation import Hooks, run_rollout
 from vime.rollout.trace import Trace
-from vime.types import COUNTS, Reward, Rollout, Sample, Status, StopReason, Turn
+from vime.types import COLUMNS, COUNTS, Reward, Rollout, Sample, Status, StopReason, Turn
 
 TURN = Turn(
     prompt_ids=[1, 2],
@@ -220,3 +220,41 @@ def test_every_stop_reason_says_what_it_counts_for():
     for counting in COUNTS.values():
         assert counting.trained <= counting.in_baseline
         assert not (counting.retried and counting.in_baseline)
+
+
+def test_an_accepted_sample_has_columns_that_a_hook_reads_like_lists():
+    seen, more = [], [9]
+
+    async def reward(context, samples):
+        (sample,) = samples
+        seen.append((sample.tokens + more, more + sample.loss_mask, sample.tokens[-1:] == [3], sum(sample.loss_mask)))
+        sample.loss_mask = [0]
+        return 1.0
+
+    (sample,) = run(reward=reward).samples
+    assert seen == [([1, 2, 3, 9], [9, 1], True, 1)]
+    assert (sample.tokens, sample.weight_versions) == ([1, 2, 3], [0])
+    assert {np.asarray(getattr(sample, name)).dtype.name for name in COLUMNS} >= {"int32", "float32"}
+    assert sample.num_trained_tokens == 0, "a list that a hook put there counts"
+    assert sum(np.asarray(getattr(sample, name)).itemsize for name in COLUMNS if name != "loss_mask") == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss_mask": [2]}, "loss_mask is 2 at response token 0, not 0 or 1"),
+        ({"loss_mask": [0.5]}, "loss_mask: 0.5 at 0 is no integer"),
+        ({"tokens": [1, 2, 2**31]}, "tokens: 2147483648 at 2 is no integer"),
+        ({"tokens": [1, 2, "x"]}, "tokens: values of type"),
+        ({"rollout_log_probs": [None]}, "logprob nan at trainable response token 0"),
+    ],
+)
+def test_numbers_that_would_change_in_a_column_are_refused(change, message):
+    async def generate(context, sample, sampling):
+        sample = sample.with_turn(TURN)
+        for name, value in change.items():
+            setattr(sample, name, value)
+        return sample
+
+    rollout = run(generate=generate)
+    assert rollout.stop_reason is StopReason.GENERATE_RAISED and message in rollout.error

@@ -20,6 +20,7 @@ cpu_shim.install()
 
 from megatron.core import parallel_state  # noqa: E402
 
+from vime.data.shard import PackedUpdate  # noqa: E402
 from vime.layout import Position, layers_of, position_of, world_size  # noqa: E402
 from vime.trainer import parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
@@ -61,10 +62,19 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
         "logprobs": {str(index): values for index, values in logprobs.items()},
         "digest": payload.digest,
         "num_files": len(payload.files),
-        "row_lengths": [batch.tokens_T.numel() for batch in engine._batch(samples, only_trained=True).micro_batches],
+        "row_lengths": row_lengths(engine, config, samples),
     }
     parallel.shutdown()
     return report
+
+
+def row_lengths(engine: Engine, config: Any, samples: list[Any]) -> list[int]:
+    """Tokens of this rank's part of each row."""
+    shard = PackedUpdate(config, samples).shard(parallel_state.get_data_parallel_rank())
+    batches = engine._micro_batches(shard, only_trained=True)
+    lengths = [batch.tokens_T.numel() for batch in batches]
+    assert batches.longest == max(lengths)
+    return lengths
 
 
 def meet(rank: int, folder: Path) -> str:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,15 +145,16 @@ def test_tokens_of_older_weights_do_not_count_as_a_difference_of_the_engine(
 ) -> None:
     trained, samples = engine(make_config(models("qwen3"))), make_samples(4)
     found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
-    moved = [
-        dataclasses.replace(s, rollout_log_probs=[found[i][0] + 0.25, *(x + 3.0 for x in found[i][1:])], staleness=[0, *ages])
-        for i, (s, ages) in enumerate((s, [2] * (s.response_length - 1)) for s in samples)
-    ]
+    moved = []
+    for number, sample in enumerate(samples):
+        logprobs = [found[number][0] + 0.25, *(x + 3.0 for x in found[number][1:])]
+        versions = [4] + [2] * (sample.response_length - 1)
+        moved.append(dataclasses.replace(sample, rollout_log_probs=logprobs, weight_versions=versions, version=4))
     metrics = trained.train([moved], 0)
     assert metrics["train/logprob_difference_max"] == pytest.approx(0.25, abs=1e-5)
     assert metrics["train/logprob_difference_mean"] == pytest.approx(0.25, abs=1e-5)
     assert metrics["train/num_current_tokens"] == sum(s.loss_mask[0] for s in samples)
-    stale = [dataclasses.replace(s, staleness=[1] * s.response_length) for s in samples]
+    stale = [dataclasses.replace(s, weight_versions=[3] * s.response_length, version=4) for s in samples]
     assert "train/logprob_difference_max" not in trained.train([stale], 1)
 
 
@@ -296,3 +298,29 @@ def test_a_trainer_that_left_the_device_and_came_back_goes_on_bitwise(
     (loss, norm, weights), (other_loss, other_norm, other_weights) = results
     assert loss == other_loss and norm == other_norm
     assert all(torch.equal(one, other) for one, other in zip(weights, other_weights))
+
+
+def test_no_more_micro_batches_are_on_the_device_than_are_worked_on(
+    engine: Callable[..., Any],
+    models: Models,
+    make_config: MakeConfig,
+    make_samples: MakeSamples,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vime.trainer import micro_batch
+
+    built: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    build = micro_batch._build
+
+    def watched(*arguments: Any) -> Any:
+        batch = build(*arguments)
+        built.append(weakref.ref(batch.tokens_T))
+        alive.append(sum(tokens() is not None for tokens in built))
+        return batch
+
+    monkeypatch.setattr(micro_batch, "_build", watched)
+    config = make_config(models("qwen2"), max_tokens_per_micro_batch=70)
+    config.algorithm.kl_coefficient = 0.1
+    engine(config).train([make_samples(12), make_samples(12, seed=1)], 0)
+    assert len(alive) > 12 and max(alive) <= 2

@@ -15,10 +15,11 @@ cpu_shim.install()
 
 import torch  # noqa: E402
 
-from vime.config import AlgorithmConfig, KLEstimator, KLPlace, TrainerConfig  # noqa: E402
+from vime.config import AlgorithmConfig, KLEstimator, KLPlace, RunConfig, TrainerConfig  # noqa: E402
+from vime.data.shard import PackedUpdate  # noqa: E402
 from vime.trainer import parallel  # noqa: E402
 from vime.trainer.advantage import finish_advantages  # noqa: E402
-from vime.trainer.micro_batch import build_batch  # noqa: E402
+from vime.trainer.micro_batch import MicroBatches  # noqa: E402
 from vime.trainer.objective import KnownLogprobs  # noqa: E402
 from vime.types import TrainSample  # noqa: E402
 
@@ -35,16 +36,17 @@ def load_samples() -> list[TrainSample]:
 def main() -> None:
     """Writes the finished advantages of this rank by sample, and the metrics."""
     rank, job = int(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
-    trainer = TrainerConfig(data_parallel_size=2, num_threads=1)
+    trainer = TrainerConfig(data_parallel_size=2, num_threads=1, max_tokens_per_micro_batch=90)
     parallel.initialize(trainer, rank=rank, address=f"127.0.0.1:{job['port']}", seed=0)
     config = AlgorithmConfig(whitening=True, kl_coefficient=0.5, kl_place=KLPlace.reward, kl_estimator=KLEstimator.k2)
-    batch = build_batch(load_samples(), max_tokens=90, data_rank=rank, data_size=2, work=float, only_trained=True, device="cpu")
-    known = [KnownLogprobs(reference_N=torch.full_like(part.rollout_logprob_N, -5.0)) for part in batch.micro_batches]
+    shard = PackedUpdate(RunConfig(trainer=trainer), load_samples()).shard(rank)
+    batch = MicroBatches(shard, only_trained=True, device="cpu")
+    known = [KnownLogprobs(reference_N=torch.full_like(part.rollout_logprob_N, -5.0)) for part in batch]
     metrics = finish_advantages(config, [batch], [known])
     parallel.shutdown()
     found = {
         index: values_N.tolist()
-        for part in batch.micro_batches
+        for part in batch
         for index, values_N in zip(part.sample_indices, part.advantage_N.split(part.token_counts))
     }
     (Path(job["folder"]) / f"rank{rank}.json").write_text(json.dumps({"advantages": found, "metrics": metrics}))

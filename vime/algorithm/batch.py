@@ -67,19 +67,20 @@ def _weigh(
     config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit, version: int | None
 ) -> list[TrainSample]:
     """Weighted samples of one update, with the advantage of each by its `id`; see `Aggregation` for what has equal weight."""
-    kept = {r.rollout_id: [s for s in r.samples if not s.remove_sample and any(s.loss_mask)] for r in rollouts}
-    kept = {rollout_id: samples for rollout_id, samples in kept.items() if samples}
-    num_samples = sum(len(samples) for samples in kept.values())
-    num_tokens = sum(sum(s.loss_mask) for samples in kept.values() for s in samples)
+    counted = {r.rollout_id: [(s, s.num_trained_tokens) for s in r.samples if not s.remove_sample] for r in rollouts}
+    counted = {rollout_id: [pair for pair in pairs if pair[1]] for rollout_id, pairs in counted.items()}
+    kept = {rollout_id: pairs for rollout_id, pairs in counted.items() if pairs}
+    num_samples = sum(map(len, kept.values()))
+    num_tokens = sum(trained for pairs in kept.values() for _, trained in pairs)
     result = []
-    for samples in kept.values():
-        rollout_tokens = sum(sum(s.loss_mask) for s in samples)
-        share = 1.0 if credit is Credit.share else 1.0 / len(samples)
-        for sample in samples:
+    for pairs in kept.values():
+        rollout_tokens = sum(trained for _, trained in pairs)
+        share = 1.0 if credit is Credit.share else 1.0 / len(pairs)
+        for sample, trained in pairs:
             if config.aggregation is Aggregation.token:
                 weight = 1.0 / num_tokens
             elif config.aggregation is Aggregation.sample:
-                weight = 1.0 / (num_samples * sum(sample.loss_mask))
+                weight = 1.0 / (num_samples * trained)
             elif config.aggregation is Aggregation.rollout:
                 weight = 1.0 / (len(kept) * rollout_tokens)
             else:
@@ -105,5 +106,6 @@ def _train_sample(sample: Sample, advantage: float, weight: float, version: int 
         rollout_log_probs=sample.rollout_log_probs,
         advantage=advantage,
         token_weight=weight,
-        staleness=[] if version is None else [version - sampled for sampled in sample.weight_versions],
+        weight_versions=[] if version is None else sample.weight_versions,
+        version=version or 0,
     )

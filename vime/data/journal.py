@@ -88,10 +88,10 @@ def _slot(group: Group) -> int:
 
 
 def _line(group: Group) -> bytes:
-    return to_json(group.to_dict()) + b"\n"
+    return to_json(group.to_dict(), compact=True) + b"\n"
 
 
 def newest_version(group: Group) -> int:
     """The weight version of its newest token, trained or not."""
-    versions = (version for rollout in group.rollouts for sample in rollout.samples for version in sample.weight_versions)
+    versions = (version for rollout in group.rollouts for sample in rollout.samples for version in sample.versions)
     return max(versions, default=group.weight_version)

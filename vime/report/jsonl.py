@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from vime.serialization import readable
+
 
 def append_line(path: Path, row: dict[str, Any]) -> None:
     """Appends one row and hands it to the operating system before returning."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+        file.write(json.dumps(row, ensure_ascii=False, default=readable) + "\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -33,7 +35,7 @@ def cut_torn_line(path: Path) -> None:
 
 def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Replaces a file by `rows`: readers see the old file or the new one, never half."""
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False, default=readable) + "\n" for row in rows))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -21,7 +21,7 @@ from vime.errors import ConfigError, Problem
 from vime.report.jsonl import append_line, read_lines, write_lines, write_text
 from vime.report.machine import describe_machine
 from vime.report.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
-from vime.types import EvalLog, Group, Rollout, Sample
+from vime.types import COLUMNS, EvalLog, Group, Rollout, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -222,6 +222,6 @@ def _sample_row(sample: Sample, keep_tokens: bool) -> dict[str, Any]:
         "metadata": sample.metadata,
     }
     if keep_tokens:
-        for name in ("tokens", "loss_mask", "rollout_log_probs", "weight_versions"):
-            row[name] = getattr(sample, name)
+        for name in COLUMNS:
+            row[name] = list(getattr(sample, name))
     return row

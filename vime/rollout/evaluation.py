@@ -116,7 +116,7 @@ def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str
 def _item(job: Job, prompt: Prompt, rollout: Rollout, version: int) -> dict[str, Any]:
     """One finished item; scores are 0 to 1, `strict` is the reward unless the method names it."""
     strict = rollout.metrics.get("strict", rollout.reward)
-    versions = {version for sample in rollout.samples for version in sample.weight_versions}
+    versions = {version for sample in rollout.samples for version in sample.versions}
     return {
         "index": prompt.index,
         "item": item_digest(prompt),

@@ -138,7 +138,7 @@ def unspoilt(template: Sample) -> Sample:
 
 
 def check_samples(result: Any, template: Sample, *, without_tokens: bool = False) -> list[Sample]:
-    """The samples that `generate` returned, validated and stamped with the rollout's identity.
+    """The samples that `generate` returned, validated, as columns, and stamped with the rollout's identity.
 
     Raises `SampleError` if there are none or one breaks its contract. In an evaluation a sample may be `without_tokens`: those of
     an endpoint with a chat API are not seen.
@@ -150,6 +150,7 @@ def check_samples(result: Any, template: Sample, *, without_tokens: bool = False
         sample.group_index, sample.rollout_id = template.group_index, template.rollout_id
         sample.index, sample.session_id, sample.label = position, template.session_id, template.label
         sample.stop_reason, sample.status = stop_reason_of(sample), Status(sample.status)
+        sample.to_columns()
         is_trained = sample.stop_reason is None or COUNTS[sample.stop_reason].trained
         if is_trained and (sample.tokens or not without_tokens):
             sample.validate()

@@ -41,9 +41,9 @@ def _staleness(counted: list[Rollout], version: int) -> dict[str, float]:
     ages: Counter[int] = Counter()
     for rollout in counted:
         for sample in rollout.samples:
-            ages.update(version - sampled for sampled, mask in zip(sample.weight_versions, sample.loss_mask) if mask)
+            ages.update({version - sampled: count for sampled, count in sample.trained_versions.items()})
     num_tokens = max(ages.total(), 1)
-    mixed = [len({v for sample in rollout.samples for v in sample.weight_versions}) > 1 for rollout in counted]
+    mixed = [len(set().union(*(sample.versions for sample in rollout.samples))) > 1 for rollout in counted]
     return {
         "rollout/staleness_mean": sum(age * count for age, count in ages.items()) / num_tokens,
         "rollout/staleness_max": float(max(ages, default=0)),

@@ -5,7 +5,7 @@ All public methods are collectives: every rank of the world calls them in the sa
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ from megatron.core import parallel_state
 
 from vime.algorithm.loss import policy_loss
 from vime.config import AlgorithmName, BadUpdate, KLPlace, OldLogprobs, RunConfig
-from vime.data.packing import sequence_flops
-from vime.errors import ConfigError, SampleError, TrainingError
+from vime.data.shard import PackedUpdate, RowShare, Shard
+from vime.errors import ConfigError, TrainingError
 from vime.hooks import load_hook
-from vime.layout import splits_tokens
 from vime.trainer import bridge, checkpoint, manifest, metrics, parallel
 from vime.trainer.advantage import finish_advantages
 from vime.trainer.architecture import check_shape, checkpoint_folder, read_architecture
-from vime.trainer.micro_batch import Batch, RowShare, build_batch
+from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
 from vime.trainer.offload import Offload
@@ -29,7 +28,7 @@ from vime.trainer.pending_save import PendingSave
 from vime.trainer.schedule import learning_rate
 from vime.trainer.step import forward_logprobs, update
 from vime.trainer.tokenizer import tokenizer_problems
-from vime.types import TrainSample
+from vime.types import Integers, TrainSample
 
 logger = logging.getLogger(__name__)
 
@@ -57,24 +56,24 @@ class Engine:
         if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
             self._reference = [parameter.detach().cpu().clone() for parameter in self.model.parameters()]
         self._loss_function = load_hook(config.algorithm.loss) if config.algorithm.loss else policy_loss
-        self._row_share = RowShare(
-            context_rank=parallel_state.get_context_parallel_rank(),
-            context_size=config.trainer.context_parallel_size,
-            tensor_size=config.trainer.tensor_parallel_size if splits_tokens(config.trainer) else 1,
-            count_multiple=config.trainer.pipeline_parallel_size if config.trainer.virtual_pipeline_parallel_size > 1 else 1,
-        )
+        self._row_share = RowShare.of(config.trainer, context_rank=parallel_state.get_context_parallel_rank())
         supervised = config.algorithm.name is AlgorithmName.sft
         self._temperature = 1.0 if supervised else config.rollout.temperature
         self._skipped_in_a_row = 0
 
     def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """Trains on the samples of one batch, one optimizer step per inner list; returns the batch's metrics.
+        """Packs the samples of one batch, one optimizer step per inner list, and trains on them; see `train_shards`."""
+        rank = parallel_state.get_data_parallel_rank()
+        return self.train_shards([PackedUpdate(self.config, samples).shard(rank) for samples in updates if samples], step)
+
+    def train_shards(self, shards: list[Shard], step: int) -> dict[str, float]:
+        """Trains on this rank's part of one batch, one optimizer step per shard; returns the batch's metrics.
 
         A batch without samples changes nothing. Raises `TrainingError` if a loss or gradient is not finite, unless
         `trainer.on_bad_update` skips such an update; the weights then are those before it.
         """
         started = time.monotonic()
-        batches = [self._batch(samples, only_trained=True) for samples in updates if samples]
+        batches = [self._micro_batches(shard, only_trained=True) for shard in shards]
         if not batches:
             logger.warning("step %d: no samples to train on; the weights stay as they are", step)
             return {"train/num_samples": 0.0, "train/num_tokens": 0.0, "train/num_skipped_updates": 0.0}
@@ -83,22 +82,22 @@ class Engine:
         num_epochs = self.config.trainer.num_epochs_per_batch
         results = [self._update(*pair, step) for _ in range(num_epochs) for pair in zip(batches, known)]
         seconds = time.monotonic() - started
-        num_tokens = num_epochs * sum(len(sample.tokens) for samples in updates for sample in samples)
+        num_tokens = num_epochs * sum(shard.update_tokens for shard in shards)
         return metrics.over_updates(results) | {
             **extra,
-            "train/num_samples": float(num_epochs * sum(len(samples) for samples in updates)),
+            "train/num_samples": float(num_epochs * sum(shard.update_samples for shard in shards)),
             "train/seconds": seconds,
             "train/tokens_per_second": num_tokens / seconds,
         }
 
-    def _update(self, batch: Batch, known: list[KnownLogprobs], step: int) -> dict[str, float]:
+    def _update(self, batch: MicroBatches, known: list[KnownLogprobs], step: int) -> dict[str, float]:
         """One optimizer step, or a counted skip if its numbers are not finite and the configuration allows it."""
         try:
             result = update(
                 self.wrapped,
                 self.optimizer,
                 self.config.algorithm,
-                batch.micro_batches,
+                batch,
                 known=known,
                 temperature=self._temperature,
                 lr=learning_rate(self.config.trainer, step),
@@ -114,18 +113,20 @@ class Engine:
         self._skipped_in_a_row = 0
         return result | {"train/num_skipped_updates": 0.0, "train/useful_token_share": batch.useful_token_share}
 
-    def logprobs(self, tokens: list[list[int]], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
+    def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
         """Logprobs of the response tokens by sequence; only those of this data-parallel rank, and only where they end up."""
         samples = [
             TrainSample(tokens=ids, loss_mask=[1] * length, rollout_log_probs=[], advantage=0.0, token_weight=0.0)
             for ids, length in zip(tokens, response_lengths)
         ]
-        micro_batches = self._batch(samples, only_trained=False).micro_batches
+        packed = PackedUpdate(self.config, samples, with_logprobs=False)
+        shard = packed.shard(parallel_state.get_data_parallel_rank())
+        micro_batches = self._micro_batches(shard, only_trained=False)
         results = forward_logprobs(self.wrapped, micro_batches, temperature=temperature)
         if parallel_state.get_tensor_model_parallel_rank() != 0:
             return {}
         found: dict[int, list[float]] = {}
-        for batch, values_N in zip(micro_batches, results):
+        for values_N, batch in zip(results, micro_batches):
             for index, part in zip(batch.sample_indices, values_N.split(batch.token_counts) if batch.token_counts else ()):
                 found[index] = part.tolist()
         return found
@@ -173,23 +174,12 @@ class Engine:
     def _run(self) -> dict[str, Any]:
         return manifest.describe_run(self.architecture, self.config.trainer)
 
-    def _batch(self, samples: list[TrainSample], *, only_trained: bool) -> Batch:
-        if only_trained and self.config.algorithm.name is not AlgorithmName.sft:
-            _check_logprobs(samples)
-        return build_batch(
-            samples,
-            max_tokens=self.config.trainer.max_tokens_per_micro_batch,
-            data_rank=parallel_state.get_data_parallel_rank(),
-            data_size=parallel_state.get_data_parallel_world_size(),
-            work=lambda length: sequence_flops(self.config.model, length),
-            only_trained=only_trained,
-            device=parallel.device(),
-            share=self._row_share,
-        )
+    def _micro_batches(self, shard: Shard, *, only_trained: bool) -> MicroBatches:
+        return MicroBatches(shard, only_trained=only_trained, device=parallel.device(), share=self._row_share)
 
-    def _known_logprobs(self, batches: list[Batch]) -> list[list[KnownLogprobs]]:
+    def _known_logprobs(self, batches: list[MicroBatches]) -> list[list[KnownLogprobs]]:
         """Old and reference logprobs of all updates, both before the first of them."""
-        known = [[KnownLogprobs() for _ in batch.micro_batches] for batch in batches]
+        known = [[KnownLogprobs() for _ in range(len(batch))] for batch in batches]
         if self._reference is not None:
             with _Swapped(list(self.model.parameters()), self._reference):
                 for batch, entries in zip(batches, known):
@@ -207,18 +197,8 @@ class Engine:
         penalty = algorithm.kl_place is KLPlace.reward and algorithm.kl_coefficient > 0
         return penalty or self.config.trainer.num_epochs_per_batch > 1
 
-    def _forward(self, batch: Batch) -> list[torch.Tensor]:
-        return forward_logprobs(self.wrapped, batch.micro_batches, temperature=self._temperature)
-
-
-def _check_logprobs(samples: list[TrainSample]) -> None:
-    """Raises `SampleError` if a sample has not one logprob for each response token."""
-    for position, sample in enumerate(samples):
-        if len(sample.rollout_log_probs) != sample.response_length:
-            raise SampleError(
-                f"sample {position} of an update has {len(sample.rollout_log_probs)} logprobs for "
-                f"{sample.response_length} response tokens"
-            )
+    def _forward(self, batch: MicroBatches) -> list[torch.Tensor]:
+        return forward_logprobs(self.wrapped, batch, temperature=self._temperature)
 
 
 class _Swapped:

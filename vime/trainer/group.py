@@ -1,7 +1,9 @@
 """`TrainerGroup`: the driver's side of the trainer, one Ray actor per rank behind a few awaitable methods."""
 
+import asyncio
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,14 @@ import ray
 from ray.exceptions import RayActorError
 
 from vime.config import RunConfig, WeightTransfer
+from vime.data.shard import PackedUpdate
 from vime.errors import TrainingError
-from vime.layout import world_size
+from vime.layout import position_of, world_size
 from vime.nodes import Nodes
 from vime.placement import trainer_places, transport
 from vime.tasks import together
 from vime.trainer.rank import TrainerRank
-from vime.types import TrainSample
+from vime.types import Integers, TrainSample
 from vime.weights import WeightPayload, payload_folder
 
 logger = logging.getLogger(__name__)
@@ -57,9 +60,18 @@ class TrainerGroup:
 
     async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """Trains on a batch, one optimizer step per inner list; metrics are named `train/…`. Raises `TrainingError`."""
-        return (await self._all("train", ray.put(updates), step))[0]
+        parts = await asyncio.to_thread(self._hand_over, updates)  # for a large batch, seconds in which rollouts go on
+        data_ranks = [position_of(rank, self._config.trainer).data for rank in range(len(self._ranks))]
+        calls = [rank.train.remote(parts[data_rank], step) for rank, data_rank in zip(self._ranks, data_ranks, strict=True)]
+        return (await self._results("train", calls))[0]
 
-    async def logprobs(self, tokens: list[list[int]], response_lengths: list[int], temperature: float) -> list[list[float]]:
+    def _hand_over(self, updates: list[list[TrainSample]]) -> list[Any]:
+        """One object in Ray's store for each data-parallel rank; tensor, context and pipeline ranks share theirs."""
+        packed = [PackedUpdate(self._config, samples) for samples in updates if samples]
+        num_ranks = self._config.trainer.data_parallel_size
+        return [ray.put([update.shard(rank) for update in packed]) for rank in range(num_ranks)]
+
+    async def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> list[list[float]]:
         """Logprobs of the last `response_lengths[i]` tokens of each sequence under the current weights."""
         found: dict[int, list[float]] = {}
         for part in await self._all("logprobs", tokens, response_lengths, temperature):

@@ -4,43 +4,15 @@ Shape suffixes: T tokens of this rank's part of the row, R of the whole row, N w
 response tokens for plain logprobs), M those of them that this rank predicts: all, unless context parallelism shares them.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from vime.data.packing import pack, useful_share
+from vime.data.shard import Row, RowShare, Shard
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
 from vime.types import TrainSample
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowShare:
-    """How rows are shared: each sequence over context-parallel ranks, the rest over tensor ranks if they split by tokens.
-
-    Example: `RowShare(context_rank=1, context_size=2, tensor_size=4)` pads sequences to a multiple of 4 and rows to one of 8.
-    """
-
-    context_rank: int = 0
-    context_size: int = 1
-    tensor_size: int = 1
-    """With sequence parallelism the tensor-parallel size, otherwise 1."""
-    count_multiple: int = 1
-    """The number of micro-batches is a multiple of this."""
-
-    def padded(self, length: int) -> int:
-        """Places that a sequence takes in a row."""
-        multiple = 2 * self.context_size if self.context_size > 1 else 1
-        return -(-length // multiple) * multiple
-
-    def fill(self, lengths: list[int]) -> list[int]:
-        """Places of the sequences of a row; the last one is followed by what fills up the row."""
-        padded = [self.padded(length) for length in lengths]
-        row_multiple = math.lcm(self.padded(1), self.context_size * self.tensor_size)
-        padded[-1] += -sum(padded) % row_multiple
-        return padded
 
 
 @dataclass(kw_only=True, slots=True)
@@ -67,7 +39,7 @@ class MicroBatch:
     """
 
     sample_indices: list[int]
-    """Positions in the list of samples, in the order of the row."""
+    """Positions in the update's list of samples, in the order of the row."""
     token_counts: list[int]
     """Wanted tokens of each sample."""
     tokens_T: torch.Tensor
@@ -82,50 +54,44 @@ class MicroBatch:
     """Number of the sequence that a token belongs to, from 0 without gaps; sequences without wanted tokens have none."""
 
 
-@dataclass(kw_only=True, slots=True)
-class Batch:
-    """The micro-batches of one data-parallel rank, and the share of places in all ranks' rows that hold a token."""
+class MicroBatches:
+    """The micro-batches of a shard: each is built, on the device, whenever it is asked for, and nothing keeps it.
 
-    micro_batches: list[MicroBatch]
-    useful_token_share: float
-
-
-def build_batch(
-    samples: list[TrainSample],
-    *,
-    max_tokens: int,
-    data_rank: int,
-    data_size: int,
-    work: Callable[[int], float],
-    only_trained: bool,
-    device: torch.device | str,
-    share: RowShare = RowShare(),
-) -> Batch:
-    """Packs all samples and builds this rank's micro-batches; every rank computes the same packing.
-
-    `only_trained` wants the tokens whose loss mask is 1, otherwise all response tokens are wanted. Ranks run in lockstep, so
-    a rank whose row is shorter than the longest of the same number waits: that share is not useful.
+    So no more of them are on the device than the schedule works on.
     """
-    lengths = [len(sample.tokens) for sample in samples]
-    packing = pack(
-        [share.padded(length) for length in lengths],
-        max_tokens=max_tokens * share.context_size,
-        num_ranks=data_size,
-        work=work,
-        count_multiple=share.count_multiple,
-    )
-    rows = [[sum(share.fill([lengths[index] for index in row] or [1])) for row in rank] for rank in packing]
-    micro_batches = [_build(samples, row, only_trained, share, device) for row in packing[data_rank]]
-    return Batch(micro_batches=micro_batches, useful_token_share=useful_share(rows, sum(lengths)))
+
+    def __init__(self, shard: Shard, *, only_trained: bool, device: torch.device | str, share: RowShare | None = None) -> None:
+        """`only_trained` wants the tokens whose loss mask is 1, otherwise all response tokens are wanted."""
+        self._rows, self._only_trained, self._device, self._share = shard.rows(), only_trained, device, share or RowShare()
+        self.useful_token_share = shard.useful_token_share
+        self._advantages: list[torch.Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        for number in range(len(self._rows)):
+            yield self._built(number)
+
+    @property
+    def longest(self) -> int:
+        """T of the micro-batch with most tokens."""
+        return max(sum(self._share.fill(_lengths(row))) // self._share.context_size for row in self._rows)
+
+    def set_advantages(self, advantages: list[torch.Tensor]) -> None:
+        """Replaces `advantage_N` of all."""
+        self._advantages = advantages
+
+    def _built(self, number: int) -> MicroBatch:
+        batch = _build(self._rows[number], self._only_trained, self._share, self._device)
+        if self._advantages is not None:
+            batch.advantage_N = self._advantages[number]
+        return batch
 
 
-def _build(
-    samples: list[TrainSample], indices: list[int], only_trained: bool, share: RowShare, device: torch.device | str
-) -> MicroBatch:
-    """Longest first, so that neighbours have similar lengths; a row without samples is one token that nothing is wanted of."""
-    indices = sorted(indices, key=lambda index: -len(samples[index].tokens))
-    chosen = [samples[index] for index in indices]
-    lengths = [len(sample.tokens) for sample in chosen] or [1]
+def _build(row: Row, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
+    """A row without samples is one token that nothing is wanted of."""
+    chosen, lengths = row.samples, _lengths(row)
     masks = [_mask(sample, only_trained) for sample in chosen]
     counts = [int(mask.sum()) for mask in masks]
     padded = share.fill(lengths)
@@ -136,12 +102,12 @@ def _build(
     nothing: list[np.ndarray] = [np.zeros(0, np.int64)]
     ends = [start + length for start, length in zip(starts, lengths)]
     places = np.concatenate(nothing + [end - len(mask) + np.flatnonzero(mask) for end, mask in zip(ends, masks)])
-    logprobs = [_logprobs(sample)[mask] for sample, mask in zip(chosen, masks)]
-    staleness = [_staleness(sample)[mask] for sample, mask in zip(chosen, masks)]
+    logprobs = [np.asarray(sample.rollout_log_probs)[mask] for sample, mask in zip(chosen, masks)]
+    staleness = [sample.version - np.asarray(sample.weight_versions, np.int64)[mask] for sample, mask in zip(chosen, masks)]
     repeats = np.asarray(counts, dtype=np.int64)
     tokens_T, wanted = _part(torch.from_numpy(tokens_R), torch.from_numpy(places), padded, share, device)
     return MicroBatch(
-        sample_indices=indices,
+        sample_indices=row.indices,
         token_counts=counts,
         tokens_T=tokens_T,
         packed=packed_sequences(padded, context_rank=share.context_rank, context_size=share.context_size, device=device),
@@ -185,15 +151,8 @@ def _mask(sample: TrainSample, only_trained: bool) -> np.ndarray:
     return mask
 
 
-def _logprobs(sample: TrainSample) -> np.ndarray:
-    """Demonstrations carry none: zeros then."""
-    if not sample.rollout_log_probs:
-        return np.zeros(sample.response_length, dtype=np.float32)
-    return np.asarray(sample.rollout_log_probs, dtype=np.float32)
-
-
-def _staleness(sample: TrainSample) -> np.ndarray:
-    return np.asarray(sample.staleness or [0] * sample.response_length, dtype=np.int64)
+def _lengths(row: Row) -> list[int]:
+    return [len(sample.tokens) for sample in row.samples] or [1]
 
 
 def _repeat(values: list[float], counts: np.ndarray, device: torch.device | str) -> torch.Tensor:

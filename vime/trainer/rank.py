@@ -2,13 +2,15 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
+from vime.data.shard import Shard
 from vime.nodes import LOOPBACK
 from vime.placement import transport
-from vime.types import TrainSample
+from vime.types import Integers
 from vime.weights import WeightPayload
 
 logger = logging.getLogger(__name__)
@@ -48,11 +50,11 @@ class TrainerRank:
         """Process id."""
         return os.getpid()
 
-    def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """See `Engine.train`."""
-        return self._engine.train(updates, step)
+    def train(self, shards: list[Shard], step: int) -> dict[str, float]:
+        """See `Engine.train_shards`; the arrays lie in Ray's object store, and are those of all ranks with the same data."""
+        return self._engine.train_shards(shards, step)
 
-    def logprobs(self, tokens: list[list[int]], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
+    def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
         """See `Engine.logprobs`."""
         return self._engine.logprobs(tokens, response_lengths, temperature)
 

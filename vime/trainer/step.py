@@ -5,7 +5,7 @@ cannot change it. A number that is not finite ends the run before it reaches the
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -18,7 +18,7 @@ from vime.config import AlgorithmConfig
 from vime.errors import TrainingError
 from vime.trainer import metrics
 from vime.trainer.logprob import token_logprobs
-from vime.trainer.micro_batch import MicroBatch
+from vime.trainer.micro_batch import MicroBatch, MicroBatches
 from vime.trainer.model import PackedModel
 from vime.trainer.objective import KnownLogprobs, LossFunction, micro_batch_loss
 from vime.trainer.pipeline import schedule_arguments
@@ -28,7 +28,7 @@ def update(
     wrapped: list[DistributedDataParallel],
     optimizer: MegatronOptimizer,
     config: AlgorithmConfig,
-    micro_batches: list[MicroBatch],
+    micro_batches: MicroBatches,
     *,
     known: list[KnownLogprobs],
     temperature: float,
@@ -55,7 +55,7 @@ def update(
     for chunk in wrapped:
         chunk.zero_grad_buffer()
     optimizer.zero_grad()
-    parts = _run(forward_step, wrapped, micro_batches, list(zip(micro_batches, known)), forward_only=False)
+    parts = _run(forward_step, wrapped, micro_batches, lambda: zip(micro_batches, known), forward_only=False)
     totals = metrics.reduce(metrics.merge(parts))
     _check("loss", totals["train/loss"], step, totals, optimizer)
     optimizer.prepare_grads()
@@ -69,7 +69,7 @@ def update(
 
 @torch.no_grad()
 def forward_logprobs(
-    wrapped: list[DistributedDataParallel], micro_batches: list[MicroBatch], *, temperature: float
+    wrapped: list[DistributedDataParallel], micro_batches: MicroBatches, *, temperature: float
 ) -> list[torch.Tensor]:
     """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage."""
     model = cast(PackedModel, wrapped[-1].module)
@@ -82,7 +82,7 @@ def forward_logprobs(
 
         return _forward(chunk, batch), collect
 
-    return _run(forward_step, wrapped, micro_batches, micro_batches, forward_only=True)
+    return _run(forward_step, wrapped, micro_batches, lambda: iter(micro_batches), forward_only=True)
 
 
 def _forward(chunk: DistributedDataParallel, batch: MicroBatch) -> torch.Tensor:
@@ -98,17 +98,17 @@ def _forward(chunk: DistributedDataParallel, batch: MicroBatch) -> torch.Tensor:
 def _run(
     forward_step: Any,
     wrapped: list[DistributedDataParallel],
-    micro_batches: list[MicroBatch],
-    data: list[Any],
+    micro_batches: MicroBatches,
+    data: Callable[[], Iterator[Any]],
     *,
     forward_only: bool,
 ) -> list[Any]:
     return get_forward_backward_func()(
         forward_step_func=forward_step,
-        data_iterator=[iter(data) for _ in wrapped],
+        data_iterator=[data() for _ in wrapped],
         model=list(wrapped),
         num_microbatches=len(micro_batches),
-        seq_length=max(batch.tokens_T.numel() for batch in micro_batches),
+        seq_length=micro_batches.longest,
         micro_batch_size=1,
         forward_only=forward_only,
         collect_non_loss_data=forward_only,

@@ -1,0 +1,122 @@
+"""Columns: the numbers of a sample in a few bytes each, which users' code reads like a list.
+
+A numpy array would change in silence what `+`, `==` and truth mean there. A column concatenates, compares, slices and iterates as
+a list does, and cannot be changed; numpy takes it without a copy (`np.asarray(column)`).
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from operator import index
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+
+Number = TypeVar("Number", int, float)
+
+
+class Column(Sequence[Number], Generic[Number]):
+    """A read-only sequence of Python numbers over an array.
+
+    Example: `Column([5, 9], np.int32) + [2]` is the list `[5, 9, 2]`, and `Column([5, 9], np.int32) == [5, 9]` is True.
+    """
+
+    __slots__ = ("array",)
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    array: np.ndarray
+    """One dimension, read-only."""
+
+    def __init__(self, values: "Sequence[Number] | np.ndarray", dtype: Any) -> None:
+        """Shares the memory of an array or column of this type.
+
+        Raises TypeError or ValueError for what is no sequence of numbers, or where integers of this type cannot hold the values.
+        """
+        array = np.asarray(values)
+        if array.dtype != dtype:
+            array = _converted(array, np.dtype(dtype))
+        if array.ndim != 1:
+            raise ValueError(f"an array of {array.ndim} dimensions is no sequence of numbers")
+        self.array = array.view()
+        self.array.flags.writeable = False
+
+    @classmethod
+    def from_text(cls, text: str, dtype: Any) -> "Column[Any]":
+        """Reads `to_text`."""
+        return cls(np.frombuffer(base64.b64decode(text), np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False), dtype)
+
+    def to_text(self) -> str:
+        """The array's bytes, little-endian, in base64: a file of it is written and read without a Python number for each."""
+        return base64.b64encode(self.array.astype(self.array.dtype.newbyteorder("<"), copy=False).tobytes()).decode("ascii")
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, place: int) -> Number: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "Column[Number]": ...
+
+    def __getitem__(self, place: int | slice) -> "Number | Column[Number]":
+        if isinstance(place, slice):
+            return Column(self.array[place], self.array.dtype)
+        return self.array[index(place)].item()
+
+    def __iter__(self) -> Iterator[Number]:
+        return iter(self.array.tolist())
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.array.tolist()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Column):
+            return np.array_equal(self.array, other.array)
+        if isinstance(other, list):
+            return len(self) == len(other) and self.array.tolist() == other
+        return NotImplemented
+
+    def __add__(self, other: "list[Number] | Column[Number]") -> list[Number]:
+        return [*self, *other] if isinstance(other, (list, Column)) else NotImplemented
+
+    def __radd__(self, other: list[Number]) -> list[Number]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
+
+    def __mul__(self, times: int) -> list[Number]:
+        return self.array.tolist() * times
+
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return repr(self.array.tolist())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As bytes within the pickle: a buffer of its own would cost Ray more than this copy, and keep its object store full."""
+        return _restored, (self.array.tobytes(), self.array.dtype.str)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy or (dtype is not None and dtype != self.array.dtype):
+            return np.array(self.array, dtype=dtype)
+        return self.array
+
+    def count(self, value: Any) -> int:
+        """How often a value is in it."""
+        return self.array.tolist().count(value)
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """The first place of a value. Raises ValueError if there is none."""
+        return self.array.tolist().index(value, start, len(self) if stop is None else stop)
+
+
+def _restored(data: bytes, dtype: str) -> Column[Any]:
+    return Column(np.frombuffer(data, dtype), np.dtype(dtype))
+
+
+def _converted(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    if array.dtype.kind not in "biufO":
+        raise TypeError(f"values of type {array.dtype} are no numbers")
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = array.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(converted, array):
+        wrong = int(np.flatnonzero(converted != array)[0])
+        raise ValueError(f"{array[wrong]} at {wrong} is no integer of type {dtype}")
+    return converted
