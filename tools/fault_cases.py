@@ -17,6 +17,7 @@ SMALL_DISK_BYTES = 3 * 2**29
 """A run refuses to start with less than 1 GiB."""
 TWO_REPLICAS = ["serving.models.actor.num_replicas=2", "serving.models.actor.gpu_memory_utilization=0.01"]
 QUICK_TO_NOTICE = ["serving.engine_timeout_seconds=20", "serving.health_interval_seconds=1", "serving.health_failures=3"]
+ONE_LARGE_BATCH = ["trainer.num_steps=1", "rollout.num_prompts=32", "rollout.num_samples_per_prompt=2", "rollout.num_workers=1"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +36,12 @@ class Case:
     """The run ends and is started again with `resume=true`."""
     small_disk: bool = False
     """The run folder is on a small disk of its own."""
+    undisturbed: list[str] | None = None
+    """Words in place of `words` for the same run without the fault, beside which its delay is measured (`fault_delay.py`)."""
+    num_given_up: int = 0
+    """Prompts that the fault costs, and for which the run draws others."""
+    num_steps: int = 5
+    num_prompts: int = 4
 
 
 def kill(pattern: str, number: signal.Signals = signal.SIGKILL) -> Callable[[DrivenRun], None]:
@@ -74,6 +81,15 @@ CASES = [
     Case(name="trainer rank killed", strike=kill("ray::TrainerRank"), resumes=True, evidence="trainer rank 0 died"),
     Case(name="rollout worker killed", strike=kill("ray::RolloutWorker"), evidence="rollout worker"),
     Case(name="driver killed", strike=kill_driver, resumes=True, evidence="used again"),
+    Case(
+        name="a prompt kills its worker after 20 s of 60 s",
+        words=[f"method.generate={HOOKS}:deadly_prompt", *ONE_LARGE_BATCH],
+        undisturbed=[f"method.generate={HOOKS}:slow_groups", *ONE_LARGE_BATCH],
+        evidence="rollout/num_prompts_given_up",
+        num_given_up=1,
+        num_steps=1,
+        num_prompts=32,
+    ),
     Case(name="generate raises", words=[f"method.generate={HOOKS}:generate_raises"], evidence="rollout/num_retries"),
     Case(
         name="tool hangs",
@@ -106,7 +122,9 @@ CASES = [
 
 
 def strike_when_due(case: Case, run: DrivenRun) -> None:
-    """Waits for the steps before the fault, then brings it about in the middle of the next one."""
+    """Waits for the steps before the fault, then brings it about in the middle of the next one; some come by themselves."""
+    if case.num_steps <= STRIKE_AFTER:
+        return
     run.wait_for(lambda: num_steps_done(run.folder) >= STRIKE_AFTER, seconds=WAIT_SECONDS)
     run.wait_for(lambda: _has_finished_groups(run.folder), seconds=WAIT_SECONDS)
     case.strike(run)

@@ -5,11 +5,14 @@ repeatable as far as sampling allows.
 """
 
 import asyncio
+import hashlib
 import itertools
 import os
 import signal
 from pathlib import Path
 from typing import Any
+
+from fault_delay import note_once
 
 from agentic.memagent import generate as memagent
 from agentic.memagent import reward as memagent_reward
@@ -23,6 +26,7 @@ ONE_IN = 5
 """The share of rollouts that a fault strikes."""
 FOREVER = 100_000.0
 BROKEN_VERSION = 2
+SLOW_SECONDS, DEADLY_SECONDS, DEADLY_SLOT = 60.0, 20.0, 17
 _struck: set[tuple[str, int]] = set()
 
 
@@ -53,6 +57,27 @@ async def reward_hangs(context: Context, samples: list[Sample]) -> Reward:
     if _strikes("reward", context, samples[0]):
         await asyncio.sleep(FOREVER)
     return await memagent_reward.reward(context, samples)
+
+
+async def slow_groups(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """An agent that takes a minute."""
+    note_once("began")
+    await asyncio.sleep(SLOW_SECONDS)
+    return await memagent.generate(context, sample, sampling)
+
+
+async def deadly_prompt(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """An agent that takes a minute; one prompt of a batch kills its worker after a third of it, wherever it is run."""
+    prompt = hashlib.sha256(repr((sample.prompt, sample.label)).encode()).hexdigest()
+    chosen = Path(os.environ["VIME_FAULT_FOLDER"]) / "deadly_prompt"
+    if sample.group_index == DEADLY_SLOT and not chosen.exists():
+        chosen.write_text(prompt)
+    if chosen.exists() and chosen.read_text() == prompt:
+        note_once("began")
+        await asyncio.sleep(DEADLY_SECONDS)
+        note_once("died")
+        os._exit(1)
+    return await slow_groups(context, sample, sampling)
 
 
 def _strikes(what: str, context: Context, sample: Sample) -> bool:

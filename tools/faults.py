@@ -25,6 +25,7 @@ from typing import Any
 from bench_rows import Result, circumstances
 from driven_run import ROOT, DrivenRun
 from fault_cases import CASES, SMALL_DISK_BYTES, WAIT_SECONDS, Case, can_mount, make_room, strike_when_due
+from fault_delay import Delay, compare
 
 from vime.compose import compose_run
 from vime.data.source import RowSource
@@ -58,12 +59,18 @@ class Verdict:
     leftovers: int = 0
     failed_rollouts: int = 0
     seconds: float = 0.0
+    delay: Delay | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the fault cost more time than it may."""
+        return self.delay is not None and self.delay.disturbed > self.delay.limit
 
     @property
     def is_good(self) -> bool:
         """Whether the run came through, and nothing was lost."""
         lost = self.groups_lost + self.prompts_lost + self.prompts_doubled + self.leftovers
-        return self.ended in ("completed", "resumed, completed") and self.happened and not lost
+        return self.ended in ("completed", "resumed, completed") and self.happened and not lost and not self.is_late
 
 
 def try_case(case: Case, folder: Path) -> Verdict:
@@ -99,7 +106,9 @@ def try_case(case: Case, folder: Path) -> Verdict:
         make_room(folder)
     text = folder.with_suffix(".log").read_text(errors="replace")
     verdict = Verdict(case=case.name, ended=ended, happened=case.evidence in text + traces(folder), leftovers=len(leftovers))
-    audit(verdict, folder, finished)
+    audit(verdict, case, folder, finished)
+    if case.undisturbed is not None and verdict.happened:
+        verdict.delay = compare([*WORDS, *case.undisturbed], folder, environment, seconds=WAIT_SECONDS)
     verdict.seconds = time.monotonic() - started
     return verdict
 
@@ -131,14 +140,16 @@ def trained_groups(folder: Path) -> dict[int, tuple[int, list[str]]]:
     return found
 
 
-def audit(verdict: Verdict, folder: Path, finished: dict[int, list[str]]) -> None:
+def audit(verdict: Verdict, case: Case, folder: Path, finished: dict[int, list[str]]) -> None:
     """Compares what was trained with the prompts of an undisturbed run and with what had finished."""
     trained = trained_groups(folder)
     source = RowSource(compose_run(WORDS).config)
-    expected = [source.next().row for _ in range(NUM_STEPS * NUM_PROMPTS)]
+    expected = [source.next().row for _ in range(case.num_steps * case.num_prompts)]
     rows = [row for row, _ in trained.values()]
     verdict.prompts_lost = sum(max(0, expected.count(row) - rows.count(row)) for row in set(expected))
     verdict.prompts_doubled = sum(max(0, rows.count(row) - expected.count(row)) for row in set(rows))
+    verdict.prompts_lost -= case.num_given_up
+    verdict.prompts_doubled -= case.num_given_up
     verdict.groups_finished = len(finished)
     verdict.groups_lost = sum(group not in trained or trained[group][1] != texts for group, texts in finished.items())
     if (folder / "summary.json").exists():
@@ -186,13 +197,16 @@ def table(verdicts: list[Verdict], skipped: list[str]) -> str:
         "| fault | the run | groups finished | groups lost | prompts lost | prompts doubled | failed rollouts | left over | s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
+    delays: list[str] = []
     for verdict in verdicts:
         cells = [verdict.case, verdict.ended if verdict.happened else f"{verdict.ended} (the fault did not happen)"]
         cells += [verdict.groups_finished, verdict.groups_lost, verdict.prompts_lost, verdict.prompts_doubled]
         cells += [verdict.failed_rollouts, verdict.leftovers, f"{verdict.seconds:.0f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
+        if (delay := verdict.delay) is not None:
+            delays.append(f"{verdict.case}: {delay.line()}")
     lines += [f"| {name} | not run: needs root, for a small disk |{' |' * 7}" for name in skipped]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f"\n{delay}" for delay in delays)]) + "\n"
 
 
 def _write_page(path: Path, page: Result, lines: str) -> None:

@@ -215,3 +215,24 @@ async def test_a_group_reward_of_the_wrong_length_takes_the_group_out_of_the_bas
     group = await worker.run_group(prompt=PROMPT, slot=0, num_rollouts=2, version=5)
     assert {rollout.stop_reason for rollout in group.rollouts} == {StopReason.REWARD_RAISED}
     assert all("1 rewards for 2 rollouts" in rollout.error and not rollout.counting.in_baseline for rollout in group.rollouts)
+
+
+async def test_a_worker_tells_once_what_has_ended_of_its_unfinished_groups(make_worker: Any, server: SimulatedServer):
+    server.hold = {"1"}
+    worker = make_worker()
+    arguments = {"prompt": PROMPT, "slot": 3, "num_rollouts": 2, "version": 5}
+    running = asyncio.ensure_future(worker.work(7, "run_group", arguments))
+    news: dict[int, Any] = {}
+    while not news:
+        await asyncio.sleep(0.001)
+        news = (await worker.ready()).news
+    assert list(news) == [7] and list(news[7]) == [0] and news[7][0].stop_reason is StopReason.ANSWERED
+    assert (await worker.ready()).news == {}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    again = Progress(prompt_index=3, version=5, turns={1: []}).with_finished(news[7])
+    num_asked = len(server.prompts)
+    server.hold = set()
+    group = await worker.run_group(prompt=PROMPT, slot=3, num_rollouts=2, version=5, progress=again)
+    assert len(server.prompts) - num_asked <= NUM_TURNS and group.rollouts[0] is news[7][0]

@@ -20,7 +20,7 @@ _GONE_SECONDS = 10.0
 _CLOCK_SECONDS = 0.1
 """The kernel counts CPU time of a process in steps."""
 _OUTPUTS = {"stdout": 1, "stderr": 2}
-"""How many times `output_characters` may be written there: behind a program's errors comes its traceback, as long again at most."""
+"""How many times `output_characters` may be written there: a program's errors are followed by its traceback, as long at most."""
 _BYTES_PER_CHARACTER = 4
 _MAX_NOTE_BYTES = 4096
 _FIRST_PROCESS = re.compile(rb'"child-pid": *(\d+)')

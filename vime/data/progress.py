@@ -39,6 +39,12 @@ class Progress:
         """Whether there is something to keep."""
         return bool(self.finished) or any(self.turns.values())
 
+    def with_finished(self, finished: dict[int, Rollout]) -> "Progress":
+        """This and more rollouts that ended, whose turns are needed no more."""
+        finished = {**self.finished, **finished}
+        turns = {member: turns for member, turns in self.turns.items() if member not in finished}
+        return Progress(prompt_index=self.prompt_index, version=self.version, finished=finished, turns=turns)
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; `from_dict` reads it back equal."""
         return {

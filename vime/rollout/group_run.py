@@ -32,6 +32,7 @@ class GroupRun:
         members = [*progress.turns, *range(first, first + missing)][:missing]
         self._logs = {member: TurnLog(progress.turns.get(member)) for member in members}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._told = set(self._finished)
 
     async def run(self, run_member: RunMember) -> Group:
         """The group once `num_wanted` rollouts that count have ended, or all have; the others are aborted."""
@@ -56,6 +57,12 @@ class GroupRun:
                 member: saved for member, log in self._logs.items() if member not in self._finished and (saved := log.saved())
             },
         )
+
+    def news(self) -> dict[int, Rollout]:
+        """The rollouts that ended since the last call of this, by member, failures left out."""
+        new = {member: rollout for member, rollout in self._finished.items() if member not in self._told}
+        self._told |= new.keys()
+        return {member: rollout for member, rollout in new.items() if rollout.counting.in_baseline}
 
     async def _run(self, member: int, run_member: RunMember) -> None:
         self._finished[member] = await run_member(member, self._logs[member])

@@ -7,36 +7,31 @@ for longer than any rollout may take, is replaced; its groups are then run by an
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
-import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from vime.config import RunConfig
 from vime.data.progress import Progress
 from vime.nodes import Nodes
-from vime.placement import Place
+from vime.placement import Place as NodePlace
+from vime.rollout.dispatch import Dispatcher, Place, WorkerLost
 from vime.rollout.group_run import stopped_rollout
+from vime.rollout.ray_worker import RayWorker
+from vime.rollout.suspects import Work
 from vime.rollout.traffic import Usage
 from vime.rollout.worker import RolloutWorker, WorkerState
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint
-from vime.tasks import together
 from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
 
-MAX_SHARED_LOSSES = 2
-"""Workers that may be lost under a piece of work among others; then it runs alone, in a worker of its own."""
 LOOK_SECONDS = 5.0
 """Between two looks at a worker."""
 ANSWER_SECONDS = 30.0
 """For a small question, on top of what a hook may block the worker."""
-
-
-class WorkerLost(Exception):
-    """The worker died or got stuck under a piece of work."""
 
 
 class WorkerPool:
@@ -49,11 +44,14 @@ class WorkerPool:
         self._retrieval = retrieval
         self._nodes = nodes
         self._endpoints = endpoints
-        self._actors: list[Any] = []
-        self._load: list[int] = []
-        self._watches: list[asyncio.Task[None]] = []
-        self._alone = asyncio.Lock()
-        self._num_deadly = 0
+        self._workers: list[RayWorker] = []
+        """All that there ever were, for the files that they leave."""
+        self._dispatcher = Dispatcher(
+            self._create,
+            num_workers=config.rollout.num_workers,
+            start_seconds=config.serving.start_timeout_seconds,
+            watch=self._watch,
+        )
         rollout, serving = config.rollout, config.serving
         rewards = (rollout.max_reward_retries + 1) * rollout.reward_timeout_seconds
         attempts = (rollout.max_retries + 1) * (rollout.generate_timeout_seconds + serving.recovery_timeout_seconds)
@@ -62,11 +60,7 @@ class WorkerPool:
 
     async def start(self) -> None:
         """Starts the workers side by side and waits until they answer."""
-        self._actors = [self._create(index) for index in range(self._config.rollout.num_workers)]
-        self._load = [0] * len(self._actors)
-        ready = together(actor.ready.remote() for actor in self._actors)
-        await asyncio.wait_for(ready, self._config.serving.start_timeout_seconds)
-        self._watches = [asyncio.create_task(self._watch(index)) for index in range(len(self._actors))]
+        await self._dispatcher.start()
 
     async def run_group(
         self,
@@ -79,18 +73,21 @@ class WorkerPool:
         progress: Progress | None = None,
     ) -> Group:
         """The rollouts of one prompt; failed ones if they kill their workers, or if what they made cannot be handed over."""
+        arguments = {
+            "prompt": prompt,
+            "slot": slot,
+            "num_rollouts": num_rollouts,
+            "version": version,
+            "num_wanted": num_wanted,
+            "progress": progress,
+        }
+
+        def again(work: Work) -> None:
+            known = work.arguments["progress"] or Progress(prompt_index=prompt.index, version=version)
+            work.arguments["progress"] = known.with_finished(work.heard) if work.heard else known
+
         try:
-            return await self._dispatch(
-                "run_group",
-                {
-                    "prompt": prompt,
-                    "slot": slot,
-                    "num_rollouts": num_rollouts,
-                    "version": version,
-                    "num_wanted": num_wanted,
-                    "progress": progress,
-                },
-            )
+            return await self._dispatcher.run("run_group", arguments, again=again)
         except (WorkerLost, RayTaskError) as error:
             failed = [_failed(slot, member, error) for member in range(num_rollouts)]
             return Group(prompt=prompt, rollouts=failed, weight_version=version)
@@ -99,7 +96,7 @@ class WorkerPool:
         """One rollout of an evaluation item."""
         arguments = {"prompt": prompt, "row": row, "temperature": temperature, "version": version}
         try:
-            return await self._dispatch("run_item", arguments)
+            return await self._dispatcher.run("run_item", arguments)
         except (WorkerLost, RayTaskError) as error:
             return _failed(prompt.index, 0, error)
 
@@ -138,75 +135,16 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """Ends the workers."""
-        for watch in self._watches:
-            watch.cancel()
-        for actor in self._actors:
-            ray.kill(actor)
-        self._actors, self._watches = [], []
+        self._dispatcher.stop()
+        for worker in self._workers:
+            worker.forget()
 
-    def _create(self, index: int) -> Any:
+    def _create(self, index: int) -> RayWorker:
         """Workers are spread over the nodes."""
-        options = self._nodes.options(Place(node=index % len(self._nodes)))
-        actor = ray.remote(RolloutWorker).options(max_concurrency=100_000, **options)
-        return actor.remote(self._config, self._endpoints, retrieval=self._retrieval)
-
-    async def _dispatch(self, method: str, arguments: dict[str, Any]) -> Any:
-        """What a worker answers.
-
-        A lost worker takes all of its work with it, so work that has lost `MAX_SHARED_LOSSES` runs alone, one piece at a time,
-        until the one that kills workers is found. The others then go on together. Raises WorkerLost for that one.
-        """
-        while True:
-            num_deadly = self._num_deadly
-            for _ in range(MAX_SHARED_LOSSES):
-                index = min(range(self._config.rollout.num_workers), key=self._load.__getitem__)
-                with suppress(WorkerLost):
-                    return await self._run_on(index, method, arguments)
-            async with self._alone:
-                if self._num_deadly == num_deadly:
-                    async with self._own_worker() as index:
-                        try:
-                            return await self._run_on(index, method, arguments)
-                        except WorkerLost:
-                            self._num_deadly += 1
-                            raise
-
-    async def _run_on(self, index: int, method: str, arguments: dict[str, Any]) -> Any:
-        """What the worker at `index` answers; raises WorkerLost, with another in its place, if it dies or is found stuck."""
-        actor = self._actors[index]
-        self._load[index] += 1
-        answer = getattr(actor, method).remote(**arguments)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            ray.cancel(answer)
-            raise
-        except RayActorError as died:
-            error = f"rollout worker {index} died: {died}"
-        finally:
-            self._load[index] -= 1
-        self._replace(index, actor, error)
-        raise WorkerLost(error)
-
-    @asynccontextmanager
-    async def _own_worker(self) -> AsyncIterator[int]:
-        """The index of a worker behind the others, which get no work from it; it ends with the block."""
-        index, actor = len(self._actors), self._create(len(self._actors))
-        try:
-            await asyncio.wait_for(actor.ready.remote(), self._config.serving.start_timeout_seconds)
-        except (RayActorError, asyncio.TimeoutError) as error:
-            ray.kill(actor)
-            raise WorkerLost(f"a rollout worker of its own did not start: {error!r}") from error
-        self._actors.append(actor)
-        self._load.append(0)
-        watch = asyncio.create_task(self._watch(index))
-        try:
-            yield index
-        finally:
-            watch.cancel()
-            if self._actors:  # the pool was not stopped meanwhile
-                self._load.pop()
-                ray.kill(self._actors.pop())
+        options = self._nodes.options(NodePlace(node=index % len(self._nodes)))
+        worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, retrieval=self._retrieval)
+        self._workers.append(worker)
+        return worker
 
     async def _ask(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
         """What the workers answer, of those that do."""
@@ -218,32 +156,33 @@ class WorkerPool:
                 logger.warning("a rollout worker did not answer to %s: %r", method, error)
                 return None
 
-        answers = await asyncio.gather(*[one(actor) for actor in self._actors])
+        answers = await asyncio.gather(*[one(actor) for actor in self._actors()])
         return [answer for answer in answers if answer is not None]
 
-    async def _watch(self, index: int) -> None:
-        """Replaces the worker at `index` whenever it does not answer, or nothing ends in it any more."""
+    def _actors(self) -> list[Any]:
+        return [worker.actor for place in self._dispatcher.places() if isinstance(worker := place.worker, RayWorker)]
+
+    async def _watch(self, place: Place) -> None:
+        """Hears of the worker what has ended, and has it replaced if it does not answer or nothing ends in it any more."""
+        assert isinstance(place.worker, RayWorker)
         clock = asyncio.get_running_loop().time
-        seen, since, watched = 0, clock(), self._actors[index]
+        actor, patience = place.worker.actor, max(self._config.serving.start_timeout_seconds, self._answer_seconds)
+        seen, since = 0, clock()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            actor = self._actors[index]
             try:
-                state: WorkerState = await asyncio.wait_for(actor.ready.remote(), self._answer_seconds)
+                state: WorkerState = await asyncio.wait_for(actor.ready.remote(), patience)
+                patience = self._answer_seconds
             except (RayActorError, asyncio.TimeoutError) as error:
-                self._replace(index, actor, f"rollout worker {index} does not answer: {error!r}")
-                continue
-            if actor is not watched or state.num_ended != seen or state.num_running == 0:
-                seen, since, watched = state.num_ended, clock(), actor
+                self._dispatcher.lost(place, f"a rollout worker does not answer: {error!r}")
+                return
+            for work in place.work:
+                work.heard |= state.news.get(work.number, {})
+            if state.num_ended != seen or state.num_running == 0:
+                seen, since = state.num_ended, clock()
             elif clock() - since > self._stuck_seconds:
-                self._replace(index, actor, f"in rollout worker {index} nothing ended for {self._stuck_seconds:.0f} s")
-
-    def _replace(self, index: int, actor: Any, error: str) -> None:
-        if not self._actors or self._actors[index] is not actor:
-            return  # another piece of work saw it first
-        logger.warning("%s; starting another", error.splitlines()[0])
-        ray.kill(actor)
-        self._actors[index] = self._create(index)
+                self._dispatcher.lost(place, f"in a rollout worker nothing ended for {self._stuck_seconds:.0f} s")
+                return
 
 
 def _failed(slot: int, member: int, error: WorkerLost | RayTaskError) -> Rollout:

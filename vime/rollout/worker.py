@@ -10,13 +10,17 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from vime.config import RunConfig
 from vime.data.progress import Progress
 from vime.evaluation_rows import SINGLE_TURN, Row
 from vime.hooks import load_hook
+from vime.rollout import black_box
+from vime.rollout.black_box import BlackBox
 from vime.rollout.context import Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
@@ -36,10 +40,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerState:
-    """Whether a worker gets on. Example: 64 rollouts at work, 1,000 ended: `WorkerState(num_running=64, num_ended=1000)`."""
+    """Whether a worker gets on, and what of its groups has ended since it was asked last.
+
+    Example: 64 rollouts at work, 1,000 ended, two of them in a group that has not: `WorkerState(num_running=64, num_ended=1000,
+    news={7: {0: Rollout(…), 3: Rollout(…)}})`, by the work's number and the member.
+    """
 
     num_running: int
     num_ended: int
+    news: dict[int, dict[int, Rollout]] = field(default_factory=dict)
 
 
 class RolloutWorker:
@@ -52,12 +61,17 @@ class RolloutWorker:
         *,
         make_client: MakeClient = make_client,
         retrieval: Endpoint | None = None,
+        black_box: Path | None = None,
     ) -> None:
+        """`black_box` is the file in which it notes whose code it runs."""
         self._config = config
+        self._black_box_file, self._black_box = black_box, None
         self._served = Served(config, endpoints, make_client=make_client, retrieval=retrieval)
         self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
+        self._work: dict[int, GroupRun] = {}
+        """The groups again, by the numbers that the dispatcher gave them."""
         self._watchdog: Watchdog | None = None
         self._num_running = self._num_ended = 0
         method = config.method
@@ -74,7 +88,14 @@ class RolloutWorker:
         if self._watchdog is None:
             _spare_the_collector()
             self._watchdog = Watchdog(self._config.rollout.max_blocked_seconds)
-        return WorkerState(num_running=self._num_running, num_ended=self._num_ended)
+            self._black_box = BlackBox(self._black_box_file) if self._black_box_file is not None else None
+        news = {number: ended for number, group_run in self._work.items() if (ended := group_run.news())}
+        return WorkerState(num_running=self._num_running, num_ended=self._num_ended, news=news)
+
+    async def work(self, number: int, method: str, arguments: dict[str, Any]) -> Any:
+        """Calls a method as a piece of work, whose number stands in the black box whenever its code runs."""
+        black_box.begin(number)
+        return await getattr(self, method)(**arguments)
 
     async def run_group(
         self,
@@ -110,10 +131,11 @@ class RolloutWorker:
             prompt, slot=slot, version=version, num_rollouts=num_rollouts, num_wanted=num_wanted, progress=progress
         )
         run_member = partial(self._run_member, prompt, slot, version)
-        self._groups[slot] = group_run
+        self._groups[slot] = self._work[black_box.current()] = group_run
         try:
             group = await group_run.run(run_member)
         finally:
+            self._work.pop(black_box.current(), None)
             if self._groups.get(slot) is group_run:  # it may have been cancelled, and run again in the same slot
                 del self._groups[slot]
         if self._group_reward is not None:

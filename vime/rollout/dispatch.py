@@ -1,0 +1,190 @@
+"""Which worker runs which work: the least loaded one, and for suspects of killing workers (`vime.rollout.suspects`) one apart.
+
+A lost worker takes all of its work along. Another takes its place, and the work is run again; work that loses a worker which has
+nothing else to do is what kills workers, and has failed.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from vime.rollout.suspects import Work, companies
+from vime.tasks import together
+
+logger = logging.getLogger(__name__)
+
+LEAST_ROOM = 4
+"""Workers apart from the others at one time, at least; as many as there are others, if those are more."""
+
+
+class WorkerLost(Exception):
+    """The worker died or got stuck under a piece of work."""
+
+
+class Worker(Protocol):
+    """A worker process (`vime.rollout.ray_worker.RayWorker`); `run` and `started` raise WorkerLost if it dies."""
+
+    async def started(self) -> None: ...
+    async def run(self, work: Work) -> Any: ...
+    async def culprit(self) -> int:
+        """The number of the work in whose code it died, 0 if nobody's."""
+        ...
+
+    def kill(self) -> None: ...
+
+
+class Place:
+    """One worker with its work; the worker that replaces it has another place."""
+
+    def __init__(self, worker: Worker, company: "Company | None" = None) -> None:
+        self.worker, self.company = worker, company
+        self.work: set[Work] = set()
+        self.watch: asyncio.Task[None] | None = None
+        self.judgement: asyncio.Task[None] | None = None
+        """Begun as soon as the worker is lost: who goes on where."""
+
+    def close(self) -> None:
+        """Ends the worker."""
+        if self.watch is not None:
+            self.watch.cancel()
+        self.worker.kill()
+
+
+class Company:
+    """Work that has a worker apart from all other work."""
+
+    def __init__(self, members: list[Work]) -> None:
+        self.members = set(members)
+        self.opening: asyncio.Task[Place] | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """Where it is, None while there is no worker."""
+        done = self.opening is not None and self.opening.done() and not self.opening.cancelled()
+        return self.opening.result() if self.opening is not None and done and self.opening.exception() is None else None
+
+
+class Dispatcher:
+    """The workers and what they run; `watch(place)` looks after a worker and calls `lost` if it is stuck."""
+
+    def __init__(
+        self,
+        make: Callable[[int], Worker],
+        *,
+        num_workers: int,
+        start_seconds: float,
+        watch: Callable[[Place], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._make, self._watch, self._start_seconds = make, watch, start_seconds
+        self._num_workers = num_workers
+        self._shared: list[Place] = []
+        self._companies: dict[Work, Company] = {}
+        self._room = asyncio.Semaphore(max(LEAST_ROOM, num_workers))
+        self._numbers = itertools.count(1)
+
+    async def start(self) -> None:
+        """Starts the workers side by side and waits until they answer."""
+        self._shared = [self._watched(Place(self._make(index))) for index in range(self._num_workers)]
+        await asyncio.wait_for(together(place.worker.started() for place in self._shared), self._start_seconds)
+
+    def places(self) -> list[Place]:
+        """Where workers are now: first those for all, then those apart."""
+        apart = [company.place for company in dict.fromkeys(self._companies.values())]
+        return [*self._shared, *(place for place in apart if place is not None)]
+
+    async def run(self, method: str, arguments: dict[str, Any], *, again: Callable[[Work], None] = lambda work: None) -> Any:
+        """What a worker answers; `again` sees the work before it is run another time. Raises WorkerLost if it kills workers."""
+        work = Work(number=next(self._numbers), method=method, arguments=arguments)
+        try:
+            while True:
+                company = self._companies.get(work)
+                place = await self._opened(company) if company is not None else min(self._shared, key=lambda p: len(p.work))
+                place.work.add(work)
+                try:
+                    return await place.worker.run(work)
+                except WorkerLost as error:
+                    await asyncio.shield(self.lost(place, str(error)))
+                    if work.is_deadly or not self._shared:
+                        raise
+                finally:
+                    place.work.discard(work)
+                again(work)
+        finally:
+            self._leave(work)
+
+    def lost(self, place: Place, reason: str) -> "asyncio.Task[None]":
+        """Puts another worker in the place of one that died or is stuck, and returns the judgement over its work."""
+        if place.judgement is None:
+            logger.warning("%s", reason.splitlines()[0])
+            place.close()
+            suspects = list(place.company.members if place.company is not None else place.work)
+            place.judgement = asyncio.ensure_future(self._judge(place, suspects))
+            if place in self._shared:
+                index = self._shared.index(place)
+                self._shared[index] = self._watched(Place(self._make(index)))
+        return place.judgement
+
+    def stop(self) -> None:
+        """Ends the workers."""
+        places, self._shared = self.places(), []
+        for company in list(self._companies.values()):
+            self._close(company)
+        for place in places:
+            place.close()
+
+    async def _judge(self, place: Place, lost: list[Work]) -> None:
+        if place.company is not None and len(lost) == 1:
+            lost[0].is_deadly = True
+            return
+        culprit = await place.worker.culprit()
+        for work in lost:
+            self._leave(work)
+        for members in companies(lost, culprit=culprit):
+            logger.warning("%d of %d pieces of work go on in a worker of their own", len(members), len(lost))
+            self._companies |= dict.fromkeys(members, Company(members))
+
+    async def _opened(self, company: Company) -> Place:
+        """The place of a company, whose first member has its worker started. Raises WorkerLost if it does not start."""
+        if company.opening is None:
+            company.opening = asyncio.ensure_future(self._open(company))
+        return await asyncio.shield(company.opening)
+
+    async def _open(self, company: Company) -> Place:
+        await self._room.acquire()
+        worker = self._make(len(self.places()))
+        try:
+            await asyncio.wait_for(worker.started(), self._start_seconds)
+        except BaseException as error:  # raised again, or as what it means: whatever ends the start, nothing of it stays
+            worker.kill()
+            self._room.release()
+            if isinstance(error, (WorkerLost, asyncio.TimeoutError)):
+                raise WorkerLost(f"a rollout worker of its own did not start: {error!r}") from error
+            raise
+        return self._watched(Place(worker, company))
+
+    def _watched(self, place: Place) -> Place:
+        place.watch = asyncio.ensure_future(self._watch(place))
+        return place
+
+    def _leave(self, work: Work) -> None:
+        """Work that has ended, or goes on elsewhere, is of no company; the last one closes the door."""
+        company = self._companies.pop(work, None)
+        if company is not None:
+            company.members.discard(work)
+            if not company.members:
+                self._close(company)
+
+    def _close(self, company: Company) -> None:
+        opening, company.opening = company.opening, None
+        if opening is None:
+            return
+        if not opening.done():
+            opening.cancel()  # which comes too late if it is just done
+        opening.add_done_callback(self._end)
+
+    def _end(self, opening: "asyncio.Task[Place]") -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            opening.result().close()
+            self._room.release()
