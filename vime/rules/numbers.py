@@ -65,6 +65,7 @@ RANGES: dict[str, Range] = {
     "serving.probe_tolerance": POSITIVE,
     "serving.health_failures": COUNT,
     "serving.max_restarts": NATURAL,
+    "serving.restart_window_seconds": POSITIVE,
     **{f"sandbox.{name}": POSITIVE for name in ("wall_seconds", "cpu_seconds")},
     "sandbox.memory_bytes": Range(least=32 * 2**20),
     **{f"sandbox.{name}": COUNT for name in ("num_processes", "file_bytes", "output_characters")},

@@ -14,6 +14,7 @@ from vime.errors import ServerError, WeightSyncError
 from vime.nodes import Nodes
 from vime.serving.program import END_SECONDS
 from vime.serving.programs import Planned, Planner, by_role
+from vime.serving.restarts import Restarts
 from vime.serving.router import replace_worker
 from vime.serving.server import ServerActor
 from vime.weights import WeightPayload
@@ -48,6 +49,7 @@ class Fleet:
     def start(self) -> None:
         """Makes all actors, and has the servers launch; routers wait for `start_routers`."""
         for program in self.programs:
+            program.restarts = Restarts(self._config.max_restarts, self._config.restart_window_seconds)
             program.actor = self._create_actor(program)
             if not program.is_router:
                 program.actor.start.remote()
@@ -107,6 +109,7 @@ class Fleet:
 
     def _create_actor(self, program: Planned) -> Any:
         options = self._nodes.options(program.place)
+        program.made = time.monotonic()
         return ServerActor.options(name=self.actor_name(program), max_concurrency=1000, **options).remote(program.spec)
 
     async def _watch(self, program: Planned) -> None:
@@ -126,9 +129,9 @@ class Fleet:
         """Another actor for a program, where its place is now, with the weights that the lost one should have."""
         _record(program, "lost", reason)
         ray.kill(program.actor)  # one that hangs; its supervisor ends the program
-        program.num_successors += 1
+        program.restarts.was_well(time.monotonic() - program.made)
         try:
-            if program.num_successors > self._config.max_restarts:
+            if not program.restarts.take():
                 raise ServerError(f"its actor was made again {self._config.max_restarts} times (serving.max_restarts)")
             await asyncio.to_thread(self._nodes.replace_lost, program.place.node)
             if not program.is_router:

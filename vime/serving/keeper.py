@@ -10,6 +10,7 @@ import aiohttp
 from vime.errors import ServerError
 from vime.serving.health import Fault, Health
 from vime.serving.program import Program, ProgramSpec
+from vime.serving.restarts import Restarts
 from vime.tasks import cancel
 
 logger = logging.getLogger(__name__)
@@ -88,26 +89,32 @@ class Keeper:
         return None
 
     async def _keep(self, health: Health) -> None:
-        """Launch, wait, watch, again: at most `max_restarts` times, and not if the first start of all fails."""
-        num_restarts = self._program.spec.max_restarts
-        for attempt in range(num_restarts + 1):
+        """Launch, wait, watch, again: as often as `Restarts` allows, and not if the first start of all fails."""
+        spec, clock = self._program.spec, asyncio.get_running_loop().time
+        restarts = Restarts(spec.max_restarts, spec.restart_window_seconds)
+        attempt = failed_starts = 0
+        while True:
             while not self._awake.is_set():
                 await self._awake.wait()
             fault = await self._launched(health) or await self._restored()
             was_ready = fault is None
+            failed_starts = 0 if was_ready else failed_starts + 1
             if fault is None:
                 if attempt or self._is_successor:
                     self._record("recovered", f"restart {attempt}")
+                since = clock()
                 fault = await self._until_lost(health)
+                restarts.was_well(clock() - since)
             self._ready.clear()
             self._settled.clear()
             self._is_up = False
             await self._program.kill()
             self._record(*fault)
-            if attempt == 0 and not was_ready and not self._is_successor:
+            if (attempt == 0 and not was_ready and not self._is_successor) or not restarts.take():
                 break
-            if not was_ready and attempt < num_restarts:
-                await asyncio.sleep(min(2.0**attempt, MAX_BACKOFF_SECONDS))
+            if not was_ready:
+                await asyncio.sleep(min(2.0 ** (failed_starts - 1), MAX_BACKOFF_SECONDS))
+            attempt += 1
         self._give_up(": ".join(fault))
 
     async def _launched(self, health: Health) -> Fault | None:

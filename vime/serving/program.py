@@ -62,6 +62,7 @@ class ProgramSpec:
     health_failures: int = 5
     engine_timeout_seconds: float = 120.0
     max_restarts: int = 3
+    restart_window_seconds: float = 3600.0
 
     @property
     def url(self) -> str:

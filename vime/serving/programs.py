@@ -10,6 +10,7 @@ from vime.nodes import Nodes
 from vime.placement import Place, ServerGroup, server_groups, server_places
 from vime.serving.flags import is_cpu, server_arguments, server_command, server_environment
 from vime.serving.program import ProgramSpec
+from vime.serving.restarts import Restarts
 from vime.serving.router import router_command
 
 
@@ -28,7 +29,10 @@ class Planned:
     actor: Any = None
     url: str = ""
     """Where it answers now; the spec says where it was planned."""
-    num_successors: int = 0
+    restarts: Restarts = field(default_factory=lambda: Restarts(0, 1.0))
+    """Of its actor; the actor counts those of the program."""
+    made: float = 0.0
+    """When its actor was made, by the monotonic clock."""
     lost: str = ""
     """Why there is no actor any more, once that is final."""
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -125,6 +129,7 @@ class Planner:
             health_failures=serving.health_failures,
             engine_timeout_seconds=serving.engine_timeout_seconds,
             max_restarts=serving.max_restarts,
+            restart_window_seconds=serving.restart_window_seconds,
         )
 
 
