@@ -37,7 +37,8 @@ class JudgingConfig:
     """Limits of the judge."""
 
     max_tokens: int = 512
-    timeout_seconds: float = 60.0
+    timeout_seconds: float = 25.0
+    """One call; all of them must fit into `rollout.reward_timeout_seconds`."""
     num_tries: int = 2
     """Calls until one has a readable verdict."""
 

@@ -3,6 +3,7 @@
 Where rules cannot decide, the judge of `method.roles.judge` does, if there is one.
 """
 
+from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.roles import method_of
 from vime.grading.answer import has_box
 from vime.grading.grade import grade
@@ -38,14 +39,15 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 def judge_of(context: Context) -> Judge | None:
     """The judge, if the role map names one."""
-    method = method_of(context)
-    if method.roles.judge is None:
+    settings = judge_settings(method_of(context))
+    return Judge(context, settings) if settings is not None else None
+
+
+def judge_settings(method: AgentFlowConfig) -> JudgeConfig | None:
+    """Who judges within what, None if nobody does."""
+    limits, model = method.judging, method.roles.judge
+    if model is None:
         return None
-    limits = method.judging
-    settings = JudgeConfig(
-        model=method.roles.judge,
-        max_tokens=limits.max_tokens,
-        timeout_seconds=limits.timeout_seconds,
-        num_tries=limits.num_tries,
+    return JudgeConfig(
+        model=model, max_tokens=limits.max_tokens, timeout_seconds=limits.timeout_seconds, num_tries=limits.num_tries
     )
-    return Judge(context, settings)

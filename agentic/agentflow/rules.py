@@ -1,6 +1,7 @@
 """What AgentFlow's settings demand of a run, checked before anything starts: roles, limits, tools."""
 
 from agentic.agentflow.config import AgentFlowConfig
+from agentic.agentflow.reward import judge_settings
 from agentic.agentflow.tools.toolbox import tool_problems
 from vime.config import RunConfig
 from vime.errors import Problem
@@ -10,7 +11,10 @@ PLANNER = "planner"
 
 def all_problems(method: AgentFlowConfig, config: RunConfig) -> list[Problem]:
     """Every role has a server, the trained model serves the planner alone, limits are possible, tools have what they need."""
-    return [*_limit_problems(method), *_role_problems(method, config), *_fallback_problems(method), *tool_problems(config)]
+    judge = judge_settings(method)
+    judging = judge.problems(config, key="method.roles.judge") if judge is not None else []
+    roles = [*_role_problems(method, config), *_fallback_problems(method)]
+    return [*_limit_problems(method), *roles, *judging, *tool_problems(config)]
 
 
 def _limit_problems(method: AgentFlowConfig) -> list[Problem]:

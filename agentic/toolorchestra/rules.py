@@ -6,6 +6,7 @@ from agentic.toolorchestra.config import ToolOrchestraConfig
 from vime.agent.sandbox import sandbox_problem
 from vime.config import AlgorithmName, DatasetConfig, Mode, ModelAPI, RunConfig
 from vime.errors import Problem
+from vime.grading.judge import JudgeConfig
 from vime.rules.data import datasets
 
 TAU2_ROWS = "agentic.toolorchestra.tau2.rows"
@@ -107,6 +108,8 @@ def _served_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Pro
             found.append(Problem(key=key, value=name, remedy=remedy))
         elif config.serving.models[name].trained:
             found.append(Problem(key=key, value=name, remedy="is the trained model, which could talk it over: give a frozen one"))
+    if method.shaping.judge is not None:
+        found += JudgeConfig(model=method.shaping.judge).problems(config, key="method.shaping.judge")
     return found
 
 

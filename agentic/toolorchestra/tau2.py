@@ -4,7 +4,6 @@ The package is optional and not the one of that name in package registries; READ
 is stepped from outside: between two replies of ours everything is tau2's own.
 """
 
-import asyncio
 import importlib
 import importlib.util
 import os
@@ -16,12 +15,16 @@ from agentic.toolorchestra.environment.episode import End, Outcome
 from agentic.toolorchestra.tau2_scores import BASE_TASKS, MAX_ERRORS, MAX_STEPS
 from agentic.toolorchestra.tool_calls import ToolCall
 from vime.errors import ConfigError, Problem
+from vime.threads import Threads
 from vime.types import Message
 
 VERSION = "1.0.1"
 COMMIT = "fc0055dc4e0a316c3f83133267fbd6faaa770992"
 """Of the tag v1.0.1. Other versions have other reward bases (retail's communicate checks became assertions for a judge)."""
 INSTALL = f'pip install --ignore-requires-python "tau2 @ git+https://github.com/sierra-research/tau2-bench@{COMMIT}"'
+NUM_THREADS = 64
+"""Episodes of one process that run user and environment at one time; others wait. A user that is asked over the network takes
+seconds, so these threads are not asyncio's own, which the engine needs to find its servers."""
 DOMAINS = ("mock", *BASE_TASKS)
 CONTRADICTORY = {
     ("mock", "update_task_with_user_tools"): "its actions leave the user's notification unread, its assertion wants it read",
@@ -108,6 +111,9 @@ def rows(
     return found[:num_items]
 
 
+_threads = Threads("tau2", num_threads=NUM_THREADS)
+
+
 class Tau2Episode:
     """One task. Replies go to tau2's orchestrator, which runs user and environment in a thread until it is our turn again."""
 
@@ -155,7 +161,7 @@ class Tau2Episode:
 
     async def start(self) -> list[Message]:
         """The policy, what was said before if the task says so, and the user's first message."""
-        await asyncio.to_thread(self._initialize)
+        await _threads.run(self._initialize)
         said = [_message(message) for message in self._orchestrator.trajectory if _is_agents(message)]
         new = await self._until_our_turn()
         system = {"role": "system", "content": self._environment.get_policy()}
@@ -174,7 +180,7 @@ class Tau2Episode:
 
     async def outcome(self) -> Outcome:
         """tau2's reward: the product over the task's basis; 0 unless user or agent ended it."""
-        return await asyncio.to_thread(self._evaluate)
+        return await _threads.run(self._evaluate)
 
     def _initialize(self) -> None:
         time, utils = importlib.import_module("time"), _tau2("utils.utils")
@@ -187,7 +193,7 @@ class Tau2Episode:
         seen = len(self._orchestrator.trajectory)
         role = _tau2("orchestrator.orchestrator").Role
         while not self._orchestrator.done and (ours or self._orchestrator.to_role is not role.AGENT):
-            await asyncio.to_thread(self._step)
+            await _threads.run(self._step)
             ours = False
         new = [message for message in self._orchestrator.trajectory[seen:] if _is_agents(message)]
         return [_message(message) for message in new if message.role != "assistant"]

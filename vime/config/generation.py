@@ -162,8 +162,8 @@ class ServingConfig:
     engine_timeout_seconds: float = 120.0
     """How long a server's engine may be silent before the server is restarted; longer than its longest step."""
     max_restarts: int = 3
-    """Restarts of one program (a server, a router, the retrieval service) in a row before the run gives it up; those that are long
-    ago do not count, see `restart_window_seconds`."""
+    """Restarts of one program (a server, a router, the retrieval service) in a row before the run gives it up; those long ago do
+    not count, see `restart_window_seconds`."""
     restart_window_seconds: float = 3600.0
     """Each time that a program has been well for so long, one of its restarts is forgiven."""
     recovery_timeout_seconds: float = 300.0

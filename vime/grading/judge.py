@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from vime.config import RunConfig
+from vime.errors import Problem
+
 CACHE_SIZE = 10_000
 MAX_CHARACTERS = 2_000
 """Of each part of the judge's prompt."""
@@ -56,9 +59,20 @@ class JudgeConfig:
     model: str = "judge"
     """Its name in `serving.models`."""
     max_tokens: int = 512
-    timeout_seconds: float = 60.0
+    timeout_seconds: float = 25.0
+    """One call."""
     num_tries: int = 2
     """Calls until one has a readable verdict."""
+
+    def problems(self, config: RunConfig, *, key: str) -> list[Problem]:
+        """All calls of a judge must fit into the time of the reward that asks it; `key` names the setting that chooses it."""
+        limit, needed = config.rollout.reward_timeout_seconds, self.num_tries * self.timeout_seconds
+        if needed < limit:
+            return []
+        remedy = (
+            f"the judge {key}={self.model} is asked {self.num_tries} times for {self.timeout_seconds:g} s each: give more than "
+        )
+        return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=f"{remedy}{needed:g}")]
 
 
 class Judge:

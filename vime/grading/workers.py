@@ -1,6 +1,5 @@
 """Processes that answer one line with one line, each within a time limit; a late one is killed and replaced."""
 
-import asyncio
 import atexit
 import json
 import os
@@ -10,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
+
+from vime.threads import Threads
 
 START_SECONDS = 120.0
 MAX_CALLS = 2_000
@@ -27,15 +27,18 @@ class Workers:
 
     def __init__(self, module: str, *, num_workers: int) -> None:
         self._module = module
-        self._threads = ThreadPoolExecutor(max_workers=num_workers, thread_name_prefix=module)
+        self._threads = Threads(module, num_threads=num_workers)
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._all: set[_Worker] = set()
         self._lock = threading.Lock()
         atexit.register(self.close)
 
     async def call(self, request: dict[str, Any], *, seconds: float) -> str | None:
-        """The answer to a request, None if there is none after `seconds` (counted from when a process takes it up)."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, request, seconds)
+        """The answer to a request, None if there is none after `seconds` (counted from when a process takes it up).
+
+        Callers wait for a process, and nothing is queued for them: one that is cancelled meanwhile leaves nothing to do.
+        """
+        return await self._threads.run(self._call, request, seconds)
 
     def close(self) -> None:
         """Ends all processes."""
