@@ -57,6 +57,10 @@ class InfrastructureError(VimeError, RuntimeError):
     """Too large a share of rollouts failed for reasons that are not the agent's."""
 
 
+class RepeatabilityError(VimeError, RuntimeError):
+    """With `deterministic=true` something was decided by time or by a fault, which another run need not repeat."""
+
+
 class TrainingError(VimeError, RuntimeError):
     """The optimizer step produced a number that must not be trained on (NaN, infinity)."""
 

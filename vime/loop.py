@@ -27,6 +27,7 @@ from vime.rollout.own_producer import OwnProducer
 from vime.rollout.pin import Pin
 from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer
+from vime.rollout.repeatable import check_repeatable
 from vime.session import Session
 from vime.step_clock import StepClock
 from vime.system import System
@@ -126,6 +127,8 @@ async def train_step(session: Session, system: System, producer: Producer | OwnP
         producer.on_group = lambda group: bar.advance()
         groups, counts = await producer.batch()
     await clock.mark("generation")
+    if config.deterministic:
+        check_repeatable(rollout for group in groups for rollout in group.rollouts)
     updates, metrics = build_updates(
         config.algorithm,
         groups,

@@ -12,6 +12,7 @@ from vime.rules import (
     algorithm,
     batch,
     data,
+    deterministic,
     machine,
     memory,
     method,
@@ -73,6 +74,7 @@ RULES: tuple[Rule, ...] = (
     sampling.frozen_models,
     retrieval.complete,
     retrieval.numbers,
+    deterministic.repeatable,
 )
 MACHINE_RULES: tuple[Rule, ...] = (
     machine.gpus,

@@ -3,6 +3,8 @@
 Where rules cannot decide, the judge of `method.roles.judge` does, if there is one.
 """
 
+from dataclasses import replace
+
 from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.roles import method_of
 from vime.grading.answer import has_box
@@ -40,7 +42,9 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 def judge_of(context: Context) -> Judge | None:
     """The judge, if the role map names one."""
     settings = judge_settings(method_of(context))
-    return Judge(context, settings) if settings is not None else None
+    if settings is None:
+        return None
+    return Judge(context, replace(settings, keep_verdicts=not context.config.deterministic))
 
 
 def judge_settings(method: AgentFlowConfig) -> JudgeConfig | None:

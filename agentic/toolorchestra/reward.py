@@ -29,7 +29,8 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     right, judged = any(answer_is_right(answer, label) for label in labels), False
     shaping = method_of(context).shaping
     if not right and answer.strip() and shaping.judge is not None:
-        judge = Judge(context, JudgeConfig(model=shaping.judge, max_tokens=shaping.judge_tokens))
+        keep_verdicts = not context.config.deterministic
+        judge = Judge(context, JudgeConfig(model=shaping.judge, max_tokens=shaping.judge_tokens, keep_verdicts=keep_verdicts))
         judged = True
         right = bool(await judge.decide(question=metadata["question"], prediction=answer, gold=labels))
     return Reward(score=float(right), metrics={"strict": float(right), "judged": float(judged)})

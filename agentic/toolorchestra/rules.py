@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.config import LatencySource, ToolOrchestraConfig
 from vime.agent.sandbox import sandbox_problem
 from vime.config import AlgorithmName, DatasetConfig, Mode, ModelAPI, RunConfig
 from vime.errors import Problem
@@ -17,6 +17,9 @@ def all_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem
     """Every problem of the method's settings; what only this machine can tell is not asked by `mode=plan`."""
     found = [*_expert_problems(method, config), *_tool_problems(method, config), *_weight_problems(method)]
     found += [*_limit_problems(method), *_served_problems(method, config), *_baseline_problems(config)]
+    if config.deterministic and method.shaping.latency is LatencySource.measured:
+        remedy = "deterministic=true: how long calls take differs from run to run; give table"
+        found.append(Problem(key="method.shaping.latency", value=method.shaping.latency.value, remedy=remedy))
     return found if config.mode is Mode.plan else [*found, *_machine_problems(method, config)]
 
 

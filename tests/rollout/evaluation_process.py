@@ -27,7 +27,7 @@ class Runner:
     def __init__(self, left: int, seed: int) -> None:
         self.left, self.random = left, random.Random(seed)
 
-    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout:
+    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout:
         """One item."""
         await asyncio.sleep(self.random.random() / 500)
         if self.left == 0:

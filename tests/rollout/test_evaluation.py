@@ -30,7 +30,7 @@ class Runner:
         self.seen: list[int] = []
         self.limit = limit
 
-    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout:
+    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout:
         await asyncio.sleep(0)
         if len(self.seen) >= self.limit:
             raise KeyboardInterrupt

@@ -110,6 +110,9 @@ class RunConfig:
     name: str = "run"
     """Folder under `outputs/`."""
     seed: int = 0
+    deterministic: bool = False
+    """Two runs with the same configuration and seed on one machine give the same tokens, rewards and weights. Generation is
+    slower, and settings that make results depend on time or on servers of others are refused."""
     resume: bool = False
     """Continue the run in `outputs/<name>` that was started last, from its last checkpoint."""
     output_dir: str | None = None

@@ -63,6 +63,8 @@ class JudgeConfig:
     """One call."""
     num_tries: int = 2
     """Calls until one has a readable verdict."""
+    keep_verdicts: bool = True
+    """Takes the verdict that was given before about the same answer. Whose question is asked first is chance."""
 
     def problems(self, config: RunConfig, *, key: str) -> list[Problem]:
         """All calls of a judge must fit into the time of the reward that asks it; `key` names the setting that chooses it."""
@@ -88,7 +90,7 @@ class Judge:
     async def decide(self, *, question: str, prediction: str, gold: list[str]) -> bool | None:
         """The verdict; None if the judge ran out of time or gave none. Raises what its server raises."""
         key = (self._config.model, question, prediction, tuple(gold))
-        if key in _cache:
+        if key in _cache and self._config.keep_verdicts:
             _cache.move_to_end(key)
             self._context.trace.count("judge_cache_hits")
             return self._accepted(_cache[key])

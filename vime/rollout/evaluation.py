@@ -17,6 +17,7 @@ from vime.data.protocol import begin, check_same, item_digest, load_prompts, pro
 from vime.errors import WeightSyncError
 from vime.evaluation_rows import Job
 from vime.report.jsonl import write_lines
+from vime.rollout.repeatable import check_repeatable
 from vime.serialization import to_json
 from vime.types import Prompt, Rollout
 
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 class ItemRunner(Protocol):
     """Runs one item (`vime.rollout.pool.WorkerPool`)."""
 
-    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout: ...
+    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout: ...
 
 
 class Evaluator:
@@ -38,6 +39,7 @@ class Evaluator:
         """Raises `ConfigError` if the folder holds items that were scored under other settings."""
         self._runner = runner
         self._folder = folder
+        self._deterministic = config.deterministic
         self._slots = asyncio.Semaphore(config.evaluation.max_concurrent_items)
         self._prompts = load_prompts(config) if prompts is None else prompts
         protocol = protocol_of(config, self._prompts)
@@ -68,8 +70,10 @@ class Evaluator:
                 if prompt.index not in finished:
                     async with self._slots:
                         rollout = await self._runner.run_item(
-                            prompt=prompt, row=job.row, temperature=job.temperature, version=version
+                            prompt=prompt, row=job.row, temperature=job.temperature, version=version, run=job.run
                         )
+                        if self._deterministic:
+                            check_repeatable([rollout])
                     item = _item(job, prompt, rollout, version)
                     finished[prompt.index] = item
                     file.write(to_json(item) + b"\n")

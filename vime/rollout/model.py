@@ -79,9 +79,9 @@ class Model:
     async def complete(self, token_ids: list[int], *, max_tokens: int) -> Turn:
         """The continuation of a prompt given as token ids."""
         key = call_key(self.name, token_ids, max_tokens)
-        saved = self.turns.find(key)
+        seed, saved = self.turns.seed(key), self.turns.find(key)
         if saved is None:
-            saved = await self._sample(key, token_ids, max_tokens)
+            saved = await self._sample(key, token_ids, max_tokens, seed)
         else:
             self.trace.count("turns_kept")
         self.turns.keep(saved)
@@ -109,15 +109,21 @@ class Model:
         """What the chat template is given besides the messages."""
         return self.chat_template_args | ({"tools": tools} if tools else {})
 
-    async def _sample(self, key: str, token_ids: list[int], max_tokens: int) -> SavedTurn:
-        arrived = time.time()
+    async def _sample(self, key: str, token_ids: list[int], max_tokens: int, seed: int | None) -> SavedTurn:
+        arrived, seeded = time.time(), {} if seed is None else {"seed": seed}
         async with self.traffic.call() if self.traffic is not None else nullcontext():
             if time.time() - arrived > WAITING_SECONDS:
                 self.trace.add("weight sync", kind="waiting", started=arrived)
             with self.trace.span(self.name, kind="generation", prompt_tokens=len(token_ids)) as details:
                 generation = await self.client.generate(
                     token_ids,
-                    sampling={"temperature": self.temperature, "top_p": self.top_p, **self.sampling, "max_tokens": max_tokens},
+                    sampling={
+                        "temperature": self.temperature,
+                        "top_p": self.top_p,
+                        **self.sampling,
+                        **seeded,
+                        "max_tokens": max_tokens,
+                    },
                     session_id=self.session,
                     request_id=f"{self.session}-{next(self._calls)}",
                     minimum_version=self.minimum_version,

@@ -92,9 +92,9 @@ class WorkerPool:
             failed = [_failed(slot, member, error) for member in range(num_rollouts)]
             return Group(prompt=prompt, rollouts=failed, weight_version=version)
 
-    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout:
-        """One rollout of an evaluation item."""
-        arguments = {"prompt": prompt, "row": row, "temperature": temperature, "version": version}
+    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout:
+        """One rollout of an evaluation item, in the evaluation's run of this number."""
+        arguments = {"prompt": prompt, "row": row, "temperature": temperature, "version": version, "run": run}
         try:
             return await self._dispatcher.run("run_item", arguments)
         except (WorkerLost, RayTaskError) as error:
@@ -141,7 +141,8 @@ class WorkerPool:
 
     def _create(self, index: int) -> RayWorker:
         """Workers are spread over the nodes."""
-        options = self._nodes.options(NodePlace(node=index % len(self._nodes)))
+        environment = {"PYTHONHASHSEED": "0"} if self._config.deterministic else None  # the order of a set of texts
+        options = self._nodes.options(NodePlace(node=index % len(self._nodes)), environment=environment)
         worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, retrieval=self._retrieval)
         self._workers.append(worker)
         return worker

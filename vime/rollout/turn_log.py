@@ -7,19 +7,29 @@ prompt that it was sampled for, in whatever order the calls come. Tools are call
 
 import hashlib
 from array import array
+from collections import Counter
 
 from vime.data.progress import SavedTurn
+from vime.rollout.seeds import Seeds
 
 
 class TurnLog:
     """Turns of one rollout; `saved` are those of an earlier run of it."""
 
-    __slots__ = ("_pending", "turns")
+    __slots__ = ("_num_asked", "_pending", "seeds", "turns")
 
     def __init__(self, saved: list[SavedTurn] | None = None) -> None:
         self.turns: list[SavedTurn] = []
+        self.seeds: Seeds | None = None
+        """Of the calls that are sampled; None leaves them to the servers."""
         self._pending: dict[str, list[SavedTurn]] = {}
+        self._num_asked: Counter[str] = Counter()
         self._expect(saved or [])
+
+    def seed(self, key: str) -> int | None:
+        """The seed of a call that begins; equal calls of one attempt have different ones, and each attempt the same again."""
+        number, self._num_asked[key] = self._num_asked[key], self._num_asked[key] + 1
+        return None if self.seeds is None else self.seeds.of_call(key, number)
 
     def find(self, key: str) -> SavedTurn | None:
         """The answer that an earlier run got to this call, once."""
@@ -41,7 +51,7 @@ class TurnLog:
         self._expect(turns)
 
     def _expect(self, turns: list[SavedTurn]) -> None:
-        self._pending = {}
+        self._pending, self._num_asked = {}, Counter()
         for turn in turns:
             self._pending.setdefault(turn.key, []).append(turn)
 

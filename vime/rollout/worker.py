@@ -25,6 +25,7 @@ from vime.rollout.context import Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
 from vime.rollout.isolation import Hooks, run_rollout, template_of
+from vime.rollout.seeds import Seeds
 from vime.rollout.served import MakeClient, Served
 from vime.rollout.trace import Trace, is_traced
 from vime.rollout.traffic import Usage
@@ -121,7 +122,7 @@ class RolloutWorker:
                     prompt,
                     slot=slot,
                     num_rollouts=num_rollouts,
-                    context=context(f"slot{slot}", trace=trace),
+                    context=context(f"slot{slot}", trace=trace, turns=self._turns(prompt, "group")),
                     config=self._config.rollout,
                 )
             group.weight_version = version
@@ -139,10 +140,11 @@ class RolloutWorker:
             if self._groups.get(slot) is group_run:  # it may have been cancelled, and run again in the same slot
                 del self._groups[slot]
         if self._group_reward is not None:
-            await score_group(self._group_reward, group, context=context(f"slot{slot}-reward"), config=self._config.rollout)
+            scoring = context(f"slot{slot}-reward", turns=self._turns(prompt, "group_reward"))
+            await score_group(self._group_reward, group, context=scoring, config=self._config.rollout)
         return group
 
-    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int) -> Rollout:
+    async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int = 0) -> Rollout:
         """One rollout of an evaluation item; `row` is single_turn, scaffold or trained, or a baseline's (`scaffold@NAME`).
 
         It does not queue behind the training's rollouts: how many items run at once is the evaluation's own setting.
@@ -158,6 +160,7 @@ class RolloutWorker:
                 version=version,
                 sampling=sampling,
                 trace=Trace(),
+                turns=self._turns(prompt, f"{row}-run{run}"),
                 evaluation=True,
                 baseline=parsed.model,
             )
@@ -184,6 +187,7 @@ class RolloutWorker:
 
     async def _run_member(self, prompt: Prompt, slot: int, version: int, member: int, turns: TurnLog) -> Rollout:
         trace = self._trace(slot)
+        turns.seeds = self._seeds(prompt, str(member))
         async with self._place(trace):
             return await self._run(
                 self._hooks["train"],
@@ -206,12 +210,11 @@ class RolloutWorker:
         version: int,
         sampling: Sampling,
         trace: Trace,
-        turns: TurnLog | None = None,
+        turns: TurnLog,
         evaluation: bool = False,
         baseline: str | None = None,
     ) -> Rollout:
         session = f"{prompt.dataset}-{slot}-{member}-{uuid.uuid4().hex[:8]}"
-        turns = TurnLog() if turns is None else turns
         context = partial(
             self._served.context,
             sampling=sampling,
@@ -228,6 +231,17 @@ class RolloutWorker:
             template=template_of(prompt, slot=slot, member=member, session=session),
             sampling=sampling,
         )
+
+    def _turns(self, prompt: Prompt, member: str) -> TurnLog:
+        turns = TurnLog()
+        turns.seeds = self._seeds(prompt, member)
+        return turns
+
+    def _seeds(self, prompt: Prompt, member: str) -> Seeds | None:
+        """The seeds of what a member of a prompt's group samples, with `deterministic=true`."""
+        if not self._config.deterministic:
+            return None
+        return Seeds(run_seed=self._config.seed, dataset=prompt.dataset, prompt=prompt.index, member=member)
 
     def _trace(self, slot: int) -> Trace:
         return Trace(keep_spans=is_traced(slot, self._config.logger.trace_share))

@@ -13,6 +13,7 @@ import psutil
 
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.placement import takes_turns, transport
+from vime.serving.fixed_products import ENVIRONMENT
 from vime.serving.program import FREE_PORT, PORT
 
 BACKENDS = {
@@ -82,6 +83,8 @@ def server_arguments(
     else:
         arguments["gpu_memory_utilization"] = model.gpu_memory_utilization
         arguments["enable_sleep_mode"] = takes_turns(config)
+        if config.deterministic:
+            arguments["enable_prefix_caching"] = False
     return arguments | {key.replace("-", "_"): value for key, value in model.vllm_args.items()}
 
 
@@ -123,8 +126,12 @@ def server_environment(
             environment["TORCHDYNAMO_DISABLE"] = "1"  # else the first request compiles the ranks of logprobs for two seconds
         if cpus:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
+        if config.deterministic:
+            environment |= ENVIRONMENT
     else:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        if config.deterministic:
+            environment["VLLM_BATCH_INVARIANT"] = "1"
     if role is not ServerRole.regular:
         environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, "VLLM_NIXL_SIDE_CHANNEL_PORT": FREE_PORT}
     if transport(config) is WeightTransfer.ipc:

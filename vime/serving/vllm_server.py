@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from vime.serving import fixed_products
 from vime.serving.cpu_seeds import keep_seeds
 
 
@@ -25,11 +26,15 @@ def fork_on_cpu() -> None:
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
     keep_seeds()
+    if fixed_products.wanted():
+        fixed_products.fix_products()
     platform = type(current_platform)
     check_and_update_config = platform.check_and_update_config
 
     def check_then_fork(vllm_config: Any) -> None:
         check_and_update_config(vllm_config)
+        if fixed_products.wanted():
+            fixed_products.check_model(vllm_config)
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         if vllm_config.parallel_config.world_size_across_dp == 1:
             vllm_config.parallel_config.distributed_executor_backend = "uni"

@@ -25,6 +25,13 @@ logger = logging.getLogger(__name__)
 
 ACTOR_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 """Threads that wait sleep. Spinning, they halve the speed of a trainer that shares its cores with servers."""
+DETERMINISTIC_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",  # the order of a set of texts
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_ALGO": "Ring",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
+}
+"""Of cuBLAS, NCCL and Transformer Engine: what of their choices changes the order of a sum."""
 
 
 class TrainerGroup:
@@ -49,7 +56,8 @@ class TrainerGroup:
             self._nodes.reserve()
         actor = ray.remote(TrainerRank)
         for rank, place in enumerate(trainer_places(self._config, world_size(self._config.trainer))):
-            options = self._nodes.options(place, devices=True, environment=ACTOR_ENVIRONMENT)
+            environment = ACTOR_ENVIRONMENT | (DETERMINISTIC_ENVIRONMENT if self._config.deterministic else {})
+            options = self._nodes.options(place, devices=True, environment=environment)
             self._ranks.append(actor.options(max_restarts=0, **options).remote(self._config, rank))
         self._addresses = [rank.address.remote() for rank in self._ranks]
 

@@ -42,6 +42,10 @@ class TrainerRank:
         from vime.trainer import parallel
         from vime.trainer.engine import Engine
 
+        if self._config.deterministic:
+            import torch
+
+            torch.use_deterministic_algorithms(True)
         parallel.initialize(self._config.trainer, rank=self._rank, address=address, seed=self._config.seed)
         self._engine = Engine(self._config)
         logger.info("trainer rank %d is ready (pid %d)", self._rank, os.getpid())

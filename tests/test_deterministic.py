@@ -1,0 +1,77 @@
+"""`deterministic=true`: two runs of one seed give the same tokens, rewards and weights; another seed gives others."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.driven_run import DrivenRun
+
+NUM_STEPS = 3
+OVERRIDES = [
+    "+method=memagent",
+    "deterministic=true",
+    "trainer.save_every=100",
+    "rollout.num_prompts=4",
+    "rollout.num_samples_per_prompt=4",
+    "evaluation.rows=[trained]",
+    "evaluation.num_runs=2",
+    "evaluation.extra_temperatures=[]",
+    *(f"data.evaluation.{number}.num_items=4" for number in range(3)),
+]
+RUNS = {"first": ("seed=3", NUM_STEPS), "again": ("seed=3", NUM_STEPS), "other": ("seed=4", 1)}
+WAIT_SECONDS = 600
+TIMES = ("time/", "seconds/", "utilization/", "sync/", "machine/")
+"""Groups of metrics that are about when and how quickly."""
+TIME_WORDS = ("time", "seconds", "per_second", "prefix_hit_rate")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """The folders of finished runs."""
+    found, runs = {}, []
+    try:
+        for name, (seed, num_steps) in RUNS.items():
+            found[name] = tmp_path_factory.mktemp("deterministic") / name
+            runs.append(DrivenRun(found[name], [*OVERRIDES, seed, f"trainer.num_steps={num_steps}"], environment={}))
+            assert runs[-1].finish(seconds=WAIT_SECONDS) == 0, runs[-1].log_tail()
+        yield found
+    finally:
+        for run in runs:
+            run.kill()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """All metrics but times."""
+    return [
+        {
+            name: value
+            for name, value in row.items()
+            if not name.startswith(TIMES) and not any(name.endswith(word) for word in TIME_WORDS) and "seconds" not in name
+        }
+        for row in lines(folder / "metrics.jsonl")
+    ]
+
+
+def test_two_runs_of_one_seed_have_the_same_metrics_but_for_times(folders: dict[str, Path]):
+    first, again = metrics(folders["first"]), metrics(folders["again"])
+    assert len(first) >= NUM_STEPS and {"reward/mean", "train/loss", "train/grad_norm"} <= first[0].keys()
+    assert first == again
+
+
+def test_they_have_the_same_tokens_and_weights(folders: dict[str, Path]):
+    for step in range(1, NUM_STEPS + 1):
+        first, again = (lines(folders[name] / "rollouts" / f"step_{step:06d}.jsonl") for name in ("first", "again"))
+        assert [(row["group_index"], row["samples"]) for row in first] == [(row["group_index"], row["samples"]) for row in again]
+    first, again = ((folders[name] / "model" / "model.safetensors").read_bytes() for name in ("first", "again"))
+    assert first == again
+
+
+def test_another_seed_gives_other_tokens(folders: dict[str, Path]):
+    assert metrics(folders["other"])[0] != metrics(folders["first"])[0]

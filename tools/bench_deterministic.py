@@ -1,0 +1,170 @@
+"""Whether a seeded request gets the same tokens alone and among others, on real servers on a CPU, and what that costs.
+
+    python tools/bench_deterministic.py [--requests 33] [--rounds 3] [--precision float32 bfloat16] [--json PATH]
+
+Each request goes to the server alone, then in every round together with all others in another order; prompts have several
+lengths, some with a common beginning. A request repeats if its tokens, or its logprobs to the last bit, are those that it had
+alone. Three ways of serving: as usual, with `deterministic=true`, and one request at a time without a prefix cache, the way in
+which repetition needs no proof.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from bench_rows import Result, add_options, finish
+from rollout_case import configuration, save_random_model
+
+from vime.config import Precision, RunConfig
+from vime.system import System
+
+USUAL, DETERMINISTIC, ONE = "as usual", "deterministic=true", "one request at a time"
+WAYS: dict[str, dict[str, Any]] = {
+    USUAL: {},
+    DETERMINISTIC: {},
+    ONE: {"max_num_seqs": 1, "enable_prefix_caching": False},
+}
+VOCABULARY = range(16, 1000)
+COMMON_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = (0, 64, 200), (3, 17, 150, 600), (8, 24, 64)
+STEP_TOKENS = 512
+"""Of prompts that a server reads in one step, so that long prompts are read in parts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A prompt with its seed and length."""
+
+    prompt: list[int]
+    seed: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Shares of requests (0 to 1) whose tokens and whose logprobs repeated, and tokens per second together and alone."""
+
+    tokens: float
+    logprobs: float
+    largest: float
+    """Difference of two logprobs of the same token."""
+    together: float
+    alone: float
+
+
+def requests_of(count: int) -> list[Request]:
+    """The same ones every time."""
+    draw = random.Random(0)
+    common = draw.choices(VOCABULARY, k=max(COMMON_TOKENS))
+    return [
+        Request(
+            prompt=common[: draw.choice(COMMON_TOKENS)] + draw.choices(VOCABULARY, k=draw.choice(PROMPT_TOKENS)),
+            seed=number,
+            max_tokens=draw.choice(OUTPUT_TOKENS),
+        )
+        for number in range(count)
+    ]
+
+
+async def ask(session: aiohttp.ClientSession, url: str, request: Request) -> tuple[list[int], list[float]]:
+    """Tokens and logprobs."""
+    sampling = {"temperature": 1.0, "seed": request.seed, "max_tokens": request.max_tokens, "logprobs": 0, "detokenize": False}
+    body = {"model": "actor", "token_ids": request.prompt, "sampling_params": {**sampling, "ignore_eos": True}}
+    async with session.post(f"{url}/inference/v1/generate", json=body) as response:
+        choice = (await response.json())["choices"][0]
+    return choice["token_ids"], [token["logprob"] for token in choice["logprobs"]["content"]]
+
+
+async def measure(url: str, requests: list[Request], *, rounds: int) -> Measured:
+    """Alone, then together in other orders."""
+    num_tokens = sum(request.max_tokens for request in requests)
+    tokens = logprobs = 0
+    largest = seconds = 0.0
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as session:
+        started = time.monotonic()
+        alone = [await ask(session, url, request) for request in requests]
+        alone_seconds = time.monotonic() - started
+        for number in range(rounds):
+            order = random.Random(number).sample(range(len(requests)), k=len(requests))
+            started = time.monotonic()
+            found = await asyncio.gather(*[ask(session, url, requests[index]) for index in order])
+            seconds += time.monotonic() - started
+            for index, (ids, values) in zip(order, found):
+                tokens += ids == alone[index][0]
+                logprobs += values == alone[index][1]
+                same = [(a, b) for a, b, x, y in zip(values, alone[index][1], ids, alone[index][0]) if x == y]
+                largest = max([largest, *(abs(a - b) for a, b in same)])
+    count = rounds * len(requests)
+    return Measured(
+        tokens=tokens / count,
+        logprobs=logprobs / count,
+        largest=largest,
+        together=rounds * num_tokens / seconds,
+        alone=num_tokens / alone_seconds,
+    )
+
+
+def configured(checkpoint: Path, precision: str, way: str) -> RunConfig:
+    """One server of the model, served in this way."""
+    config = configuration(checkpoint, policy="consistent_hash")
+    config.deterministic = way == DETERMINISTIC
+    config.trainer.precision = Precision(precision)
+    actor = config.serving.models["actor"]
+    actor.num_replicas = 1
+    actor.vllm_args = {**actor.vllm_args, "max_num_batched_tokens": STEP_TOKENS, **WAYS[way]}
+    if "max_num_seqs" in WAYS[way]:
+        actor.max_num_seqs = actor.vllm_args.pop("max_num_seqs")
+    return config
+
+
+async def compare(options: argparse.Namespace, folder: Path) -> Result:
+    """Every way of serving for every precision."""
+    shape = f"{options.hidden} hidden, {options.layers} layers"
+    result = Result(title=f"Repeatable sampling on a CPU ({shape})", columns=("this way", USUAL))
+    checkpoint = folder / "model"
+    save_random_model(checkpoint, hidden=options.hidden, layers=options.layers)
+    requests = requests_of(options.requests)
+    for precision in options.precision:
+        found: dict[str, Measured] = {}
+        for way in WAYS:
+            config = configured(checkpoint, precision, way)
+            run_dir = folder / f"{precision}-{way.replace(' ', '_')}"
+            system = System(config, run_dir, with_trainer=False, with_servers=True, say=lambda text: None)
+            async with system:
+                assert system.serving is not None
+                (url,) = system.serving.trained_endpoint().worker_urls
+                found[way] = await measure(url, requests, rounds=options.rounds)
+        usual = found[USUAL]
+        for way, of in found.items():
+            case = f"{precision}, {way}"
+            together = f"tokens/s, {len(requests)} requests together"
+            result.add("deterministic", case, ours=of.together, reference=usual.together, unit=together)
+            result.add("deterministic", case, ours=of.alone, reference=usual.alone, unit="tokens/s, one after another")
+            repeat = f"tokens {of.tokens:.1%}, logprobs {of.logprobs:.1%}, largest difference {of.largest:.2g}"
+            result.notes.append(f"{case}: of {options.rounds * len(requests)} requests repeated as alone: {repeat}")
+    return result
+
+
+def main() -> None:
+    """Measures and shows the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=33)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", nargs="*", default=["float32", "bfloat16"])
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--layers", type=int, default=6)
+    add_options(parser)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="vime-deterministic-") as folder:
+        result = asyncio.run(compare(options, Path(folder)))
+    finish(result, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""What a clock or a fault decided need not come again: with `deterministic=true` it ends the run instead of changing results."""
+
+from collections.abc import Iterable
+
+from vime.errors import RepeatabilityError
+from vime.types import Rollout, StopReason
+
+BY_CHANCE = (
+    StopReason.TIME_LIMIT,
+    StopReason.SERVER_LOST,
+    StopReason.SANDBOX_CRASHED,
+    StopReason.REWARD_TIMEOUT,
+    StopReason.WORKER_LOST,
+)
+"""How rollouts end that need not end so in another run."""
+COUNTS = ("tool_timed_out", "expert_timed_out", "judge_timeouts")
+"""Counts of a rollout that say that something in it was ended by the clock."""
+
+
+def check_repeatable(rollouts: Iterable[Rollout]) -> None:
+    """Raises `RepeatabilityError` for the first rollout that a limit of time or a fault has decided."""
+    for rollout in rollouts:
+        found = [name for name in COUNTS if rollout.counts.get(name)]
+        if rollout.stop_reason in BY_CHANCE:
+            found.insert(0, rollout.stop_reason.value)
+        if found:
+            why = f" ({rollout.error})" if rollout.error else ""
+            raise RepeatabilityError(
+                f"rollout {rollout.rollout_id} has {', '.join(found)}{why}: another run of this seed need not have that, and "
+                "deterministic=true was asked for. Raise the limit, mend the fault or switch deterministic off, then go on from "
+                "the last checkpoint with resume=true."
+            )

@@ -1,0 +1,32 @@
+"""Seeds of model calls with `deterministic=true`: each follows from what is asked, by whom and how often, never from the time.
+
+A call is told apart by its model, prompt and limit, and by its number among equal calls of its rollout. So it is sampled alike in
+every run, in whatever order calls arrive, and again after a lost server, if it is sampled from its beginning: a seed says nothing
+about the rest of a reply that goes on elsewhere.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+SEED_BITS = 62
+"""vLLM takes seeds of 64 bits with a sign."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seeds:
+    """The seeds of one rollout.
+
+    Example: of member 3 of the group of prompt 17: `Seeds(run_seed=0, dataset="train", prompt=17, member="3")`; of the second run
+    of an evaluation: `Seeds(run_seed=0, dataset="docs_20", prompt=5, member="scaffold-run1")`.
+    """
+
+    run_seed: int
+    dataset: str
+    prompt: int
+    member: str
+
+    def of_call(self, key: str, number: int) -> int:
+        """The seed of a call: `key` is its digest (`turn_log.call_key`), `number` counts equal calls of the rollout from 0."""
+        parts = (self.run_seed, self.dataset, self.prompt, self.member, key, number)
+        digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> (64 - SEED_BITS)

@@ -1,0 +1,63 @@
+"""`deterministic=true`: what makes two runs of one seed differ is refused, with what to give instead."""
+
+from collections.abc import Iterator
+
+from vime.config import ModelAPI, RunConfig, ServedModelConfig, ServerRole
+from vime.errors import Problem
+from vime.serving.flags import is_cpu
+
+
+def repeatable(config: RunConfig) -> list[Problem]:
+    """Nothing in generation, serving or training depends on time or on others."""
+    if not config.deterministic:
+        return []
+    return [*_generation(config), *_training(config), *_servers(config)]
+
+
+def _generation(config: RunConfig) -> Iterator[Problem]:
+    rollout = config.rollout
+    if rollout.max_staleness:
+        remedy = "deterministic=true: which weights a token is sampled from would depend on time; give 0"
+        yield Problem(key="rollout.max_staleness", value=rollout.max_staleness, remedy=remedy)
+    for name in ("num_oversampled_prompts", "num_oversampled_samples_per_prompt"):
+        if value := getattr(rollout, name):
+            remedy = "deterministic=true: which of them are the first to end would depend on time; give 0"
+            yield Problem(key=f"rollout.{name}", value=value, remedy=remedy)
+    if rollout.filter:
+        remedy = "deterministic=true: which prompt takes the place of a group that was filtered would depend on time; give null"
+        yield Problem(key="rollout.filter", value=rollout.filter, remedy=remedy)
+
+
+def _training(config: RunConfig) -> Iterator[Problem]:
+    if is_cpu(config) and config.model.num_experts:
+        remedy = "deterministic=true on a CPU: a server's products of experts depend on the batch; take a dense model"
+        yield Problem(key="model.num_experts", value=config.model.num_experts, remedy=remedy)
+
+
+def _servers(config: RunConfig) -> Iterator[Problem]:
+    for name, model in config.serving.models.items():
+        key = f"serving.models.{name}"
+        if model.api is ModelAPI.chat or model.urls:
+            remedy = "deterministic=true: nobody knows what else is in the batches of servers that others run; start it here"
+            yield Problem(key=f"{key}.urls", value=model.urls, remedy=remedy)
+        yield from _server_arguments(key, model, is_on_cpu=is_cpu(config))
+        for group_name, group in model.groups.items():
+            if group.role is not ServerRole.regular:
+                remedy = "deterministic=true: keys and values that go from server to server are not shown to repeat; give regular"
+                yield Problem(key=f"{key}.groups.{group_name}.role", value=group.role.value, remedy=remedy)
+
+
+def _server_arguments(key: str, model: ServedModelConfig, *, is_on_cpu: bool) -> Iterator[Problem]:
+    given = {f"{key}.vllm_args": model.vllm_args}
+    given |= {f"{key}.groups.{name}.vllm_args": group.vllm_args for name, group in model.groups.items()}
+    for where, arguments in given.items():
+        for argument, value in arguments.items():
+            if argument.replace("-", "_") == "speculative_config" and value:
+                remedy = "deterministic=true: what a draft proposes and how much is accepted depends on the batch; leave it out"
+                yield Problem(key=f"{where}.{argument}", value=value, remedy=remedy)
+    sizes = {f"{key}.tensor_parallel_size": model.tensor_parallel_size}
+    sizes |= {f"{key}.groups.{name}.tensor_parallel_size": group.tensor_parallel_size for name, group in model.groups.items()}
+    for where, size in sizes.items():
+        if is_on_cpu and (size or 1) > 1:
+            remedy = "deterministic=true on a CPU: sums over several processes are not shown to repeat; give 1"
+            yield Problem(key=where, value=size, remedy=remedy)
