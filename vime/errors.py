@@ -49,6 +49,14 @@ class SandboxError(VimeError, RuntimeError):
     """A sandbox could not be started or was lost: the infrastructure's fault, so the rollout is run again."""
 
 
+class RewardServiceError(VimeError, RuntimeError):
+    """A reward service gave no reward for a rollout: the infrastructure's fault."""
+
+
+class RewardServiceTimeout(RewardServiceError):
+    """A reward service was too slow."""
+
+
 class WeightSyncError(VimeError, RuntimeError):
     """Servers do not hold the trainer's weights: the digest or the probe disagreed."""
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Threads:
         return self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._num_threads))
 
 
-def _leave(places: asyncio.Semaphore, done: "asyncio.Future[object]") -> None:
+def _leave(places: asyncio.Semaphore, done: "asyncio.Future[Any]") -> None:
     places.release()
     if not done.cancelled():
         done.exception()  # so that asyncio does not complain that nobody looked

@@ -20,6 +20,7 @@ from vime.rules import (
     numbers,
     parallel,
     retrieval,
+    reward_service,
     rollout,
     sampling,
     serving,
@@ -75,6 +76,9 @@ RULES: tuple[Rule, ...] = (
     retrieval.complete,
     retrieval.numbers,
     deterministic.repeatable,
+    reward_service.complete,
+    reward_service.times,
+    reward_service.queue,
 )
 MACHINE_RULES: tuple[Rule, ...] = (
     machine.gpus,
@@ -82,6 +86,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.served_checkpoints,
     machine.ports_free,
     machine.api_keys,
+    reward_service.key_is_set,
     machine.files,
     retrieval.corpus_there,
     retrieval.port_free,

@@ -51,7 +51,14 @@ from vime.config.learning import (
     ModelConfig,
     TrainerConfig,
 )
-from vime.config.surroundings import ClusterConfig, EvaluationConfig, LoggerConfig, RetrievalConfig, SandboxConfig
+from vime.config.surroundings import (
+    ClusterConfig,
+    EvaluationConfig,
+    LoggerConfig,
+    RetrievalConfig,
+    RewardServiceConfig,
+    SandboxConfig,
+)
 
 __all__ = [
     "Aggregation",
@@ -85,6 +92,7 @@ __all__ = [
     "RatioLevel",
     "RetrievalBackend",
     "RetrievalConfig",
+    "RewardServiceConfig",
     "RolloutConfig",
     "RunConfig",
     "SamplingConfig",
@@ -125,6 +133,7 @@ class RunConfig:
     serving: ServingConfig = field(default_factory=ServingConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+    reward_service: RewardServiceConfig = field(default_factory=RewardServiceConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)

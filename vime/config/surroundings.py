@@ -74,6 +74,30 @@ class RetrievalConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class RewardServiceConfig:
+    """A service over HTTP that scores rollouts; `method.reward=vime.reward_service.hook.reward` asks it."""
+
+    url: str | None = None
+    """Where batches are posted, for example https://host/score."""
+    api_key_variable: str | None = None
+    """The environment variable that holds the key, sent as `Authorization: Bearer …`; None sends none."""
+    max_batch_size: int = 16
+    """Rollouts in one request."""
+    max_batch_wait_seconds: float = 0.05
+    """How long the first rollout of a batch waits for others."""
+    max_concurrent_requests: int = 16
+    """Shared evenly by the rollout workers, at least one each."""
+    max_requests_per_minute: float | None = None
+    """Shared evenly by the rollout workers; None is without limit."""
+    request_timeout_seconds: float = 15.0
+    """One request; all attempts together must fit into `rollout.reward_timeout_seconds`."""
+    max_retries: int = 2
+    """New attempts after 408, 409, 425, 429, 5xx, a lost connection or the time limit, with growing waits between them."""
+    max_pending: int = 1024
+    """Rollouts of one rollout worker that wait for a request or are in one; the next ones wait before them."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ClusterConfig:
     """Where things run."""
 

@@ -1,6 +1,15 @@
 """What each served model is, and how its requests are spread."""
 
-from vime.config import AlgorithmName, ModelAPI, RetrievalBackend, RetrievalConfig, RunConfig, ServedModelConfig, ServerRole
+from vime.config import (
+    AlgorithmName,
+    ModelAPI,
+    RetrievalBackend,
+    RetrievalConfig,
+    RewardServiceConfig,
+    RunConfig,
+    ServedModelConfig,
+    ServerRole,
+)
 from vime.placement import ServerGroup, server_groups
 from vime.serving.sampling import sampling_parameters
 
@@ -10,7 +19,17 @@ def serving(config: RunConfig) -> list[str]:
     if config.algorithm.name is AlgorithmName.sft:
         return ["none: algorithm=sft asks no model"]
     lines = [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
-    return lines + ([f"retrieval: {_retrieval(config.retrieval)}"] if config.retrieval.is_there else [])
+    if config.retrieval.is_there:
+        lines.append(f"retrieval: {_retrieval(config.retrieval)}")
+    return lines + ([f"rewards: {_reward_service(config.reward_service)}"] if config.reward_service.url is not None else [])
+
+
+def _reward_service(service: RewardServiceConfig) -> str:
+    rate = f"{service.max_requests_per_minute:g} requests a minute, " if service.max_requests_per_minute is not None else ""
+    key = f"key from {service.api_key_variable}" if service.api_key_variable else "no key"
+    limits = f"{rate}{service.max_concurrent_requests} at once, {service.max_retries + 1} attempts of "
+    limits += f"{service.request_timeout_seconds:g} s"
+    return f"a running service, {service.url}, {key}, {service.max_batch_size} rollouts a request, {limits}"
 
 
 def _retrieval(retrieval: RetrievalConfig) -> str:

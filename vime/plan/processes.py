@@ -109,4 +109,6 @@ def placement_table(config: RunConfig) -> Table:
         table.add_row("external retrieval", "-", "-", retrieval.url, "-", "-")
     elif retrieval.is_started:
         table.add_row("retrieval", "0", "-", str(retrieval.port or "free"), "-", "-")
+    if config.reward_service.url is not None:
+        table.add_row("external rewards", "-", "-", config.reward_service.url, "-", "-")
     return table

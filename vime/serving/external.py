@@ -94,7 +94,7 @@ class ChatClient:
                 reason, wait_seconds = str(error), error.wait_seconds
             except UNREACHABLE as error:
                 # not its repr, which has the request's headers
-                reason = _without(self._key, f"{type(error).__name__}: {error}".removesuffix(": "))
+                reason = without_key(self._key, f"{type(error).__name__}: {error}".removesuffix(": "))
             except BadRequestError:
                 self.calls.num_failures += 1
                 raise
@@ -132,14 +132,14 @@ class ChatClient:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
         url, started = f"{self._endpoint.url}/chat/completions", time.monotonic()
-        async with self._session.post(url, json=body, headers=_headers(self._key)) as response:
+        async with self._session.post(url, json=body, headers=bearer(self._key)) as response:
             answer = await response.text(errors="replace")
             if response.status == 200 and (reply := _read(answer)) is not None:
                 return replace(reply, seconds=time.monotonic() - started)
             status = f"status {response.status}{' without a reply' if response.status == 200 else ''}"
-            text = f"{status}: {_without(self._key, answer)}"
+            text = f"{status}: {without_key(self._key, answer)}"
             if response.status == 200 or response.status in RETRIED or response.status >= 500:
-                raise _Passing(text, wait_seconds=_retry_after(response.headers.get("retry-after")))
+                raise _Passing(text, wait_seconds=retry_after(response.headers.get("retry-after")))
             raise BadRequestError(f"{self._endpoint.name} refuses a request: {text}")
 
     def _count(self, reply: ChatReply, started: float) -> None:
@@ -176,7 +176,7 @@ async def _takes_key(session: aiohttp.ClientSession, endpoint: Endpoint) -> bool
     """Whether a chat endpoint answers at all; raises ServerError if it refuses the key."""
     timeout = aiohttp.ClientTimeout(total=CHECK_SECONDS)
     try:
-        async with session.get(f"{endpoint.url}/models", headers=_headers(_key(endpoint)), timeout=timeout) as response:
+        async with session.get(f"{endpoint.url}/models", headers=bearer(_key(endpoint)), timeout=timeout) as response:
             status = response.status
     except UNREACHABLE:
         return False
@@ -211,16 +211,16 @@ def _read(answer: str) -> ChatReply | None:
     return None if found.get("error") else reply
 
 
-def _headers(key: str | None) -> dict[str, str]:
+def bearer(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _without(key: str | None, text: str) -> str:
+def without_key(key: str | None, text: str, *, most: int | None = ERROR_CHARACTERS) -> str:
     """A text as it may be shown: answers and errors may repeat the key."""
-    return (text.replace(key, "…") if key else text)[:ERROR_CHARACTERS]
+    return (text.replace(key, "…") if key else text)[:most]
 
 
-def _retry_after(header: str | None) -> float:
+def retry_after(header: str | None) -> float:
     """Seconds of the header Retry-After; its other form, a date, is not read."""
     try:
         return max(0.0, float(header or 0))

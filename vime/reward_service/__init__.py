@@ -1,0 +1,1 @@
+"""Rewards from a service over HTTP that others run."""
