@@ -40,7 +40,9 @@ class Session:
         self._prompts = prompts
         self.console = Console(num_steps=composed.config.trainer.num_steps)
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
-        self.trace = TraceWriter(directory.path / "trace.json" if composed.config.logger.trace_share else None)
+        settings = composed.config.logger
+        trace = directory.path / "trace.json" if settings.trace_share else None
+        self.trace = TraceWriter(trace, most_bytes=settings.max_trace_bytes)
         self._tracker = Tracker(composed.config, directory.path)
         self._started = psutil.Process().create_time()
         self._evaluation_seconds = 0.0
@@ -164,7 +166,7 @@ class Session:
         self._tracker.log(step + 1, metrics)
         self.trace.groups(groups)
         if self.config.logger.save_rollouts and groups:
-            self.directory.write_rollouts(step + 1, groups)
+            self.directory.write_rollouts(step + 1, groups, most_bytes=self.config.logger.max_rollouts_bytes)
         self.console.step(step + 1, metrics)
 
     def has_evaluated(self, step: int) -> bool:

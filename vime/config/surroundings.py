@@ -149,5 +149,9 @@ class LoggerConfig:
     offline: bool = False
     save_rollouts: bool = True
     """Write every step's rollouts as JSONL."""
+    max_rollouts_bytes: int = 20 * 2**30
+    """Of these files together; those of the first steps are removed for later ones."""
     trace_share: float = 0.02
     """Share of groups whose timelines go into `trace.json`, for Perfetto; the driver's own is always there, unless this is 0."""
+    max_trace_bytes: int = 256 * 2**20
+    """Of `trace.json` and its earlier parts together; the oldest part is removed for new events."""

@@ -21,6 +21,7 @@ from vime.errors import ConfigError, Problem
 from vime.report.jsonl import append_line, read_lines, write_lines, write_text
 from vime.report.machine import describe_machine
 from vime.report.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
+from vime.report.rotation import keep_newest
 from vime.types import COLUMNS, EvalLog, Group, Rollout, Sample
 
 logger = logging.getLogger(__name__)
@@ -82,18 +83,21 @@ class RunDirectory:
         directory._point_latest_here()
         return directory
 
-    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False) -> Path:
+    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False, most_bytes: int | None = None) -> Path:
         """Writes `rollouts/step_000012.jsonl`, one line per rollout with its texts, reward and stop reason.
 
-        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file some ten times as large.
+        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file some ten times as large. Files of
+        the first steps are removed once all of them take more than `most_bytes`.
         """
         path = self.rollouts / f"step_{step:06d}.jsonl"
         rows = [_rollout_row(step, group, rollout, keep_tokens) for group in groups for rollout in group.rollouts]
         write_lines(path, rows)
+        if most_bytes is not None:
+            keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), most_bytes=most_bytes)
         return path
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
-        """The lines of one step; an empty list if it was not written."""
+        """The lines of one step; an empty list if it was not written, or was removed for later ones."""
         return read_lines(self.rollouts / f"step_{step:06d}.jsonl")
 
     def write_eval_log(self, name: str, log: EvalLog) -> Path:

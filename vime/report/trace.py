@@ -1,26 +1,32 @@
 """`trace.json`: timelines in Chrome's trace format, for https://ui.perfetto.dev or chrome://tracing.
 
 The driver's phases are one process, each traced group another with a track for every rollout. Events are appended as they
-happen: the format allows the closing bracket to be missing, so the file of a run that was killed can be opened too.
+happen: the format allows the closing bracket to be missing, so the file of a run that was killed can be opened too. A large file
+is set aside as `trace-000001.json` and so on, each complete in itself; of these the oldest are removed.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+from vime.report.rotation import keep_newest
 from vime.types import Group
 
 DRIVER, FIRST_GROUP = 0, 1
 """Process numbers in the trace; group s is `FIRST_GROUP + s`."""
 
 
-class TraceWriter:
-    """Appends to one trace; with `path` None nothing is written."""
+NUM_PARTS = 4
+"""Files that share what a trace may take."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+
+class TraceWriter:
+    """Appends to one trace of at most about `most_bytes`; with `path` None nothing is written."""
+
+    def __init__(self, path: Path | None, *, most_bytes: int) -> None:
+        self._path, self._most_bytes = path, most_bytes
         if path is not None and not path.exists():
-            self._append([_name("process_name", "driver", process=DRIVER)], opening=True)
+            self._begin()
 
     def phases(self, spans: list[tuple[str, float, float]], *, step: int) -> None:
         """What the driver did: (phase, start in Unix seconds, seconds)."""
@@ -41,15 +47,30 @@ class TraceWriter:
                 events += [_event(s.name, s.kind, s.start, s.seconds, process, track, s.details) for s in rollout.spans]
         self._append(events)
 
+    def _begin(self) -> None:
+        self._append([_name("process_name", "driver", process=DRIVER)], opening=True)
+
     def _append(self, events: list[dict[str, Any]], *, opening: bool = False) -> None:
-        if self._path is not None and events:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("[\n" * opening + "".join(json.dumps(event) + ",\n" for event in events))
+        if self._path is None or not events:
+            return
+        if not opening and self._path.exists() and self._path.stat().st_size > self._most_bytes / NUM_PARTS:
+            earlier = _earlier_parts(self._path)
+            number = int(earlier[-1].stem.rpartition("-")[2]) + 1 if earlier else 1
+            self._path.replace(self._path.with_name(f"{self._path.stem}-{number:06d}.json"))
+            keep_newest(_earlier_parts(self._path), most_bytes=self._most_bytes * (NUM_PARTS - 1) // NUM_PARTS)
+            self._begin()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("[\n" * opening + "".join(json.dumps(event) + ",\n" for event in events))
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The events of a trace, also of one that is not closed."""
-    return json.loads(path.read_text(encoding="utf-8").rstrip().rstrip(",") + "]")
+    """The events of a trace, also of one that is not closed, and of the parts of it that were set aside and are there still."""
+    texts = [part.read_text(encoding="utf-8") for part in (*_earlier_parts(path), path)]
+    return [event for text in texts for event in json.loads(text.rstrip().rstrip(",") + "]")]
+
+
+def _earlier_parts(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{path.stem}-*.json"))
 
 
 def _event(
