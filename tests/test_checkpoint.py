@@ -187,3 +187,49 @@ async def test_a_damaged_part_of_the_driver_is_named(tmp_path: Path, file: str, 
         path.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"driver\.json .*move this checkpoint away"):
         await checkpoints.load(tmp_path / "step_000001")
+
+
+async def test_the_trainers_state_is_that_of_the_beginning_and_the_drivers_that_of_the_save(tmp_path: Path):
+    trainer = Trainer()
+    checkpoints = open_checkpoints(tmp_path, trainer)
+    trainer.word = "before the sync"
+    await checkpoints.begin(step=1)
+    assert checkpoints.newest() is None, "without the driver's it is none"
+    trainer.word = "after it"
+    await checkpoints.save(step=1, driver={"totals": 7})
+    await checkpoints.settle()
+    newest = checkpoints.newest()
+    assert newest is not None and await checkpoints.load(newest) == {"step": 1, "totals": 7}
+    assert trainer.word == "before the sync"
+
+
+async def test_a_beginning_that_failed_is_told_once_and_not_made_up_for(tmp_path: Path):
+    class Full(Trainer):
+        async def begin_save(self, folder: Path) -> None:
+            raise CheckpointError("no room")
+
+    said: list[str] = []
+    checkpoints = open_checkpoints(tmp_path, Full(), said, stop_on_failed_save=False)
+    await checkpoints.begin(step=1)
+    await checkpoints.save(step=1, driver={})
+    await checkpoints.settle()
+    assert len(said) == 1 and "no room" in said[0] and names(tmp_path) == []
+
+
+async def test_a_driver_that_cannot_be_written_leaves_the_trainer_free_for_the_next_save(tmp_path: Path, monkeypatch):
+    finished, said = [], []
+
+    class Counting(Trainer):
+        async def finish_save(self) -> None:
+            finished.append(self._folder)
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    checkpoints = open_checkpoints(tmp_path, Counting(), said, stop_on_failed_save=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("vime.checkpoint._write_driver", full)
+        await checkpoints.save(step=1, driver={})
+    assert len(finished) == 1 and "No space left" in said[0]
+    await save_all(checkpoints, 2)
+    assert names(tmp_path) == ["step_000002"]

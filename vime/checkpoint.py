@@ -5,6 +5,7 @@ goes on, and renamed into it when it is complete, so a crash at any moment leave
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -51,6 +52,8 @@ class Checkpoints:
     ) -> None:
         self._folder, self._config, self._trainer, self._warn = folder, config, trainer, warn
         self._writing: asyncio.Task[None] | None = None
+        self._begun: tuple[int | None, bool] = None, False
+        """The step of `begin`, and whether it succeeded."""
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
 
@@ -62,19 +65,37 @@ class Checkpoints:
         """The lowest step that has a checkpoint, None if none has."""
         return next((int(path.name.removeprefix("step_")) for path in self._complete()), None)
 
-    async def save(self, *, step: int, driver: dict[str, Any]) -> None:
-        """Saves the state after `step` optimizer batches as it is now; with `trainer.async_save` it is written afterwards."""
+    async def begin(self, *, step: int) -> None:
+        """Takes the trainer's state as it is now, after `step` optimizer batches; `save` of the same step completes it."""
         await self.settle()
+        temporary = writing_place(self._folder / f"step_{step:06d}")
+        self._begun = step, False
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            await self._trainer.begin_save(temporary / "trainer")
+        except (OSError, CheckpointError) as error:
+            self._fail(temporary, error)
+            return
+        self._begun = step, True
+
+    async def save(self, *, step: int, driver: dict[str, Any]) -> None:
+        """Saves the state after `step` optimizer batches as it is now; with `trainer.async_save` it is written afterwards.
+
+        The trainer's is that of `begin`, if that was called for this step.
+        """
+        if self._begun[0] != step:
+            await self.begin(step=step)
+        (_, is_begun), self._begun = self._begun, (None, False)
+        if not is_begun:
+            return  # which was told
         final = self._folder / f"step_{step:06d}"
         temporary = writing_place(final)
         try:
             _write_driver(temporary, {"step": step, **driver})
         except OSError as error:
-            self._fail(temporary, error)
-            return
-        try:
-            await self._trainer.begin_save(temporary / "trainer")
-        except CheckpointError as error:
+            with contextlib.suppress(CheckpointError):  # of the same full disk
+                await self._trainer.finish_save()
             self._fail(temporary, error)
             return
         self._writing = asyncio.create_task(self._finish(temporary, final))
@@ -180,8 +201,6 @@ class Checkpoints:
 
 
 def _write_driver(temporary: Path, driver: dict[str, Any]) -> None:
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     content = to_json(driver, compact=True)
     for name, data in ((DRIVER_FILE, content), (DIGEST_FILE, _digest(content).encode())):
         with (temporary / name).open("wb") as file:

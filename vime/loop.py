@@ -142,6 +142,9 @@ async def train_step(session: Session, system: System, producer: Producer | OwnP
     if takes_turns(config):
         await pin.released()  # the servers sleep while the trainer works
     metrics |= await system.train(updates, step)
+    if takes_turns(config) and is_saved_after(config, step + 1):
+        assert system.checkpoints
+        await system.checkpoints.begin(step=step + 1)  # later the servers would have to sleep once more for it
     await clock.mark("training")
     await pin.released()
     await clock.mark("evaluation")
@@ -155,13 +158,17 @@ async def train_step(session: Session, system: System, producer: Producer | OwnP
 
 async def _after_step(session: Session, system: System, step: int, state: Callable[[int], Awaitable[dict[str, Any]]]) -> None:
     """A checkpoint where one is due after `step` batches."""
-    trainer = session.config.trainer
     assert system.checkpoints
     await system.checkpoints.check()
-    if step % trainer.save_every == 0 or step == trainer.num_steps:
+    if is_saved_after(session.config, step):
         driver = {**await state(step), **session.state()}
-        async with system.trainer_awake():
+        async with nullcontext() if takes_turns(session.config) else system.trainer_awake():
             await system.checkpoints.save(step=step, driver=driver)
+
+
+def is_saved_after(config: RunConfig, step: int) -> bool:
+    """Whether a checkpoint is due after so many batches."""
+    return step % config.trainer.save_every == 0 or step == config.trainer.num_steps
 
 
 def _evaluate_during(session: Session, system: System, evaluator: Evaluator, pin: Pin, step: int) -> None:
@@ -230,8 +237,7 @@ async def _resume_supervised(session: Session, system: System) -> int:
 
 
 async def _after_supervised_step(session: Session, system: System, step: int) -> None:
-    trainer = session.config.trainer
     assert system.checkpoints
     await system.checkpoints.check()
-    if step % trainer.save_every == 0 or step == trainer.num_steps:
+    if is_saved_after(session.config, step):
         await system.checkpoints.save(step=step, driver=session.state())
