@@ -22,11 +22,13 @@ from megatron.core import parallel_state  # noqa: E402
 
 from vime.data.shard import PackedUpdate  # noqa: E402
 from vime.layout import Position, layers_of, position_of, world_size  # noqa: E402
-from vime.trainer import parallel  # noqa: E402
+from vime.trainer import logprob, parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
 from vime.trainer.export import write_payload  # noqa: E402
 
 DEFAULTS = {"max_tokens_per_micro_batch": 200, "num_threads": 1}
+logprob.LOGITS_IN_CHUNK = 160 * 20
+"""Long rows are projected in chunks, short ones at once."""
 
 
 def load_fixtures() -> Any:

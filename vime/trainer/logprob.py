@@ -1,7 +1,7 @@
 """Log-probability and entropy of given tokens from hidden states, without ever holding all logits.
 
-Only positions that predict a wanted token are projected, in chunks; with gradients each chunk's logits are computed again in
-the backward pass. With tensor parallelism every rank holds part of the vocabulary, and sums and maxima go over the group.
+Only positions that predict a wanted token are projected: at once if their logits fit into a chunk, which keeps them for the
+backward pass, otherwise chunk by chunk (`vime.trainer.head`).
 
 With context parallelism each rank predicts a part of the wanted tokens; afterwards all have the values of all, since a loss may
 need whole sequences.
@@ -13,15 +13,14 @@ rank, H hidden. `_project` and what it calls work on M tokens and name them N.
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.mappings import (
     gather_from_sequence_parallel_region,
     reduce_from_tensor_model_parallel_region,
 )
-from torch.utils.checkpoint import checkpoint
 
 from vime.model_size import LOGITS_IN_CHUNK
+from vime.trainer.head import all_max, all_sum, chunked_logprobs, local_targets
 from vime.trainer.micro_batch import Wanted
 from vime.trainer.model import PackedModel
 
@@ -52,14 +51,7 @@ def _in_chunks(
     chunk = max(LOGITS_IN_CHUNK // vocabulary, 1)
     if hidden_NH.shape[0] <= chunk:
         return _project(model, hidden_NH, target_N, temperature)
-    parts = []
-    for part_NH, part_N in zip(hidden_NH.split(chunk), target_N.split(chunk)):
-        if torch.is_grad_enabled():
-            parts.append(checkpoint(_project, model, part_NH, part_N, temperature, use_reentrant=False))
-        else:
-            parts.append(_project(model, part_NH, part_N, temperature))
-    logprobs, entropies = zip(*parts)
-    return torch.cat(logprobs), torch.cat(entropies)
+    return chunked_logprobs(hidden_NH, model.head_weight(), target_N, temperature=temperature, chunk=chunk)
 
 
 def _project(
@@ -81,15 +73,12 @@ class _LogprobAndEntropy(torch.autograd.Function):
         ctx: Any, logits_NV: torch.Tensor, target_N: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         scaled_NV = logits_NV.float() if temperature == 1.0 else logits_NV.float() / temperature
-        shifted_NV = scaled_NV - _all_max(scaled_NV.amax(1)).unsqueeze(1)
-        first = parallel_state.get_tensor_model_parallel_rank() * logits_NV.shape[1]
-        local_N = target_N - first
-        is_local_N = (local_N >= 0) & (local_N < logits_NV.shape[1])
-        local_N = local_N.clamp(0, logits_NV.shape[1] - 1)
+        shifted_NV = scaled_NV - all_max(scaled_NV.amax(1)).unsqueeze(1)
+        local_N, is_local_N = local_targets(target_N, logits_NV.shape[1])
         at_target_N = shifted_NV.gather(1, local_N.unsqueeze(1)).squeeze(1) * is_local_N
         exp_NV = shifted_NV.exp()
         sums = torch.stack([at_target_N, exp_NV.sum(1), torch.linalg.vecdot(exp_NV, shifted_NV)])
-        at_target_N, total_N, weighted_N = _all_sum(sums).unbind()
+        at_target_N, total_N, weighted_N = all_sum(sums).unbind()
         log_total_N = total_N.log()
         entropy_N = log_total_N - weighted_N / total_N
         ctx.save_for_backward(exp_NV, total_N, local_N, is_local_N, entropy_N)
@@ -113,15 +102,3 @@ class _LogprobAndEntropy(torch.autograd.Function):
             entropy_part_NV = probability_NV * logprob_NV.add_(entropy_N.unsqueeze(1)) * scale_N.unsqueeze(1)
             gradient_NV = entropy_part_NV if gradient_NV is None else gradient_NV.add_(entropy_part_NV)
         return None if gradient_NV is None else gradient_NV.to(ctx.dtype), None, None
-
-
-def _all_max(x: torch.Tensor) -> torch.Tensor:
-    if parallel_state.get_tensor_model_parallel_world_size() > 1:
-        dist.all_reduce(x, op=dist.ReduceOp.MAX, group=parallel_state.get_tensor_model_parallel_group())
-    return x
-
-
-def _all_sum(x: torch.Tensor) -> torch.Tensor:
-    if parallel_state.get_tensor_model_parallel_world_size() > 1:
-        dist.all_reduce(x, group=parallel_state.get_tensor_model_parallel_group())
-    return x

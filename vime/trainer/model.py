@@ -49,9 +49,12 @@ class PackedModel(GPTModel):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """This tensor-parallel rank's part of the logits, [..., vocabulary / TP], of hidden states."""
-        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
-        logits, _ = self.output_layer(hidden, weight=weight)
+        logits, _ = self.output_layer(hidden, weight=self.head_weight())
         return logits
+
+    def head_weight(self) -> torch.Tensor:
+        """This tensor-parallel rank's part of the head, [vocabulary / TP, hidden]; with tied embeddings, the embedding."""
+        return self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
 
 
 class Chunks(torch.nn.ModuleList):

@@ -1,0 +1,111 @@
+"""The model's head in chunks: logprob and entropy of wanted tokens from hidden states, without ever holding all logits.
+
+A chunk's logits are computed twice, for the values and for the gradient. The gradient of the head's weight is a sum over chunks;
+it is taken in float32, straight into Megatron's gradient buffer where there is one, because a sum in bfloat16 loses what is
+smaller than 1/256 of it. With tensor parallelism every rank holds a part of the vocabulary; sums and maxima go over the group.
+
+Shape suffixes: N tokens, C tokens of a chunk, V vocabulary of this rank, H hidden.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+
+def chunked_logprobs(
+    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, *, temperature: float, chunk: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logprob of each target and entropy of its distribution, both [N] and float32, with `chunk` tokens' logits at a time."""
+    return _ChunkedHead.apply(hidden_NH, weight_VH, target_N, temperature, chunk)
+
+
+class _ChunkedHead(torch.autograd.Function):
+    """With p = softmax(logits / temperature): d logprob / d logits = (onehot - p) / temperature, and
+    d entropy / d logits = -p (log p + entropy) / temperature.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, temperature: float, chunk: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        local_N, is_local_N = local_targets(target_N, weight_VH.shape[0])
+        parts = [
+            _values(_scaled(part_CH, weight_VH, temperature), local_C, is_local_C)
+            for part_CH, local_C, is_local_C in zip(hidden_NH.split(chunk), local_N.split(chunk), is_local_N.split(chunk))
+        ]
+        logprob_N, entropy_N, log_total_N = (torch.cat(values) for values in zip(*parts))
+        ctx.save_for_backward(hidden_NH, weight_VH, local_N, is_local_N, log_total_N, entropy_N)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.main_gradient = getattr(weight_VH, "main_grad", None)
+        ctx.set_materialize_grads(False)
+        return logprob_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden_NH, weight_VH, local_N, is_local_N, log_total_N, entropy_N = ctx.saved_tensors
+        sum_VH = ctx.main_gradient
+        if sum_VH is None:
+            sum_VH = torch.zeros(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
+        hidden_gradient_NH = torch.empty_like(hidden_NH)
+        by_logprob_N, by_entropy_N = (None if gradient is None else gradient / ctx.temperature for gradient in gradients)
+        for start in range(0, hidden_NH.shape[0], ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            shifted_CV = _scaled(hidden_NH[part], weight_VH, ctx.temperature).sub_(log_total_N[part].unsqueeze(1))
+            gradient_CV = torch.zeros_like(shifted_CV)
+            if by_entropy_N is not None:
+                gradient_CV = (shifted_CV + entropy_N[part].unsqueeze(1)).mul_(-by_entropy_N[part].unsqueeze(1))
+            if by_logprob_N is not None:
+                gradient_CV.sub_(by_logprob_N[part].unsqueeze(1))
+            gradient_CV.mul_(shifted_CV.exp_())
+            if by_logprob_N is not None:
+                gradient_CV.scatter_add_(1, local_N[part].unsqueeze(1), (by_logprob_N[part] * is_local_N[part]).unsqueeze(1))
+            logits_gradient_CV = gradient_CV.to(hidden_NH.dtype)
+            torch.mm(logits_gradient_CV, weight_VH, out=hidden_gradient_NH[part])
+            sum_VH.add_(logits_gradient_CV.t() @ hidden_NH[part])
+        if parallel_state.get_tensor_model_parallel_world_size() > 1:
+            dist.all_reduce(hidden_gradient_NH, group=parallel_state.get_tensor_model_parallel_group())
+        weight_gradient_VH = None if ctx.main_gradient is not None else sum_VH.to(weight_VH.dtype)
+        return hidden_gradient_NH, weight_gradient_VH, None, None, None
+
+
+def local_targets(target_N: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Place of each target in this rank's part of the vocabulary, and whether it is there; elsewhere the place is any."""
+    local_N = target_N - parallel_state.get_tensor_model_parallel_rank() * vocabulary
+    is_local_N = (local_N >= 0) & (local_N < vocabulary)
+    return local_N.clamp(0, vocabulary - 1), is_local_N
+
+
+def all_max(x: torch.Tensor) -> torch.Tensor:
+    """Maxima over the tensor-parallel ranks, in place."""
+    if parallel_state.get_tensor_model_parallel_world_size() > 1:
+        dist.all_reduce(x, op=dist.ReduceOp.MAX, group=parallel_state.get_tensor_model_parallel_group())
+    return x
+
+
+def all_sum(x: torch.Tensor) -> torch.Tensor:
+    """Sums over the tensor-parallel ranks, in place."""
+    if parallel_state.get_tensor_model_parallel_world_size() > 1:
+        dist.all_reduce(x, group=parallel_state.get_tensor_model_parallel_group())
+    return x
+
+
+def _scaled(hidden_CH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Logits over the temperature in float32, in memory of their own."""
+    logits_CV = (hidden_CH @ weight_VH.t()).float()
+    return logits_CV if temperature == 1.0 else logits_CV.div_(temperature)
+
+
+def _values(
+    scaled_CV: torch.Tensor, local_C: torch.Tensor, is_local_C: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logprob, entropy and logarithm of the sum of exponentials; the logits are overwritten."""
+    largest_C = all_max(scaled_CV.amax(1))
+    shifted_CV = scaled_CV.sub_(largest_C.unsqueeze(1))
+    at_target_C = shifted_CV.gather(1, local_C.unsqueeze(1)).squeeze(1) * is_local_C
+    exp_CV = shifted_CV.exp()
+    sums = torch.stack([at_target_C, exp_CV.sum(1), torch.linalg.vecdot(exp_CV, shifted_CV)])
+    at_target_C, total_C, weighted_C = all_sum(sums).unbind()
+    log_total_C = total_C.log()
+    return at_target_C - log_total_C, log_total_C - weighted_C / total_C, log_total_C + largest_C
