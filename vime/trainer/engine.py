@@ -25,6 +25,7 @@ from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
 from vime.trainer.offload import Offload
 from vime.trainer.pending_save import PendingSave
+from vime.trainer.reference import Reference
 from vime.trainer.schedule import learning_rate
 from vime.trainer.step import forward_logprobs, update
 from vime.trainer.tokenizer import tokenizer_problems
@@ -52,9 +53,9 @@ class Engine:
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
         self._offload = Offload(self.wrapped, self.optimizer)
         self._pending: PendingSave | None = None
-        self._reference: list[torch.Tensor] | None = None
+        self._reference: Reference | None = None
         if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
-            self._reference = [parameter.detach().cpu().clone() for parameter in self.model.parameters()]
+            self._reference = Reference(self.model)
         self._loss_function = load_hook(config.algorithm.loss) if config.algorithm.loss else policy_loss
         self._row_share = RowShare.of(config.trainer, context_rank=parallel_state.get_context_parallel_rank())
         supervised = config.algorithm.name is AlgorithmName.sft
@@ -81,6 +82,7 @@ class Engine:
         extra = finish_advantages(self.config.algorithm, batches, known)
         num_epochs = self.config.trainer.num_epochs_per_batch
         results = [self._update(*pair, step) for _ in range(num_epochs) for pair in zip(batches, known)]
+        torch.cuda.synchronize()  # another process or stream may read the weights as soon as this returns
         seconds = time.monotonic() - started
         num_tokens = num_epochs * sum(shard.update_tokens for shard in shards)
         return metrics.over_updates(results) | {
@@ -181,7 +183,7 @@ class Engine:
         """Old and reference logprobs of all updates, both before the first of them."""
         known = [[KnownLogprobs() for _ in range(len(batch))] for batch in batches]
         if self._reference is not None:
-            with _Swapped(list(self.model.parameters()), self._reference):
+            with self._reference.in_place():
                 for batch, entries in zip(batches, known):
                     for entry, values_N in zip(entries, self._forward(batch)):
                         entry.reference_N = values_N
@@ -199,25 +201,3 @@ class Engine:
 
     def _forward(self, batch: MicroBatches) -> list[torch.Tensor]:
         return forward_logprobs(self.wrapped, batch, temperature=self._temperature)
-
-
-class _Swapped:
-    """Other values in the parameters for the length of a `with` block; afterwards they are bitwise as before."""
-
-    def __init__(self, parameters: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
-        self._parameters, self._values = parameters, values
-        self._own: list[torch.Tensor] = []
-
-    @torch.no_grad()
-    def __enter__(self) -> None:
-        self._own = [parameter.detach().clone() for parameter in self._parameters]
-        self._fill(self._values)
-
-    @torch.no_grad()
-    def __exit__(self, *_: object) -> None:
-        self._fill(self._own)
-        self._own = []
-
-    def _fill(self, values: list[torch.Tensor]) -> None:
-        for parameter, value in zip(self._parameters, values):
-            parameter.copy_(value)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.optimizer import MegatronOptimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -63,8 +64,18 @@ def update(
     _check("gradient norm", grad_norm, step, totals, optimizer)
     for group in optimizer.param_groups:
         group["lr"] = lr
-    optimizer.step()
+    _step(optimizer, grad_norm)
     return metrics.per_token(totals) | {"train/grad_norm": grad_norm, "train/lr": lr}
+
+
+@torch.no_grad()
+def _step(optimizer: MegatronOptimizer, grad_norm: float) -> None:
+    """Megatron's `step` after its gradients are prepared and their norm is known; it would compute both again."""
+    for link in getattr(optimizer, "chained_optimizers", [optimizer]):
+        parameters = [] if getattr(link, "is_stub_optimizer", False) else link.get_parameters()
+        if parameters and link.config.clip_grad > 0.0:
+            clip_grad_by_total_norm_fp32(parameters, max_norm=link.config.clip_grad, total_norm=grad_norm)
+    optimizer.step_with_ready_grads()
 
 
 @torch.no_grad()

@@ -1,0 +1,40 @@
+"""The reference model of the KL: the weights that the run began with, in main memory, exchanged with the trained ones to be asked.
+
+An exchange goes tensor by tensor, so the device never holds more than one tensor twice; main memory is page-locked where there
+is a CUDA device, which makes copies several times as fast.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Reference:
+    """A copy of a model's parameters as they are now."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._parameters = list(model.parameters())
+        self._kept = [_copy_in_main_memory(parameter.detach()) for parameter in self._parameters]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model has the reference's weights for the length of the `with` block; afterwards its own, bitwise as before."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for parameter, kept in zip(self._parameters, self._kept):
+            own = parameter.detach().clone()
+            parameter.copy_(kept, non_blocking=True)
+            kept.copy_(own, non_blocking=True)
+        torch.cuda.synchronize()  # what is in main memory may be read by the CPU again
+
+
+def _copy_in_main_memory(tensor: torch.Tensor) -> torch.Tensor:
+    kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return kept.copy_(tensor)
