@@ -12,6 +12,7 @@ import pytest
 from vime.compose import compose_run
 from vime.config import RunConfig
 from vime.placement import Place, server_places, takes_turns, trainer_places, transport
+from vime.trainer.rank import num_neighbours
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,6 +52,12 @@ def test_no_server_is_cut_in_two_by_the_end_of_a_node():
     actor.num_replicas, actor.tensor_parallel_size = 2, 4
     assert trainer_places(config, 6)[-1] == Place(node=0, gpus=(5,))
     assert server_places(config)["actor"] == [Place(node=1, gpus=(0, 1, 2, 3)), Place(node=1, gpus=(4, 5, 6, 7))]
+
+
+def test_trainer_ranks_share_the_cores_of_their_own_node():
+    config = planned("model=qwen2.5-7b", "cluster=two_nodes", "trainer.data_parallel_size=6", "cluster.num_trainer_gpus=12")
+    assert [num_neighbours(config, rank) for rank in (0, 7, 8, 11)] == [8, 8, 4, 4]
+    assert num_neighbours(planned("trainer.data_parallel_size=2"), 1) == 2
 
 
 def test_without_gpus_the_first_node_trains_and_the_others_serve():

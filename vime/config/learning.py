@@ -198,7 +198,7 @@ class TrainerConfig:
     sft_tokens_per_step: int = 16384
     """`algorithm=sft`: tokens of demonstrations in one optimizer step."""
     num_threads: int = 0
-    """CPU threads of one trainer rank; 0 lets PyTorch choose."""
+    """CPU threads of one trainer rank; 0 divides the cores of a machine among its ranks."""
     cpu_products: CpuProducts = CpuProducts.auto
     """Library for float32 matrix products on the CPU; `auto` takes oneDNN on AMD processors with AVX-512."""
     save_every: int = 50

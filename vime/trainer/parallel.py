@@ -26,11 +26,20 @@ def free_port(host: str) -> int:
         return probe.getsockname()[1]
 
 
-def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int) -> None:
-    """Joins the world of ranks at `address` (host:port) and seeds this one. Ranks on CUDA see one device each."""
+def num_threads(config: TrainerConfig, num_neighbours: int) -> int:
+    """CPU threads of one of `num_neighbours` ranks on this machine: as configured, or an equal share of the cores."""
+    return config.num_threads or max(len(os.sched_getaffinity(0)) // num_neighbours, 1)
+
+
+def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num_neighbours: int | None = None) -> None:
+    """Joins the world of ranks at `address` (host:port) and seeds this one. Ranks on CUDA see one device each.
+
+    `num_neighbours` counts the ranks on this machine, this one too; None if all are here. Their threads are set in any case:
+    Ray gives its actors one each, which packing, copies and checkpoints beside a GPU would wait for.
+    """
     size = world_size(config)
+    torch.set_num_threads(num_threads(config, num_neighbours or size))
     if not torch.cuda.is_available():
-        torch.set_num_threads(config.num_threads or max((os.cpu_count() or 1) // size, 1))
         products.install(config.cpu_products)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=f"tcp://{address}", world_size=size, rank=rank)

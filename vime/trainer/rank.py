@@ -8,8 +8,9 @@ from typing import Any
 
 from vime.config import RunConfig
 from vime.data.shard import Shard
+from vime.layout import world_size
 from vime.nodes import LOOPBACK
-from vime.placement import transport
+from vime.placement import trainer_places, transport
 from vime.types import Integers
 from vime.weights import WeightPayload
 
@@ -46,7 +47,13 @@ class TrainerRank:
             import torch
 
             torch.use_deterministic_algorithms(True)
-        parallel.initialize(self._config.trainer, rank=self._rank, address=address, seed=self._config.seed)
+        parallel.initialize(
+            self._config.trainer,
+            rank=self._rank,
+            address=address,
+            seed=self._config.seed,
+            num_neighbours=num_neighbours(self._config, self._rank),
+        )
         self._engine = Engine(self._config)
         logger.info("trainer rank %d is ready (pid %d)", self._rank, os.getpid())
 
@@ -122,3 +129,9 @@ class TrainerRank:
         cluster = self._config.cluster
         one_machine = cluster.num_nodes == 1 or cluster.host == LOOPBACK
         return LOOPBACK if one_machine else ray.util.get_node_ip_address()
+
+
+def num_neighbours(config: RunConfig, rank: int) -> int:
+    """Trainer ranks on the node of this one, itself included."""
+    places = trainer_places(config, world_size(config.trainer))
+    return sum(place.node == places[rank].node for place in places)
