@@ -11,6 +11,7 @@ from vime.errors import ConfigError, Problem
 from vime.rules import (
     algorithm,
     batch,
+    cuda,
     data,
     deterministic,
     machine,
@@ -64,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     memory.at_a_sync,
     parallel.nodes,
     parallel.megatron_fields,
+    cuda.layouts,
     serving.one_trained,
     serving.urls,
     serving.router,
@@ -82,6 +84,7 @@ RULES: tuple[Rule, ...] = (
 )
 MACHINE_RULES: tuple[Rule, ...] = (
     machine.gpus,
+    cuda.transformer_engine,
     machine.checkpoint,
     machine.served_checkpoints,
     machine.ports_free,

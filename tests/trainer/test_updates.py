@@ -74,9 +74,9 @@ def test_the_reference_takes_the_place_of_the_weights_tensor_by_tensor(
             assert all(torch.equal(one, other) for one, other in zip(first, parameters))
             raise KeyError("a forward that fails")
         assert all(torch.equal(one, other) for one, other in zip(later, parameters))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        with reference.in_place():
-            pass
+    profiled = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+    with profiled as profiler, reference.in_place():
+        pass
     sizes: Any = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
     live = [sum(sizes[: end + 1]) for end in range(len(sizes))]
     assert 0 < max(live) <= 2 * max(parameter.nbytes for parameter in parameters), "the weights are held a second time"

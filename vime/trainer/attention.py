@@ -106,10 +106,17 @@ class PackedAttention(torch.nn.Module):
         dtype = query_BHSD.dtype
         widen = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu" and query_BHSD.shape[2] < _wide_below()
         query, key, value = (x.float() if widen else x for x in (query_BHSD, key_BGSD, value_BGSD))
+        if query.is_cuda and query.dtype is torch.float32:
+            key, value = (whole_heads(x, query.shape[1]) for x in (key, value))
         output = F.scaled_dot_product_attention(
             query, key, value, attn_mask=sees_QS, is_causal=sees_QS is None, scale=self.softmax_scale, enable_gqa=True
         )
         return output.to(dtype)
+
+
+def whole_heads(x_BGSD: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Keys or values once for each query head: CUDA's only float32 kernel that never holds all scores knows no groups."""
+    return x_BGSD.repeat_interleave(num_heads // x_BGSD.shape[1], dim=1)
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from vime.errors import ConfigError, Problem
 from vime.layout import splits_tokens
 from vime.megatron_args import REFUSED_ARGS
 from vime.trainer.architecture import Architecture
+from vime.trainer.cuda_limits import cuda_problems
 
 
 def uses_transformer_engine() -> bool:
@@ -25,12 +26,17 @@ def torch_dtype(precision: Precision) -> torch.dtype:
 
 
 def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
-    """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS` (`ConfigError`)."""
+    """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS`.
+
+    Raises `ConfigError` for those, and on a CUDA device for what `vime.trainer.cuda_limits` refuses.
+    """
     refused = [
         Problem(key=f"trainer.megatron_args.{name}", value=trainer.megatron_args[name], remedy=REFUSED_ARGS[name])
         for name in REFUSED_ARGS
         if name in trainer.megatron_args
     ]
+    if torch.cuda.is_available():
+        refused += cuda_problems(trainer, has_transformer_engine=uses_transformer_engine())
     if refused:
         raise ConfigError(refused)
     dtype, rounds = torch_dtype(trainer.precision), trainer.virtual_pipeline_parallel_size
@@ -67,7 +73,7 @@ def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> Tr
         "perform_initialization": False,
         "gradient_accumulation_fusion": False,
         "bias_dropout_fusion": False,
-        "bias_activation_fusion": False,
+        "bias_activation_fusion": torch.cuda.is_available(),
         "masked_softmax_fusion": False,
     }
     if rounds > 1:  # in batches, both directions between two stages would be mixed up

@@ -1,7 +1,7 @@
-"""The reference model of the KL: the weights that the run began with, in main memory, exchanged with the trained ones to be asked.
+"""The reference model of the KL: the weights that the run began with, kept in main memory.
 
-An exchange goes tensor by tensor, so the device never holds more than one tensor twice; main memory is page-locked where there
-is a CUDA device, which makes copies several times as fast.
+To be asked, they change places with the trained ones, tensor by tensor, so the device never holds more than one tensor twice;
+main memory is page-locked where there is a CUDA device, so that copies go at the full speed of the bus.
 """
 
 from collections.abc import Iterator
