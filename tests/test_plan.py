@@ -92,16 +92,23 @@ def test_experts_are_shared_by_their_own_ranks_and_their_optimizer_by_the_copies
 
 def test_activations_follow_the_layout():
     def activations(*words: str) -> float:
-        return trainer_memory(planned(*ONE_NODE, "trainer.tensor_parallel_size=4", *words))["activations"]
+        settings = ("trainer.tensor_parallel_size=4", "trainer.recompute=false")
+        return trainer_memory(planned(*ONE_NODE, *settings, *words))["activations"]
 
-    layer = 16384 * 3584  # tokens of a micro-batch × hidden
-    assert activations() == pytest.approx(28 * layer * 34 / 4)
-    assert activations("trainer.sequence_parallel=false") == pytest.approx(28 * layer * (10 + 24 / 4))
-    assert activations("trainer.recompute=true") == pytest.approx(layer * (28 * 2 / 4 + 34 / 4))
+    norms, attention, network = 2 * 4 * 3584 + 8, 2 * (4 * 3584 + 3 * 512) + 4 * 28, 2 * 3 * 18944
+    rotary_and_ids, last_norm, head = 2 * 128 + 8, 2 * 3584 + 4, 2 * 3584
+    ends = rotary_and_ids + last_norm / 4 + head
+    assert activations() == pytest.approx(16384 * (28 * (norms + attention + network) / 4 + ends))
+    unsplit = 28 * (norms + (attention + network) / 4) + rotary_and_ids + last_norm + head
+    assert activations("trainer.sequence_parallel=false") == pytest.approx(16384 * unsplit)
+    inputs, one = 28 * 2 * 3584 / 4, (norms + attention + network) / 4
+    assert activations("trainer.recompute=true") == pytest.approx(16384 * (inputs + one + ends))
+    unfused = activations("+trainer.megatron_args.bias_activation_fusion=false") - activations()
+    assert unfused == pytest.approx(16384 * 28 * 2 * 2 * 18944 / 4)
     assert activations("trainer.context_parallel_size=2") == activations()  # a row holds as many tokens on each rank
     pipeline = ("trainer.pipeline_parallel_size=2", "trainer.virtual_pipeline_parallel_size=2")
     assert activations(*pipeline[:1]) == activations()
-    assert activations(*pipeline) == pytest.approx(activations() * 1.25)
+    assert activations(*pipeline) == pytest.approx(activations() + 0.25 * 16384 * 28 * (norms + attention + network) / 4)
     stages = [part.holds for part in parts(planned(*ONE_NODE, *pipeline)) if part.holds]
     assert stages[0].startswith("layers 0-6 and 14-20, tensor 0 of 2") and stages[-1].startswith("layers 7-13 and 21-27")
 

@@ -14,7 +14,7 @@ def num_parameters(model: ModelConfig) -> int:
     attention = hidden * (queries + 2 * keys) + queries * hidden
     if model.family is Family.qwen2:
         attention += queries + 2 * keys
-    if model.family in (Family.qwen3, Family.qwen3_moe):
+    if has_qk_norm(model):
         attention += 2 * width
     if model.num_experts:
         feed_forward = model.num_experts * (3 * hidden * model.moe_intermediate_size + hidden)
@@ -22,6 +22,11 @@ def num_parameters(model: ModelConfig) -> int:
         feed_forward = 3 * hidden * model.intermediate_size
     embeddings = hidden * model.vocab_size * (1 if model.tie_word_embeddings else 2)
     return embeddings + model.num_layers * (attention + feed_forward + 2 * hidden) + hidden
+
+
+def has_qk_norm(model: ModelConfig) -> bool:
+    """Whether queries and keys are normalized per head, as in Qwen3."""
+    return model.family in (Family.qwen3, Family.qwen3_moe)
 
 
 def num_expert_parameters(model: ModelConfig) -> int:

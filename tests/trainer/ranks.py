@@ -20,13 +20,18 @@ cpu_shim.install()
 
 from megatron.core import parallel_state  # noqa: E402
 
+from vime.activations import activation_bytes  # noqa: E402
 from vime.data.shard import PackedUpdate  # noqa: E402
 from vime.layout import Position, layers_of, position_of, world_size  # noqa: E402
+from vime.model_size import BYTES  # noqa: E402
 from vime.trainer import logprob, parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
 from vime.trainer.export import write_payload  # noqa: E402
+from vime.trainer.saved_tensors import kept_bytes  # noqa: E402
 
 DEFAULTS = {"max_tokens_per_micro_batch": 200, "num_threads": 1}
+ROW = [60, 40, 28]
+"""Lengths of sequences."""
 logprob.LOGITS_IN_CHUNK = 160 * 20
 """Long rows are projected in chunks, short ones at once."""
 
@@ -61,6 +66,7 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
     payload = write_payload(engine.export(), folder=folder / "weights", version=1, bucket_bytes=60_000)
     report = {
         "metrics": metrics,
+        "kept": kept(engine),
         "logprobs": {str(index): values for index, values in logprobs.items()},
         "digest": payload.digest,
         "num_files": len(payload.files),
@@ -77,6 +83,15 @@ def row_lengths(engine: Engine, config: Any, samples: list[Any]) -> list[int]:
     lengths = [batch.tokens_T.numel() for batch in batches]
     assert batches.longest == max(lengths)
     return lengths
+
+
+def kept(engine: Any) -> tuple[float, float] | None:
+    """What the forward pass of a row keeps, counted and by the plan's formula; None where a rank has no whole row."""
+    trainer, model = engine.config.trainer, engine.config.model
+    if trainer.pipeline_parallel_size * trainer.context_parallel_size > 1:
+        return None
+    formula = activation_bytes(engine.config, sum(ROW)) - sum(ROW) * model.hidden_size * BYTES[trainer.precision]
+    return kept_bytes(engine.model, ROW), formula
 
 
 def meet(rank: int, folder: Path) -> str:

@@ -2,6 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from vime.trainer import cpu_shim
 
 ROUTE_AS_ON_CUDA = """
 import torch
@@ -24,3 +29,15 @@ torch.testing.assert_close(weight.grad, tokens.detach().sum(0).expand(3, 8))
 def test_experts_are_routed_on_cuda_without_transformer_engine() -> None:
     found = subprocess.run([sys.executable, "-c", ROUTE_AS_ON_CUDA], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(cpu_shim.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(cpu_shim.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(cpu_shim.shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
+    assert not cpu_shim.can_compile(), "Python's headers are missing"
+    (tmp_path / "Python.h").touch()
+    assert cpu_shim.can_compile()
+    monkeypatch.setattr(cpu_shim.shutil, "which", lambda name: None)
+    assert not cpu_shim.can_compile()

@@ -169,6 +169,15 @@ def test_updates_are_those_of_one_rank(results: Any, references: Callable[..., A
         assert differing.float().mean() < 0.01, f"{key}: {int(differing.sum())} of {tensor.numel()} weights differ"
 
 
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if "recompute" not in name])
+def test_the_plan_counts_what_a_rank_keeps(results: Any, name: str) -> None:
+    reports = [report["kept"] for report in seen(results, name)]
+    if reports[0] is None:
+        pytest.skip("no rank has a whole row")
+    for found, planned in reports if MOE not in name else [[sum(values) for values in zip(*reports)]]:  # uneven over experts
+        assert planned == pytest.approx(found, rel=0.06 if MOE not in name else 0.15)
+
+
 @pytest.mark.parametrize("name", RESUMED)
 def test_ranks_resume_bitwise(results: Any, name: str) -> None:
     for report in seen(results, name):

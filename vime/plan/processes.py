@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from vime.activations import recomputes
 from vime.config import AlgorithmName, RunConfig
 from vime.layout import layers_of, position_of, world_size
 from vime.memory import GIB, server_memory, trainer_memory
@@ -77,6 +78,8 @@ def memory(config: RunConfig) -> list[str]:
     for name, part in seen.items():
         pieces = ", ".join(f"{piece} {gib(size)}" for piece, size in part.memory.items() if size)
         lines.append(f"{name}: {gib(sum(part.memory.values()))} = {pieces}")
+    if recomputes(config.trainer):
+        lines.append("recomputation: layers keep their inputs only and are computed again in the backward pass")
     limit = config.cluster.gpu_memory_gib * GIB
     for name, part in seen.items():
         if config.cluster.gpus_per_node and sum(part.memory.values()) > limit:

@@ -2,13 +2,18 @@
 
 Megatron asks `torch.cuda` for its device, allocates with `device="cuda"`, and its optimizers assert that parameters are of a
 `torch.cuda` type. `install` answers those with the CPU. With a CUDA device it only names the kernel that Megatron forgets to
-name where Transformer Engine is not installed. Process groups are gloo's.
+name where Transformer Engine is not installed, and turns compilation off where there is no compiler. Process groups are gloo's.
 """
 
+import importlib.util
 import logging
+import os
+import shutil
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +88,9 @@ def install() -> bool:
     warnings.filterwarnings("ignore", message=".*(Transformer Engine|Apex).*not installed.*")
     if torch.cuda.is_available():
         _name_missing_kernel()
+        if not can_compile():
+            torch._dynamo.config.disable = True
+            logger.warning("no C compiler with Python's headers: Megatron's small fusions run as single operations")
         return False
     if _installed:
         return True
@@ -102,6 +110,14 @@ def install() -> bool:
     torch._dynamo.config.disable = True  # Megatron's small fusions: compiling them for the CPU costs more than it gains
     logger.info("no CUDA device: Megatron-core runs on the CPU")
     return True
+
+
+def can_compile() -> bool:
+    """Whether `torch.compile` can build kernels for CUDA: Triton compiles a launcher in C against Python's headers."""
+    compilers = (os.environ.get("CC"), "cc", "gcc", "clang")
+    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
+    has_triton = importlib.util.find_spec("triton") is not None
+    return has_triton and has_headers and any(name and shutil.which(name) for name in compilers)
 
 
 def _use_cpu_generator() -> None:

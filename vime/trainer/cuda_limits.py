@@ -17,7 +17,7 @@ def cuda_problems(trainer: TrainerConfig, *, has_transformer_engine: bool | None
         )
     if trainer.context_parallel_size > 1 and has_transformer_engine is False:
         remedy = (
-            "without Transformer Engine, attention over context-parallel ranks holds the scores of all pairs of tokens in memory: "
+            "without Transformer Engine, attention over context-parallel ranks holds the scores of all pairs of tokens: "
             "install transformer-engine where the trainer runs, or give 1"
         )
         problems.append(Problem(key="trainer.context_parallel_size", value=trainer.context_parallel_size, remedy=remedy))

@@ -53,12 +53,14 @@ class _ChunkedHead(torch.autograd.Function):
         for start in range(0, hidden_NH.shape[0], ctx.chunk):
             part = slice(start, start + ctx.chunk)
             shifted_CV = _scaled(hidden_NH[part], weight_VH, ctx.temperature).sub_(log_total_N[part].unsqueeze(1))
-            gradient_CV = torch.zeros_like(shifted_CV)
+            factor: torch.Tensor | None = None
             if by_entropy_N is not None:
-                gradient_CV = (shifted_CV + entropy_N[part].unsqueeze(1)).mul_(-by_entropy_N[part].unsqueeze(1))
+                factor = (shifted_CV + entropy_N[part].unsqueeze(1)).mul_(-by_entropy_N[part].unsqueeze(1))
             if by_logprob_N is not None:
-                gradient_CV.sub_(by_logprob_N[part].unsqueeze(1))
-            gradient_CV.mul_(shifted_CV.exp_())
+                own = -by_logprob_N[part].unsqueeze(1)
+                factor = own if factor is None else factor.add_(own)
+            assert factor is not None, "a backward pass without a gradient"
+            gradient_CV = shifted_CV.exp_().mul_(factor)
             if by_logprob_N is not None:
                 gradient_CV.scatter_add_(1, local_N[part].unsqueeze(1), (by_logprob_N[part] * is_local_N[part]).unsqueeze(1))
             logits_gradient_CV = gradient_CV.to(hidden_NH.dtype)

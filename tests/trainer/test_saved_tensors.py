@@ -1,0 +1,52 @@
+"""The plan's activations are those that autograd saves, counted on real models."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vime.activations import activation_bytes
+from vime.config import RunConfig
+
+LENGTHS = [[100, 100, 90, 81], [220, 90, 40, 12, 3]]
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["all", "recompute"])
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "qwen3_moe"])
+def test_the_formula_of_the_plan_is_the_count(
+    engine: Callable[[RunConfig], Any],
+    models: Callable[..., Path],
+    make_config: Callable[..., RunConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    precision: str,
+    fused: bool,
+    recompute: bool,
+) -> None:
+    from vime.trainer import attention
+    from vime.trainer.saved_tensors import kept_bytes
+
+    monkeypatch.setattr(attention, "_wide_below", lambda: 0)  # short sequences are widened on the CPU alone
+    config = make_config(
+        models(family), precision=precision, recompute=recompute, megatron_args={"bias_activation_fusion": fused}
+    )
+    trained = engine(config)
+    for lengths in LENGTHS:
+        tokens, found = sum(lengths), kept_bytes(trained.model, lengths)
+        planned = activation_bytes(config, tokens) - tokens * config.model.hidden_size * BYTES[precision]  # the head's input
+        if recompute:  # the plan has one layer whole, which is computed again in the backward pass
+            found += whole_layer(config, tokens)
+        assert planned == pytest.approx(found, rel=0.06), (lengths, found / planned)
+
+
+def whole_layer(config: RunConfig, tokens: int) -> float:
+    """Bytes that one layer keeps without recomputation."""
+    one, none = copy.deepcopy(config), copy.deepcopy(config)
+    one.trainer.recompute = none.trainer.recompute = False
+    one.model.num_layers, none.model.num_layers = 1, 0
+    return activation_bytes(one, tokens) - activation_bytes(none, tokens)
