@@ -5,8 +5,9 @@ models. Per token and layer, with h hidden channels, q those of all query heads 
 feed-forward network, k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
 
 - two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
-- attention keeps the product of queries, keys and values, rotated queries and keys, and its output in the order of attention and
-  (where a row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well `(q + g)·b/T`, and a float32 number per head;
+- attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
+  row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well
+  `(q + g)·b/T`, and a float32 number per head;
 - the feed-forward network keeps both halves before the gate and the gated product, `3·w·b/T`; where the gate is not one fused
   operation (without CUDA), two more intermediate results;
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
