@@ -1,10 +1,13 @@
 """Checkpoints of a run: what is kept, what a failure costs, and what is left of a crash."""
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vime import checkpoint
 from vime.checkpoint import Checkpoints
 from vime.config import TrainerConfig
 from vime.errors import CheckpointError, TrainingError
@@ -233,3 +236,20 @@ async def test_a_driver_that_cannot_be_written_leaves_the_trainer_free_for_the_n
     assert len(finished) == 1 and "No space left" in said[0]
     await save_all(checkpoints, 2)
     assert names(tmp_path) == ["step_000002"]
+
+
+async def test_the_event_loop_turns_while_the_drivers_state_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    turned, write = threading.Event(), checkpoint._write_driver
+
+    def slowly(*arguments: Any) -> None:
+        assert turned.wait(10), "the loop did not turn"
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "_write_driver", slowly)
+    checkpoints = open_checkpoints(tmp_path, Trainer())
+    saving = asyncio.create_task(checkpoints.save(step=1, driver={"buffer": {"slots": {"0": [1]}}}))
+    await asyncio.sleep(0)
+    turned.set()
+    await saving
+    await checkpoints.settle()
+    assert await checkpoints.load(tmp_path / "step_000001") == {"step": 1, "buffer": {"slots": {"0": [1]}}}

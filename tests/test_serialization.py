@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from vime.column import Column
-from vime.serialization import from_json, to_json
+from vime.serialization import from_json, json_pieces, to_json
 from vime.types import COLUMNS, Group, Prompt, Rollout, Sample, Span, Status, StopReason
 
 
@@ -89,3 +89,14 @@ def test_a_million_tokens_are_a_few_bytes_each_on_disk_and_never_python_numbers(
     read = from_json(data)
     assert isinstance(read["tokens"], str)
     assert Sample.from_dict(read).tokens == sample.tokens
+
+
+@pytest.mark.parametrize("depth", range(5))
+def test_pieces_make_the_whole(depth: int):
+    sample = make_sample()
+    sample.to_columns()
+    slots = {"0": {"group": make_group(sample).to_dict()}, "1": {"group": None}, 'ä"': {}}
+    state = {"step": 3, "buffer": {"next_slot": 2, "slots": slots}, "source": {7: [1]}, "nothing": None}
+    pieces = list(json_pieces(state, depth=depth))
+    assert b"".join(pieces) == to_json(state, compact=True)
+    assert (len(pieces) > 10) == (depth >= 2)

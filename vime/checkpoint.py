@@ -19,12 +19,14 @@ from vime.config import TrainerConfig
 from vime.errors import CheckpointError, VimeError
 from vime.folders import put_in_place, remove, tidy, writing_place
 from vime.report.jsonl import write_text
-from vime.serialization import from_json, to_json
+from vime.serialization import from_json, json_pieces
 
 logger = logging.getLogger(__name__)
 
 DRIVER_FILE, DIGEST_FILE, BEST_FILE = "driver.json", "driver.blake2b", "best.json"
 POLL_SECONDS = 0.2
+SLOT_DEPTH = 3
+"""`driver.json` is written slot by slot of the buffer (`buffer`, `slots`, number), so that the event loop turns meanwhile."""
 ADVICE = "move this checkpoint away, and resume=true goes on from the one before"
 
 
@@ -82,7 +84,7 @@ class Checkpoints:
     async def save(self, *, step: int, driver: dict[str, Any]) -> None:
         """Saves the state after `step` optimizer batches as it is now; with `trainer.async_save` it is written afterwards.
 
-        The trainer's is that of `begin`, if that was called for this step.
+        The trainer's is that of `begin`, if that was called for this step. A thread writes `driver`: nothing in it may change.
         """
         if self._begun[0] != step:
             await self.begin(step=step)
@@ -92,7 +94,7 @@ class Checkpoints:
         final = self._folder / f"step_{step:06d}"
         temporary = writing_place(final)
         try:
-            _write_driver(temporary, {"step": step, **driver})
+            await asyncio.to_thread(_write_driver, temporary, {"step": step, **driver})
         except OSError as error:
             with contextlib.suppress(CheckpointError):  # of the same full disk
                 await self._trainer.finish_save()
@@ -149,7 +151,7 @@ class Checkpoints:
         file = path / DRIVER_FILE
         try:
             content = file.read_bytes()
-            intact = _digest(content) == (path / DIGEST_FILE).read_text()
+            intact = _new_digest(content).hexdigest() == (path / DIGEST_FILE).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{file} cannot be read ({error}): {ADVICE}") from error
         if not intact:
@@ -201,13 +203,18 @@ class Checkpoints:
 
 
 def _write_driver(temporary: Path, driver: dict[str, Any]) -> None:
-    content = to_json(driver, compact=True)
-    for name, data in ((DRIVER_FILE, content), (DIGEST_FILE, _digest(content).encode())):
-        with (temporary / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    digest = _new_digest()
+    with (temporary / DRIVER_FILE).open("wb") as file:
+        for piece in json_pieces(driver, depth=SLOT_DEPTH):
+            file.write(piece)
+            digest.update(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    with (temporary / DIGEST_FILE).open("w") as file:
+        file.write(digest.hexdigest())
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _new_digest(content: bytes = b"") -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=16)

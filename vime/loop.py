@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +77,7 @@ async def _train(session: Session) -> None:
             if journal is not None:
                 journal.begin(step, oldest_step=system.checkpoints.oldest_step() if system.checkpoints else None)
             held = await producer.state()  # nothing may be awaited between buffer and source
-            return {"buffer": held, "source": source.state()}
+            return {"buffer": held, "source": deepcopy(source.state())}  # which is written while the source goes on
 
         first_step, waiting = await _resume(session, system, source)
         if journal is not None:
@@ -129,7 +130,8 @@ async def train_step(session: Session, system: System, producer: Producer | OwnP
     await clock.mark("generation")
     if config.deterministic:
         check_repeatable(rollout for group in groups for rollout in group.rollouts)
-    updates, metrics = build_updates(
+    updates, metrics = await asyncio.to_thread(
+        build_updates,
         config.algorithm,
         groups,
         credit=config.method.credit,
@@ -138,7 +140,7 @@ async def train_step(session: Session, system: System, producer: Producer | OwnP
         version=step,
         advantage=own_advantage(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
     )
-    metrics |= counts | batch_metrics(groups, version=step)
+    metrics |= counts | await asyncio.to_thread(batch_metrics, groups, version=step)
     if takes_turns(config):
         await pin.released()  # the servers sleep while the trainer works
     metrics |= await system.train(updates, step)
@@ -154,6 +156,7 @@ async def train_step(session: Session, system: System, producer: Producer | OwnP
     metrics |= await system.serving_metrics()
     session.trace.phases(clock.spans, step=step + 1)
     session.log_step(step, metrics | clock.metrics(), groups, await system.events())
+    await session.save_rollouts(step, groups)
 
 
 async def _after_step(session: Session, system: System, step: int, state: Callable[[int], Awaitable[dict[str, Any]]]) -> None:

@@ -4,6 +4,7 @@ What orjson refuses (integers beyond 64 bits, lone surrogates in a row's text) g
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -23,6 +24,21 @@ def to_json(data: Any, *, compact: bool = False) -> bytes:
         return orjson.dumps(data, default=default, option=OPTIONS)
     except TypeError:
         return json.dumps(data, default=default).encode()
+
+
+def json_pieces(data: Any, *, depth: int) -> Iterator[bytes]:
+    """`to_json(data, compact=True)` in pieces: dictionaries down to `depth` are taken apart, so that no piece holds all.
+
+    Whoever writes them from a thread lets others work between two of them.
+    """
+    if not depth or not isinstance(data, dict) or not all(type(key) is str for key in data):
+        yield to_json(data, compact=True)
+        return
+    yield b"{"
+    for number, (key, value) in enumerate(data.items()):
+        yield (b"," if number else b"") + to_json(key) + b":"
+        yield from json_pieces(value, depth=depth - 1)
+    yield b"}"
 
 
 def from_json(data: bytes) -> Any:

@@ -1,5 +1,6 @@
 """What a run shows and leaves behind: its folder, console, metrics, evaluations and summary."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterator
@@ -165,9 +166,13 @@ class Session:
         self._metrics.log(step + 1, metrics)
         self._tracker.log(step + 1, metrics)
         self.trace.groups(groups)
-        if self.config.logger.save_rollouts and groups:
-            self.directory.write_rollouts(step + 1, groups, most_bytes=self.config.logger.max_rollouts_bytes)
         self.console.step(step + 1, metrics)
+
+    async def save_rollouts(self, step: int, groups: list[Group]) -> None:
+        """Writes the rollouts of a finished step in a thread, if they are to be kept."""
+        if self.config.logger.save_rollouts and groups:
+            most = self.config.logger.max_rollouts_bytes
+            await asyncio.to_thread(self.directory.write_rollouts, step + 1, groups, most_bytes=most)
 
     def has_evaluated(self, step: int) -> bool:
         """Whether an evaluation after `step` is in the metrics already."""

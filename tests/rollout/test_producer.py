@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -375,6 +377,45 @@ async def test_a_group_that_had_finished_before_a_kill_is_not_generated_again(tm
     rows, metrics = await next_batch(resumed)
     assert rows == [0, 1, 2, 3] and metrics["rollout/num_groups_recalled"] == 2
     assert runner.started == [(1, 0), (3, 0)]
+
+
+async def test_a_slow_disk_holds_up_no_batch_and_the_journal_is_whole_in_the_end(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    may_write = threading.Event()
+    write = Journal._write
+
+    def slowly(self: Journal, path: Path, group: Group) -> None:
+        assert may_write.wait(10), "nobody else could work meanwhile"
+        write(self, path, group)
+
+    monkeypatch.setattr(Journal, "_write", slowly)
+    journal = Journal(tmp_path)
+    journal.begin(0)
+    config = RolloutConfig(num_prompts=4, num_samples_per_prompt=2)
+    producer = Producer(config, source=CountingSource(), runner=Runner(), buffer=Buffer(), journal=journal)
+    producer.set_version(0, num_batches_left=1)
+    rows, _ = await next_batch(producer)
+    assert rows == [0, 1, 2, 3] and not list(tmp_path.iterdir())
+    may_write.set()
+    await producer.stop()
+    assert Journal(tmp_path).recall(0) == 4
+
+
+async def test_a_group_that_cannot_be_put_down_ends_the_run_with_the_cause(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    def broken(self: Journal, path: Path, group: Group) -> None:
+        raise TypeError("no JSON")
+
+    monkeypatch.setattr(Journal, "_write", broken)
+    journal = Journal(tmp_path)
+    journal.begin(0)
+    config = RolloutConfig(num_prompts=4, num_samples_per_prompt=2)
+    producer = Producer(config, source=CountingSource(), runner=Runner(), buffer=Buffer(), journal=journal)
+    producer.set_version(0, num_batches_left=2)
+    with pytest.raises(TypeError, match="no JSON"):
+        for version in (0, 1):
+            producer.set_version(version, num_batches_left=2 - version)
+            await next_batch(producer)
+            await asyncio.gather(*producer._tasks.values(), return_exceptions=True)
+    await producer.stop()
 
 
 def test_a_filter_that_raises_keeps_the_group_and_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture):

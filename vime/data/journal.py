@@ -3,8 +3,10 @@
 A part of the journal begins with every checkpoint: `step_000012.jsonl` holds what finished since the state of step 12 was taken.
 """
 
+import asyncio
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from vime.serialization import from_json, to_json
@@ -20,6 +22,7 @@ class Journal:
         self._folder = folder
         self._recalled: dict[tuple[int, int], Group] = {}
         self._step: int | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def begin(self, step: int, *, oldest_step: int | None = None) -> None:
         """What finishes from now on is not in the checkpoint of `step`; parts before `oldest_step` are needed no more."""
@@ -28,14 +31,21 @@ class Journal:
             if oldest_step is not None and path < self._path(oldest_step):
                 path.unlink(missing_ok=True)
 
-    def add(self, group: Group) -> None:
-        """Notes a finished group, if a run resumed from the last checkpoint could use it.
+    async def add(self, group: Group) -> None:
+        """Notes a finished group, if a run resumed from the last checkpoint could use it; a thread writes it.
 
         On a full disk the run goes on; the group is then in memory alone.
         """
         if self._step is None or newest_version(group) > self._step:
             return
-        path = self._path(self._step)
+        writing = self._thread.submit(self._write, self._path(self._step), group)
+        await asyncio.shield(asyncio.wrap_future(writing))  # written also if nobody waits for it any more
+
+    async def settle(self) -> None:
+        """Waits until everything that was added is written."""
+        await asyncio.wrap_future(self._thread.submit(lambda: None))
+
+    def _write(self, path: Path, group: Group) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with path.open("ab") as file:

@@ -34,8 +34,12 @@ def cut_torn_line(path: Path) -> None:
 
 
 def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Replaces a file by `rows`: readers see the old file or the new one, never half."""
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False, default=readable) + "\n" for row in rows))
+    """Replaces a file by `rows`: readers see the old file or the new one, never half. Rows may be made as they are written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, default=readable) + "\n")
+    os.replace(temporary, path)
 
 
 def write_text(path: Path, text: str) -> None:

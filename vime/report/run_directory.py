@@ -90,8 +90,7 @@ class RunDirectory:
         the first steps are removed once all of them take more than `most_bytes`.
         """
         path = self.rollouts / f"step_{step:06d}.jsonl"
-        rows = [_rollout_row(step, group, rollout, keep_tokens) for group in groups for rollout in group.rollouts]
-        write_lines(path, rows)
+        write_lines(path, (_rollout_row(step, group, rollout, keep_tokens) for group in groups for rollout in group.rollouts))
         if most_bytes is not None:
             keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), most_bytes=most_bytes)
         return path

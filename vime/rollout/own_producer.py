@@ -101,8 +101,9 @@ class OwnProducer:
         own = None
         if hasattr(self._own, "state"):
             with naming(KEY, self._path):
-                own = self._own.state()
-            if from_json(to_json(own)) != own:
+                given = self._own.state()
+            own = from_json(to_json(given))  # a copy: it is written while the object goes on
+            if own != given:
                 raise HookError(
                     f"{KEY}={self._path}: state() returned what JSON cannot hold: give dictionaries with text as keys, "
                     "lists, texts, numbers"

@@ -106,8 +106,10 @@ class Producer:
         return groups, metrics
 
     async def stop(self) -> None:
-        """Cancels what is running."""
+        """Cancels what is running; what has finished is in the journal then."""
         await cancel(self._tasks.values())
+        if self._journal is not None:
+            await self._journal.settle()
 
     async def state(self) -> dict[str, Any]:
         """What the next run needs so that no prompt is lost or doubled and nothing that ended is sampled again."""
@@ -152,11 +154,11 @@ class Producer:
                 self._buffer.restart(slot, self._version, prompt=self._source.next())
             else:
                 self._buffer.finish(slot, group)
-                if self._journal is not None:
-                    self._journal.add(group)
                 self.on_group(group)
                 self._changed.set()
                 self._check()
+                if self._journal is not None:
+                    await self._journal.add(group)
                 return
             self._check()
 
