@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vime.compose import CONF, compose_run
@@ -12,8 +13,11 @@ from vime.config import AlgorithmName, ModelConfig, RunConfig
 from vime.memory import GIB, server_memory, trainer_memory
 from vime.model_size import num_expert_parameters, num_parameters
 from vime.plan import show_plan
+from vime.plan.amounts import gib
 from vime.plan.processes import parts
 from vime.plan.steps import generation
+from vime.token_memory import driver_bytes, object_store_bytes
+from vime.types import COLUMNS, Sample
 from vime.validation import find_problems
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
@@ -184,3 +188,18 @@ def test_the_calls_of_a_rollout_are_its_chunks_and_the_answer():
     assert paper.method.calls_per_rollout(paper) == 6 + 1  # 28,000 tokens by 5,000
     paper.method.max_chunks = 3  # pyright: ignore[reportAttributeAccessIssue]
     assert paper.method.calls_per_rollout(paper) == 3 + 1
+
+
+def test_the_object_store_holds_the_largest_batch_and_the_plan_says_so(capsys: pytest.CaptureFixture[str]):
+    config = planned("rollout.num_prompts=128", "rollout.num_samples_per_prompt=16", "rollout.max_staleness=1")
+    (actor,) = (model for model in config.serving.models.values() if model.trained)
+    calls = config.method.calls_per_rollout(config)
+    assert calls is not None and calls > 1
+    tokens = 128 * 16 * calls * actor.max_model_len
+    sample = Sample(tokens=[1, 2], response_length=1, loss_mask=[1], rollout_log_probs=[-0.5], weight_versions=[0])
+    sample.to_columns()
+    bytes_of_a_token = sum(np.asarray(getattr(sample, name)).itemsize for name in COLUMNS)
+    assert object_store_bytes(config) >= tokens * bytes_of_a_token + 2**29
+    assert driver_bytes(config) == 2 * tokens * bytes_of_a_token
+    show_plan(config)
+    assert f"Ray's object store has {gib(object_store_bytes(config))}" in " ".join(capsys.readouterr().out.split())

@@ -32,6 +32,7 @@ from vime.retrieval.deployment import Retrieval
 from vime.rollout.pool import WorkerPool
 from vime.serving.topology import Serving
 from vime.tasks import cancel, together
+from vime.token_memory import object_store_bytes
 from vime.trainer.group import TrainerGroup
 from vime.turns import Turns
 from vime.types import TrainSample
@@ -40,8 +41,6 @@ from vime.weights import payload_folder
 
 logger = logging.getLogger(__name__)
 
-OBJECT_STORE_BYTES = 512 * 2**20
-"""Batches are token lists: small beside weights, which do not travel through Ray."""
 STOP_TIMEOUT_SECONDS = 30.0
 
 
@@ -188,7 +187,7 @@ class System:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
+            object_store_memory=object_store_bytes(self._config),
             _node_ip_address=self._config.cluster.host,
             _temp_dir=str(self._ray_dir),
         )

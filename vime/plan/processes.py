@@ -13,6 +13,7 @@ from vime.placement import server_groups, server_places, trainer_places
 from vime.plan.amounts import gib
 from vime.plan.models import num_servers
 from vime.sync_memory import sync_memory
+from vime.token_memory import batch_bytes, driver_bytes, object_store_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +94,10 @@ def memory(config: RunConfig) -> list[str]:
         per_token = kv_bytes_per_token(config.model, config.trainer.precision) / actor.tensor_parallel_size
         tokens = server_memory(config, actor)["KV cache"] / per_token
         lines.append(f"KV cache of one actor server: {tokens:,.0f} tokens, {tokens / actor.max_model_len:,.1f} full contexts")
+    lines.append(
+        f"tokens of a batch: at most {gib(batch_bytes(config))}, if every expected call fills its context; Ray's object store has "
+        f"{gib(object_store_bytes(config))} of shared memory, finished groups take at most {gib(driver_bytes(config))} in the driver"
+    )
     return lines
 
 

@@ -1,0 +1,33 @@
+"""How much memory the tokens of a batch take, from the configuration alone: in Ray's object store and in the driver.
+
+An accepted sample is 13 bytes a token at most (`vime.types.COLUMNS`). The driver keeps finished groups, of as many batches as may
+wait for the trainer; Ray's store holds a batch while its ranks train on it, and groups on their way to the driver.
+"""
+
+from vime.config import AlgorithmName, RunConfig
+
+BYTES_PER_TOKEN = 13
+STORE_ROOM_BYTES = 512 * 2**20
+"""Of Ray's object store, beside a batch: groups on their way, the probe's tokens, and what Ray itself keeps."""
+
+
+def batch_bytes(config: RunConfig) -> int:
+    """The largest batch: every expected call of every rollout is a sample of its own, as long as the context.
+
+    Where nobody can say how many calls a rollout makes, it counts as one.
+    """
+    if config.algorithm.name is AlgorithmName.sft:
+        return config.trainer.sft_tokens_per_step * BYTES_PER_TOKEN
+    rollouts = config.rollout.num_prompts * config.rollout.num_samples_per_prompt
+    longest = max((model.max_model_len for model in config.serving.models.values() if model.trained), default=0)
+    return rollouts * (config.method.calls_per_rollout(config) or 1) * longest * BYTES_PER_TOKEN
+
+
+def object_store_bytes(config: RunConfig) -> int:
+    """The size of Ray's object store. It is shared memory, of which only what is in use is taken."""
+    return batch_bytes(config) + STORE_ROOM_BYTES
+
+
+def driver_bytes(config: RunConfig) -> int:
+    """Tokens of finished groups in the driver: of the batch in training, and of those that `max_staleness` lets wait."""
+    return batch_bytes(config) * (config.rollout.max_staleness + 1)
