@@ -21,7 +21,8 @@ from vime.rollout.group_run import stopped_rollout
 from vime.rollout.ray_worker import RayWorker
 from vime.rollout.suspects import Work
 from vime.rollout.traffic import Usage
-from vime.rollout.worker import RolloutWorker, WorkerState
+from vime.rollout.worker import RolloutWorker
+from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint
 from vime.types import Group, Prompt, Rollout, StopReason

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,25 +30,13 @@ from vime.rollout.trace import Trace, is_traced
 from vime.rollout.traffic import Usage
 from vime.rollout.turn_log import TurnLog
 from vime.rollout.watchdog import Watchdog
+from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerState:
-    """Whether a worker gets on, and what of its groups has ended since it was asked last.
-
-    Example: 64 rollouts at work, 1,000 ended, two of them in a group that has not: `WorkerState(num_running=64, num_ended=1000,
-    news={7: {0: Rollout(…), 3: Rollout(…)}})`, by the work's number and the member.
-    """
-
-    num_running: int
-    num_ended: int
-    news: dict[int, dict[int, Rollout]] = field(default_factory=dict)
 
 
 class RolloutWorker:
