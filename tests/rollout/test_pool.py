@@ -14,6 +14,7 @@ import pytest_asyncio
 from vime.config import MethodConfig, RolloutConfig, RunConfig
 from vime.nodes import Nodes
 from vime.rollout import pool as pool_module
+from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.pool import WorkerPool
 from vime.types import Prompt, Sample, StopReason
 
@@ -44,6 +45,14 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
         except asyncio.CancelledError:
             (marks / "cancelled").touch()
             raise
+    if word == "halfway":
+        member = sample.rollout_id % ROLLOUTS_PER_GROUP
+        (marks / f"ran_{member}").open("a").write("x")
+        if member == 1 and not (marks / "died").exists():
+            while not (marks / "told").exists():
+                await asyncio.sleep(0.01)
+            (marks / "died").touch()
+            os._exit(1)
     done = Sample(tokens=[1, 2], response_length=1, loss_mask=[1], rollout_log_probs=[-0.5], weight_versions=[0])
     if word == "lock":
         done.metadata = {"client": threading.Lock()}
@@ -99,6 +108,14 @@ async def test_a_prompt_that_kills_every_worker_costs_its_own_group_alone(pool: 
     groups = await asyncio.gather(*[run(pool, word, tmp_path, slot=slot) for slot, word in enumerate(words)])
     assert groups == [[StopReason.WORKER_LOST if word == "deadly" else StopReason.ANSWERED] * 2 for word in words]
     assert [place.work for place in pool._dispatcher.places()] == [set()]
+
+
+async def test_of_a_group_that_loses_its_worker_the_rollouts_that_had_ended_are_kept(pool: WorkerPool, tmp_path: Path):
+    running = asyncio.create_task(run(pool, "halfway", tmp_path))
+    await until(lambda: any(work.heard for place in pool._dispatcher.places() for work in place.work))
+    (tmp_path / "told").touch()
+    assert await running == [StopReason.ANSWERED] * 2
+    assert [(tmp_path / f"ran_{member}").read_text() for member in (0, 1)] == ["x", "xx"]
 
 
 async def test_rollouts_that_cannot_be_handed_over_have_failed(pool: WorkerPool, tmp_path: Path):

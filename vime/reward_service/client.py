@@ -34,7 +34,7 @@ class RewardClient:
         self._key = _key(config)
         rate = config.max_requests_per_minute
         self._seconds_apart = 60.0 / (rate * share) if rate is not None else 0.0
-        self._next_start = 0.0
+        self._next_start = self._paused_until = 0.0
         self._session: aiohttp.ClientSession | None = None
 
     async def score(self, items: list[dict[str, Any]]) -> list[Reward | RewardServiceError]:
@@ -68,6 +68,8 @@ class RewardClient:
         start = max(self._next_start, time.monotonic())
         self._next_start = start + self._seconds_apart
         await asyncio.sleep(start - time.monotonic())
+        while (pause := self._paused_until - time.monotonic()) > 0:
+            await asyncio.sleep(pause)
 
     async def _attempt(self, body: dict[str, Any]) -> str:
         """The text of an answer with status 200."""
@@ -92,7 +94,7 @@ class RewardClient:
         error = RewardServiceError(f"the reward service answers with status {status}: {without_key(self._key, text)}")
         if status not in RETRIED and status < 500:
             raise error
-        self._next_start = max(self._next_start, time.monotonic() + min(wait, MAX_RETRY_AFTER_SECONDS))
+        self._paused_until = max(self._paused_until, time.monotonic() + min(wait, MAX_RETRY_AFTER_SECONDS))
         raise _Passing(error)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vime.config import RolloutConfig
-from vime.errors import RewardServiceTimeout, SampleError, SandboxError, ServerError
+from vime.errors import RewardServiceError, RewardServiceTimeout, SampleError, SandboxError, ServerError
 from vime.rollout.context import Context, Sampling
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
@@ -108,8 +108,9 @@ async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, conte
         except HookTimeout:
             reason = StopReason.REWARD_TIMEOUT
             rollout.error = f"reward ran longer than rollout.reward_timeout_seconds={config.reward_timeout_seconds}"
-        except RewardServiceTimeout as error:
-            reason, rollout.error = StopReason.REWARD_TIMEOUT, str(error)
+        except RewardServiceError as error:
+            late = isinstance(error, RewardServiceTimeout)
+            reason, rollout.error = StopReason.REWARD_TIMEOUT if late else StopReason.REWARD_RAISED, str(error)
         except Exception as error:  # the boundary of a user's function: any failure costs this rollout only
             logger.warning("reward raised in rollout %d", rollout.rollout_id, exc_info=True)
             reason, rollout.error = StopReason.REWARD_RAISED, describe(error)
