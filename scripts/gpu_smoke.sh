@@ -8,6 +8,7 @@ command -v nvidia-smi >/dev/null || { echo "There is no nvidia-smi here: this ne
 make setup
 nvidia-smi --query-gpu=name,memory.total --format=csv
 .venv/bin/python -c 'import torch; assert torch.cuda.is_available(), "PyTorch sees no CUDA device"; print(torch.__version__, torch.cuda.device_count(), "device(s)")'
+.venv/bin/python tools/gpu_check.py --device cuda --json outputs/gpu_check.json
 .venv/bin/python -m pytest -m gpu -ra
 .venv/bin/python -m vime.run +method=memagent cluster=one_gpu name=gpu_smoke trainer.num_steps=4 evaluation.num_runs=1
 [[ ! -f tools/bench_trainer.py ]] || .venv/bin/python tools/bench_trainer.py --json outputs/gpu_smoke_bench.json

@@ -1,0 +1,151 @@
+"""What a CUDA machine proves about the trainer, with nothing but Python, PyTorch, transformers and a folder of wheels.
+
+    python tools/gpu_check.py --wheels FOLDER [--json PATH]     # a machine with one CUDA device, at most eight minutes
+    python tools/gpu_check.py --device cpu                      # the same at tiny size, as the tests do
+
+Checks logits beside Hugging Face's for four families in float32 and bfloat16, optimizer steps beside the CPU's in float32,
+checkpoints, offloading, activations and peak memory beside the plan's estimate, and the rate of Qwen2.5-7B's layers on equal and
+on MemAgent's lengths. Needs Python 3.12, PyTorch 2.11 or later and transformers; no Ray, vLLM, Hydra, OmegaConf or network. One
+wheel is needed, `megatron_core-0.16.1-cp312-cp312-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl` (2.6 MB):
+
+    pip download megatron-core==0.16.1 --no-deps --python-version 3.12 --only-binary=:all: -d FOLDER
+
+The device needs about 55 GiB for four layers and the vocabulary of Qwen2.5-7B with their optimizer. A check that fails does not
+stop the others; the program ends with 1 if any failed, and the table says why. Without Transformer Engine the layers are those
+that the tests run on the CPU.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+import time
+import traceback
+import zipfile
+from pathlib import Path
+from typing import Any
+
+TOOLS = Path(__file__).resolve().parent
+NAMES = ("logits", "step", "checkpoint", "offload", "activations", "peak", "speed")
+SECONDS = 480.0
+"""After so long no further check begins."""
+
+
+def main() -> None:
+    """Runs the chosen checks, writes the table, and ends with 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to import from; without it they must be installed")
+    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), help="checks to run (all)")
+    parser.add_argument("--json", type=Path, help="file for machine and findings")
+    parser.add_argument("--one-step", nargs=2, type=Path, metavar=("MODEL", "FILE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    if arguments.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    sys.path[:0] = [str(TOOLS.parent), str(TOOLS)]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if arguments.wheels:
+            sys.path.insert(0, str(unpack(arguments.wheels, folder / "packages")))
+        setting = prepare(arguments.device, folder)
+        if arguments.one_step:
+            write_step(setting, *arguments.one_step)
+            return
+        findings = run(setting, arguments.only)
+        from gpu_checks.finding import table, write_json
+
+        about = machine()
+        sys.stdout.write(f"{about}\n{table(findings)}\n")
+        if arguments.json:
+            write_json(findings, about, arguments.json)
+    num_failed = sum(not one.passed for one in findings)
+    sys.stdout.write(f"{len(findings) - num_failed} of {len(findings)} findings are as they should be\n")
+    sys.exit(1 if num_failed else 0)
+
+
+def unpack(wheels: Path, target: Path) -> Path:
+    """A folder with the contents of all wheels, to be imported from. Ends the program where there is none."""
+    found = sorted(wheels.glob("*.whl"))
+    if not found:
+        sys.exit(f"{wheels} holds no wheels; see --help for what is needed")
+    for wheel in found:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(target)
+    return target
+
+
+def prepare(device: str, folder: Path) -> Any:
+    """The device, and a world of one rank on it. Ends the program where CUDA is wanted and missing."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        sys.exit("there is no CUDA device; --device cpu runs the checks at tiny size")
+    from vime.trainer import cpu_shim
+
+    cpu_shim.install()
+    from gpu_checks.setting import Setting
+
+    from vime.config import TrainerConfig
+    from vime.trainer import parallel
+
+    parallel.initialize(TrainerConfig(), rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
+    on_cuda = torch.cuda.is_available()
+    return Setting(device=torch.device("cuda" if on_cuda else "cpu"), folder=folder, tiny=not on_cuda)
+
+
+def run(setting: Any, names: list[str]) -> list[Any]:
+    """The findings of all checks; those of a check that raises end with the reason."""
+    from gpu_checks import capacity, exactness
+    from gpu_checks.finding import Finding, failed
+
+    findings: list[Finding] = []
+    began = time.monotonic()
+    for name in names:
+        started = time.monotonic()
+        if started - began > SECONDS:
+            findings.append(failed(name, f"not run: {SECONDS:.0f} s were over"))
+            continue
+        check = getattr(exactness if hasattr(exactness, name) else capacity, name)
+        try:
+            findings.extend(check(setting))
+        except Exception as error:  # whatever breaks one check, the others are still worth their time
+            sys.stderr.write(traceback.format_exc())
+            findings.append(failed(name, f"{type(error).__name__}: {str(error)[:300]}"))
+            exactness.release(setting)
+        sys.stderr.write(f"{name}: {time.monotonic() - started:.0f} s\n")
+    return findings
+
+
+def write_step(setting: Any, model: Path, file: Path) -> None:
+    """Metrics and weights after two updates on the CPU, for the comparison with a device."""
+    import torch
+    from gpu_checks.exactness import take_step
+
+    metrics, changed = take_step(setting, model)
+    torch.save({"metrics": metrics, "weights": changed}, file)
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
+    from importlib.util import find_spec
+
+    import torch
+    import transformers
+    from megatron.core import __version__ as megatron
+
+    on_cuda = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if on_cuda else "CPU",
+        "memory_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 1) if on_cuda else None,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "megatron_core": megatron,
+        "transformer_engine": find_spec("transformer_engine") is not None,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""What the trainer holds in memory and how fast it is, on layers of real width; in a test on the CPU on tiny ones."""
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import torch
+from sample_lengths import PAPER, TINY
+
+from gpu_checks.exactness import engine, release
+from gpu_checks.finding import Finding, at_most, between, measured
+from gpu_checks.setting import Setting
+from vime.activations import activation_bytes
+from vime.config import Precision, RunConfig
+from vime.data.packing import sequence_flops
+from vime.memory import GIB, trainer_memory
+from vime.model_size import BYTES
+
+REPEATS = 3
+EQUAL = (3072, 1024)
+"""Prompt and response of the sequences whose rate is measured."""
+
+
+def activations(setting: Setting) -> Iterator[Finding]:
+    """What a row keeps for the backward pass, counted and as the device allocates it, beside the plan's estimate."""
+    from vime.trainer.saved_tensors import forward, kept_bytes
+
+    cases = {"wide": setting.wide_model(), "experts": setting.small_model("qwen3_moe")}
+    for name, folder in cases.items():
+        for recompute in (False, True):
+            # on the CPU attention widens short bfloat16 sequences, which no device does
+            precision = Precision.bfloat16 if setting.on_cuda else Precision.float32
+            config = setting.config(folder, precision=precision, recompute=recompute)
+            trained = engine(config)
+            lengths = _row(setting)
+            planned = _planned(config, sum(lengths))
+            label = f"{name}{', recomputed' if recompute else ''}: "
+            forward(trained.model, lengths)  # what is allocated once and kept does not count
+            found = kept_bytes(trained.model, lengths)
+            yield between("activations", label + "counted / planned", found / planned, 0.85, 1.15)
+            if setting.on_cuda:
+                before = torch.cuda.memory_allocated()
+                hidden = forward(trained.model, lengths)
+                allocated = torch.cuda.memory_allocated() - before
+                yield between("activations", label + "allocated / planned", allocated / planned, 0.85, 1.15)
+                del hidden
+            del trained
+            release(setting)
+
+
+def peak(setting: Setting) -> Iterator[Finding]:
+    """The most that a training step has allocated at once, beside the plan's sum; only a device tells."""
+    if not setting.on_cuda:
+        return
+    for recompute in (False, True):
+        config = _wide(setting, recompute=recompute)
+        trained = engine(config)
+        prompt, response = EQUAL
+        lengths = [EQUAL] * (setting.max_tokens // (prompt + response))
+        samples = setting.samples(lengths, vocabulary=config.model.vocab_size)
+        trained.train([samples], 0)
+        torch.cuda.reset_peak_memory_stats()
+        trained.train([samples], 1)
+        found, planned = torch.cuda.max_memory_allocated(), sum(trainer_memory(config).values())
+        label = "recomputed" if recompute else "all kept"
+        yield measured("peak", f"{label}: planned", planned / GIB, unit="GiB")
+        yield between("peak", f"{label}: allocated / planned", found / planned, 0.7, 1.05)
+        del trained
+        release(setting)
+
+
+def speed(setting: Setting) -> Iterator[Finding]:
+    """Tokens per second of an update, and its share of the rate of plain matrix products."""
+    rate = matrix_rate(setting)
+    yield measured("speed", "plain matrix products", rate / 1e12, unit="TFLOP/s")
+    config = _wide(setting)
+    trained = engine(config)
+    lengths = [EQUAL] * 8 if not setting.tiny else [(48, 16)] * 8
+    yield from _updates(setting, trained, lengths, rate, name="equal lengths")
+    yield from _updates(setting, trained, _memagent(setting), rate, name="MemAgent's lengths")
+    del trained
+    release(setting)
+
+
+def matrix_rate(setting: Setting) -> float:
+    """FLOP/s of square products in bfloat16."""
+    size = 256 if setting.tiny else 8192
+    one, other = (torch.randn(size, size, device=setting.device, dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(4):
+        synchronize(setting)
+        started = time.perf_counter()
+        for _ in range(4):
+            one @ other
+        synchronize(setting)
+        times.append((time.perf_counter() - started) / 4)
+    return 2.0 * size**3 / median(times[1:])
+
+
+def synchronize(setting: Setting) -> None:
+    """Waits for the device."""
+    if setting.on_cuda:
+        torch.cuda.synchronize()
+
+
+def _updates(setting: Setting, trained: Any, lengths: list[tuple[int, int]], rate: float, *, name: str) -> Iterator[Finding]:
+    samples = setting.samples(lengths, vocabulary=trained.config.model.vocab_size)
+    trained.train([samples], 0)
+    results = [trained.train([samples], number) for number in range(1, REPEATS + 1)]
+    seconds = median(result["train/seconds"] for result in results)
+    tokens = sum(prompt + response for prompt, response in lengths)
+    yield measured("speed", f"{name}: {len(lengths)} sequences", tokens / seconds, unit="tokens/s")
+    yield measured("speed", f"{name}: useful tokens", 100 * results[-1]["train/useful_token_share"], unit="%")
+    yield measured("speed", f"{name}: of the matrix rate (MFU)", 100 * _flops(trained.config, lengths) / seconds / rate, unit="%")
+    yield at_most("speed", f"{name}: loss", abs(results[-1]["train/loss"]), 1e3)
+
+
+def _flops(config: RunConfig, lengths: list[tuple[int, int]]) -> float:
+    """Forward and backward, logits for responses only; recomputation does not count."""
+    total = sum(sequence_flops(config.model, prompt + response) for prompt, response in lengths)
+    prompts = sum(prompt for prompt, _ in lengths)
+    return total - 6.0 * config.model.hidden_size * config.model.vocab_size * prompts
+
+
+def _memagent(setting: Setting) -> list[tuple[int, int]]:
+    return TINY["MemAgent"](2, 0) if setting.tiny else PAPER["MemAgent"](2, 0)
+
+
+def _wide(setting: Setting, *, recompute: bool = False) -> RunConfig:
+    config = setting.config(setting.wide_model(), precision=Precision.bfloat16, recompute=recompute)
+    config.trainer.lr = 1e-6
+    return config
+
+
+def _planned(config: RunConfig, tokens: int) -> float:
+    """The plan's activations without what comes after the layers; with recomputation without the layer that is whole."""
+    import copy
+
+    found = activation_bytes(config, tokens) - tokens * config.model.hidden_size * BYTES[config.trainer.precision]
+    if not config.trainer.recompute:
+        return found
+    one, none = copy.deepcopy(config), copy.deepcopy(config)
+    one.trainer.recompute = none.trainer.recompute = False
+    one.model.num_layers, none.model.num_layers = 1, 0
+    return found - activation_bytes(one, tokens) + activation_bytes(none, tokens)
+
+
+def _row(setting: Setting) -> list[int]:
+    """Lengths that fill a row, all different enough to be attended to one by one."""
+    return [setting.max_tokens // 2, setting.max_tokens // 4, setting.max_tokens // 8, setting.max_tokens // 8]

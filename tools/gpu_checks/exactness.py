@@ -1,0 +1,156 @@
+"""What the trainer computes: logits beside Hugging Face's, a step beside the CPU's, checkpoints and offloading bit for bit."""
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_checks.finding import Finding, at_most
+from gpu_checks.setting import FAMILIES, Setting
+from vime.config import Precision, RunConfig
+
+LENGTHS = [40, 33, 20, 12, 5]
+STEP_LENGTHS = [(20, 30), (31, 9), (5, 45), (12, 12), (40, 3)]
+STEPPED = ("qwen2", "qwen3_moe")
+FLOAT32_TOLERANCE = 1e-4
+"""Of the largest logit; kernels that add in another order differ by about 1e-6 of it."""
+BFLOAT16_RATIO = 2.0
+"""Our mean distance from Hugging Face in float32, as a multiple of its own in bfloat16."""
+STEP_TOLERANCE = 1e-3
+DIFFERING_SHARE = 0.01
+"""Adam's first steps are close to the sign of the gradient, so a gradient near zero may go either way."""
+
+
+def engine(config: RunConfig) -> Any:
+    """A trainer rank without Ray."""
+    from vime.trainer.engine import Engine
+
+    return Engine(config)
+
+
+def weights(trained: Any) -> dict[str, torch.Tensor]:
+    """Copies of the exported weights, on the CPU."""
+    return {name: tensor.detach().float().cpu().clone() for name, tensor in trained.export()}
+
+
+def logits(setting: Setting) -> Iterator[Finding]:
+    """A packed row of random tokens through our model and through Hugging Face's, for each family and precision."""
+    for family in FAMILIES:
+        folder = setting.small_model(family)
+        sequences = _sequences(setting.config(folder).model.vocab_size)
+        wanted = _hugging_face(setting, folder, sequences, torch.float32)
+        scale = float(wanted.abs().max())
+        ours = _ours(setting, folder, sequences, Precision.float32)
+        found = float((ours - wanted).abs().max()) / scale
+        yield at_most("logits", f"{family} float32", found, FLOAT32_TOLERANCE, unit="of the largest")
+        ours = _ours(setting, folder, sequences, Precision.bfloat16)
+        theirs = _hugging_face(setting, folder, sequences, torch.bfloat16)
+        ratio = float((ours - wanted).abs().mean() / (theirs - wanted).abs().mean())
+        yield at_most("logits", f"{family} bfloat16", ratio, BFLOAT16_RATIO, unit="times Hugging Face's own distance")
+
+
+def step(setting: Setting) -> Iterator[Finding]:
+    """Two updates with a KL to the reference, here and in a process without the device."""
+    for family in STEPPED:
+        folder = setting.small_model(family)
+        path = setting.folder / f"{family}.pt"
+        program = Path(__file__).resolve().parent.parent / "gpu_check.py"
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, str(program), "--device", "cpu", "--one-step", str(folder), str(path)]
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, f"the step on the CPU failed: {found.stderr[-2000:]}"
+        expected = torch.load(path, weights_only=True)
+        metrics, changed = take_step(setting, folder)
+        for name in ("train/loss", "train/grad_norm", "train/kl", "train/entropy"):
+            difference = abs(metrics[name] - expected["metrics"][name]) / max(abs(expected["metrics"][name]), 1e-3)
+            yield at_most("step", f"{family}: {name}", difference, STEP_TOLERANCE, unit="relative difference")
+        differing = [(changed[name] - tensor).abs() > 1e-4 for name, tensor in expected["weights"].items()]
+        share = sum(int(part.sum()) for part in differing) / sum(part.numel() for part in differing)
+        yield at_most("step", f"{family}: weights that differ by more than 1e-4", share, DIFFERING_SHARE, unit="share")
+
+
+def take_step(setting: Setting, folder: Path) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """Metrics of the second of two updates, and the weights after it."""
+    config = setting.config(folder)
+    config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
+    samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
+    trained = engine(config)
+    trained.train([samples], 0)
+    return trained.train([samples], 1), weights(trained)
+
+
+def checkpoint(setting: Setting) -> Iterator[Finding]:
+    """A save, an update, and the save loaded again: weights as they were, and the same update from there."""
+    config = setting.config(setting.small_model("qwen3"), precision=Precision.bfloat16)
+    samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
+    trained = engine(config)
+    trained.train([samples], 0)
+    saved = weights(trained)
+    trained.save(setting.folder / "checkpoint")
+    first = trained.train([samples], 1)["train/loss"]
+    trained.load(setting.folder / "checkpoint")
+    yield at_most("checkpoint", "weights that differ after loading", _differing(saved, weights(trained)), 0, unit="values")
+    again = trained.train([samples], 1)["train/loss"]
+    yield at_most("checkpoint", "loss of the update after it", abs(first - again), 1e-6, unit="difference")
+
+
+def offload(setting: Setting) -> Iterator[Finding]:
+    """Optimizer, gradients and weights away from the device and back: all as before, and training goes on."""
+    config = setting.config(setting.small_model("qwen3"), precision=Precision.bfloat16)
+    samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
+    trained = engine(config)
+    trained.train([samples], 0)
+    before = weights(trained)
+    held = torch.cuda.memory_allocated() if setting.on_cuda else 0
+    trained.offload(weights=True)
+    if setting.on_cuda:
+        left = torch.cuda.memory_allocated() / held
+        yield at_most("offload", "memory still allocated", left, 0.5, unit="share")
+    trained.onload()
+    yield at_most("offload", "weights that differ afterwards", _differing(before, weights(trained)), 0, unit="values")
+    loss = trained.train([samples], 1)["train/loss"]
+    yield at_most("offload", "loss of the update after it", abs(loss), 1e3)
+
+
+def _sequences(vocabulary: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(vocabulary, (length,), generator=generator) for length in LENGTHS]
+
+
+@torch.no_grad()
+def _ours(setting: Setting, folder: Path, sequences: list[torch.Tensor], precision: Precision) -> torch.Tensor:
+    from vime.trainer.packed_sequences import packed_sequences
+
+    trained = engine(setting.config(folder, precision=precision))
+    part = trained.model.parts[0]
+    packed = packed_sequences([len(sequence) for sequence in sequences], device=setting.device)
+    hidden = part(torch.cat(sequences).to(setting.device).unsqueeze(0), None, None, packed_seq_params=packed)
+    found = part.logits(hidden)[:, 0].float().cpu()
+    del trained, part, hidden
+    release(setting)
+    return found
+
+
+@torch.no_grad()
+def _hugging_face(setting: Setting, folder: Path, sequences: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    import transformers
+
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model = model.to(dtype).to(setting.device).eval()
+    return torch.cat([model(sequence.to(setting.device).unsqueeze(0)).logits[0].float().cpu() for sequence in sequences])
+
+
+def _differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return float(sum(int((tensor != other[name]).sum()) for name, tensor in one.items()))
+
+
+def release(setting: Setting) -> None:
+    """Gives memory of models that are gone back to the device."""
+    gc.collect()
+    if setting.on_cuda:
+        torch.cuda.empty_cache()

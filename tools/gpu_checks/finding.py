@@ -1,0 +1,60 @@
+"""What a check found, and the table of all findings."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One number that was measured, beside what it must be.
+
+    Example: `Finding(check="logits", case="qwen3", found=3e-6, wanted="at most 1e-04", passed=True, unit="of the largest")`.
+    """
+
+    check: str
+    case: str
+    found: float | None
+    """None if the check failed before it had a number; `wanted` then says why."""
+    wanted: str
+    passed: bool
+    unit: str = ""
+
+
+def at_most(check: str, case: str, found: float, limit: float, *, unit: str = "") -> Finding:
+    """A number with an upper bound; one that is not finite exceeds it."""
+    return Finding(check=check, case=case, found=found, wanted=f"at most {limit:.3g}", passed=found <= limit, unit=unit)
+
+
+def between(check: str, case: str, found: float, low: float, high: float, *, unit: str = "") -> Finding:
+    """A number with two bounds."""
+    wanted = f"{low:.3g} to {high:.3g}"
+    return Finding(check=check, case=case, found=found, wanted=wanted, passed=low <= found <= high, unit=unit)
+
+
+def measured(check: str, case: str, found: float, *, unit: str) -> Finding:
+    """A number that is only reported; it must be above zero."""
+    return Finding(check=check, case=case, found=found, wanted="-", passed=found > 0, unit=unit)
+
+
+def failed(check: str, reason: str) -> Finding:
+    """A check that ended before it had a number."""
+    return Finding(check=check, case="all of it", found=None, wanted=reason, passed=False)
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """One line per finding, failures marked at the beginning."""
+    lines = [f"  {'check':<12} {'case':<52} {'found':>12}  {'wanted':<20} unit"]
+    for one in findings:
+        number = "-" if one.found is None else f"{one.found:.4g}"
+        mark = " " if one.passed else "!"
+        lines.append(f"{mark} {one.check:<12} {one.case:<52} {number:>12}  {one.wanted:<20} {one.unit}".rstrip())
+    return "\n".join(lines)
+
+
+def write_json(findings: Sequence[Finding], machine: dict[str, Any], path: Path) -> None:
+    """The machine and all findings."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": machine, "findings": [asdict(one) for one in findings]}, indent=2) + "\n")
