@@ -2,6 +2,10 @@
 servers, in one process. Time and memory per rollout should not grow with their number.
 
     python tools/bench_scale.py [--sizes 1000 10000 100000] [--json PATH]
+    python tools/bench_scale.py --batch 8 [--against FOLDER] [--alone 128] [--ranks 8] [--json PATH] [--markdown PATH]
+
+With `--batch`, instead, what the tokens of one training batch cost the driver: that many prompts with 16 rollouts of 32,768
+tokens each (`scale_batch.py`), beside another checkout of this repository. `--alone` adds a size that only this checkout runs.
 
 Every rollout makes three model calls of 128 tokens in and 24 out; in the first, all wait until every rollout is in flight. Time
 is CPU time of the process, so that a busy machine changes little; memory is what all of them in flight add to it.
@@ -11,6 +15,8 @@ import argparse
 import asyncio
 import gc
 import json
+import os
+import statistics
 import subprocess
 import sys
 import time
@@ -20,10 +26,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
+from bench_rows import Result, add_options, finish
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUP_SIZE, NUM_BATCHES, NUM_CALLS = 8, 2, 3
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 24
+BATCH_ROLLOUTS, BATCH_TOKENS = 16, 32_768
 WARM_UP = 80
 """Rollouts before the measurement: imports, caches, the first allocations."""
 
@@ -168,15 +176,82 @@ def rows_of(found: dict[int, dict[str, float]]) -> list[dict[str, Any]]:
     return rows
 
 
+def batch_side(checkout: Path, num_prompts: int, num_ranks: int) -> dict[str, float]:
+    """Runs `scale_batch.py` on the code of a checkout."""
+    sizes = [num_prompts, BATCH_ROLLOUTS, BATCH_TOKENS, num_ranks]
+    command = [sys.executable, str(ROOT / "tools" / "scale_batch.py"), *map(str, sizes)]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=checkout, env=environment).stdout
+    return json.loads(answer.splitlines()[-1])
+
+
+def compare_batches(arguments: argparse.Namespace) -> Result:
+    """Both sides take turns `--rounds` times; the table has the middle of each measure."""
+    ours: list[dict[str, float]] = []
+    others: list[dict[str, float]] = []
+    for _ in range(arguments.rounds):
+        ours.append(batch_side(ROOT, arguments.batch, arguments.ranks))
+        if arguments.against:
+            others.append(batch_side(arguments.against, arguments.batch, arguments.ranks))
+    result = Result(title="A batch's tokens in the driver", columns=("ours", "the other checkout" if others else "ours"))
+    _add_batch(result, ours, others or ours)
+    if arguments.alone:
+        alone = [batch_side(ROOT, arguments.alone, arguments.ranks)]
+        _add_batch(result, alone, alone)
+    if arguments.against:
+        result.notes.append(
+            f"The other checkout is commit {_commit_of(arguments.against)}; each side ran {arguments.rounds} times, in turns."
+        )
+    result.notes += [
+        "Seconds by the clock: from the first group's arrival to a journal that is written; advantages, weights and metrics; "
+        "packing and the way to the ranks until each has its rows. Rollouts are made beforehand.",
+        "Bytes are of memory that the driver's process has for itself; Ray's object store is shared memory and not among them.",
+    ]
+    return result
+
+
+def _add_batch(result: Result, ours: list[dict[str, float]], others: list[dict[str, float]]) -> None:
+    def middle(side: list[dict[str, float]], *names: str) -> float:
+        return statistics.median(sum(found[name] for name in names) for found in side)
+
+    clock = ("generation_seconds", "update_seconds", "hand_over_seconds")
+    for name, unit, keys in (
+        ("kept until training", "bytes per token", ("held_bytes",)),
+        ("most at any time", "bytes per token", ("peak_bytes",)),
+        ("all", "seconds", clock),
+        ("producer, buffer, journal", "seconds", clock[:1]),
+        ("advantages, weights, metrics", "seconds", clock[1:2]),
+        ("packing and hand-over", "seconds", clock[2:]),
+        ("all, driver alone", "seconds of CPU time", ("driver_cpu_seconds",)),
+        ("all, driver and ranks", "seconds of CPU time", ("driver_cpu_seconds", "rank_cpu_seconds")),
+        ("longest block of the event loop", "seconds", ("blocked_seconds",)),
+    ):
+        case = f"{ours[0]['tokens'] / 1e6:.1f} M tokens: {name}"
+        result.add("scale", case, ours=middle(ours, *keys), reference=middle(others, *keys), unit=unit)
+
+
+def _commit_of(checkout: Path) -> str:
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def main() -> None:
     """Measures every size in a process of its own and shows the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--batch", type=int, metavar="PROMPTS", help="a training batch of so many prompts instead")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="with --batch: another checkout to put beside this one")
+    parser.add_argument("--alone", type=int, metavar="PROMPTS", help="with --batch: a larger batch for this checkout alone")
+    parser.add_argument("--ranks", type=int, default=8, help="with --batch: data-parallel ranks (8)")
+    parser.add_argument("--rounds", type=int, default=3, help="with --batch: how often each side runs (3)")
+    add_options(parser)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         sys.stdout.write(json.dumps(asyncio.run(measure(arguments.measure))) + "\n")
+        return
+    if arguments.batch:
+        finish(compare_batches(arguments), arguments)
         return
     found: dict[int, dict[str, float]] = {}
     for size in arguments.sizes:
