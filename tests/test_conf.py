@@ -48,7 +48,7 @@ def test_the_data_follow_the_model(method: str):
     ("group", "option"), [(group, option) for group in ("algorithm", "cluster", "logger") for option in options(group)]
 )
 def test_every_other_option_composes(group: str, option: str):
-    config = composed("+method=memagent", f"{group}={option}", PLAN)
+    config = composed("+method=memagent", "model=qwen2.5-7b", f"{group}={option}", PLAN)
     chosen = {"algorithm": config.algorithm.name, "logger": config.logger.tracker}
     assert (chosen[group].value if group in chosen else config.cluster.name) == option
 
@@ -61,7 +61,7 @@ def test_every_algorithm_is_accepted_and_the_same_under_every_method_and_model(a
         config = composed(f"+method={method}", f"model={model}", f"algorithm={algorithm}", PLAN)
         if algorithm != "sft" or config.data.demonstrations:  # only the tiny model has some
             assert find_problems(config) == []
-        if algorithm not in ("grpo", "sft"):  # grpo takes its method's values, sft has none
+        if algorithm not in ("paper", "slime_agentic"):  # these are the method's
             own = dataclasses.replace(config.algorithm, constant_tokens=alone.algorithm.constant_tokens)
             assert own == alone.algorithm
             assert config.rollout.filter == alone.rollout.filter

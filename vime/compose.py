@@ -62,7 +62,7 @@ def without(total: int, part: int) -> int:
     return total - part
 
 
-def choose(number: int, some: float, none: float) -> float:
+def choose(number: int, some: Any, none: Any) -> Any:
     """One of two values, by whether a number is above 0."""
     return some if number > 0 else none
 

@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     algorithm.essence,
     algorithm.bounds,
     algorithm.combinations,
+    algorithm.staleness,
     batch.updates,
     rollout.partial,
     rollout.group_sizes,

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from vime.compose import compose_run
 from vime.config import (
     AlgorithmName,
     Baseline,
@@ -15,7 +16,10 @@ from vime.config import (
     RunConfig,
     Surrogate,
 )
-from vime.rules.algorithm import ESSENCE, bounds, combinations, essence
+from vime.rules.algorithm import ESSENCE, bounds, combinations, essence, staleness
+from vime.validation import find_problems
+
+CLUSTERS = ("one_node", "two_nodes")
 
 TRUNCATE = CorrectionConfig(mode=CorrectionMode.truncate)
 WRONG: dict[str, dict[str, Any]] = {
@@ -28,6 +32,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "algorithm.overlong_buffer_tokens": {"overlong_max_tokens": 10, "overlong_buffer_tokens": 11},
     "algorithm.ratio": {"name": AlgorithmName.gspo, "ratio": RatioLevel.token},
     "algorithm.whitening": {"name": AlgorithmName.reinforce_plus_plus},
+    "algorithm.baseline": {"baseline": Baseline.leave_one_out},  # of GRPO, the default
 }
 
 
@@ -45,9 +50,44 @@ def test_what_contradicts_is_refused(key: str):
 
 def test_what_belongs_together_is_accepted():
     assert keys_of() == set()
-    assert keys_of(correction=TRUNCATE, old_logprobs=OldLogprobs.trainer, ratio=RatioLevel.sequence, dual_clip=3.0) == set()
+    changed = {"ratio": RatioLevel.sequence, "dual_clip": 3.0, "name": AlgorithmName.custom}
+    assert keys_of(correction=TRUNCATE, old_logprobs=OldLogprobs.trainer, **changed) == set()
     assert keys_of(name=AlgorithmName.sft, correction=TRUNCATE) == set()
 
 
-def test_every_named_policy_algorithm_but_grpo_has_an_essence():
-    assert set(AlgorithmName) - set(ESSENCE) == {AlgorithmName.grpo, AlgorithmName.sft}
+def test_every_named_policy_algorithm_has_an_essence():
+    assert set(AlgorithmName) - set(ESSENCE) == {
+        AlgorithmName.paper,
+        AlgorithmName.slime_agentic,
+        AlgorithmName.custom,
+        AlgorithmName.sft,
+    }
+
+
+STALE = "algorithm.correction.mode"
+
+
+@pytest.mark.parametrize("cluster", ["two_nodes", "one_node"])
+def test_tokens_of_older_weights_are_weighed_by_what_sampled_them(cluster: str):
+    words = ["+method=memagent", "model=qwen2.5-7b", f"cluster={cluster}", "mode=plan"]
+    stale = cluster == "two_nodes"
+    for more, refused in [
+        ([], False),
+        (["algorithm.old_logprobs=trainer"], stale),
+        (["algorithm.old_logprobs=trainer", "algorithm.correction.veto=1e-4"], stale),
+        (["algorithm.old_logprobs=trainer", f"{STALE}=mask"], False),
+        (["algorithm=gspo"], False),
+        (["algorithm=gspo", f"{STALE}=none"], stale),
+    ]:
+        config = compose_run([*words, *more]).config
+        found = {problem.key: problem.remedy for problem in staleness(config)}
+        assert set(found) == ({STALE} if refused else set()), more
+        assert not refused or f"max_staleness={config.rollout.max_staleness}" in found[STALE]
+
+
+def test_gspo_corrects_exactly_where_tokens_may_be_older_than_the_weights():
+    words = ["+method=memagent", "model=qwen2.5-7b", "algorithm=gspo", "mode=plan"]
+    modes = {
+        name: compose_run([*words, f"cluster={name}"], check=find_problems).config.algorithm.correction.mode for name in CLUSTERS
+    }
+    assert modes == {"one_node": CorrectionMode.none, "two_nodes": CorrectionMode.truncate}

@@ -23,6 +23,12 @@ class Family(Enum):
 class AlgorithmName(Enum):
     """Training objectives by name; `conf/algorithm/<name>.yaml` names the paper and says what each is made of."""
 
+    paper = "paper"
+    """What the method's paper uses, as a recipe or the command line may have changed it."""
+    slime_agentic = "slime_agentic"
+    """What slime-agentic's public reproduction of the method uses."""
+    custom = "custom"
+    """Options of your own choice."""
     grpo = "grpo"
     dr_grpo = "dr_grpo"
     dapo = "dapo"

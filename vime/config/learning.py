@@ -126,7 +126,7 @@ class CorrectionConfig:
 
 @dataclass(kw_only=True, slots=True)
 class AlgorithmConfig:
-    """The objective. Defaults are GRPO's (arXiv 2402.03300) averaged over tokens, with clip-higher off."""
+    """The objective. Defaults are those of `algorithm=grpo` (arXiv 2402.03300), averaged over tokens."""
 
     name: AlgorithmName = AlgorithmName.grpo
     baseline: Baseline = Baseline.mean

@@ -14,8 +14,8 @@ def summary(config: RunConfig) -> list[str]:
     how = "trainer and servers take turns" if cluster.colocated else "trainer and servers apart"
     best = " and the best" if config.trainer.keep_best else ""
     return [
-        f"{config.name}: {config.method.name or 'own functions'} with {config.algorithm.name.value}, seed {config.seed}",
-        f"objective: {describe(config.algorithm)}",
+        f"{config.name}: {config.method.name or 'own functions'}, seed {config.seed}",
+        f"objective: {config.algorithm.name.value}: {describe(config.algorithm)}",
         f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
         f"checkpoint {model.checkpoint or 'not given'}",
         f"cluster {cluster.name}: {where}, {how if cluster.gpus_per_node else 'all on the cores of this machine'}",

@@ -7,6 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from vime.algorithm.description import describe
 from vime.config import AlgorithmName, Mode, RunConfig
 from vime.evaluation_rows import rows_of, shown_rows
 from vime.placement import server_groups
@@ -25,6 +26,7 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
     ]
     if config.mode is Mode.train:
         lines.append(f"  training    {_training(config, supervised)}")
+        lines.append(f"  objective   {config.algorithm.name.value}: {describe(config.algorithm)}")
     datasets = ", ".join(dataset.name for dataset in config.data.evaluation)
     if datasets and not supervised:
         measured = rows_of(config)

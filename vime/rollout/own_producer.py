@@ -36,9 +36,9 @@ class GroupRunner:
         self._tally = Tally(config)
 
     async def run_group(self, prompt: Prompt, *, num_rollouts: int | None = None) -> Group:
-        """The rollouts of one prompt, `rollout.num_samples_per_prompt` of them unless told otherwise; no token is of older weights.
+        """The rollouts of one prompt, `rollout.num_samples_per_prompt` of them unless told otherwise.
 
-        Raises InfrastructureError when too large a share of all rollouts since the last batch has failed.
+        No token is of older weights. Raises InfrastructureError when too large a share of all rollouts since the last batch has failed.
         """
         slot, self.next_slot = self.next_slot, self.next_slot + 1
         number = self._config.num_samples_per_prompt if num_rollouts is None else num_rollouts
@@ -145,7 +145,7 @@ class OwnProducer:
                 )
 
     def _number(self, group: Group) -> None:
-        """Numbers of its own for each rollout, so that none stands in for another; samples are checked like those of `generate`."""
+        """Numbers of its own for each rollout, so that none stands in for another; samples are checked like `generate`'s."""
         slot, self._runner.next_slot = self._runner.next_slot, self._runner.next_slot + 1
         for member, rollout in enumerate(group.rollouts):
             session = rollout.samples[0].session_id if rollout.samples else ""

@@ -16,6 +16,13 @@ from vime.errors import Problem
 from vime.rules.numbers import value_at
 
 ESSENCE: dict[AlgorithmName, dict[str, str | bool]] = {
+    AlgorithmName.grpo: {
+        "baseline": "mean",
+        "normalization": "std",
+        "whitening": False,
+        "ratio": "token",
+        "surrogate": "clipped",
+    },
     AlgorithmName.dr_grpo: {"baseline": "mean", "normalization": "none", "whitening": False, "aggregation": "constant"},
     AlgorithmName.dapo: {"baseline": "mean", "normalization": "std", "surrogate": "clipped", "aggregation": "token"},
     AlgorithmName.rloo: {"baseline": "leave_one_out", "normalization": "none", "whitening": False},
@@ -24,7 +31,7 @@ ESSENCE: dict[AlgorithmName, dict[str, str | bool]] = {
     AlgorithmName.reinforce_plus_plus: {"baseline": "none", "normalization": "none", "whitening": True},
     AlgorithmName.reinforce_plus_plus_baseline: {"baseline": "mean", "normalization": "none", "whitening": True},
 }
-"""Without these values an algorithm is another one; `grpo` may be changed at will."""
+"""Without these values an algorithm is another one; a paper's recipe and `custom` may be changed at will."""
 
 
 def essence(config: RunConfig) -> list[Problem]:
@@ -35,7 +42,7 @@ def essence(config: RunConfig) -> list[Problem]:
         found = value.value if isinstance(value, Enum) else value
         if found != wanted:
             text = str(wanted).lower()
-            remedy = f"{name.value} is itself by {key}={text}: leave it so, or compose your own from algorithm=grpo"
+            remedy = f"{name.value} requires algorithm.{key}={text}; for an objective of your own give algorithm.name=custom"
             problems.append(Problem(key=f"algorithm.{key}", value=found, remedy=remedy))
     return problems
 
@@ -58,10 +65,10 @@ def bounds(config: RunConfig) -> list[Problem]:
 
 def combinations(config: RunConfig) -> list[Problem]:
     """Options that would have no effect, or a wrong one, together."""
-    algorithm, correction = config.algorithm, config.algorithm.correction
+    algorithm = config.algorithm
     if algorithm.name is AlgorithmName.sft:
         return []
-    corrects = correction.mode is not CorrectionMode.none or correction.veto > 0
+    corrects = _corrects(config)
     wrong = (
         (
             corrects and algorithm.old_logprobs is OldLogprobs.engine,
@@ -97,3 +104,23 @@ def combinations(config: RunConfig) -> list[Problem]:
         ),
     )
     return [problem for is_wrong, problem in wrong if is_wrong]
+
+
+def staleness(config: RunConfig) -> list[Problem]:
+    """Tokens of older weights are weighed by how likely those weights made them: by the ratio itself, or by a correction."""
+    algorithm, bound = config.algorithm, config.rollout.max_staleness
+    if algorithm.name is AlgorithmName.sft or algorithm.old_logprobs is OldLogprobs.engine or bound < 1:
+        return []
+    if config.algorithm.correction.mode is not CorrectionMode.none:
+        return []
+    remedy = (
+        f"tokens are up to rollout.max_staleness={bound} weight versions old, and algorithm.old_logprobs=trainer starts the ratio "
+        "at the weights in training, so the policy that sampled them is ignored: give algorithm.correction.mode=truncate, or "
+        "algorithm.old_logprobs=engine, or rollout.max_staleness=0"
+    )
+    return [Problem(key="algorithm.correction.mode", value=algorithm.correction.mode.value, remedy=remedy)]
+
+
+def _corrects(config: RunConfig) -> bool:
+    correction = config.algorithm.correction
+    return correction.mode is not CorrectionMode.none or correction.veto > 0

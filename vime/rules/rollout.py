@@ -45,12 +45,10 @@ def own_producer(config: RunConfig) -> list[Problem]:
     }
     remedy = f"is a mode of the built-in producer, and rollout.producer={rollout.producer} stands in its place: remove it"
     problems = [Problem(key=f"rollout.{name}", value=value, remedy=remedy) for name, value in modes.items() if value]
-    if config.resume and rollout.max_staleness and not check_hook("rollout.producer", rollout.producer):
-        if not hasattr(load_hook(rollout.producer), "load"):
-            remedy = (
-                "prompts that it had drawn for later batches would be lost: give its class state and load, or max_staleness=0"
-            )
-            problems.append(Problem(key="rollout.producer", value=rollout.producer, remedy=remedy))
+    fits = not check_hook("rollout.producer", rollout.producer)
+    if config.resume and rollout.max_staleness and fits and not hasattr(load_hook(rollout.producer), "load"):
+        remedy = "prompts that it had drawn for later batches would be lost: give its class state and load, or max_staleness=0"
+        problems.append(Problem(key="rollout.producer", value=rollout.producer, remedy=remedy))
     return problems
 
 
