@@ -36,9 +36,9 @@ class GroupRunner:
         self._tally = Tally(config)
 
     async def run_group(self, prompt: Prompt, *, num_rollouts: int | None = None) -> Group:
-        """The rollouts of one prompt, `rollout.num_samples_per_prompt` of them unless told otherwise.
+        """The rollouts of one prompt, `rollout.num_samples_per_prompt` of them unless told otherwise; none has older tokens.
 
-        No token is of older weights. Raises InfrastructureError when too large a share of all rollouts since the last batch has failed.
+        Raises InfrastructureError when too large a share of all rollouts since the last batch has failed.
         """
         slot, self.next_slot = self.next_slot, self.next_slot + 1
         number = self._config.num_samples_per_prompt if num_rollouts is None else num_rollouts

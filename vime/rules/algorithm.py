@@ -114,9 +114,9 @@ def staleness(config: RunConfig) -> list[Problem]:
     if config.algorithm.correction.mode is not CorrectionMode.none:
         return []
     remedy = (
-        f"tokens are up to rollout.max_staleness={bound} weight versions old, and algorithm.old_logprobs=trainer starts the ratio "
-        "at the weights in training, so the policy that sampled them is ignored: give algorithm.correction.mode=truncate, or "
-        "algorithm.old_logprobs=engine, or rollout.max_staleness=0"
+        f"tokens are up to rollout.max_staleness={bound} weight versions old, and with algorithm.old_logprobs=trainer the ratio "
+        "starts at the weights in training, so the policy that sampled them is ignored: give "
+        "algorithm.correction.mode=truncate, or algorithm.old_logprobs=engine, or rollout.max_staleness=0"
     )
     return [Problem(key="algorithm.correction.mode", value=algorithm.correction.mode.value, remedy=remedy)]
 
