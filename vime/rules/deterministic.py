@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from vime.config import ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
-from vime.serving.flags import is_cpu
 
 
 def repeatable(config: RunConfig) -> list[Problem]:
@@ -12,6 +11,10 @@ def repeatable(config: RunConfig) -> list[Problem]:
     if not config.deterministic:
         return []
     return [*_generation(config), *_training(config), *_servers(config)]
+
+
+def _has_gpus(config: RunConfig) -> bool:
+    return config.cluster.gpus_per_node > 0
 
 
 def _generation(config: RunConfig) -> Iterator[Problem]:
@@ -29,7 +32,7 @@ def _generation(config: RunConfig) -> Iterator[Problem]:
 
 
 def _training(config: RunConfig) -> Iterator[Problem]:
-    if is_cpu(config) and config.model.num_experts:
+    if not _has_gpus(config) and config.model.num_experts:
         remedy = "deterministic=true on a CPU: a server's products of experts depend on the batch; take a dense model"
         yield Problem(key="model.num_experts", value=config.model.num_experts, remedy=remedy)
 
@@ -40,7 +43,7 @@ def _servers(config: RunConfig) -> Iterator[Problem]:
         if model.api is ModelAPI.chat or model.urls:
             remedy = "deterministic=true: nobody knows what else is in the batches of servers that others run; start it here"
             yield Problem(key=f"{key}.urls", value=model.urls, remedy=remedy)
-        yield from _server_arguments(key, model, is_on_cpu=is_cpu(config))
+        yield from _server_arguments(key, model, is_on_cpu=not _has_gpus(config))
         for group_name, group in model.groups.items():
             if group.role is not ServerRole.regular:
                 remedy = "deterministic=true: keys and values that go from server to server are not shown to repeat; give regular"
