@@ -33,7 +33,8 @@ class RolloutConfig:
     max_concurrent_rollouts: int = 256
     """Per worker."""
     generate_timeout_seconds: float = 600.0
-    """One attempt at a rollout, tools included; what runs longer is the agent's fault and scores 0."""
+    """Time of an agent for one attempt at a rollout, tools included; what takes longer scores 0, and what was sampled until then is
+    trained. Waiting for a lost server or for new weights does not count."""
     max_retries: int = 2
     """New attempts at a rollout after an infrastructure failure."""
     reward_timeout_seconds: float = 60.0
@@ -155,7 +156,10 @@ class ServingConfig:
     router_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vllm-router, passed unchanged."""
     start_timeout_seconds: float = 300.0
-    request_timeout_seconds: float = 300.0
+    silence_timeout_seconds: float = 120.0
+    """How long a server may send nothing to a request before it counts as lost; what it has sent until then is kept. Our servers
+    send a sign of life every few seconds, also while a request waits in their queue. Those given by `urls` do so only if they run
+    `vime.serving.vllm_server`: for others, give more than a request may wait."""
     health_interval_seconds: float = 2.0
     health_failures: int = 5
     """Failed health checks in a row after which a server is restarted."""

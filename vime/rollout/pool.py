@@ -125,8 +125,7 @@ class WorkerPool:
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """Within the block no call to the trained model is in flight: those that are end first, new ones wait."""
-        serving = self._config.serving
-        limit = serving.request_timeout_seconds + serving.recovery_timeout_seconds
+        limit = self._config.rollout.generate_timeout_seconds + self._config.serving.recovery_timeout_seconds
         try:
             if not all(await self._ask("hold", limit, seconds=limit)):
                 logger.warning("calls to the trained model had not ended after %.0f s; they go on under the new weights", limit)

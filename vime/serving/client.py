@@ -1,16 +1,18 @@
 """Token in, token out: the client of one served model, for many requests at once in one event loop.
 
-A dropped connection is tried again at once, a lost server until `recovery_timeout_seconds`, a bad request never. A server
-that moved is looked up by the actor that keeps it.
+Replies are streamed, so a request is limited by its server's silence and not by the length of the reply, and after a loss it
+goes on from what was received, elsewhere or on the server that was started again. A dropped connection is tried again at once, a
+lost server until `recovery_timeout_seconds`, a bad request never. A server that moved is looked up by the actor that keeps it.
 """
 
 import asyncio
 import itertools
+import json
 import logging
 import random
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -18,12 +20,18 @@ from vime.config import ServingConfig
 from vime.errors import ServerError, VimeError
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
+from vime.serving.reply import Generation, Listener, Reply, StreamError, TooOld
+
+__all__ = ["BadRequestError", "Generation", "Listener", "TokenClient"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 2.0
 NUM_IMMEDIATE_RETRIES = 3
+DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
 
 
 class BadRequestError(VimeError, ValueError):
@@ -34,19 +42,8 @@ class _Unavailable(Exception):
     """This attempt failed for a reason that passes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generation:
-    """What a server sampled.
-
-    Example: `Generation(output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 4], finish_reason="stop")`: the weights
-    changed between the two tokens. `finish_reason` is stop or length; `seconds` are those of the attempt that was answered.
-    """
-
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
-    finish_reason: str
-    seconds: float = 0.0
+LOST = (TooOld, StreamError, _Unavailable, aiohttp.ClientError, asyncio.TimeoutError, OSError)
+"""What an attempt raises for a reason that passes."""
 
 
 class TokenClient:
@@ -61,30 +58,43 @@ class TokenClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def generate(
-        self, token_ids: list[int], *, sampling: dict[str, Any], session_id: str, request_id: str, minimum_version: int = 0
+        self,
+        token_ids: list[int],
+        *,
+        sampling: dict[str, Any],
+        session_id: str,
+        request_id: str,
+        minimum_version: int = 0,
+        listener: Listener | None = None,
     ) -> Generation:
         """The continuation of a prompt; `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
 
-        Tokens older than `minimum_version` are thrown away and sampled again: their server has not got its weights back yet.
+        `listener` is told of tokens as they come. Tokens older than `minimum_version` are thrown away and sampled again: their
+        server has not got its weights back yet.
         Raises BadRequestError if the request can't work, ServerError if no server answered within the recovery timeout.
         """
         self._check(token_ids, sampling)
+        reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, listener=listener)
         started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
-        while True:
+        while not reply.finish_reason:
+            num_kept = len(reply.output_ids)
             try:
-                generation = await self._attempt(token_ids, sampling, session_id, request_id, minimum_version)
-                if min(generation.weight_versions, default=minimum_version) >= minimum_version:
-                    self._count(token_ids, generation, started)
-                    return generation
-                reason = f"it sampled with version {min(generation.weight_versions)}, wanted is {minimum_version}"
-            except aiohttp.ServerDisconnectedError:
-                num_dropped += 1
-                self.calls.num_retries += 1
-                if num_dropped <= NUM_IMMEDIATE_RETRIES:
-                    continue  # an idle connection that the server closed while we took it
-                reason = "it dropped the connection"
-            except (_Unavailable, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-                reason = repr(error)
+                await self._attempt(reply, session_id, request_id)
+                continue
+            except asyncio.CancelledError:
+                reply.keep()
+                raise
+            except LOST as error:
+                if reply.finish_reason:  # all of it has come
+                    break
+                reply.lose(too_old=isinstance(error, TooOld))
+                is_dropped, reason = isinstance(error, aiohttp.ServerDisconnectedError), repr(error)
+            self.calls.num_retries += 1
+            if len(reply.output_ids) > num_kept:  # it was not lost until now
+                found_lost, backoff, num_dropped = None, FIRST_BACKOFF_SECONDS, 0
+            num_dropped += is_dropped
+            if is_dropped and num_dropped <= NUM_IMMEDIATE_RETRIES:
+                continue  # an idle connection that the server closed while we took it
             found_lost = time.monotonic() if found_lost is None else found_lost
             if time.monotonic() + backoff > found_lost + self._config.recovery_timeout_seconds:
                 self.calls.num_failures += 1
@@ -95,8 +105,9 @@ class TokenClient:
             logger.debug("%s: trying %s again: %s", self._endpoint.name, request_id, reason)
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
-            self.calls.num_retries += 1
             self._url = await locate(self._endpoint) or self._url
+        self._count(token_ids, reply, started)
+        return reply.generation()
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -114,58 +125,75 @@ class TokenClient:
                 f"max_model_len={self._endpoint.max_model_len} of {self._endpoint.name}"
             )
 
-    def _count(self, token_ids: list[int], generation: Generation, started: float) -> None:
+    def _count(self, token_ids: list[int], reply: Reply, started: float) -> None:
         self.calls.num_requests += 1
         self.calls.input_tokens += len(token_ids)
-        self.calls.output_tokens += len(generation.output_ids)
+        self.calls.output_tokens += len(reply.output_ids)
         self.calls.seconds += time.monotonic() - started
 
-    async def _attempt(
-        self, token_ids: list[int], sampling: dict[str, Any], session_id: str, request_id: str, minimum_version: int
-    ) -> Generation:
+    async def _attempt(self, reply: Reply, session_id: str, request_id: str) -> None:
+        """Asks for the rest of a reply and reads it to its end."""
         if self._session is None:
-            self._session = _open_session(self._config)
+            self._session = _open_session()
         # Every attempt has an id of its own: the server may still be at work on the one that was lost.
-        body = {
-            "model": self._endpoint.model,
-            "request_id": f"{request_id}-{next(self._attempts)}",
-            "token_ids": token_ids,
-            "sampling_params": {**sampling, "logprobs": 0, "detokenize": False},
-        }
+        body = {"model": self._endpoint.model, "request_id": f"{request_id}-{next(self._attempts)}", **reply.body()}
         if self._config.keep_cache:  # what was started under other weights has its own keys and values
-            body["cache_salt"] = f"version {minimum_version}"
-        url, started = f"{self._url}/inference/v1/generate", time.monotonic()
-        async with self._session.post(url, json=body, headers={"x-session-id": session_id}) as response:
+            body["cache_salt"] = f"version {reply.minimum_version}"
+        started = time.monotonic()
+        post = self._session.post(f"{self._url}/inference/v1/generate", json=body, headers={"x-session-id": session_id})
+        response = await self._heard(post, reply)
+        try:
             if response.status in (400, 404, 413, 422):
                 self.calls.num_failures += 1
                 raise BadRequestError(f"{self._endpoint.name} refuses {request_id}: {(await response.text())[:2000]}")
             if response.status != 200:
-                raise _Unavailable(f"status {response.status}: {(await response.text())[:500]}")
-            answer = await response.json()
-            return _read(answer, seconds=time.monotonic() - started)
+                raise _Unavailable(f"status {response.status}: {(await self._heard(response.text(), reply))[:500]}")
+            async for event in self._events(response, reply):
+                if "error" in event:
+                    raise StreamError(f"the server ended the stream: {str(event['error'])[:500]}")
+                for choice in event["choices"]:
+                    reply.attempt_seconds = time.monotonic() - started
+                    reply.add(choice)
+            if not reply.finish_reason:
+                raise StreamError("the stream ended before the reply")
+        finally:
+            if not reply.finish_reason:
+                response.close()  # which tells the server to stop
+            response.release()
+
+    async def _events(self, response: aiohttp.ClientResponse, reply: Reply) -> AsyncIterator[dict[str, Any]]:
+        """The events of a stream; comments are signs of life. It is read to its end, so that its connection can be used again."""
+        buffer, lost = b"", None
+        while lost is None:
+            try:
+                data = await self._heard(response.content.readany(), reply)
+            except aiohttp.ClientError as error:  # raised also ahead of what came before it and is not read yet
+                response.content._exception, lost = None, error
+                data = response.content.read_nowait()
+            *lines, buffer = (buffer + data).split(b"\n\n")
+            for line in lines:
+                if line.startswith(DATA) and line != LAST_EVENT:
+                    yield json.loads(line[len(DATA) :])
+            if not data and lost is None:
+                return
+        raise lost
+
+    async def _heard(self, something: Awaitable[T], reply: Reply) -> T:
+        """What a server sends next; raises _Unavailable if it is silent for too long, a pause for a weight sync aside."""
+        waiting = asyncio.ensure_future(something)
+        limit = self._config.silence_timeout_seconds
+        try:
+            while not (await asyncio.wait({waiting}, timeout=limit))[0]:
+                if reply.listener is None or not reply.listener.is_paused():
+                    raise _Unavailable(f"it was silent for {limit:g} s (serving.silence_timeout_seconds)")
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
 
-def _open_session(config: ServingConfig) -> aiohttp.ClientSession:
-    """No limit on connections (the default of 100 would throttle) and on idle ones, but one on every request's time."""
+def _open_session() -> aiohttp.ClientSession:
+    """No limit on connections (the default of 100 would throttle) nor on the time of a request."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60),
-        timeout=aiohttp.ClientTimeout(total=config.request_timeout_seconds, sock_connect=10),
-    )
-
-
-def _read(answer: dict[str, Any], *, seconds: float) -> Generation:
-    choice = answer["choices"][0]
-    output_ids = choice["token_ids"]
-    if choice["finish_reason"] not in ("stop", "length"):
-        raise _Unavailable(f"the server ended the generation: {choice['finish_reason']}")
-    versions = [0] * len(output_ids)  # a server that never got a sync calls its version "default"
-    for span in choice["weight_versions"] or ():
-        if span["version"].isdigit():
-            versions[span["start"] : span["end"]] = [int(span["version"])] * (span["end"] - span["start"])
-    return Generation(
-        output_ids=output_ids,
-        logprobs=[token["logprob"] for token in choice["logprobs"]["content"]],
-        weight_versions=versions,
-        finish_reason=choice["finish_reason"],
-        seconds=seconds,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
     )

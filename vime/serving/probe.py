@@ -26,7 +26,7 @@ NUM_PROMPTS = 4
 PROMPT_TOKENS = 96
 """More than two blocks of the prefix cache (32 tokens on the CPU, 16 on a GPU), so that there is a prefix to cache."""
 OUTPUT_TOKENS = 8
-REQUEST_TIMEOUT_SECONDS = 60.0
+SILENCE_TIMEOUT_SECONDS = 60.0
 CACHED_TOKENS = 2
 """With the prefix cached: its keys and values show in the first token's logprob, and a busy server takes a while per token."""
 
@@ -59,7 +59,7 @@ async def probe(
     others; raises ServerError if there is none. With no server at all there is nothing to compare.
     """
     prompts = probe_prompts(vocab_size, max_model_len=endpoint.max_model_len, seed=seed)
-    config = replace(serving or ServingConfig(), request_timeout_seconds=REQUEST_TIMEOUT_SECONDS)
+    config = replace(serving or ServingConfig(), silence_timeout_seconds=SILENCE_TIMEOUT_SECONDS)
     ask = partial(_generate, prompts, config, temperature=temperature, seed=seed, minimum_version=minimum_version)
     answers = await asyncio.gather(*[ask(worker) for worker in endpoint.workers()], return_exceptions=True)
     found: dict[str, list[Answer]] = {}

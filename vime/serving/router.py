@@ -27,6 +27,8 @@ QUICK_FAILOVER: dict[str, Any] = {
     "retry_max_backoff_ms": 1000,
 }
 """A dead replica is left out, and a recovered one taken back, after about a second (the router's defaults: 52 s)."""
+NO_LIMIT_SECONDS = 30 * 86400
+"""Of a request: the client sees a lost server by its silence, and a long reply is none."""
 
 
 def router_command(config: ServingConfig, *, host: str, urls: Mapping[ServerRole, list[str]]) -> list[str]:
@@ -39,7 +41,7 @@ def router_command(config: ServingConfig, *, host: str, urls: Mapping[ServerRole
         "prometheus_port": FREE_PORT,
         "prometheus_host": "127.0.0.1",
         "log_level": "warning",
-        "request_timeout_secs": int(config.request_timeout_seconds) + 1,
+        "request_timeout_secs": NO_LIMIT_SECONDS,
         "worker_startup_timeout_secs": int(config.start_timeout_seconds),
         "worker_startup_check_interval": 1,
         **QUICK_FAILOVER,

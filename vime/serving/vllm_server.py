@@ -14,6 +14,7 @@ from typing import Any
 
 from vime.serving import fixed_products
 from vime.serving.cpu_seeds import keep_seeds
+from vime.serving.token_stream import enrich_streams
 
 
 def fork_on_cpu() -> None:
@@ -76,6 +77,7 @@ def _bound(function: Callable[..., None]) -> Callable[..., None]:
 def main() -> None:
     """Runs the server until it is told to stop."""
     fork_on_cpu()
+    enrich_streams()
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()

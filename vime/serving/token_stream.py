@@ -1,0 +1,31 @@
+"""What our vLLM servers add to the stream of a reply: the weight version of every token at once, and a sign of life in silence.
+
+vLLM tells the versions with the last token only, so that of a reply which is cut by a lost server nobody could say which weights
+sampled it; and it sends nothing while a request waits in its queue, is read, or is paused for a weight sync, so that a busy
+server could not be told from a lost one.
+"""
+
+from typing import Any
+
+SIGN_OF_LIFE_SECONDS = 5.0
+
+
+def enrich_streams() -> None:
+    """Makes vLLM's API server in this process add both to every stream of token ids."""
+    from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
+    from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+    from vllm.v1.engine.output_processor import RequestState
+
+    stream, complete = ServingTokens.serve_tokens_stream_generator, RequestState._new_completion_output
+
+    def stream_with_signs_of_life(self: Any, *arguments: Any, **named: Any) -> Any:
+        return with_sse_keep_alive(stream(self, *arguments, **named), SIGN_OF_LIFE_SECONDS)
+
+    def complete_with_versions(self: Any, *arguments: Any, **named: Any) -> Any:
+        output = complete(self, *arguments, **named)
+        if output.weight_versions is None:
+            output.weight_versions = self._weight_version_spans()
+        return output
+
+    ServingTokens.serve_tokens_stream_generator = stream_with_signs_of_life
+    RequestState._new_completion_output = complete_with_versions
