@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import fault_replies
 import psutil
 from driven_run import DrivenRun, num_steps_done
 
@@ -16,6 +17,12 @@ WAIT_SECONDS = 600.0
 SMALL_DISK_BYTES = 3 * 2**29
 """A run refuses to start with less than 1 GiB."""
 TWO_REPLICAS = ["serving.models.actor.num_replicas=2", "serving.models.actor.gpu_memory_utilization=0.01"]
+LONG_REPLIES = [
+    "method.generate=tools/fault_replies.py:generate",
+    "method.reward=tools/fault_replies.py:reward",
+    "+serving.models.actor.vllm_args.middleware=fault_replies.Notes",
+    "serving.models.actor.max_model_len=4096",
+]
 QUICK_TO_NOTICE = ["serving.engine_timeout_seconds=20", "serving.health_interval_seconds=1", "serving.health_failures=3"]
 ONE_LARGE_BATCH = ["trainer.num_steps=1", "rollout.num_prompts=32", "rollout.num_samples_per_prompt=2", "rollout.num_workers=1"]
 
@@ -42,6 +49,8 @@ class Case:
     """Prompts that the fault costs, and for which the run draws others."""
     num_steps: int = 5
     num_prompts: int = 4
+    damage: Callable[[Path], int] = lambda folder: 0
+    """What else was lost, counted in the run folder; other than 0 is bad."""
 
 
 def kill(pattern: str, number: signal.Signals = signal.SIGKILL) -> Callable[[DrivenRun], None]:
@@ -76,6 +85,20 @@ CASES = [
         words=QUICK_TO_NOTICE,
         strike=kill("vime.serving.vllm_server", signal.SIGSTOP),
         evidence='"hung"',
+    ),
+    Case(
+        name="server killed inside a reply of 4,000 tokens",
+        words=LONG_REPLIES,
+        strike=fault_replies.kill_inside_a_reply,
+        evidence='"died"',
+        damage=fault_replies.damage,
+    ),
+    Case(
+        name="server stopped for 30 s inside a reply of 4,000 tokens",
+        words=[*LONG_REPLIES, *QUICK_TO_NOTICE],
+        strike=fault_replies.stop_inside_a_reply,
+        evidence='"hung"',
+        damage=fault_replies.damage,
     ),
     Case(name="router killed", words=TWO_REPLICAS, strike=kill(r"vllm::router|vllm_router\.launch_router"), evidence='"died"'),
     Case(name="trainer rank killed", strike=kill("ray::TrainerRank"), resumes=True, evidence="trainer rank 0 died"),

@@ -58,6 +58,8 @@ class Verdict:
     prompts_doubled: int = 0
     leftovers: int = 0
     failed_rollouts: int = 0
+    damage: int = 0
+    """What the case itself counts, as tokens that were sampled twice."""
     seconds: float = 0.0
     delay: Delay | None = None
 
@@ -69,7 +71,7 @@ class Verdict:
     @property
     def is_good(self) -> bool:
         """Whether the run came through, and nothing was lost."""
-        lost = self.groups_lost + self.prompts_lost + self.prompts_doubled + self.leftovers
+        lost = self.groups_lost + self.prompts_lost + self.prompts_doubled + self.leftovers + abs(self.damage)
         return self.ended in ("completed", "resumed, completed") and self.happened and not lost and not self.is_late
 
 
@@ -107,6 +109,7 @@ def try_case(case: Case, folder: Path) -> Verdict:
     text = folder.with_suffix(".log").read_text(errors="replace")
     verdict = Verdict(case=case.name, ended=ended, happened=case.evidence in text + traces(folder), leftovers=len(leftovers))
     audit(verdict, case, folder, finished)
+    verdict.damage = case.damage(folder)
     if case.undisturbed is not None and verdict.happened:
         verdict.delay = compare([*WORDS, *case.undisturbed], folder, environment, seconds=WAIT_SECONDS)
     verdict.seconds = time.monotonic() - started
@@ -194,18 +197,19 @@ def folder_for(case: Case, parent: Path) -> Iterator[Path]:
 def table(verdicts: list[Verdict], skipped: list[str]) -> str:
     """Markdown: one line per case."""
     lines = [
-        "| fault | the run | groups finished | groups lost | prompts lost | prompts doubled | failed rollouts | left over | s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| fault | the run | groups finished | groups lost | prompts lost | prompts doubled | failed rollouts | left over "
+        "| other damage | s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     delays: list[str] = []
     for verdict in verdicts:
         cells = [verdict.case, verdict.ended if verdict.happened else f"{verdict.ended} (the fault did not happen)"]
         cells += [verdict.groups_finished, verdict.groups_lost, verdict.prompts_lost, verdict.prompts_doubled]
-        cells += [verdict.failed_rollouts, verdict.leftovers, f"{verdict.seconds:.0f}"]
+        cells += [verdict.failed_rollouts, verdict.leftovers, verdict.damage, f"{verdict.seconds:.0f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
         if (delay := verdict.delay) is not None:
             delays.append(f"{verdict.case}: {delay.line()}")
-    lines += [f"| {name} | not run: needs root, for a small disk |{' |' * 7}" for name in skipped]
+    lines += [f"| {name} | not run: needs root, for a small disk |{' |' * 8}" for name in skipped]
     return "\n".join([*lines, *(f"\n{delay}" for delay in delays)]) + "\n"
 
 
