@@ -45,7 +45,7 @@ class SimulatedServer:
     bytes_in_flight: int = 0
 
     async def generate(
-        self, token_ids: list[int], *, sampling: dict[str, Any], session_id: str, request_id: str, minimum_version: int
+        self, token_ids: list[int], *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
     ) -> Any:
         if request_id.endswith("-0"):
             future = asyncio.get_running_loop().create_future()

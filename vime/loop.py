@@ -150,7 +150,7 @@ async def train_step(session: Session, system: System, producer: Producer | OwnP
     await clock.mark("training")
     await pin.released()
     await clock.mark("evaluation")
-    async with nullcontext() if config.rollout.in_flight_updates else system.workers.held():
+    async with system.workers.expecting_weights() if config.rollout.in_flight_updates else system.workers.held():
         metrics |= await system.sync_weights(step + 1)
     await clock.mark("sync")
     metrics |= await system.serving_metrics()

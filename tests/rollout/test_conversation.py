@@ -11,6 +11,7 @@ from vime.rollout import aside
 from vime.rollout.conversation import FORKS, KEPT, Conversation
 from vime.rollout.model import Model
 from vime.rollout.plain_text import ControlTokens
+from vime.rollout.sampled import Sampled
 from vime.types import Sample
 
 PLAIN = (
@@ -154,6 +155,27 @@ async def test_a_template_that_drops_thinking_makes_it_fork_and_it_is_counted(ma
     assert said(tokenizer, before, 1) == ["<think>hm</think>one<|im_end|>", "<think>so</think>two<|im_end|>"]
     assert said(tokenizer, later, 1) == ["three<|im_end|>"] and said(tokenizer, later, 0) == []
     assert "hm" not in tokenizer.decode(later.tokens) and "<think>" not in tokenizer.decode(later.tokens)
+
+
+@pytest.mark.parametrize("template", [PLAIN, FORGETFUL])
+async def test_what_its_calls_have_sampled_makes_the_same_sequences(make_tokenizer: Callable[..., Any], template: str):
+    tokenizer = make_tokenizer(template)
+    replies: list[str | list[int]] = [
+        "<think>hm</think>one<|im_end|>",
+        "cut he",
+        "<think>so</think>two<|im_end|>",
+        "three<|im_end|>",
+    ]
+    model = model_of(tokenizer, replies)
+    model.sampled = Sampled()
+    conversation = Conversation(model, [{"role": "user", "content": "go"}])
+    for message in ({"role": "tool", "content": "42"}, {"role": "user", "content": "and?"}, {"role": "tool", "content": "7"}):
+        await conversation.reply(max_tokens=30)
+        conversation.add([message])
+    await conversation.reply(max_tokens=30)
+    expected = conversation.samples(Sample())
+    assert len(expected) == (1 if template == PLAIN else 2)
+    assert [sample.to_dict() for sample in model.sampled.samples(Sample())] == [sample.to_dict() for sample in expected]
 
 
 async def test_without_forks_what_was_sampled_stays_and_only_the_new_is_rendered(make_tokenizer: Callable[..., Any]):

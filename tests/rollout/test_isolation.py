@@ -74,6 +74,16 @@ def test_a_second_attempt_can_succeed():
     assert (rollout.stop_reason, rollout.num_retries) == (StopReason.ANSWERED, 1)
 
 
+def test_what_a_failed_attempt_has_counted_is_not_counted_twice():
+    async def flaky(context, sample, sampling):
+        context.trace.count("tool_calls")
+        if context.session == "0":
+            raise ServerError("gone")
+        return sample.with_turn(TURN)
+
+    assert run(generate=flaky).counts == {"tool_calls": 1}
+
+
 def test_a_lost_server_is_the_infrastructures_fault():
     async def lost(context, sample, sampling):
         raise ServerError("gone")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
 from vime.data.progress import Progress
 from vime.errors import ServerError
+from vime.rollout.metrics import batch_metrics
 from vime.rollout.worker import RolloutWorker
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason
 
 PROMPT = Prompt(index=3, row=3, messages=[{"role": "user", "content": "go"}], ground_truth=["x"])
 NUM_TURNS = 3
+LOST_SECONDS = 1.2
 
 
 class SimulatedServer:
@@ -27,14 +30,23 @@ class SimulatedServer:
         self.prompts: list[list[int]] = []
         self.hold: set[str] = set()
         self.fail_after: int | None = None
+        self.hang_after: int | None = None
+        self.lose_before = False
 
     async def generate(
-        self, token_ids: list[int], *, sampling: dict[str, Any], session_id: str, request_id: str, minimum_version: int
+        self, token_ids: list[int], *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
     ) -> Any:
         if self.fail_after is not None and len(self.prompts) >= self.fail_after:
             self.fail_after = None
             raise ServerError("gone")
         self.prompts.append(token_ids)
+        if self.hang_after is not None and len(self.prompts) > self.hang_after:
+            listener.received([4], [-0.125], [self.version])
+            listener.received([5], [-0.25], [self.version + 1])
+            await asyncio.sleep(3600)
+        if self.lose_before:
+            listener.lost()
+            await asyncio.sleep(LOST_SECONDS)
         first = self.version
         await asyncio.sleep(0.001)
         while any(f"-{member}-" in session_id for member in self.hold):
@@ -79,9 +91,9 @@ def server() -> SimulatedServer:
 
 @pytest.fixture
 def make_worker(server: SimulatedServer, checkpoints: dict[str, Path]) -> Any:
-    def make(*, group_reward: str | None = None, **rollout: Any) -> RolloutWorker:
+    def make(*, group_reward: str | None = None, generate: str = "generate", **rollout: Any) -> RolloutWorker:
         here = f"{__file__}:"
-        method = MethodConfig(name="m", generate=f"{here}generate", reward=f"{here}reward", group_reward=group_reward)
+        method = MethodConfig(name="m", generate=f"{here}{generate}", reward=f"{here}reward", group_reward=group_reward)
         config = RunConfig(
             method=method, rollout=RolloutConfig(**rollout), logger=LoggerConfig(trace_share=1.0), serving=ServingConfig()
         )
@@ -105,6 +117,49 @@ async def until(condition: Any) -> None:
             return
         await asyncio.sleep(0.001)
     raise AssertionError("it never happened")
+
+
+async def searching(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
+    """Two calls side by side from one prompt, then one that goes on from the first, and one to a frozen model."""
+    model = context.models["actor"]
+    await asyncio.gather(model.complete([1, 2], max_tokens=4), model.complete([1, 2], max_tokens=5))
+    await model.complete([1, 2, 2, 7, 9], max_tokens=4)
+    raise AssertionError("the last call has no end")
+
+
+async def test_what_was_sampled_before_the_time_limit_is_kept_and_its_reward_is_zero(make_worker: Any, server: SimulatedServer):
+    server.hang_after = 2
+    worker = make_worker(generate="searching", generate_timeout_seconds=2.0)
+    group = await worker.run_group(prompt=PROMPT, slot=1, num_rollouts=1, version=5)
+    (rollout,) = group.rollouts
+    assert (rollout.stop_reason, rollout.reward, rollout.counting.in_baseline) == (StopReason.TIME_LIMIT, 0.0, True)
+    assert rollout.reward_seconds == 0.0, "half a result is not judged"
+    assert [sample.tokens for sample in rollout.samples] == [[1, 2, 2, 7], [1, 2, 2, 7, 9, 4, 5]]
+    assert [sample.loss_mask for sample in rollout.samples] == [[1, 1], [1, 1, 0, 1, 1]]
+    assert rollout.samples[1].rollout_log_probs == [-0.5, -0.25, 0.0, -0.125, -0.25]
+    assert rollout.samples[1].weight_versions == [5, 5, 5, 5, 6]
+    assert {(sample.reward, sample.rollout_id, sample.stop_reason) for sample in rollout.samples} == {
+        (0.0, rollout.rollout_id, StopReason.TIME_LIMIT)
+    }
+    assert [sample.index for sample in rollout.samples] == [0, 1] and group.oldest_version == 5
+    assert batch_metrics([group], version=6)["rollout/response_tokens_mean"] == 6
+
+
+async def test_an_evaluation_has_no_use_for_half_a_result(make_worker: Any, server: SimulatedServer):
+    server.hang_after = 0
+    worker = make_worker(generate_timeout_seconds=0.1)
+    rollout = await worker.run_item(prompt=PROMPT, row="scaffold", temperature=1.0, version=5)
+    assert (rollout.stop_reason, rollout.samples, rollout.reward) == (StopReason.TIME_LIMIT, [], 0.0)
+
+
+async def test_an_outage_is_not_the_agents_time_nor_that_of_a_worker_that_may_be_stuck(make_worker: Any, server: SimulatedServer):
+    server.lose_before = True
+    worker = make_worker(generate_timeout_seconds=1.0)
+    before, started = (await worker.ready()).active_seconds, time.monotonic()
+    group = await worker.run_group(prompt=PROMPT, slot=1, num_rollouts=2, version=5)
+    assert [rollout.stop_reason for rollout in group.rollouts] == [StopReason.ANSWERED] * 2
+    active = (await worker.ready()).active_seconds - before
+    assert time.monotonic() - started - active > 0.99 * NUM_TURNS * LOST_SECONDS
 
 
 async def test_the_first_n_of_m_make_the_group_and_the_rest_is_aborted_and_counted(make_worker: Any, server: SimulatedServer):

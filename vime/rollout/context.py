@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from vime.config import RunConfig
 from vime.retrieval.client import Retriever
+from vime.rollout.agent_clock import AgentClock
 from vime.rollout.model import Model
+from vime.rollout.sampled import Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.turn_log import TurnLog
 from vime.types import Sampling
@@ -31,3 +33,7 @@ class Context:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("vime.agent"))
     trace: Trace = field(default_factory=Trace)
     turns: TurnLog = field(default_factory=TurnLog)
+    clock: AgentClock = field(default_factory=AgentClock)
+    """What the agent has used of its time."""
+    sampled: Sampled = field(default_factory=Sampled)
+    """What the trained model has sampled in this session."""

@@ -57,7 +57,7 @@ async def run_group_function(
     """A group from the user's own orchestration, checked like one of ours; if it fails, its rollouts have failed."""
     limit = config.generate_timeout_seconds + config.reward_timeout_seconds
     try:
-        group: Any = await within(hook(context, prompt, num_rollouts), limit)
+        group: Any = await within(hook(context, prompt, num_rollouts), limit, clock=context.clock)
         for member, rollout in enumerate(group.rollouts):
             template = template_of(prompt, slot=slot, member=member, session=context.session)
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot

@@ -44,12 +44,13 @@ async def run_rollout(
         if attempt > 0:
             logger.warning("rollout %d: %s: %s", rollout.rollout_id, rollout.stop_reason.value, rollout.error)
             context.turns.start_again(keep_turns=rollout.stop_reason in GOES_ON)
+            context.trace.start_again()
             context = make_context(attempt)
         rollout = await _generate(hooks=hooks, config=config, context=context, template=template, sampling=sampling)
         rollout.num_retries = attempt
         if not rollout.counting.retried:
             break
-    if rollout.counting.trained and rollout.samples:
+    if rollout.counting.trained and rollout.samples and not rollout.error:  # half a result is not judged: it scores 0
         await _score(rollout, hooks=hooks, config=config, context=context)
     rollout.status = rollout.counting.status
     for sample in rollout.samples:
@@ -65,12 +66,14 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     rollout = Rollout(rollout_id=template.rollout_id, group_index=template.group_index)
     started = time.monotonic()
     try:
-        result = await within(hooks.generate(context, unspoilt(template), sampling), config.generate_timeout_seconds)
+        call = hooks.generate(context, unspoilt(template), sampling)
+        result = await within(call, config.generate_timeout_seconds, clock=context.clock)
         samples = check_samples(result, template, without_tokens=context.evaluation)
         end = end_of(samples)
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
+        _keep_what_was_sampled(rollout, context, template)
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
@@ -86,6 +89,15 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
             rollout.error = f"generate says so itself (status={samples[-1].status.value}, stop_reason={end.value})"
     rollout.generation_seconds = time.monotonic() - started
     return rollout
+
+
+def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
+    """The samples of a rollout whose time was over before `generate` returned any; an evaluation has no use for them."""
+    found = [] if context.evaluation else context.sampled.samples(unspoilt(template))
+    try:
+        rollout.samples = check_samples(found, template) if found else []
+    except SampleError as error:  # a logprob that is not finite, say, of which `generate` could not be told any more
+        rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, describe(error)
 
 
 async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, context: Context) -> None:

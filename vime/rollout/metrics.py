@@ -19,7 +19,7 @@ def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
     if not counted:
         return metrics
     for name in sorted({name for rollout in counted for name in rollout.metrics}):
-        has_it = [rollout for rollout in counted if name in rollout.metrics or not rollout.samples]
+        has_it = [rollout for rollout in counted if name in rollout.metrics or not rollout.samples or rollout.error]
         metrics[f"reward/{name}"] = fmean(rollout.metrics.get(name, 0.0) for rollout in has_it)
     return (
         metrics

@@ -10,11 +10,14 @@ from itertools import count
 from typing import Any, Protocol
 
 from vime.data.progress import SavedTurn
+from vime.rollout.agent_clock import AgentClock
 from vime.rollout.aside import aside
 from vime.rollout.plain_text import control_tokens
+from vime.rollout.sampled import Sampled, SampledCall
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog, call_key
+from vime.serving.reply import Listener
 from vime.types import Message, Turn
 
 WAITING_SECONDS = 1e-3
@@ -40,8 +43,44 @@ class Client(Protocol):
     """Token in, token out (`vime.serving.client.TokenClient`)."""
 
     async def generate(
-        self, token_ids: list[int], *, sampling: dict[str, Any], session_id: str, request_id: str, minimum_version: int
+        self,
+        token_ids: list[int],
+        *,
+        sampling: dict[str, Any],
+        session_id: str,
+        request_id: str,
+        minimum_version: int,
+        listener: Listener | None,
     ) -> Generation: ...
+
+
+class Call:
+    """What a model does while a call is under way: notes the tokens that come, and stops the agent's clock during a loss."""
+
+    def __init__(self, sampled: SampledCall, clock: AgentClock, traffic: Traffic | None) -> None:
+        self._sampled, self._clock, self._traffic = sampled, clock, traffic
+        self._is_lost = False
+
+    def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
+        """Tokens have come."""
+        self._sampled.extend(output_ids, logprobs, weight_versions)
+        self.ended()
+
+    def lost(self) -> None:
+        """The server is lost: until tokens come again, the agent waits through no fault of its own."""
+        if not self._is_lost:
+            self._clock.stop()
+        self._is_lost = True
+
+    def ended(self) -> None:
+        """Nobody waits for a lost server any more."""
+        if self._is_lost:
+            self._clock.go()
+        self._is_lost = False
+
+    def is_paused(self) -> bool:
+        """Whether servers are silent because of a weight sync."""
+        return self._traffic is not None and self._traffic.is_paused()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,6 +105,10 @@ class Model:
     turns: TurnLog = field(default_factory=TurnLog)
     traffic: Traffic | None = None
     """The gate of the trained model; other models have none."""
+    clock: AgentClock = field(default_factory=AgentClock)
+    """The agent's time."""
+    sampled: Sampled | None = None
+    """Keeps what the trained model samples; other models have none."""
     _calls: "count[int]" = field(default_factory=count)
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
@@ -80,11 +123,13 @@ class Model:
         """The continuation of a prompt given as token ids."""
         key = call_key(self.name, token_ids, max_tokens)
         seed, saved = self.turns.seed(key), self.turns.find(key)
+        call = self.sampled.begin(token_ids, tokenizer=self.tokenizer) if self.sampled else SampledCall(prompt_ids=token_ids)
         if saved is None:
-            saved = await self._sample(key, token_ids, max_tokens, seed)
+            saved = await self._sample(key, call, max_tokens, seed)
         else:
             self.trace.count("turns_kept")
         self.turns.keep(saved)
+        call.output_ids, call.logprobs, call.weight_versions = saved.output_ids, saved.logprobs, saved.weight_versions
         num_tokens = len(saved.output_ids)
         text = await aside(num_tokens, self.tokenizer.decode, saved.output_ids, skip_special_tokens=True)
         return Turn(
@@ -109,25 +154,25 @@ class Model:
         """What the chat template is given besides the messages."""
         return self.chat_template_args | ({"tools": tools} if tools else {})
 
-    async def _sample(self, key: str, token_ids: list[int], max_tokens: int, seed: int | None) -> SavedTurn:
-        arrived, seeded = time.time(), {} if seed is None else {"seed": seed}
-        async with self.traffic.call() if self.traffic is not None else nullcontext():
+    async def _sample(self, key: str, sampled: SampledCall, max_tokens: int, seed: int | None) -> SavedTurn:
+        arrived, call = time.time(), Call(sampled, self.clock, self.traffic)
+        sampling = {"temperature": self.temperature, "top_p": self.top_p, **self.sampling}
+        seeded = {} if seed is None else {"seed": seed}
+        async with self.traffic.call(self.clock) if self.traffic is not None else nullcontext():
             if time.time() - arrived > WAITING_SECONDS:
                 self.trace.add("weight sync", kind="waiting", started=arrived)
-            with self.trace.span(self.name, kind="generation", prompt_tokens=len(token_ids)) as details:
-                generation = await self.client.generate(
-                    token_ids,
-                    sampling={
-                        "temperature": self.temperature,
-                        "top_p": self.top_p,
-                        **self.sampling,
-                        **seeded,
-                        "max_tokens": max_tokens,
-                    },
-                    session_id=self.session,
-                    request_id=f"{self.session}-{next(self._calls)}",
-                    minimum_version=self.minimum_version,
-                )
+            with self.trace.span(self.name, kind="generation", prompt_tokens=len(sampled.prompt_ids)) as details:
+                try:
+                    generation = await self.client.generate(
+                        sampled.prompt_ids,
+                        sampling={**sampling, **seeded, "max_tokens": max_tokens},
+                        session_id=self.session,
+                        request_id=f"{self.session}-{next(self._calls)}",
+                        minimum_version=self.minimum_version,
+                        listener=call,
+                    )
+                finally:
+                    call.ended()
                 versions = sorted(set(generation.weight_versions))
                 details |= {"tokens": len(generation.output_ids), "weight_versions": versions}
         return SavedTurn(

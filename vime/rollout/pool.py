@@ -133,6 +133,15 @@ class WorkerPool:
         finally:
             await self._ask("release")
 
+    @asynccontextmanager
+    async def expecting_weights(self) -> AsyncIterator[None]:
+        """Within the block weights are brought to servers at work: their silence is no loss, and no agent's time."""
+        try:
+            await self._ask("expect_weights", True)
+            yield
+        finally:
+            await self._ask("expect_weights", False)
+
     async def stop(self) -> None:
         """Ends the workers."""
         self._dispatcher.stop()
@@ -166,9 +175,8 @@ class WorkerPool:
     async def _watch(self, place: Place) -> None:
         """Hears of the worker what has ended, and has it replaced if it does not answer or nothing ends in it any more."""
         assert isinstance(place.worker, RayWorker)
-        clock = asyncio.get_running_loop().time
         actor, patience = place.worker.actor, max(self._config.serving.start_timeout_seconds, self._answer_seconds)
-        seen, since = 0, clock()
+        seen, since = 0, 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -180,8 +188,8 @@ class WorkerPool:
             for work in place.work:
                 work.heard |= state.news.get(work.number, {})
             if state.num_ended != seen or state.num_running == 0:
-                seen, since = state.num_ended, clock()
-            elif clock() - since > self._stuck_seconds:
+                seen, since = state.num_ended, state.active_seconds
+            elif state.active_seconds - since > self._stuck_seconds:
                 self._dispatcher.lost(place, f"in a rollout worker nothing ended for {self._stuck_seconds:.0f} s")
                 return
 

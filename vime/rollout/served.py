@@ -7,9 +7,11 @@ from typing import Any
 from vime.config import RunConfig, ServingConfig
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.client import Retriever
+from vime.rollout.agent_clock import AgentClock
 from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import Client, Model
+from vime.rollout.sampled import Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog
@@ -41,6 +43,8 @@ class Served:
         from transformers import AutoTokenizer
 
         self.traffic = Traffic()
+        self.clock = AgentClock()
+        """Stands while that of any agent does."""
         self._config = config
         self._endpoints = endpoints
         tokenizers = {name: endpoint.tokenizer for name, endpoint in endpoints.items() if endpoint.chat is None}
@@ -66,7 +70,10 @@ class Served:
         has its own (`serving.models.<name>.sampling`).
         """
         trace, turns = Trace() if trace is None else trace, TurnLog() if turns is None else turns
+        clock, sampled = AgentClock(self.clock), Sampled()
         models = {name: self._model(name, session, sampling, version, trace, turns) for name in self._endpoints}
+        for name, model in models.items():
+            model.clock, model.sampled = clock, sampled if self._endpoints[name].trained else None
         if baseline is not None:
             models[ACTOR] = self._baseline(baseline, models[baseline], sampling)
         return Context(
@@ -77,6 +84,8 @@ class Served:
             retriever=self._retriever,
             trace=trace,
             turns=turns,
+            clock=clock,
+            sampled=sampled,
         )
 
     def _baseline(self, name: str, model: Model, sampling: Sampling) -> Model:

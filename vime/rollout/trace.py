@@ -14,7 +14,7 @@ SPREAD = 6_180_339_887
 
 
 class Trace:
-    """Spans of one rollout over all its attempts; `keep_spans=False` keeps sums and counts only.
+    """Spans of one rollout over all its attempts, and counts of the last one; `keep_spans=False` keeps sums and counts only.
 
     Example: `with context.trace.span("retrieve", kind="tool"): …`; `context.trace.count("empty_results")`.
     """
@@ -42,6 +42,10 @@ class Trace:
         self.seconds[kind] += seconds
         if self.keep_spans:
             self.spans.append(Span(name=name, kind=kind, start=started, seconds=seconds, details=details))
+
+    def start_again(self) -> None:
+        """A new attempt begins: what the one before it has counted happens again."""
+        self.counts.clear()
 
     def count(self, name: str) -> None:
         """Counts one event."""

@@ -1,14 +1,17 @@
 """The calls of one worker to the trained model: held back while weights are synced, and measured.
 
 With `rollout.in_flight_updates=false` a sync closes the gate: calls in flight end under the old weights, new ones wait, and so
-no call sees two versions.
+no call sees two versions. Otherwise it is announced: servers are silent meanwhile, and the agents' clocks stand.
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+
+from vime.rollout.agent_clock import AgentClock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +32,10 @@ class Traffic:
     """A gate that counts; all methods belong to one event loop."""
 
     def __init__(self) -> None:
-        self._num_in_flight = 0
+        self._clocks: dict[int, AgentClock] = {}
+        """Of the calls in flight, by their numbers."""
+        self._numbers = itertools.count()
+        self._expects_weights = False
         self._open = asyncio.Event()
         self._open.set()
         self._idle = asyncio.Event()
@@ -39,19 +45,26 @@ class Traffic:
         self._num_calls = 0
 
     @asynccontextmanager
-    async def call(self) -> AsyncIterator[None]:
-        """Around one call: waits until the gate is open."""
-        await self._open.wait()
+    async def call(self, clock: AgentClock) -> AsyncIterator[None]:
+        """Around one call: waits until the gate is open. The agent's `clock` stands at the gate and while weights come."""
+        if not self._open.is_set():
+            with clock.stopped():
+                await self._open.wait()
         self._book()
-        self._num_in_flight += 1
+        number = next(self._numbers)
+        self._clocks[number] = clock
         self._num_calls += 1
         self._idle.clear()
+        if self._expects_weights:
+            clock.stop()
         try:
             yield
         finally:
             self._book()
-            self._num_in_flight -= 1
-            if self._num_in_flight == 0:
+            del self._clocks[number]
+            if self._expects_weights:
+                clock.go()
+            if not self._clocks:
                 self._idle.set()
 
     async def hold(self, timeout_seconds: float) -> bool:
@@ -67,6 +80,21 @@ class Traffic:
         """Opens the gate."""
         self._open.set()
 
+    def expect_weights(self, expected: bool) -> None:
+        """From now on, or from now on no more, weights are brought to the servers of the calls in flight."""
+        if expected == self._expects_weights:
+            return
+        self._expects_weights = expected
+        for clock in self._clocks.values():
+            if expected:
+                clock.stop()
+            else:
+                clock.go()
+
+    def is_paused(self) -> bool:
+        """Whether servers may be silent because of a sync."""
+        return self._expects_weights or not self._open.is_set()
+
     def usage(self) -> Usage:
         """Totals until now."""
         self._book()
@@ -74,7 +102,7 @@ class Traffic:
 
     def _book(self) -> None:
         now = time.monotonic()
-        if self._num_in_flight:
+        if self._clocks:
             self._busy_seconds += now - self._changed
-            self._call_seconds += self._num_in_flight * (now - self._changed)
+            self._call_seconds += len(self._clocks) * (now - self._changed)
         self._changed = now

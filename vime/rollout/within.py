@@ -5,12 +5,16 @@ import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from vime.rollout.agent_clock import AgentClock
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 CANCEL_GRACE_SECONDS = 5.0
 """How long a coroutine may clean up after it was cancelled."""
+SHORTEST_WAIT_SECONDS = 0.05
+"""Between two looks at a clock that may stand."""
 
 
 class HookTimeout(Exception):
@@ -21,14 +25,16 @@ class HookBlocked(BaseException):
     """Raised inside a hook that blocks the event loop (`vime.rollout.watchdog`); a BaseException, so that hooks let it pass."""
 
 
-async def within(call: Awaitable[T], seconds: float) -> T:
-    """The result of `call`; raises HookTimeout after `seconds`, else what the call raised.
+async def within(call: Awaitable[T], seconds: float, *, clock: AgentClock | None = None) -> T:
+    """The result of `call`; raises HookTimeout after `seconds`, by `clock` if there is one, else what the call raised.
 
     A call that ignores its cancellation is left to itself. What would end the process (`sys.exit`) is a RuntimeError.
     """
     task = asyncio.ensure_future(_contained(call))
     try:
         await asyncio.wait({task}, timeout=seconds)
+        while clock is not None and not task.done() and (left := seconds - clock.seconds) > 0:
+            await asyncio.wait({task}, timeout=max(left, SHORTEST_WAIT_SECONDS))
     except asyncio.CancelledError:
         task.cancel()
         task.add_done_callback(_retrieve)

@@ -78,7 +78,9 @@ class RolloutWorker:
             self._watchdog = Watchdog(self._config.rollout.max_blocked_seconds)
             self._black_box = BlackBox(self._black_box_file) if self._black_box_file is not None else None
         news = {number: ended for number, group_run in self._work.items() if (ended := group_run.news())}
-        return WorkerState(num_running=self._num_running, num_ended=self._num_ended, news=news)
+        return WorkerState(
+            num_running=self._num_running, num_ended=self._num_ended, active_seconds=self._served.clock.seconds, news=news
+        )
 
     async def work(self, number: int, method: str, arguments: dict[str, Any]) -> Any:
         """Calls a method as a piece of work, whose number stands in the black box whenever its code runs."""
@@ -163,6 +165,10 @@ class RolloutWorker:
     async def release(self) -> None:
         """Lets calls to the trained model through again."""
         self._served.traffic.release()
+
+    async def expect_weights(self, expected: bool) -> None:
+        """Announces that weights are brought to the servers while calls are in flight, or that they are there."""
+        self._served.traffic.expect_weights(expected)
 
     async def usage(self) -> Usage:
         """What the trained model was used for."""
