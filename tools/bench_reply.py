@@ -34,7 +34,9 @@ class Replies:
         await asyncio.sleep(0.01)
         ids = self._replies.pop()
         size = len(ids)
-        return SimpleNamespace(output_ids=ids, logprobs=[-0.5] * size, weight_versions=[1] * size, finish_reason="stop")
+        return SimpleNamespace(
+            output_ids=ids, logprobs=[-0.5] * size, weight_versions=[1] * size, finish_reason="stop", seconds=0.0
+        )
 
 
 class Gaps:

@@ -28,7 +28,7 @@ class Recorder:
 
     async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Any:
         self.asked.append(sampling)
-        return SimpleNamespace(output_ids=[1], logprobs=[-0.1], weight_versions=[0], finish_reason="stop")
+        return SimpleNamespace(output_ids=[1], logprobs=[-0.1], weight_versions=[0], finish_reason="stop", seconds=0.1)
 
 
 class ChatRecorder(ChatClient):
