@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -10,12 +11,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vime.config import MethodConfig, RolloutConfig, RunConfig
 from vime.nodes import Nodes
 from vime.rollout import pool as pool_module
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.pool import WorkerPool
+from vime.rollout.ray_worker import RayWorker
 from vime.types import Prompt, Sample, StopReason
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.asyncio(loop_scope="module")]
@@ -116,6 +120,29 @@ async def test_of_a_group_that_loses_its_worker_the_rollouts_that_had_ended_are_
     (tmp_path / "told").touch()
     assert await running == [StopReason.ANSWERED] * 2
     assert [(tmp_path / f"ran_{member}").read_text() for member in (0, 1)] == ["x", "xx"]
+
+
+class Nothing:
+    """An actor that does nothing."""
+
+    def __init__(self, *, black_box: Path) -> None:
+        black_box.parent.mkdir(parents=True, exist_ok=True)
+        black_box.write_bytes(struct.pack("q", 7))
+
+    async def ready(self) -> None: ...
+
+
+async def test_the_machine_of_a_worker_is_asked_whose_code_it_died_in(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch):
+    here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
+    worker = RayWorker(Nothing, {"num_cpus": 0, "scheduling_strategy": here})
+    await worker.started()
+    worker.kill()
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # as if the file were another machine's
+    assert await worker.culprit() == 7
+    monkeypatch.undo()
+    assert await worker.culprit() == 7
+    worker.forget()
+    assert await worker.culprit() == 0
 
 
 async def test_rollouts_that_cannot_be_handed_over_have_failed(pool: WorkerPool, tmp_path: Path):
