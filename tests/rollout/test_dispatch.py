@@ -12,6 +12,7 @@ from vime.rollout.dispatch import Dispatcher, Place, WorkerLost
 from vime.rollout.suspects import Work
 
 START_SECONDS, GROUP_SECONDS, DEADLY_SECONDS = 10.0, 60.0, 20.0
+JUDGEMENT_SECONDS = 0.01
 Name = Callable[[Work, list[Work]], int]
 """What the black box says when some work kills its worker, beside these others."""
 
@@ -52,6 +53,7 @@ class SimulatedWorker:
             dying.cancel()
 
     async def culprit(self) -> int:
+        await asyncio.sleep(JUDGEMENT_SECONDS)
         return self._culprit
 
     def kill(self) -> None:
@@ -181,3 +183,20 @@ def test_what_a_lost_worker_had_told_is_known_when_its_work_is_run_again():
         return seen[0]
 
     assert run(main())[0].heard == {3: "done"}
+
+
+def test_work_that_is_cancelled_while_it_is_judged_keeps_no_worker():
+    async def main() -> list[bool]:
+        simulation = Simulation(nobody)
+        await simulation.dispatcher.start()
+        running = [asyncio.ensure_future(simulation.outcome(deadly=False)) for _ in range(3)]
+        for _ in range(2):
+            await asyncio.sleep(30)
+            simulation.dispatcher.lost(simulation.dispatcher.places()[0], "stuck")
+        await asyncio.sleep(JUDGEMENT_SECONDS / 2)
+        running[0].cancel()
+        await asyncio.wait(running)
+        await asyncio.sleep(1)
+        return [worker.died.is_set() for worker in simulation.alive]
+
+    assert run(main())[0].count(False) == 1

@@ -80,6 +80,7 @@ class Dispatcher:
         self._make, self._watch, self._start_seconds = make, watch, start_seconds
         self._num_workers = num_workers
         self._shared: list[Place] = []
+        self._running: set[Work] = set()
         self._companies: dict[Work, Company] = {}
         self._room = asyncio.Semaphore(max(LEAST_ROOM, num_workers))
         self._numbers = itertools.count(1)
@@ -97,6 +98,7 @@ class Dispatcher:
     async def run(self, method: str, arguments: dict[str, Any], *, again: Callable[[Work], None] = lambda work: None) -> Any:
         """What a worker answers; `again` sees the work before it is run another time. Raises WorkerLost if it kills workers."""
         work = Work(number=next(self._numbers), method=method, arguments=arguments)
+        self._running.add(work)
         try:
             while True:
                 company = self._companies.get(work)
@@ -112,6 +114,7 @@ class Dispatcher:
                     place.work.discard(work)
                 again(work)
         finally:
+            self._running.discard(work)
             self._leave(work)
 
     def lost(self, place: Place, reason: str) -> "asyncio.Task[None]":
@@ -139,6 +142,7 @@ class Dispatcher:
             lost[0].is_deadly = True
             return
         culprit = await place.worker.culprit()
+        lost = [work for work in lost if work in self._running]  # not what was cancelled meanwhile
         for work in lost:
             self._leave(work)
         for members in companies(lost, culprit=culprit):
