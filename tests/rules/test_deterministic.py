@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from vime.compose import compose_run
+from vime.plan.steps import summary
 from vime.validation import find_problems
 
 TINY = ["+method=memagent", "mode=plan"]
@@ -14,8 +15,10 @@ def keys(*words: str) -> set[str]:
     return {problem.key for problem in find_problems(compose_run([*TINY, *words]).config)}
 
 
-def test_the_laptop_path_can_repeat():
+def test_the_laptop_path_can_repeat_and_its_plan_says_so():
     assert keys("deterministic=true") == set()
+    assert "repeatable" in summary(compose_run([*TINY, "deterministic=true"]).config)[0]
+    assert "repeatable" not in summary(compose_run(TINY).config)[0]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ def summary(config: RunConfig) -> list[str]:
     where = f"{cluster.num_nodes} × {cluster.gpus_per_node} GPUs" if cluster.gpus_per_node else "no GPU"
     how = "trainer and servers take turns" if cluster.colocated else "trainer and servers apart"
     best = " and the best" if config.trainer.keep_best else ""
+    seed = f"seed {config.seed}" + (", repeatable on one machine (deterministic)" if config.deterministic else "")
     return [
-        f"{config.name}: {config.method.name or 'own functions'}, seed {config.seed}",
+        f"{config.name}: {config.method.name or 'own functions'}, {seed}",
         f"objective: {config.algorithm.name.value}: {describe(config.algorithm)}",
         f"model {model.name} ({count(num_parameters(model))} parameters, {config.trainer.precision.value}), "
         f"checkpoint {model.checkpoint or 'not given'}",
