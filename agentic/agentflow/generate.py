@@ -4,7 +4,6 @@ Each planner turn is a fresh conversation of one user message and a sequence of 
 `method.trained_turns`; what the frozen roles and the tools did stands in the metadata of the step's sequence.
 """
 
-import time
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -58,7 +57,6 @@ class Rollout:
     samples: list[Sample] = field(default_factory=list)
     num_tokens: int = 0
     """Written by the planner; of an endpoint, whose tokens are not seen, as it counts them."""
-    deadline: float = 0.0
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
@@ -71,7 +69,6 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         toolbox=toolbox,
         template=sample,
         question=question_of(sample),
-        deadline=time.monotonic() + method.max_seconds,
     )
     turn = await planner.plan(rollout.roles, rollout.question)
     rollout.analysis = turn.text.strip()
@@ -146,7 +143,7 @@ def _end_after(rollout: Rollout, verdict: verifier.Verdict) -> LoopEnd | None:
         return LoopEnd.VERIFIED
     if rollout.num_tokens >= rollout.method.max_rollout_tokens:
         return LoopEnd.TOKENS_USED_UP
-    return LoopEnd.TIME_USED_UP if time.monotonic() >= rollout.deadline else None
+    return LoopEnd.TIME_USED_UP if rollout.context.clock.seconds >= rollout.method.max_seconds else None
 
 
 async def _final_answer(rollout: Rollout) -> str:

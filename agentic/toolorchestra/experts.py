@@ -4,7 +4,6 @@ An expert that fails is something the orchestrator is told, never the end of a r
 row it counts as unavailable and is not asked again.
 """
 
-import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -113,12 +112,10 @@ class Account:
 class Experts:
     """The experts of one rollout, by tool and alias."""
 
-    def __init__(
-        self, context: Context, offered: dict[str, dict[str, ExpertConfig]], account: Account, *, deadline: float
-    ) -> None:
-        """`deadline` is in seconds of `time.monotonic`; no call lasts longer."""
+    def __init__(self, context: Context, offered: dict[str, dict[str, ExpertConfig]], account: Account) -> None:
+        """No call lasts longer than the rollout may."""
         self.offered = offered
-        self._context, self._account, self._deadline = context, account, deadline
+        self._context, self._account = context, account
         self._method = method_of(context)
         self._errors: Counter[str] = Counter()
 
@@ -130,7 +127,7 @@ class Experts:
         if self._errors[expert.model] >= limits.expert_errors:
             self._book(tool, alias, expert, CallEnd.UNAVAILABLE)
             return ExpertReply(text=UNAVAILABLE)
-        seconds = max(1e-3, min(limits.expert_seconds, self._deadline - time.monotonic()))
+        seconds = max(1e-3, min(limits.expert_seconds, limits.seconds - self._context.clock.seconds))
         result = await run_tool(_limited(self._context, seconds), f"expert {alias}", self._sample, expert, messages, tools)
         turn = result.output if result.outcome is Outcome.ANSWERED else None
         if turn is None:

@@ -4,7 +4,6 @@ Its sampled tokens are trained; what tools, experts and customers say never is. 
 in the metadata of the rollout's last sequence.
 """
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,11 +35,11 @@ class Result:
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One rollout in the mode of its row; usually one sequence, more where the chat template rewrites or turns were dropped."""
     method, question = method_of(context), question_of(sample)
-    account, deadline = Account(), time.monotonic() + method.limits.seconds
+    account = Account()
     offered = offer(method, question, seed=context.config.seed)
-    experts = Experts(context, offered, account, deadline=deadline)
+    experts = Experts(context, offered, account)
     mode = _serve if is_function_calling(sample) else _solve
-    result = await mode(context, sample, experts, account, deadline)
+    result = await mode(context, sample, experts, account)
     orchestrator = result.orchestrator
     metadata = {
         "question": question,
@@ -63,14 +62,14 @@ def question_of(sample: Sample) -> str:
     return sample.prompt[-1]["content"]
 
 
-async def _solve(context: Context, sample: Sample, experts: Experts, account: Account, deadline: float) -> Result:
+async def _solve(context: Context, sample: Sample, experts: Experts, account: Account) -> Result:
     """The question-answering mode: one tool a turn, until the tool answer has answered."""
     question, wording = question_of(sample), prompts.SETS[method_of(context).prompt_style]
     messages: list[Message] = [
         {"role": "system", "content": wording.system},
         {"role": "user", "content": wording.question.format(question=question)},
     ]
-    orchestrator = Orchestrator(context, messages, question_schemas(experts.offered), account, deadline=deadline)
+    orchestrator = Orchestrator(context, messages, question_schemas(experts.offered), account)
     result = Result(orchestrator=orchestrator)
     tools = QuestionTools(context, experts, question)
     answer, num_failed, num_ignored = "", 0, 0
@@ -98,7 +97,7 @@ async def _solve(context: Context, sample: Sample, experts: Experts, account: Ac
     return result
 
 
-async def _serve(context: Context, sample: Sample, experts: Experts, account: Account, deadline: float) -> Result:
+async def _serve(context: Context, sample: Sample, experts: Experts, account: Account) -> Result:
     """The function-calling mode: the built-in shop or a domain of τ²-bench."""
     episode = make_episode(context, sample)
     method = method_of(context)
@@ -106,7 +105,7 @@ async def _serve(context: Context, sample: Sample, experts: Experts, account: Ac
     opening = await episode.start()
     tools = orchestrators_tools(episode.tools, experts.offered)
     messages = orchestrators_messages(opening, method.prompt_style)
-    orchestrator = Orchestrator(context, messages, tools, account, deadline=deadline)
+    orchestrator = Orchestrator(context, messages, tools, account)
     await service.play(orchestrator, opening)
     outcome = await episode.outcome() if episode.end is not None else Outcome(reward=0.0, parts={})
     calls = Counter(service.calls) + Counter(call.tool for call in account.calls)

@@ -1,6 +1,5 @@
 """The trained model's side of a rollout: its replies within all limits, and the sequences that are trained."""
 
-import time
 from enum import Enum
 from typing import Any
 
@@ -54,16 +53,14 @@ def reader_of(tokenizer: Any, parser: str) -> ToolCallReader:
 class Orchestrator:
     """One rollout of the trained model."""
 
-    def __init__(
-        self, context: Context, messages: list[Message], tools: list[dict[str, Any]], account: Account, *, deadline: float
-    ) -> None:
+    def __init__(self, context: Context, messages: list[Message], tools: list[dict[str, Any]], account: Account) -> None:
         """The first messages, up to the first of the user's, are never dropped."""
         self.tools = tools
         self.num_turns = self.num_invalid = 0
         self.ending: Ending | None = None
         self.text = ""
         """All that was said in replies."""
-        self._context, self._account, self._deadline = context, account, deadline
+        self._context, self._account = context, account
         self._method, self._model = method_of(context), context.models["actor"]
         self._conversation = Conversation(self._model, messages, tools=tools)
         self._num_kept = len(messages)
@@ -74,7 +71,7 @@ class Orchestrator:
         max_turns = limits.evaluation_turns if self._context.evaluation else limits.turns
         if self.num_turns >= max_turns:
             self.ending = Ending.TURNS_USED_UP
-        elif time.monotonic() >= self._deadline:
+        elif self._context.clock.seconds >= limits.seconds:
             self.ending = Ending.TIME_USED_UP
         if self.ending is not None:
             return None

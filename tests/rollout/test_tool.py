@@ -47,6 +47,15 @@ async def test_a_tool_that_answers_on_the_second_try(context: Context):
     assert context.trace.seconds["tool"] >= 0
 
 
+async def test_while_a_tool_waits_for_a_lost_server_its_time_does_not_run(context: Context):
+    async def wait(value: int) -> int:
+        with context.clock.stopped():
+            await asyncio.sleep(0.5)
+        return value
+
+    assert (await run_tool(context, "ask", wait, 1)).outcome is Outcome.ANSWERED
+
+
 @pytest.mark.parametrize(
     ("tool", "outcome", "words", "num_retries"),
     [

@@ -160,7 +160,7 @@ async def test_after_a_loss_it_goes_on_from_what_was_received():
     last = lambda: web.Response(body=event([5, 2], finish_reason="stop", versions=[("3", 0, 2)]))  # noqa: E731
     aborted = lambda: web.Response(body=event([], finish_reason="abort"))  # noqa: E731
     async with scripted(cut, "drop", aborted, last) as (client, requests):
-        sampling = {"temperature": 1.0, "max_tokens": 8, "min_tokens": 2, "seed": 5}
+        sampling = {"temperature": 1.0, "max_tokens": 8, "min_tokens": 2}
         generation = await client.generate(
             [1], sampling=sampling, session_id="s", request_id="r", minimum_version=2, listener=heard
         )
@@ -168,10 +168,20 @@ async def test_after_a_loss_it_goes_on_from_what_was_received():
     assert [body["token_ids"] for _, body in requests] == [[1], [1, 9], [1, 9], [1, 9]]
     asked = [body["sampling_params"] for _, body in requests]
     assert [(params["max_tokens"], params["min_tokens"]) for params in asked] == [(8, 2), (7, 1), (7, 1), (7, 1)]
-    assert asked[0]["seed"] == 5 and asked[1]["seed"] == asked[2]["seed"] != 5
     assert len({body["request_id"] for _, body in requests}) == 4
     assert heard.tokens == [9, 5, 2] and heard.events == ["tokens", "lost", "lost", "lost", "tokens"]
     assert client.calls.num_retries == 3 and client.calls.output_tokens == 3
+
+
+async def test_a_reply_with_a_seed_is_sampled_from_its_beginning_after_a_loss():
+    heard, cut = Heard(), [event([9], versions=[("2", 0, 1)]), b"data: {torn"]
+    whole = lambda: web.Response(body=event([9, 5], finish_reason="stop", versions=[("2", 0, 2)]))  # noqa: E731
+    async with scripted(cut, whole) as (client, requests):
+        sampling = {"temperature": 1.0, "max_tokens": 8, "seed": 5}
+        generation = await client.generate([1], sampling=sampling, session_id="s", request_id="r", listener=heard)
+    assert generation.output_ids == heard.tokens == [9, 5]
+    asked = [(body["token_ids"], body["sampling_params"]["seed"], body["sampling_params"]["max_tokens"]) for _, body in requests]
+    assert asked == [([1], 5, 8)] * 2
 
 
 @pytest.mark.parametrize("seed", range(5))

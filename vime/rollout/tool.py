@@ -16,6 +16,7 @@ from typing import Any
 
 from vime.agent.sandbox import Sandbox
 from vime.errors import SandboxError
+from vime.rollout.agent_clock import AgentClock
 from vime.rollout.context import Context
 from vime.rollout.trace import Trace
 from vime.rollout.within import HookTimeout, describe, within
@@ -60,7 +61,7 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     result = ToolResult(outcome=Outcome.RAISED)
     for attempt in range(config.max_tool_retries + 1):
         with context.trace.span(name, kind="tool") as details:
-            result = await _call_tool(name, tool, arguments, named, config.tool_timeout_seconds, attempt)
+            result = await _call_tool(name, tool, arguments, named, config.tool_timeout_seconds, attempt, context.clock)
             details["outcome"] = result.outcome.value
         if result.outcome in (Outcome.ANSWERED, Outcome.REFUSED):
             break
@@ -107,11 +108,17 @@ async def _place(action: Callable[..., Any], name: str, trace: Trace) -> AsyncIt
 
 
 async def _call_tool(
-    name: str, tool: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any], seconds: float, attempt: int
+    name: str,
+    tool: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    seconds: float,
+    attempt: int,
+    clock: AgentClock,
 ) -> ToolResult:
     try:
         call = tool(*arguments, **named) if inspect.iscoroutinefunction(tool) else _in_thread(tool, arguments, named)
-        return ToolResult(outcome=Outcome.ANSWERED, output=await within(call, seconds), num_retries=attempt)
+        return ToolResult(outcome=Outcome.ANSWERED, output=await within(call, seconds, clock=clock), num_retries=attempt)
     except HookTimeout:
         error = f"{name} ran longer than rollout.tool_timeout_seconds={seconds:g}"
         return ToolResult(outcome=Outcome.TIMED_OUT, error=error, num_retries=attempt)

@@ -31,9 +31,10 @@ async def within(call: Awaitable[T], seconds: float, *, clock: AgentClock | None
     A call that ignores its cancellation is left to itself. What would end the process (`sys.exit`) is a RuntimeError.
     """
     task = asyncio.ensure_future(_contained(call))
+    began = 0.0 if clock is None else clock.seconds
     try:
         await asyncio.wait({task}, timeout=seconds)
-        while clock is not None and not task.done() and (left := seconds - clock.seconds) > 0:
+        while clock is not None and not task.done() and (left := began + seconds - clock.seconds) > 0:
             await asyncio.wait({task}, timeout=max(left, SHORTEST_WAIT_SECONDS))
     except asyncio.CancelledError:
         task.cancel()

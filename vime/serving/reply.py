@@ -1,16 +1,16 @@
 """One reply as it comes in, over as many attempts as it takes: what was received is kept, and the next goes on from it."""
 
-import random
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 STREAM_INTERVAL_TOKENS = 64
 """Tokens that a server sends at a time, after the first: so many are sampled again at most when it is killed."""
 GOES_ON = frozenset(
-    {"temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "seed", "ignore_eos", "stop_token_ids", "logit_bias"}
+    {"temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logit_bias"}
 )
 """Under these sampling parameters the continuation of a prompt and the half of its reply is the other half. Others (penalties,
-structured output) count from where the reply begins, so with them it is sampled again from there."""
+structured output) count from where the reply begins, and a seed's draws do, so with them it is sampled again from there: what
+has a seed then comes out as it would have been."""
 
 
 class TooOld(Exception):
@@ -86,8 +86,6 @@ class Reply:
             sampling["max_tokens"] -= self._num_before
             if "min_tokens" in sampling:
                 sampling["min_tokens"] = max(0, sampling["min_tokens"] - self._num_before)
-            if sampling.get("seed") is not None:  # the same one would draw the same random numbers as at the beginning
-                sampling["seed"] = random.Random(f"{sampling['seed']}/{self._num_before}").getrandbits(63)
         return {"token_ids": [*self.prompt, *self.output_ids], "sampling_params": sampling, "stream": True}
 
     def add(self, choice: dict[str, Any]) -> None:

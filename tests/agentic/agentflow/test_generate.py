@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -244,6 +245,15 @@ def test_a_tool_that_fails_is_told_and_counted():
 def test_every_limit_ends_the_loop_and_still_gives_an_answer(settings: dict[str, Any], reason: StopReason):
     samples, *_ = run(base=never_satisfied, **settings)
     assert samples[-1].stop_reason is reason and samples[-1].metadata["final_output"]
+
+
+@pytest.mark.parametrize(("seconds", "num_steps"), [(9.0, 3), (11.0, 1)])
+def test_the_time_of_a_rollout_is_the_agents_own(seconds: float, num_steps: int):
+    scripts = Script(good_planner), Script(never_satisfied)
+    context, clock = context_of(*scripts, max_seconds=10.0), SimpleNamespace(seconds=seconds)
+    context = replace(context, clock=cast(Any, clock))
+    samples = asyncio.run(generate(context, template(), Sampling(temperature=1.0, top_p=1.0)))
+    assert len(samples) == 1 + num_steps
 
 
 def test_evaluation_has_its_own_number_of_steps():

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,6 +208,15 @@ async def test_every_limit_ends_a_rollout(limits: dict[str, Any], reason: StopRe
     chosen = LimitsConfig(**{"context_tokens": 8192, **limits})
     samples = await play(context_of(script(SEARCH), Server(expert), Server(expert), limits=chosen), question())
     assert samples[-1].stop_reason is reason and samples[-1].metadata["final_output"] == ""
+
+
+@pytest.mark.parametrize(("seconds", "ending"), [(9.0, "answered"), (11.0, "time_used_up")])
+async def test_the_time_of_a_rollout_is_the_agents_own(seconds: float, ending: str):
+    limits = LimitsConfig(context_tokens=8192, seconds=10.0)
+    context = context_of(script(ANSWER), Server(expert), Server(expert), limits=limits)
+    clock: Any = SimpleNamespace(seconds=seconds)
+    samples = await play(replace(context, clock=clock), question())
+    assert samples[-1].metadata["ending"] == ending
 
 
 async def test_middle_turns_are_dropped_oldest_first_and_what_was_sampled_stays_trained():
