@@ -118,3 +118,35 @@ async def test_on_shared_gpus_the_trainers_state_is_taken_before_the_servers_wak
 async def test_elsewhere_a_checkpoint_does_not_hold_up_the_sync(monkeypatch: pytest.MonkeyPatch):
     events = await two_steps(monkeypatch)
     assert events[3:] == ["train", "sync", "log", "trainer awake", "save step 2 with {'buffer': 2, 'events': 6}"]
+
+
+class Pins:
+    """Remembers what was started."""
+
+    def __init__(self) -> None:
+        self.started = 0
+
+    def start(self, evaluation: Any) -> None:
+        evaluation.close()
+        self.started += 1
+
+
+def evaluations(*words: str) -> list[int]:
+    """The steps after which an evaluation runs beside the next batch."""
+    config = compose_run(["+method=memagent", "mode=plan", "trainer.num_steps=4", *words]).config
+    session: Any = SimpleNamespace(config=config, has_evaluated=lambda step: False)
+    found = []
+    for step in range(4):
+        pin: Any = Pins()
+        loop._evaluate_during(session, Parts(config), SimpleNamespace(), pin, step)  # type: ignore[arg-type]
+        found += [step] * pin.started
+    return found
+
+
+def test_one_run_before_training_is_scored_beside_the_first_batch():
+    assert evaluations() == []
+    assert evaluations("evaluation.before=one_run") == [0]
+    assert evaluations("evaluation.before=one_run", "trainer.evaluate_every=2") == [0, 2]
+    assert evaluations("evaluation.before=one_run", "evaluation.rows=[trained]") == []
+    assert evaluations("evaluation.before=none", "trainer.evaluate_every=2") == [2]
+    assert evaluations("model=qwen2.5-7b", "cluster=one_node") == [0], "at paper scale all rows would take hours"

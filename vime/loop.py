@@ -15,11 +15,11 @@ from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
 from vime.algorithm.own_advantage import own_advantage
 from vime.compose import Composed
-from vime.config import AlgorithmName, RunConfig
+from vime.config import AlgorithmName, Before, RunConfig
 from vime.data.buffer import Buffer
 from vime.data.journal import Journal
 from vime.errors import CheckpointError
-from vime.evaluation_rows import TRAINED, needs_trained_model, rows_of
+from vime.evaluation_rows import SCAFFOLD, TRAINED, needs_trained_model, rows_of
 from vime.hooks import load_hook
 from vime.placement import takes_turns
 from vime.rollout.evaluation import Evaluator
@@ -86,7 +86,7 @@ async def _train(session: Session) -> None:
             journal.begin(first_step)
         session.console.first_sync(await system.sync_weights(first_step))
         evaluator = session.evaluator(system)
-        if first_step == 0:
+        if first_step == 0 and config.evaluation.before is Before.full:
             await session.evaluate_before(evaluator)
         producer = _producer(config, system.workers, source=source, journal=journal, version=first_step)
         if waiting is not None:
@@ -176,8 +176,11 @@ def is_saved_after(config: RunConfig, step: int) -> bool:
 
 def _evaluate_during(session: Session, system: System, evaluator: Evaluator, pin: Pin, step: int) -> None:
     """Starts the evaluation that is due after `step` batches; it runs beside the next one and pins the servers' weights."""
-    every = session.config.trainer.evaluate_every
-    if every and step and step % every == 0 and not session.has_evaluated(step):
+    config = session.config
+    every, evaluation = config.trainer.evaluate_every, config.evaluation
+    before = evaluation.before is Before.one_run and SCAFFOLD in evaluation.rows
+    is_due = every and step % every == 0 if step else before
+    if is_due and not session.has_evaluated(step):
         pin.start(_evaluate_and_note(session, system, evaluator, step))
 
 

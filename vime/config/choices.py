@@ -218,3 +218,11 @@ class Tracker(Enum):
 
     none = "none"
     wandb = "wandb"
+
+
+class Before(Enum):
+    """What is evaluated before training."""
+
+    full = "full"
+    one_run = "one_run"
+    none = "none"

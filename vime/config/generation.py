@@ -156,6 +156,9 @@ class ServingConfig:
     router_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vllm-router, passed unchanged."""
     start_timeout_seconds: float = 300.0
+    """How long a server that is starting may show no sign of progress; signs are that its log or its download grows."""
+    max_start_seconds: float = 3600.0
+    """How long a server may take to start in all, with download, loading, compilation and the capture of graphs."""
     silence_timeout_seconds: float = 120.0
     """How long a server may send nothing to a request before it counts as lost; what it has sent until then is kept. Our servers
     send a sign of life every few seconds, also while a request waits in their queue. Those given by `urls` do so only if they run

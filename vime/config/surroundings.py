@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from vime.config.choices import Pooling, RetrievalBackend, Tracker, VectorSearch, WeightTransfer
+from vime.config.choices import Before, Pooling, RetrievalBackend, Tracker, VectorSearch, WeightTransfer
 
 
 @dataclass(kw_only=True, slots=True)
@@ -132,6 +132,10 @@ class EvaluationConfig:
     """Which rows to measure: the base model asked once, the untrained scaffold, the trained scaffold. `single_turn@NAME` and
     `scaffold@NAME` ask another model of `serving.models` instead, a baseline under the same sampling. With `mode=eval`, `trained`
     is what `scaffold` measures, under the name that fits a trained checkpoint."""
+    before: Before = Before.full
+    """What is measured before training. `full` measures every row but `trained`, for the table. `one_run` scores the untrained
+    scaffold once per data set, beside the first batch: it begins the curve of the scores and enters no table. `none` measures
+    nothing. What the table lacks then, a run with `mode=eval` measures."""
     extra_temperatures: list[float] = field(default_factory=list)
     """The untrained scaffold is scored at these as well (one run each), so that a gain is not a matter of sampling."""
     pass_at: list[int] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """What is trained and measured: objective, batch, how generation and training overlap, evaluation."""
 
 from vime.algorithm.description import describe
-from vime.config import AlgorithmName, RunConfig, WeightTransfer
+from vime.config import AlgorithmName, Before, RunConfig, WeightTransfer
+from vime.evaluation_rows import SCAFFOLD, TRAINED
 from vime.model_size import BYTES, checkpoint_bytes, num_parameters
 from vime.placement import transport
 from vime.plan.amounts import count, gib
@@ -101,15 +102,18 @@ def evaluation(config: RunConfig) -> list[str]:
         return ["none: data.evaluation is empty"]
     known = sum(dataset.num_items or 0 for dataset in sets)
     unknown = sum(dataset.num_items is None for dataset in sets)
-    once = len(settings.rows) * settings.num_runs + len(settings.extra_temperatures) * ("scaffold" in settings.rows)
+    measured = settings.rows if settings.before is Before.full else [row for row in settings.rows if row == TRAINED]
+    once = len(measured) * settings.num_runs + len(settings.extra_temperatures) * (SCAFFOLD in measured)
     counts = [f"{known:,} items"] * bool(known) + [f"all items of {unknown} set(s)"] * bool(unknown)
     items = " and ".join(counts)
     lines = [f"{dataset.name}: {dataset.path or dataset.generator}" for dataset in sets]
-    rows = ", ".join(settings.rows)
+    rows, left_out = ", ".join(measured) or "no row", ", ".join(row for row in settings.rows if row not in measured)
+    before = "the untrained scaffold once, beside the first batch" if settings.before is Before.one_run else "nothing"
     total = f", {known * once:,} rollouts" if known and not unknown else ""
     during = config.trainer.evaluate_every
     return [
         *lines,
         f"{rows}: {settings.num_runs} run(s) each of {items} at temperature {settings.temperature:g}{total}",
+        *([f"before training: {before}; mode=eval measures {left_out} for the table"] if left_out else []),
         f"during training: {f'every {during} steps' if during else 'none'}",
     ]

@@ -11,6 +11,7 @@ import aiohttp
 
 from vime.serving.control import UNREACHABLE, is_healthy
 from vime.serving.program import Program
+from vime.serving.start_signs import StartSigns
 
 POLL_SECONDS = 0.2
 START_CHECK_SECONDS = 2.0
@@ -26,16 +27,23 @@ class Health:
         self._program, self._session = program, session
 
     async def until_healthy(self) -> Fault | None:
-        """Waits for the health endpoint, and a server's first token, after a launch; what went wrong, if they came too late."""
-        limit = self._program.spec.start_timeout_seconds
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
+        """Waits for the health endpoint, and a server's first token, after a launch.
+
+        Says what went wrong if the program ended, showed no sign of progress for too long, or took too long in all.
+        """
+        spec, started = self._program.spec, time.monotonic()
+        signs = StartSigns(spec.log, hub_id=spec.hub_id)
+        while True:
             if (code := self._program.exit_code()) is not None:
                 return "died", f"while starting, exit code {code}"
-            if await self._is_healthy(timeout_seconds=START_CHECK_SECONDS) and await self._has_generated(deadline):
+            if await self._is_healthy(timeout_seconds=START_CHECK_SECONDS) and await self._has_generated():
                 return None
+            taken = time.monotonic() - started
+            if signs.silent_seconds() > spec.start_timeout_seconds:
+                return "hung", f"no sign of progress for {spec.start_timeout_seconds:.0f} s of its start; {signs.describe()}"
+            if taken > spec.max_start_seconds:
+                return "hung", f"not healthy after {taken:.0f} s; {signs.describe()}"
             await asyncio.sleep(POLL_SECONDS)
-        return "hung", f"not healthy after {limit:.0f} s"
 
     async def until_lost(self) -> Fault:
         """Waits until the process ends, or so many checks in a row fail."""
@@ -62,12 +70,12 @@ class Health:
         except (aiohttp.ClientError, OSError):
             return True
 
-    async def _has_generated(self, deadline: float) -> bool:
+    async def _has_generated(self) -> bool:
         """A server's first token, for which it may compile kernels: after that, silence means something."""
         spec = self._program.spec
         if not spec.has_engine:
             return True
-        timeout = aiohttp.ClientTimeout(total=max(0.1, deadline - time.monotonic()))
+        timeout = aiohttp.ClientTimeout(total=spec.start_timeout_seconds)
         body = {"token_ids": [1], "sampling_params": {"max_tokens": 1, "logprobs": 0, "detokenize": False}}
         try:
             async with self._session.post(f"{spec.url}/inference/v1/generate", json=body, timeout=timeout) as response:

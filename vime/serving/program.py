@@ -57,7 +57,11 @@ class ProgramSpec:
     """A weight update leaves its keys and values as they are."""
     has_engine: bool = False
     """It is a vLLM server: its engine is asked too."""
+    hub_id: str | None = None
+    """The checkpoint that it may have to fetch when it starts."""
     start_timeout_seconds: float = 300.0
+    """Without a sign of progress (`vime.serving.start_signs`)."""
+    max_start_seconds: float = 3600.0
     health_interval_seconds: float = 2.0
     health_failures: int = 5
     engine_timeout_seconds: float = 120.0

@@ -8,7 +8,7 @@ from typing import Any
 from vime.config import RunConfig, ServedModelConfig, ServerRole
 from vime.nodes import Nodes
 from vime.placement import Place, ServerGroup, server_groups, server_places
-from vime.serving.flags import is_cpu, server_arguments, server_command, server_environment
+from vime.serving.flags import checkpoint_of, is_cpu, server_arguments, server_command, server_environment
 from vime.serving.program import ProgramSpec
 from vime.serving.restarts import Restarts
 from vime.serving.router import router_command
@@ -77,7 +77,9 @@ class Planner:
         address, gpus = self._nodes.host(place.node), self._nodes.gpus(place)
         arguments = server_arguments(config, model, settings, number=number, role=group.role)
         environment = server_environment(config, settings, cpus=cpus, gpus=gpus, role=group.role, address=address)
-        return self._spec(name, place, port, server_command(arguments), environment, has_engine=True)
+        checkpoint = checkpoint_of(config, settings)
+        spec = self._spec(name, place, port, server_command(arguments), environment, has_engine=True)
+        return replace(spec, hub_id=None if Path(checkpoint).is_dir() else checkpoint)
 
     def successor(self, server: Planned) -> ProgramSpec:
         """The server again, where its place is now: on its port if it is on the same machine, else on a free one."""
@@ -96,7 +98,8 @@ class Planner:
         """A program that is no server of a model, on the first node."""
         port = self._nodes.take_port(0, port, f"{name}.port")
         spec = self._spec(name, Place(node=0), port, command, {}, has_engine=False)
-        return replace(spec, health_path="/health", start_timeout_seconds=self._config.retrieval.start_timeout_seconds)
+        limit = self._config.retrieval.start_timeout_seconds
+        return replace(spec, health_path="/health", start_timeout_seconds=limit, max_start_seconds=limit)
 
     def router_command(self, urls: dict[ServerRole, list[str]]) -> list[str]:
         """See `router.router_command`."""
@@ -125,6 +128,7 @@ class Planner:
             keep_cache=serving.keep_cache,
             has_engine=has_engine,
             start_timeout_seconds=serving.start_timeout_seconds,
+            max_start_seconds=serving.max_start_seconds,
             health_interval_seconds=serving.health_interval_seconds,
             health_failures=serving.health_failures,
             engine_timeout_seconds=serving.engine_timeout_seconds,

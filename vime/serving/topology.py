@@ -53,7 +53,7 @@ class Serving:
 
     async def ready(self, on_progress: Callable[[str], None] | None = None) -> None:
         """Waits until every server is healthy, then for the routers; raises ServerError with the log's end if one is not."""
-        limit = self._config.serving.start_timeout_seconds + START_MARGIN_SECONDS
+        limit = self._config.serving.max_start_seconds + START_MARGIN_SECONDS
         fleet = self._fleet
         waiting = {asyncio.create_task(fleet.wait_ready(program, limit)) for program in fleet.servers()}
         external = [endpoint for name, endpoint in self.endpoints().items() if self._config.serving.models[name].urls]
