@@ -324,10 +324,10 @@ async def test_a_reply_of_a_real_server_that_is_cut_goes_on_as_if_it_had_not_bee
         def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
             super().received(output_ids, logprobs, weight_versions)
             if len(self.tokens) > 1 and client._session and "lost" not in self.events:
-                session, client._session = client._session, None
-                closing.append(asyncio.ensure_future(session.close()))
+                connector: Any = client._session.connector
+                for connection in connector._acquired:
+                    connection.transport.abort()
 
-    closing: list[asyncio.Future[None]] = []
     client, heard = TokenClient(stack.endpoint, stack.config.serving), Cutting()
     ask = functools.partial(client.generate, [7, 8, 9] * 20, sampling=sampling, session_id="s")
     cut = await ask(request_id="cut", listener=heard)

@@ -60,7 +60,8 @@ RANGES: dict[str, Range] = {
     **{f"rollout.{name}": SHARE for name in ("max_infrastructure_failure_share", "max_filtered_share")},
     "logger.trace_share": SHARE,
     **{f"logger.max_{name}_bytes": Range(least=2**20) for name in ("rollouts", "trace")},
-    **{f"serving.{name}": POSITIVE for name in ("start_timeout_seconds", "max_start_seconds", "silence_timeout_seconds")},
+    **{f"serving.{name}": POSITIVE for name in ("start_timeout_seconds", "max_start_seconds")},
+    "serving.silence_timeout_seconds": Range(least=10),  # twice the time between two signs of life of our servers
     **{f"serving.{name}": POSITIVE for name in ("health_interval_seconds", "recovery_timeout_seconds")},
     "serving.engine_timeout_seconds": POSITIVE,
     "serving.probe_tolerance": POSITIVE,
