@@ -115,7 +115,9 @@ def stop_inside_a_reply(run: DrivenRun) -> None:
 def damage(folder: Path) -> int:
     """Tokens that were sent and then sampled again, and rollouts that scored 0; -1 if no reply was cut."""
     again, num_cut = 0, 0
-    for attempts in notes_of(folder.parent).values():
+    for request, attempts in notes_of(folder.parent).items():
+        if request.startswith("probe"):  # every sync asks the same again
+            continue
         ordered = [attempts[number] for number in sorted(attempts)]
         num_cut += len(ordered) > 1
         again += sum(max(0, prompt + sent - later) for (prompt, sent), (later, _) in pairwise(ordered))
