@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from vime.compose import CONF, compose_run
+from vime.memory import trainer_memory
 from vime.plan.processes import memory
 
 EXPERIMENTS = sorted(path.stem for path in (Path(CONF) / "experiment").glob("*.yaml"))
@@ -24,6 +25,12 @@ def test_it_fits_its_gpus(words: list[str]) -> None:
     lines = memory(compose_run([*words, "mode=plan"]).config)
     assert [line for line in lines if line.startswith("!")] == []
     assert any(line.startswith("each trainer rank:") for line in lines)
+
+
+def test_the_reference_is_in_main_memory_where_there_are_gpus() -> None:
+    config = compose_run(["+experiment=memagent_paper_7b", "mode=plan"]).config
+    assert config.algorithm.kl_coefficient > 0 and trainer_memory(config)["reference"] == 0
+    assert [line for line in memory(config) if line.startswith("reference model: 7.1 GiB of main memory")]
 
 
 def test_what_is_recomputed_stands_in_the_plan() -> None:

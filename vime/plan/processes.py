@@ -79,6 +79,8 @@ def memory(config: RunConfig) -> list[str]:
     for name, part in seen.items():
         pieces = ", ".join(f"{piece} {gib(size)}" for piece, size in part.memory.items() if size)
         lines.append(f"{name}: {gib(sum(part.memory.values()))} = {pieces}")
+    if config.algorithm.kl_coefficient and config.cluster.gpus_per_node:
+        lines.append(f"reference model: {gib(trainer_memory(config)['weights'])} of main memory for each trainer rank")
     if recomputes(config.trainer):
         lines.append("recomputation: layers keep their inputs only and are computed again in the backward pass")
     limit = config.cluster.gpu_memory_gib * GIB
