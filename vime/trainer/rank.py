@@ -88,6 +88,7 @@ class TrainerRank:
             num_workers=num_workers,
             rank=self._rank,
             host=self._host(),
+            serving=self._config.serving,
         )
 
     def send_weights(self, version: int) -> WeightPayload:

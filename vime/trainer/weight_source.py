@@ -7,13 +7,18 @@ export to them. Imports vLLM only when it is used.
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from vime.config import WeightTransfer
+from vime.config import ServingConfig, WeightTransfer
 from vime.trainer.parallel import free_port
-from vime.weights import SYNC_TIMEOUT_SECONDS, WeightDigest, WeightPayload
+from vime.trainer.server_clients import ServerClients
+from vime.weights import WeightDigest, WeightPayload
+
+GLOO_POLL_SECONDS = 0.0002
+"""Far below what a tensor takes."""
 
 Export = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 
@@ -25,20 +30,33 @@ class DirectSender:
     """
 
     def __init__(
-        self, backend: WeightTransfer, export: Export, *, urls: list[str], num_workers: list[int], rank: int, host: str
+        self,
+        backend: WeightTransfer,
+        export: Export,
+        *,
+        urls: list[str],
+        num_workers: list[int],
+        rank: int,
+        host: str,
+        serving: ServingConfig,
     ) -> None:
-        self._clients = ServerClients(urls, num_workers)
+        self._clients = ServerClients(urls, num_workers, serving)
+        self._is_sender = rank == 0
         self._source = ExportSource(export)
         self._engine = _trainer_engine(
             backend, self._clients, self._source, rank=rank, host=host, world_size=1 + sum(num_workers)
         )
 
     def send(self, version: int) -> WeightPayload:
-        """Start, transfer and finish on all servers, which then answer as `version`; describes what was sent."""
+        """Start, transfer and finish on all servers, which then answer as `version`; describes what was sent.
+
+        Raises ServerError as soon as a server is lost: its place in the transport stays empty, and the others would wait for it.
+        """
         started = time.monotonic()
         self._clients.version = version
         try:
-            self._engine.send_weights()
+            with self._clients.watched(abort=self._abort) if self._is_sender else nullcontext():
+                self._engine.send_weights()
         except BaseException:  # the pass is over whatever ended it, an interrupt too
             self._source.finish_pass()
             raise
@@ -55,40 +73,11 @@ class DirectSender:
         """Leaves the group with the servers."""
         self._engine.shutdown()
 
-
-class ServerClients:
-    """vLLM's weight-sync client for several servers at once; a call returns when all have answered."""
-
-    def __init__(self, urls: list[str], num_workers: list[int]) -> None:
-        from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
-
-        self.version = 0
-        self._num_workers = num_workers
-        self._clients = [HTTPVLLMWeightSyncClient(url, timeout=SYNC_TIMEOUT_SECONDS) for url in urls]
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Servers' workers are numbered after the trainer's sender, in the order of the addresses."""
-        infos = [init_info] * len(self._clients)
-        if "rank_offset" in init_info:
-            before = [sum(self._num_workers[:i]) for i in range(len(self._clients))]
-            infos = [init_info | {"rank_offset": init_info["rank_offset"] + count} for count in before]
-        self._all("init_weight_transfer_engine", [(info,) for info in infos])
-
-    def start_weight_update(self) -> None:
-        """Opens the update."""
-        self._all("start_weight_update", [()] * len(self._clients))
-
-    def update_weights(self, update_info: Any) -> None:
-        """Loads one part."""
-        self._all("update_weights", [(update_info,)] * len(self._clients))
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Closes the update; vLLM's engine passes no version, so ours is used."""
-        self._all("finish_weight_update", [(weight_version or str(self.version),)] * len(self._clients))
-
-    def _all(self, method: str, arguments: list[tuple[Any, ...]]) -> None:
-        with ThreadPoolExecutor(max_workers=len(self._clients)) as pool:
-            list(pool.map(lambda pair: getattr(pair[0], method)(*pair[1]), zip(self._clients, arguments)))
+    def _abort(self) -> None:
+        """Ends NCCL's calls that wait for the lost server; gloo's are asked whether there is one."""
+        group: Any = getattr(self._engine, "model_update_group", None)
+        if hasattr(group, "destroy"):
+            group.destroy()
 
 
 class ExportSource:
@@ -178,9 +167,14 @@ def _gloo_engine() -> Any:
 
         def _broadcast(self, source: Any, meta: Any) -> None:
             group: Any = self.model_update_group
+            clients: Any = self.client
             for _, tensor in self._checked_iter(source, meta) if self.is_sender else source:
                 if self.is_sender:
-                    group.broadcast(tensor.contiguous(), 0).wait()
+                    sending = group.broadcast(tensor.contiguous(), 0)
+                    while not sending.is_completed():
+                        clients.check()
+                        time.sleep(GLOO_POLL_SECONDS)
+                    sending.wait()
 
         def shutdown(self) -> None:
             self.model_update_group = None
