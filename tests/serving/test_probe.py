@@ -23,7 +23,7 @@ class Client:
     async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **about: Any) -> Generation:
         if "lost" in self._url:
             raise ServerError(f"{self._url} gave no answer")
-        logprob = math.nan if "broken" in self._url else LOGPROB - 0.01 * ("wrong" in self._url)
+        logprob = math.nan if "broken" in self._url else LOGPROB - 0.01 * ("wrong" in self._url) - 5e-5 * ("drifts" in self._url)
         count = sampling["max_tokens"]
         return Generation(output_ids=[1] * count, logprobs=[logprob] * count, weight_versions=[1] * count, finish_reason="length")
 
@@ -48,7 +48,8 @@ async def ask(*urls: str) -> dict[str, float]:
 
 async def test_a_lost_server_is_left_out_while_there_are_others():
     found = await ask("good", "lost")
-    assert found == {"probe/num_servers": 1.0, "probe/max_difference_cold": 0.0, "probe/max_difference_cached": 0.0}
+    differences = ("probe/max_difference_cold", "probe/max_difference_cached", "probe/mean_difference")
+    assert found == {"probe/num_servers": 1.0, **dict.fromkeys(differences, 0.0)}
 
 
 async def test_without_any_answer_the_probe_fails_and_without_any_server_there_is_nothing_to_compare():
@@ -66,3 +67,8 @@ async def test_a_logprob_that_is_no_number_is_no_agreement(urls: tuple[str, ...]
 async def test_the_server_that_disagrees_is_named():
     with pytest.raises(WeightSyncError, match=r"wrong: largest difference 0\.01 with a cold, 0\.01 with"):
         await ask("good", "wrong", "lost")
+
+
+async def test_a_small_difference_of_every_token_is_found_by_the_mean():
+    with pytest.raises(WeightSyncError, match=r"(?s)or 1\.67e-05 in the mean:.*drifts: largest difference 5e-05 .* mean 5e-05"):
+        await ask("good", "drifts")

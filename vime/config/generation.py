@@ -179,4 +179,5 @@ class ServingConfig:
     """A sync leaves keys and values of the old weights to what was started under them: less is computed again, and logprobs of
     what goes on then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: float | None = None
-    """Largest difference between server and trainer logprobs after a sync; None is 1e-4 in float32 and 0.3 in bfloat16."""
+    """Largest difference between server and trainer logprobs after a sync; None is 1e-4 in float32 and 0.3 in bfloat16. The mean
+    difference may be a sixth of it."""

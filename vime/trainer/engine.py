@@ -116,7 +116,10 @@ class Engine:
         return result | {"train/num_skipped_updates": 0.0, "train/useful_token_share": batch.useful_token_share}
 
     def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
-        """Logprobs of the response tokens by sequence; only those of this data-parallel rank, and only where they end up."""
+        """Logprobs of the response tokens by sequence; only those of this data-parallel rank, and only where they end up.
+
+        They are for comparing with servers: the head works in float32 whatever the precision.
+        """
         samples = [
             TrainSample(tokens=ids, loss_mask=[1] * length, rollout_log_probs=[], advantage=0.0, token_weight=0.0)
             for ids, length in zip(tokens, response_lengths)
@@ -124,7 +127,7 @@ class Engine:
         packed = PackedUpdate(self.config, samples, with_logprobs=False)
         shard = packed.shard(parallel_state.get_data_parallel_rank())
         micro_batches = self._micro_batches(shard, only_trained=False)
-        results = forward_logprobs(self.wrapped, micro_batches, temperature=temperature)
+        results = forward_logprobs(self.wrapped, micro_batches, temperature=temperature, float32_head=True)
         if parallel_state.get_tensor_model_parallel_rank() != 0:
             return {}
         found: dict[int, list[float]] = {}

@@ -26,16 +26,18 @@ from vime.trainer.model import PackedModel
 
 
 def token_logprobs(
-    model: PackedModel, hidden_TH: torch.Tensor, wanted: Wanted, *, temperature: float
+    model: PackedModel, hidden_TH: torch.Tensor, wanted: Wanted, *, temperature: float, float32_head: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of each wanted token and entropy of the distribution it was drawn from, both [N], float32.
 
     The same on all context-parallel ranks, whose losses are therefore equal; each sends gradients through its own part only.
+    With `float32_head`, for use without gradients, the head's products are not rounded to the weights' dtype.
     """
     if model.config.sequence_parallel:  # the ranks' heads work on the same tokens, and their gradients are summed there
         hidden_TH = gather_from_sequence_parallel_region(hidden_TH, tensor_parallel_output_grad=False)
     hidden_MH = hidden_TH.index_select(0, wanted.predict_M)
-    logprobs_M, entropies_M = _in_chunks(model, hidden_MH, wanted.target_M, temperature)
+    project = _in_float32 if float32_head else _in_chunks
+    logprobs_M, entropies_M = project(model, hidden_MH, wanted.target_M, temperature)
     if wanted.place_M is None:
         return logprobs_M, entropies_M
     part = logprobs_M.new_zeros(2, wanted.count).index_copy(1, wanted.place_M, torch.stack([logprobs_M, entropies_M]))
@@ -52,6 +54,18 @@ def _in_chunks(
     if hidden_NH.shape[0] <= chunk:
         return _project(model, hidden_NH, target_N, temperature)
     return chunked_logprobs(hidden_NH, model.head_weight(), target_N, temperature=temperature, chunk=chunk)
+
+
+def _in_float32(
+    model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    chunk = max(LOGITS_IN_CHUNK // (model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()), 1)
+    parts = [
+        _LogprobAndEntropy.apply(model.logits(part_NH.unsqueeze(1), in_float32=True).squeeze(1), part_N, temperature)
+        for part_NH, part_N in zip(hidden_NH.split(chunk), target_N.split(chunk))
+    ]
+    logprobs, entropies = zip(*parts)
+    return torch.cat(logprobs), torch.cat(entropies)
 
 
 def _project(

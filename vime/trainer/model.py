@@ -31,6 +31,9 @@ from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
 from vime.trainer.parallel import device
 
+HEAD_ROWS = 8192
+"""Rows of the head that are converted at a time where logits are wanted in float32."""
+
 
 class PackedModel(GPTModel):
     """GPTModel on packed rows. `forward` of the last pipeline stage returns hidden states, [T, 1, hidden]."""
@@ -47,9 +50,18 @@ class PackedModel(GPTModel):
     def _postprocess(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         return hidden_states
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """This tensor-parallel rank's part of the logits, [..., vocabulary / TP], of hidden states."""
-        logits, _ = self.output_layer(hidden, weight=self.head_weight())
+    def logits(self, hidden: torch.Tensor, *, in_float32: bool = False) -> torch.Tensor:
+        """This tensor-parallel rank's part of the logits, [..., vocabulary / TP], of hidden states.
+
+        With `in_float32` neither the products nor the logits are rounded to the weights' dtype, for which a part of the head at
+        a time is converted; for use without gradients.
+        """
+        head_VH = self.head_weight()
+        if in_float32 and head_VH.dtype is not torch.float32:
+            assert not torch.is_grad_enabled(), "the head in float32 has no gradients"
+            parts = [hidden.float() @ part_VH.float().t() for part_VH in head_VH.split(HEAD_ROWS)]
+            return torch.cat(parts, dim=-1)
+        logits, _ = self.output_layer(hidden, weight=head_VH)
         return logits
 
     def head_weight(self) -> torch.Tensor:

@@ -80,7 +80,7 @@ def _step(optimizer: MegatronOptimizer, grad_norm: float) -> None:
 
 @torch.no_grad()
 def forward_logprobs(
-    wrapped: list[DistributedDataParallel], micro_batches: MicroBatches, *, temperature: float
+    wrapped: list[DistributedDataParallel], micro_batches: MicroBatches, *, temperature: float, float32_head: bool = False
 ) -> list[torch.Tensor]:
     """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage."""
     model = cast(PackedModel, wrapped[-1].module)
@@ -89,7 +89,7 @@ def forward_logprobs(
         batch = next(batches)
 
         def collect(hidden: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
-            return token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature)[0]
+            return token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature, float32_head=float32_head)[0]
 
         return _forward(chunk, batch), collect
 
