@@ -102,6 +102,14 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["+trainer.megatron_args.recompute_granularty=full"],
         "trainer.megatron_args.recompute_granularty",
     ),
+    "random weights that no trainer replaces": (
+        [f"+serving.models.judge.{word}" for word in ("checkpoint=other", "vllm_args.load_format=dummy")],
+        "serving.models.judge.vllm_args.load_format",
+    ),
+    "random weights in an evaluation": (
+        ["mode=eval", "+serving.models.actor.vllm_args.load_format=dummy"],
+        "serving.models.actor.vllm_args.load_format",
+    ),
     "port out of range": (["serving.models.actor.port=70000"], "serving.models.actor.port"),
     "port of the system": (["serving.models.actor.port=80"], "serving.models.actor.port"),
     "port given twice": (["serving.models.actor.port=9000", "+serving.models.judge.port=9000"], "serving.models.judge.port"),

@@ -64,7 +64,7 @@ class System:
         self._owns_ray = False
         self._reaper: subprocess.Popen[bytes] | None = None
         self.nodes = Nodes(config)
-        self.serving = Serving(config, run_dir, self.run_id, self.nodes) if with_servers else None
+        self.serving = Serving(config, run_dir, self.run_id, self.nodes, awaits_weights=with_trainer) if with_servers else None
         asks = with_servers and config.retrieval.is_there
         self.retrieval = Retrieval(config, run_dir, self.run_id, self.nodes) if asks else None
         self.trainer = TrainerGroup(config, run_dir, self.run_id, self.nodes) if with_trainer else None

@@ -74,6 +74,7 @@ RULES: tuple[Rule, ...] = (
     serving.groups,
     serving.chat_endpoints,
     serving.context,
+    serving.load_format,
     sampling.trained_model,
     sampling.frozen_models,
     retrieval.complete,

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 SYNC_TIMEOUT_SECONDS = 600.0
 """For each call of a weight sync: loading hundreds of gigabytes from a disk takes its time."""
+NO_VERSION = -1
+"""Of weights that no sync has brought: random ones, or the checkpoint's."""
+RANDOM_WEIGHTS = "random"
+"""What a server that has got no weights yet calls their version, in its answers."""
 CHUNK_WORDS = 2**16
 """Words that fit into a core's cache with their factors."""
 BLOCK_CHUNKS = 2**8

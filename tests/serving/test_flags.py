@@ -1,5 +1,7 @@
 """Command lines and environments of servers and routers."""
 
+import pytest
+
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.plugin import register
@@ -31,6 +33,23 @@ def test_a_server_never_has_more_positions_than_the_trained_model():
     assert server_arguments(config, "actor", ServedModelConfig(), number=0)["max_model_len"] == 512
     other = ServedModelConfig(checkpoint="other/model")
     assert server_arguments(config, "judge", other, number=0)["max_model_len"] == 8192
+
+
+@pytest.mark.parametrize(
+    ("vllm_args", "load_format"),
+    [
+        ({}, "dummy"),
+        ({"load-format": "auto"}, "auto"),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, "dummy"),
+        ({"speculative_config": {"method": "eagle3", "model": "draft"}}, None),
+    ],
+)
+def test_a_server_that_awaits_weights_reads_no_checkpoint(vllm_args: dict, load_format: str | None):
+    model = ServedModelConfig(trained=True, vllm_args=vllm_args)
+    arguments = server_arguments(RunConfig(), "actor", model, number=0, awaits_weights=True)
+    assert arguments.get("load_format") == load_format
+    arguments = server_arguments(RunConfig(), "actor", model, number=0)
+    assert arguments.get("load_format") in (None, "auto"), "an evaluation needs the checkpoint"
 
 
 def test_without_a_gpu_servers_get_their_cores_and_no_warm_up():

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import urlparse
 
-from vime.config import AlgorithmName, ChatConfig, ModelAPI, RunConfig, ServedModelConfig, ServerRole
+from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
 from vime.placement import server_groups
 
@@ -135,6 +135,22 @@ def chat_endpoints(config: RunConfig) -> list[Problem]:
             Problem(key=f"{key}.chat.body.{word}", value=model.chat.body[word], remedy="is set by vime: remove it")
             for word in reserved
         ]
+    return problems
+
+
+def load_format(config: RunConfig) -> list[Problem]:
+    """Random weights are for the trained model of a training run only, whose servers get the trainer's before they are asked."""
+    problems: list[Problem] = []
+    for name, model in config.serving.models.items():
+        if model.trained and config.mode is not Mode.eval:
+            continue
+        settings = {f"serving.models.{name}": model.vllm_args}
+        settings |= {f"serving.models.{name}.groups.{key}": group.vllm_args for key, group in model.groups.items()}
+        for key, arguments in settings.items():
+            given = next((word for word in ("load_format", "load-format") if arguments.get(word) == "dummy"), None)
+            if given is not None:
+                remedy = "no trainer brings this model's weights, it would answer with random ones: remove this"
+                problems.append(Problem(key=f"{key}.vllm_args.{given}", value="dummy", remedy=remedy))
     return problems
 
 

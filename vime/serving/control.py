@@ -4,6 +4,7 @@ They are open because the server runs with VLLM_SERVER_DEV_MODE=1; the router an
 """
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ import aiohttp
 from vime.errors import ServerError, WeightSyncError
 from vime.weights import WeightPayload
 
+logger = logging.getLogger(__name__)
+
 UNREACHABLE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 """What a call to a server raises that is gone or hangs."""
 HASH_POLL_SECONDS = 0.01
+OF_THE_SLOWEST = ("pause_seconds", "proof_seconds", "num_unread_tensors")
+"""What an update says of itself; of several servers the largest counts."""
+NUM_NAMED = 10
+"""Tensors that an error names."""
 
 
 async def is_healthy(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
@@ -48,12 +55,13 @@ async def apply_payload(
     asleep: bool = False,
     keep_cache: bool = False,
 ) -> dict[str, float]:
-    """Checks the files that arrived, then pauses a server, loads them, clears the prefix cache, and resumes.
+    """Checks the files that arrived, then pauses a server, loads them, proves it, clears the prefix cache, and resumes.
 
     Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
     `keep_cache`. A server that is `asleep` is only given the memory
-    for its weights, and sleeps on. Returns the seconds of it all and of the pause.
-    Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old weights), ServerError or
+    for its weights, and sleeps on. Returns the seconds of it all, of the pause and of the proof, and how many tensors the
+    proof could not read. Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old
+    weights) or if its layers do not compute with what was sent (it then stays paused), ServerError or
     aiohttp's errors if the server does not do its part (it must then be restarted: it may hold half of the new weights).
     """
     control = Control(session, url, name=name, timeout_seconds=timeout_seconds)
@@ -73,10 +81,11 @@ async def apply_payload(
     for file in payload.files:
         await control.post("/update_weights", {"update_info": {"files": [file]}})
     await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
+    proof = await control.prove(payload)
     if not asleep:
         await control.resume_generation(keep_cache=keep_cache)
     finished = time.monotonic()
-    return {"seconds": finished - started, "pause_seconds": finished - paused}
+    return {"seconds": finished - started, "pause_seconds": finished - paused, **proof}
 
 
 class Control:
@@ -112,6 +121,24 @@ class Control:
                     f"expected digest {payload.digest} ({payload.num_tensors} tensors), got {report['digest']} "
                     f"({report['num_tensors']} tensors); was a bucket lost, cut short or written over before the server read it?"
                 )
+
+    async def prove(self, payload: WeightPayload) -> dict[str, float]:
+        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost."""
+        started, num_unread = time.monotonic(), 0
+        for rank, proof in enumerate((await self.post("/collective_rpc", {"method": "weight_proof"}))["results"]):
+            if wrong := proof["wrong"]:
+                more = [f"and {len(wrong) - NUM_NAMED} more"] if len(wrong) > NUM_NAMED else []
+                raise WeightSyncError(
+                    f"server {self._name} ({self._url}), rank {rank} got version {payload.version} whole, but did not load it:"
+                    + "\n  ".join(["", *wrong[:NUM_NAMED], *more])
+                    + f"\nvLLM dropped or misplaced these {len(wrong)} of {payload.num_tensors} tensors (its log may say "
+                    "'Failed to load weights'); vllm_args that change how weights are loaded are the first suspects. The "
+                    "server stays paused; resume=true starts new ones and goes on from the last checkpoint"
+                )
+            num_unread = max(num_unread, len(proof["unread"]))
+            if proof["unread"]:
+                logger.warning("%s: no proof for %d tensors: %s", self._name, num_unread, ", ".join(proof["unread"][:NUM_NAMED]))
+        return {"proof_seconds": time.monotonic() - started, "num_unread_tensors": float(num_unread)}
 
     async def _reports(self) -> list[dict[str, Any]]:
         """What each worker has received, once all have hashed it (they go on generating meanwhile)."""

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from ray.exceptions import RayTaskError
 
-from vime.errors import WeightSyncError
+from vime.errors import ServerError, WeightSyncError
+from vime.serving.control import OF_THE_SLOWEST
 from vime.serving.fleet import reach
 from vime.serving.topology import Serving
 from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
@@ -57,7 +58,7 @@ class DirectSync:
                     f"sending version {version} took longer than {SYNC_TIMEOUT_SECONDS:.0f} s: a server or the network hangs; "
                     "resume=true goes on from the last checkpoint"
                 ) from None
-            except RayTaskError as error:  # it broke on the way: servers hold half of it and start again
+            except (RayTaskError, ServerError) as error:  # it broke on the way: servers hold half of it and start again
                 logger.warning("sending version %d failed, the servers start again: %r", version, error)
                 self._connected = {}
                 await _all(updating, "fail_update", repr(error))
@@ -78,7 +79,7 @@ class DirectSync:
         logger.info("version %d is on %d of %d servers", sent.version, len(synced), len(self._serving.actors(self._name)))
         return {
             "sync/seconds": time.monotonic() - started,
-            "sync/pause_seconds": max((result["pause_seconds"] for result in synced), default=0.0),
+            **{f"sync/{name}": max((result[name] for result in synced), default=0.0) for name in OF_THE_SLOWEST},
             "sync/bytes": float(sent.num_bytes),
             "sync/num_servers": float(len(synced)),
             "sync/export_seconds": sent.export_seconds,

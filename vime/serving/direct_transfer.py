@@ -12,15 +12,16 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine, NCCLWeightTransferUpdateInfo
 
-from vime.serving.transfer import FileEngine, FileUpdateInfo, repack_embeddings
+from vime.serving.proof import Proof
+from vime.serving.transfer import FileEngine, FileUpdateInfo, erase_weights, repack_on_cpu
 from vime.weights import WeightDigest
 
 
 class _DigestingModel:
-    """Stands in for the model while an engine loads: passes everything on and hashes what goes by."""
+    """Stands in for the model while an engine loads: passes everything on, hashes what goes by and keeps some of it."""
 
-    def __init__(self, model: Any, digest: WeightDigest) -> None:
-        self._model, self._digest = model, digest
+    def __init__(self, model: Any, digest: WeightDigest, proof: Proof) -> None:
+        self._model, self._digest, self._proof = model, digest, proof
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -31,6 +32,7 @@ class _DigestingModel:
     def _hashed(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in weights:
             self._digest.update(name, tensor)
+            self._proof.note(self._model, name, tensor)
             yield name, tensor
 
 
@@ -56,9 +58,16 @@ class _Direct(WeightTransferEngine):
         self._from_files = True
         self._files.expect_files(files)
 
+    @property
+    def proof(self) -> Proof:
+        """Of files and of what comes without them."""
+        return self._files.proof
+
     def start_weight_update(self) -> None:
         if not self._from_files:
             self._digest = WeightDigest()
+            self.proof.begin()
+        erase_weights(self.model)
         super().start_weight_update()  # pyright: ignore[reportAbstractUsage]
 
     def receive_weights(self, update_info: Any) -> None:
@@ -66,7 +75,7 @@ class _Direct(WeightTransferEngine):
             self._files.receive_weights(update_info)
             return
         model = self.model
-        self.model = _DigestingModel(model, self._digest)  # pyright: ignore[reportAttributeAccessIssue]
+        self.model = _DigestingModel(model, self._digest, self.proof)  # pyright: ignore[reportAttributeAccessIssue]
         try:
             super().receive_weights(update_info)  # pyright: ignore[reportAbstractUsage]
         finally:
@@ -74,7 +83,7 @@ class _Direct(WeightTransferEngine):
 
     def finish_weight_update(self) -> None:
         super().finish_weight_update()  # pyright: ignore[reportAbstractUsage]
-        repack_embeddings(self.model)
+        repack_on_cpu(self.model)
         self._from_files = False
 
     def weight_report(self) -> dict[str, Any]:

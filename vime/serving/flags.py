@@ -28,6 +28,8 @@ BACKENDS = {
 KV_ROLES = {ServerRole.prefill: "kv_producer", ServerRole.decode: "kv_consumer"}
 """vLLM's names."""
 
+DUMMY = "dummy"
+"""vLLM's name for random weights instead of the checkpoint's."""
 SMALL_VOCABULARY = 16384
 """Up to here the ranks of sampled tokens cost nothing without a compiled kernel (at 150,000 it is 37 ms a step against 1)."""
 
@@ -52,9 +54,20 @@ def to_flags(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def server_arguments(
-    config: RunConfig, name: str, model: ServedModelConfig, *, number: int, role: ServerRole = ServerRole.regular
+    config: RunConfig,
+    name: str,
+    model: ServedModelConfig,
+    *,
+    number: int,
+    role: ServerRole = ServerRole.regular,
+    awaits_weights: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of server `number` of a model; the user's `vllm_args` come last and win."""
+    """The arguments of server `number` of a model; the user's `vllm_args` come last and win.
+
+    One that `awaits_weights` reads no checkpoint: a first sync that does not load cannot pass for one that does, and the start
+    is quicker.
+    """
+    given = {key.replace("-", "_"): value for key, value in model.vllm_args.items()}
     arguments: dict[str, Any] = {
         "model": checkpoint_of(config, model),
         "served_model_name": name,
@@ -73,6 +86,8 @@ def server_arguments(
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
     }
+    if awaits_weights and not _drafts(given):
+        arguments["load_format"] = DUMMY
     if role is not ServerRole.regular:
         arguments["kv_transfer_config"] = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}
     if is_cpu(config):
@@ -85,7 +100,7 @@ def server_arguments(
         arguments["enable_sleep_mode"] = takes_turns(config)
         if config.deterministic:
             arguments["enable_prefix_caching"] = False
-    return arguments | {key.replace("-", "_"): value for key, value in model.vllm_args.items()}
+    return arguments | given
 
 
 def server_command(arguments: Mapping[str, Any]) -> list[str]:
@@ -159,6 +174,13 @@ def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
     if is_trained_checkpoint(config, model):
         return min(model.max_model_len, config.model.max_position_embeddings)
     return model.max_model_len
+
+
+def _drafts(arguments: Mapping[str, Any]) -> bool:
+    """Whether another model speculates: vLLM loads it in the same way, and no sync brings its weights."""
+    speculative = arguments.get("speculative_config") or {}
+    speculative = json.loads(speculative) if isinstance(speculative, str) else speculative
+    return bool(speculative) and speculative.get("method") != "ngram"
 
 
 def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:

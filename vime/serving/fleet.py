@@ -17,7 +17,7 @@ from vime.serving.programs import Planned, Planner, by_role
 from vime.serving.restarts import Restarts
 from vime.serving.router import replace_worker
 from vime.serving.server import ServerActor
-from vime.weights import WeightPayload
+from vime.weights import NO_VERSION, WeightPayload
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Fleet:
             program.lost = f"{program.spec.name}: {error}"
             _record(program, "gave_up", str(error))
             return
-        version, payload = (0, None) if program.is_router else self._expected.get(program.model, (0, None))
+        version, payload = (NO_VERSION, None) if program.is_router else self._expected.get(program.model, (NO_VERSION, None))
         program.actor.adopt.remote(version, payload, asleep=self.asleep)
         program.actor.start.remote()
 

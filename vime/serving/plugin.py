@@ -1,9 +1,15 @@
 """The entry point `vllm.general_plugins`: runs in every vLLM process and teaches it our weight transports.
 
+An engine that was started without real weights labels its tokens so until the first sync.
+
 vLLM loads plugins several times in some processes, so registering twice is no error.
 """
 
 import logging
+import sys
+from typing import Any
+
+from vime.weights import RANDOM_WEIGHTS
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +31,24 @@ def register() -> None:
             WeightTransferEngineFactory.register_engine(name, module, engine)
         except ValueError:
             logger.debug("%s is registered already", name)
+    label_random_weights()
     enable_amx()
+
+
+def label_random_weights() -> None:
+    """Has an engine that was started with `--load-format dummy` say so in its tokens' weight version, until its first sync."""
+    engine = getattr(sys.modules.get("vllm.v1.engine.core"), "EngineCore", None)
+    if engine is None or hasattr(engine, "labels_random_weights"):  # no engine in this process, or labelled already
+        return
+    engine.labels_random_weights = True
+    attach = engine._attach_weight_version
+
+    def attach_or_warn(self: Any, outputs: Any) -> None:
+        if self._weight_version == "default" and self.vllm_config.load_config.load_format == "dummy":
+            self._weight_version = RANDOM_WEIGHTS
+        attach(self, outputs)
+
+    engine._attach_weight_version = attach_or_warn
 
 
 def enable_amx() -> None:

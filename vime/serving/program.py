@@ -55,6 +55,8 @@ class ProgramSpec:
     health_path: str = "/health"
     keep_cache: bool = False
     """A weight update leaves its keys and values as they are."""
+    awaits_weights: bool = False
+    """It starts with random weights and must not answer before it was given real ones."""
     has_engine: bool = False
     """It is a vLLM server: its engine is asked too."""
     hub_id: str | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from vime.config import RunConfig, ServedModelConfig, ServerRole
 from vime.nodes import Nodes
 from vime.placement import Place, ServerGroup, server_groups, server_places
-from vime.serving.flags import checkpoint_of, is_cpu, server_arguments, server_command, server_environment
+from vime.serving.flags import DUMMY, checkpoint_of, is_cpu, server_arguments, server_command, server_environment
 from vime.serving.program import ProgramSpec
 from vime.serving.restarts import Restarts
 from vime.serving.router import router_command
@@ -46,8 +46,12 @@ class Planned:
 class Planner:
     """Makes the specs of a run's programs."""
 
-    def __init__(self, config: RunConfig, nodes: Nodes, *, run_dir: Path, payload_folder: Path) -> None:
+    def __init__(
+        self, config: RunConfig, nodes: Nodes, *, run_dir: Path, payload_folder: Path, awaits_weights: bool = False
+    ) -> None:
+        """With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
         self._config, self._nodes = config, nodes
+        self._awaits_weights = awaits_weights
         self._run_dir, self._payload_folder = run_dir, payload_folder
         self._places = server_places(config)
 
@@ -75,11 +79,13 @@ class Planner:
             on_node = [of is place for places in self._places.values() for of in places if of.node == place.node]
             cpus = _cpus(on_node.index(True), len(on_node))
         address, gpus = self._nodes.host(place.node), self._nodes.gpus(place)
-        arguments = server_arguments(config, model, settings, number=number, role=group.role)
+        awaits_weights = self._awaits_weights and settings.trained
+        arguments = server_arguments(config, model, settings, number=number, role=group.role, awaits_weights=awaits_weights)
         environment = server_environment(config, settings, cpus=cpus, gpus=gpus, role=group.role, address=address)
         checkpoint = checkpoint_of(config, settings)
         spec = self._spec(name, place, port, server_command(arguments), environment, has_engine=True)
-        return replace(spec, hub_id=None if Path(checkpoint).is_dir() else checkpoint)
+        hub_id = None if Path(checkpoint).is_dir() else checkpoint
+        return replace(spec, hub_id=hub_id, awaits_weights=awaits_weights and arguments.get("load_format") == DUMMY)
 
     def successor(self, server: Planned) -> ProgramSpec:
         """The server again, where its place is now: on its port if it is on the same machine, else on a free one."""

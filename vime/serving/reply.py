@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from vime.weights import NO_VERSION, RANDOM_WEIGHTS
+
 STREAM_INTERVAL_TOKENS = 64
 """Tokens that a server sends at a time, after the first: so many are sampled again at most when it is killed."""
 GOES_ON = frozenset(
@@ -152,10 +154,14 @@ class Reply:
 
 
 def _versions(spans: list[dict[str, Any]] | None, start: int, count: int) -> list[int]:
-    """One version for each of `count` tokens from the attempt's token `start` on; 0 where a server never got a sync."""
+    """One version for each of `count` tokens from the attempt's token `start` on.
+
+    It is 0 where a server never got a sync, and `NO_VERSION` if it was started with random weights.
+    """
     versions = [0] * count
     for span in spans or ():
         first, last = max(span["start"] - start, 0), min(span["end"] - start, count)
-        if span["version"].isdigit() and first < last:
-            versions[first:last] = [int(span["version"])] * (last - first)
+        version = NO_VERSION if span["version"] == RANDOM_WEIGHTS else int(span["version"]) if span["version"].isdigit() else 0
+        if first < last:
+            versions[first:last] = [version] * (last - first)
     return versions

@@ -17,7 +17,7 @@ from vime.serving.health import POLL_SECONDS, Fault
 from vime.serving.keeper import Keeper
 from vime.serving.program import ProgramSpec
 from vime.serving.server_metrics import ServerMetrics, read_metrics
-from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
+from vime.weights import NO_VERSION, SYNC_TIMEOUT_SECONDS, WeightPayload
 
 
 class Server(Keeper):
@@ -26,7 +26,7 @@ class Server(Keeper):
     def __init__(self, spec: ProgramSpec) -> None:
         super().__init__(spec)
         self._payload: WeightPayload | None = None
-        self._version = 0
+        self._version = NO_VERSION
         """The last version that this server should hold; its payload is None or older if it was sent without files."""
         self._wants_weights = asyncio.Event()
         self._asked_for: int | None = None
@@ -90,15 +90,16 @@ class Server(Keeper):
     async def end_update(self, sent: WeightPayload) -> dict[str, float]:
         """Checks what arrived and goes on generating, unless it sleeps; returns the pause, or nothing if the server was lost.
 
-        Raises WeightSyncError if it received other bytes.
+        Raises WeightSyncError if it received other bytes or its layers compute with others.
         """
         try:
             if not self._ready.is_set():
                 return {}
             await self._control().check(sent)
+            proof = await self._control().prove(sent)
             if not self._is_asleep:
                 await self._control().resume_generation(keep_cache=self._program.spec.keep_cache)
-            return {"pause_seconds": time.monotonic() - self._update_started}
+            return {"pause_seconds": time.monotonic() - self._update_started, **proof}
         except (*UNREACHABLE, ServerError) as error:
             await self._start_again(f"version {sent.version}: {error!r}")
             return {}
@@ -169,9 +170,9 @@ class Server(Keeper):
             await asyncio.sleep(POLL_SECONDS)
 
     def _has_files(self) -> bool:
-        """Whether the version that it should hold is the checkpoint's or lies there in files."""
+        """Whether the version that it should hold is there from its start or lies there in files."""
         if self._payload is None:
-            return self._version == 0
+            return self._version == NO_VERSION or (self._version == 0 and not self._program.spec.awaits_weights)
         return self._version == self._payload.version and all(Path(file).exists() for file in self._payload.files)
 
     async def _restore_payload(self) -> Fault | None:

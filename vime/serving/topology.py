@@ -30,11 +30,17 @@ START_MARGIN_SECONDS = 60.0
 class Serving:
     """All served models of a run, by name."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None) -> None:
-        """Without `nodes`, all servers run on this machine. Ray must be running before `start`."""
+    def __init__(
+        self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None, *, awaits_weights: bool = False
+    ) -> None:
+        """Without `nodes`, all servers run on this machine. Ray must be running before `start`.
+
+        With `awaits_weights` a sync must come before the trained model is asked: until then its servers have random weights.
+        """
         self.payload_folder = payload_folder(run_id)
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
+        self._awaits_weights = awaits_weights
         self._started: Fleet | None = None
         self._metrics_before: dict[str, ServerMetrics] = {}
 
@@ -44,7 +50,13 @@ class Serving:
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
-        planner = Planner(self._config, self._nodes, run_dir=self._run_dir, payload_folder=self.payload_folder)
+        planner = Planner(
+            self._config,
+            self._nodes,
+            run_dir=self._run_dir,
+            payload_folder=self.payload_folder,
+            awaits_weights=self._awaits_weights,
+        )
         fleet = Fleet(self._config.serving, self._nodes, planner, run_id=self._run_id)
         for name in self._config.serving.models:
             fleet.add(name)

@@ -16,6 +16,8 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
+from vime.serving.erase import erase, erase_what_is_materialized
+from vime.serving.proof import Proof
 from vime.weights import WeightDigest
 
 NUM_HASHERS = 2
@@ -49,6 +51,30 @@ def repack_embeddings(model: Any) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
+def repack_experts(model: Any) -> None:
+    """Packs the experts' weights again: on a CPU vLLM does so when it starts, but not when weights are loaded later."""
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    for module in model.modules():
+        if isinstance(module, RoutedExperts) and (kernel := getattr(module.quant_method, "moe_kernel", None)) is not None:
+            kernel.fused_experts.process_weights_after_loading(module)
+
+
+def repack_on_cpu(model: Any) -> None:
+    """What an update leaves to be packed."""
+    repack_embeddings(model)
+    repack_experts(model)
+
+
+def erase_weights(model: Any) -> None:
+    """Sees to it that a weight which does not arrive is found out; see `vime.serving.erase`."""
+    erase_what_is_materialized()
+    erase(model)
+
+
 class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     """Loads safetensors files, mapped and not copied: from /dev/shm it is shared memory, from elsewhere a disk.
 
@@ -66,6 +92,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             max_workers=NUM_HASHERS, thread_name_prefix="weight-digest", initializer=_use_all_cores, initargs=(self._cores,)
         )
         self._digest = WeightDigest()
+        self.proof = Proof()
         self._hashing: list[Future[None]] = []
         self._mapped: dict[str, list[tuple[str, torch.Tensor]]] = {}
 
@@ -75,13 +102,15 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def expect_files(self, files: list[str]) -> None:
         """Begins a new digest over these buckets; raises FileNotFoundError or a safetensors error if one is not whole."""
         self._digest, self._hashing, self._mapped = WeightDigest(), [], {}
+        self.proof.begin()
         for file in files:
             self._map(file)
 
     def start_weight_update(self) -> None:
-        """Begins a layerwise reload."""
+        """Begins a layerwise reload, from nothing."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        erase_weights(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
@@ -97,7 +126,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
-        repack_embeddings(self.model)
+        repack_on_cpu(self.model)
 
     def weight_report(self) -> dict[str, Any]:
         """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed."""
@@ -114,7 +143,11 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def _map(self, file: str) -> None:
         with safe_open(file, framework="pt", device="cpu") as bucket:
             self._mapped[file] = [(name, bucket.get_tensor(name)) for name in bucket.keys()]  # noqa: SIM118 (it is no dictionary)
-        self._hashing += [self._hashers.submit(self._digest.update, name, tensor) for name, tensor in self._mapped[file]]
+        self._hashing += [self._hashers.submit(self._note, name, tensor) for name, tensor in self._mapped[file]]
+
+    def _note(self, name: str, tensor: torch.Tensor) -> None:
+        self._digest.update(name, tensor)
+        self.proof.note(self.model, name, tensor)
 
 
 class WeightReport:
@@ -129,6 +162,11 @@ class WeightReport:
     def weight_report(self) -> dict[str, Any]:
         """Digest and number of tensors of the last weight update of this worker."""
         return self.weight_transfer_engine.weight_report()
+
+    def weight_proof(self) -> dict[str, Any]:
+        """What the layers compute with since the last weight update, beside what was sent; see `Proof.check`."""
+        engine = self.weight_transfer_engine
+        return engine.proof.check(engine.model)
 
 
 def _use_all_cores(cores: range) -> None:

@@ -8,7 +8,7 @@ import aiohttp
 
 from vime.config import RunConfig
 from vime.errors import ServerError
-from vime.serving.control import UNREACHABLE, apply_payload
+from vime.serving.control import OF_THE_SLOWEST, UNREACHABLE, apply_payload
 from vime.serving.fleet import reach
 from vime.serving.topology import Serving
 from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
@@ -48,7 +48,7 @@ class WeightSync:
         self._forget_previous(payload)  # this one stays: a server that restarts reads it again
         return {
             "sync/seconds": time.monotonic() - started,
-            "sync/pause_seconds": max((result["pause_seconds"] for result in synced), default=0.0),
+            **{f"sync/{name}": max((result[name] for result in synced), default=0.0) for name in OF_THE_SLOWEST},
             "sync/bytes": float(payload.num_bytes),
             "sync/num_servers": float(len(synced)),
             "sync/export_seconds": payload.export_seconds,
