@@ -44,6 +44,11 @@ class Column(Sequence[Number], Generic[Number]):
         """Reads `to_text`."""
         return cls(np.frombuffer(base64.b64decode(text), np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False), dtype)
 
+    @classmethod
+    def read(cls, value: Any, dtype: Any) -> "Column[Any]":
+        """A column from its text, or from a list, in which a number that is null is none (NaN)."""
+        return cls.from_text(value, dtype) if isinstance(value, str) else cls(np.array(value, dtype=dtype), dtype)
+
     def to_text(self) -> str:
         """The array's bytes, little-endian, in base64: a file of it is written and read without a Python number for each."""
         return base64.b64encode(self.array.astype(self.array.dtype.newbyteorder("<"), copy=False).tobytes()).decode("ascii")

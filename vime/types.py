@@ -229,7 +229,7 @@ class Sample:
         if unknown:
             raise SampleError(f"unknown sample fields {sorted(unknown)}")
         stop_reason = data.get("stop_reason")
-        columns = {name: _column(data[name], dtype) for name, dtype in COLUMNS.items() if name in data}
+        columns = {name: Column.read(data[name], dtype) for name, dtype in COLUMNS.items() if name in data}
         return cls(
             **{
                 **data,
@@ -394,11 +394,6 @@ class EvalLog:
 
     metrics: dict[str, float] = field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def _column(value: Any, dtype: Any) -> Column[Any]:
-    """A column from its text, or from the list of a file that has lists; a number that is null there is none."""
-    return Column.from_text(value, dtype) if isinstance(value, str) else Column(np.array(value, dtype=dtype), dtype)
 
 
 def _counts(versions: np.ndarray) -> Counter[int]:

@@ -14,6 +14,7 @@ from vime.data.protocol import load_prompts
 from vime.data.rows import check_rows, load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError
+from vime.serialization import from_json, to_json
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 
@@ -205,8 +206,11 @@ def test_a_restored_buffer_has_the_same_groups_unfinished_prompts_and_progress()
     before = Progress(prompt_index=3, version=2, turns={0: [turn]})
     state = buffer.state({0: mine, 2: other, 3: before})
     restored = Buffer()
-    restored.load(json.loads(json.dumps(state)))
+    restored.load(from_json(to_json(state, compact=True)))
     assert restored.state() == state
+    as_lists = Buffer()
+    as_lists.load(from_json(to_json(state)))
+    assert as_lists.state() == state
     assert restored.start(5, max_staleness=2) == [0, 2, 3]
     assert (restored[0].version, restored[0].progress) == (3, mine)
     assert [(restored[slot].version, restored[slot].progress) for slot in (2, 3)] == [(5, None), (5, None)]

@@ -34,7 +34,7 @@ class Server:
     async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Sampled:
         self.seeds.append(sampling.get("seed"))
         await asyncio.sleep(0.002 / (1 + len(token_ids)))
-        return Sampled(output_ids=[sampling.get("seed", 0)])
+        return Sampled(output_ids=[token_of(sampling.get("seed", 0))])
 
 
 class Tokenizer:
@@ -56,6 +56,11 @@ def model_with(server: Server, turns: TurnLog, name: str = "actor") -> Model:
     )
 
 
+def token_of(seed: int) -> int:
+    """A token by which a seed is known again."""
+    return seed % (2**31 - 1)
+
+
 def log_of(seeds: Seeds | None) -> TurnLog:
     turns = TurnLog()
     turns.seeds = seeds
@@ -69,11 +74,12 @@ async def drawn(model: Model, *prompts: list[int]) -> list[int]:
 
 
 async def test_seeds_follow_from_what_is_asked_whatever_the_order_of_calls():
-    first = await drawn(model_with(Server(), log_of(SEEDS)), [1], [1, 2], [1, 2, 3], [1])
+    server = Server()
+    first = await drawn(model_with(server, log_of(SEEDS)), [1], [1, 2], [1, 2, 3], [1])
     again = await drawn(model_with(Server(), log_of(SEEDS)), [1, 2, 3], [1], [1, 2], [1])
     assert len(set(first)) == 4, "equal calls of one rollout draw anew"
     assert again == [first[2], first[0], first[1], first[3]]
-    assert all(0 <= seed < 2**63 for seed in first)
+    assert all(0 <= seed < 2**63 for seed in server.seeds)
 
 
 @pytest.mark.parametrize("change", [{"run_seed": 1}, {"dataset": "dev"}, {"prompt": 18}, {"member": "4"}], ids=str)
@@ -94,8 +100,8 @@ async def test_a_second_attempt_draws_the_same_and_does_not_sample_what_was_kept
     server, turns = Server(), log_of(SEEDS)
     first = await drawn(model_with(server, turns), [1], [1], [2])
     turns.start_again(keep_turns=keep_turns)
-    assert await drawn(model_with(server, turns), [1], [1], [2], [1]) == [*first, server.seeds[-1]]
-    assert len(server.seeds) == (4 if keep_turns else 7) and server.seeds[-1] not in first
+    assert await drawn(model_with(server, turns), [1], [1], [2], [1]) == [*first, token_of(server.seeds[-1])]
+    assert len(server.seeds) == (4 if keep_turns else 7) and token_of(server.seeds[-1]) not in first
 
 
 async def test_without_deterministic_nothing_is_seeded_but_by_the_models_own_sampling():

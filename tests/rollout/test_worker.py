@@ -1,7 +1,6 @@
 """A worker with a simulated server: first n of m, kept progress, the gate of a sync, spans, and functions that fail."""
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from vime.data.progress import Progress
 from vime.errors import ServerError
 from vime.rollout.metrics import batch_metrics
 from vime.rollout.worker import RolloutWorker
+from vime.serialization import from_json, to_json
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason
 
@@ -191,7 +191,7 @@ async def test_a_rollout_that_is_interrupted_goes_on_with_its_finished_turns_mas
     running = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=2, num_rollouts=2, version=5))
     await until(lambda: len(server.prompts) >= 4)
     server.hold = {"0", "1"}
-    progress = Progress.from_dict(json.loads(json.dumps((await worker.progress())[2].to_dict())))
+    progress = Progress.from_dict(from_json(to_json((await worker.progress())[2].to_dict(), compact=True)))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.sleep(0.01)

@@ -3,7 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime.types import Rollout, as_dict
+import numpy as np
+
+from vime.column import Column
+from vime.types import Integers, Reals, Rollout, as_dict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,12 +17,18 @@ class SavedTurn:
     """
 
     key: str
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
+    output_ids: Integers
+    logprobs: Reals
+    weight_versions: Integers
     finish_reason: str
     seconds: float = 0.0
     """What sampling it took (`vime.types.Turn.seconds`)."""
+
+    def __post_init__(self) -> None:
+        """Lists, or the text of columns, become columns: a turn may wait long, and travels with every checkpoint."""
+        for name, dtype in (("output_ids", np.int32), ("logprobs", np.float32), ("weight_versions", np.int32)):
+            value = getattr(self, name)
+            object.__setattr__(self, name, value if isinstance(value, Column) else Column.read(value, dtype))
 
 
 @dataclass(kw_only=True, slots=True)

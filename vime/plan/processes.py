@@ -96,9 +96,10 @@ def memory(config: RunConfig) -> list[str]:
         per_token = kv_bytes_per_token(config.model, config.trainer.precision) / actor.tensor_parallel_size
         tokens = server_memory(config, actor)["KV cache"] / per_token
         lines.append(f"KV cache of one actor server: {tokens:,.0f} tokens, {tokens / actor.max_model_len:,.1f} full contexts")
+    batch, store, driver = (gib(size(config)) for size in (batch_bytes, object_store_bytes, driver_bytes))
     lines.append(
-        f"tokens of a batch: at most {gib(batch_bytes(config))}, if every expected call fills its context; Ray's object store has "
-        f"{gib(object_store_bytes(config))} of shared memory, finished groups take at most {gib(driver_bytes(config))} in the driver"
+        f"tokens of a batch: at most {batch}, if every expected call fills its context; Ray's object store has {store} of shared "
+        f"memory, finished groups take at most {driver} in the driver"
     )
     return lines
 

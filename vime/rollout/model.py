@@ -129,14 +129,14 @@ class Model:
         else:
             self.trace.count("turns_kept")
         self.turns.keep(saved)
-        call.output_ids, call.logprobs, call.weight_versions = saved.output_ids, saved.logprobs, saved.weight_versions
-        num_tokens = len(saved.output_ids)
-        text = await aside(num_tokens, self.tokenizer.decode, saved.output_ids, skip_special_tokens=True)
+        output_ids, logprobs, versions = list(saved.output_ids), list(saved.logprobs), list(saved.weight_versions)
+        call.output_ids, call.logprobs, call.weight_versions = output_ids, logprobs, versions
+        text = await aside(len(output_ids), self.tokenizer.decode, output_ids, skip_special_tokens=True)
         return Turn(
             prompt_ids=token_ids,
-            output_ids=saved.output_ids,
-            logprobs=saved.logprobs,
-            weight_versions=saved.weight_versions,
+            output_ids=output_ids,
+            logprobs=logprobs,
+            weight_versions=versions,
             finish_reason=saved.finish_reason,
             seconds=saved.seconds,
             message={"role": "assistant", "content": text},
