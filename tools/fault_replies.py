@@ -26,6 +26,8 @@ STOP_SECONDS = 30.0
 WAIT_SECONDS = 600.0
 SERVER = "vime.serving.vllm_server"
 NOTES = "replies.jsonl"
+NO_VERSION = "default"
+"""Of a server that has started again and has not got its weights back: such tokens are thrown away, and not counted."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
@@ -64,7 +66,8 @@ class Notes:
         async def noted(message: Any) -> None:
             await send(message)
             events = [line for line in message.get("body", b"").split(b"\n\n") if line.startswith(b"data: {")]
-            sent = sum(len(choice["token_ids"] or ()) for line in events for choice in json.loads(line[6:])["choices"])
+            choices = [choice for line in events for choice in json.loads(line[6:])["choices"] if choice["token_ids"]]
+            sent = sum(len(choice["token_ids"]) for choice in choices if choice["weight_versions"][-1]["version"] != NO_VERSION)
             if sent:
                 _note(json.loads(b"".join(parts)), sent)
 
