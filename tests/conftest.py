@@ -11,6 +11,7 @@ import pytest
 
 VOCAB_SIZE = 320
 MAX_POSITIONS = 1024
+SECRET = "of-the-servers-of-untied"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -80,7 +81,8 @@ def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: py
     """Real servers in float32, each with its trainer's stand-in.
 
     `tied` is one server; `untied` has two replicas behind a router and three more models: `reader`, a frozen server of `tied`
-    that speculates, and `critic` and `judge`, which are the server of `tied` by its two addresses.
+    that speculates, and `critic` and `judge`, which are the server of `tied` by its two addresses. What `untied` starts has a
+    secret, as it would beyond the loopback.
     """
     from vime.serving.topology import Serving
 
@@ -88,13 +90,13 @@ def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: py
     os.environ["OPENAI_API_KEY"] = "none"
     running: dict[str, Any] = {}
 
-    def start(name: str, config: Any) -> None:
-        serving = Serving(config, tmp_path_factory.mktemp(name), uuid.uuid4().hex[:8])
+    def start(name: str, config: Any, *, secret: str | None = None) -> None:
+        serving = Serving(config, tmp_path_factory.mktemp(name), uuid.uuid4().hex[:8], secret=secret)
         running[name] = ServedStack(config, serving, HuggingFaceTrainer(checkpoints[name], serving.payload_folder))
         serving.start()
 
     start("tied", serving_config(checkpoints["tied"], engine_timeout_seconds=15.0))
-    start("untied", four_models_config(checkpoints, running["tied"].endpoint.url))
+    start("untied", four_models_config(checkpoints, running["tied"].endpoint.url), secret=SECRET)
 
     async def all_ready() -> None:
         await asyncio.gather(*[stack.serving.ready() for stack in running.values()])

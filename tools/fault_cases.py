@@ -100,7 +100,7 @@ CASES = [
         evidence='"hung"',
         damage=fault_replies.damage,
     ),
-    Case(name="router killed", words=TWO_REPLICAS, strike=kill(r"vllm::router|vllm_router\.launch_router"), evidence='"died"'),
+    Case(name="router killed", words=TWO_REPLICAS, strike=kill(r"vllm::router|vime\.serving\.vllm_router"), evidence='"died"'),
     Case(name="trainer rank killed", strike=kill("ray::TrainerRank"), resumes=True, evidence="trainer rank 0 died"),
     Case(name="rollout worker killed", strike=kill("ray::RolloutWorker"), evidence="rollout worker"),
     Case(name="driver killed", strike=kill_driver, resumes=True, evidence="used again"),

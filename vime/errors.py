@@ -26,6 +26,11 @@ class VimeError(Exception):
     """Base class of the errors below. All stay picklable, because they cross Ray's process boundaries."""
 
 
+def describe(error: BaseException) -> str:
+    """Class and text of an error; its repr may show the headers of a request, and with them a key."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 class ConfigError(VimeError, ValueError):
     """The configuration cannot run: holds all problems at once."""
 

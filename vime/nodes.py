@@ -117,6 +117,10 @@ class Nodes:
         """The address of a node."""
         return self._nodes[node].host
 
+    def listen(self, node: int) -> str:
+        """The address that programs bind on a node: for 0.0.0.0 the one by which Ray knows it, not all that it has."""
+        return self._nodes[node].host if self._cluster.host == "0.0.0.0" else self._cluster.host
+
     def replace_lost(self, number: int) -> None:
         """Lets another machine take the number of a lost node: a spare one of the cluster, or without GPUs another of ours.
 

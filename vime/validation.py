@@ -24,6 +24,7 @@ from vime.rules import (
     reward_service,
     rollout,
     sampling,
+    security,
     serving,
 )
 
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     serving.chat_endpoints,
     serving.context,
     serving.load_format,
+    security.arguments,
     sampling.trained_model,
     sampling.frozen_models,
     retrieval.complete,
@@ -99,6 +101,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.disk,
     machine.shared_memory,
     machine.address,
+    security.reachable,
     machine.tracker_key,
 )
 SERVER_SIZES = ("num_replicas", "tensor_parallel_size")

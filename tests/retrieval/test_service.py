@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from vime.config import RetrievalBackend, RetrievalConfig
 from vime.errors import ServerError
+from vime.retrieval.__main__ import main
 from vime.retrieval.batching import Batcher
 from vime.retrieval.client import BadQueryError, Retriever
 from vime.retrieval.service import MAX_QUERIES, Service
@@ -197,3 +199,23 @@ async def test_a_served_model_embeds_and_its_loss_is_a_503(corpus_file: Path, tm
         await server.close()
         assert (await client.post("/retrieve", json=GOOD)).status == 503
         assert (await client.get("/health")).status == 200
+
+
+async def test_with_a_secret_the_service_answers_nothing_but_its_health_without_it(corpus_file: Path, tmp_path: Path):
+    config = RetrievalConfig(corpus=str(corpus_file))
+    application = Service(config, tmp_path / "index", silent, secret="the secret of a run").application()
+    async with TestClient(TestServer(application)) as client:
+        await until_ready(client)
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "the secret of a run"}):
+            assert (await client.post("/retrieve", json=GOOD, headers=headers)).status == 401
+        retriever = Retriever(replace(endpoint_of(client), secret="the secret of a run"), config)
+        assert len(await retriever.search("record 17")) == config.topk
+        await retriever.close()
+
+
+def test_a_service_of_its_own_is_not_opened_to_other_machines_without_a_secret(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.delenv("VIME_SECRET", raising=False)
+    words = ["serve", str(corpus_file), "--index-folder", str(tmp_path / "index"), "--host", "0.0.0.0"]
+    assert main(words) == 2 and "VIME_SECRET" in caplog.text

@@ -71,7 +71,7 @@ def test_with_gpus_servers_see_only_theirs():
 
 def test_router_args_win_over_the_quick_failover():
     config = ServingConfig(router_args={"retry_max_retries": 2}, router_policy="round_robin")
-    command = router_command(config, host="127.0.0.1", urls={ServerRole.regular: ["http://a", "http://b"]})
+    command = router_command(config, urls={ServerRole.regular: ["http://a", "http://b"]})
     assert command[command.index("--retry-max-retries") + 1] == "2"
     assert command[command.index("--policy") + 1] == "round_robin"
     assert command[command.index("--worker-urls") + 1 :][:2] == ["http://a", "http://b"]
@@ -84,7 +84,7 @@ def test_prefill_and_decode_servers_pass_their_cache_and_the_router_knows_which_
     environment = server_environment(config, ServedModelConfig(), cpus=[], gpus=[], role=ServerRole.prefill, address="10.0.0.7")
     assert environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.0.0.7"
     urls = {ServerRole.prefill: ["http://a", "http://b"], ServerRole.decode: ["http://c"]}
-    command = " ".join(router_command(ServingConfig(), host="127.0.0.1", urls=urls))
+    command = " ".join(router_command(ServingConfig(), urls=urls))
     assert command.endswith("--vllm-pd-disaggregation --prefill http://a --prefill http://b --decode http://c")
     assert "--worker-urls" not in command
 

@@ -70,12 +70,12 @@ class Trainer:
         save_file(tensors, file)
         return WeightPayload(version=self.version, files=[str(file)], num_tensors=len(tensors), digest=digest.hexdigest())
 
-    async def connect(self, urls: list[str], num_workers: list[int]) -> None:
+    async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens gloo."""
         from vime.trainer.weight_source import DirectSender
 
         def open_sender() -> DirectSender:
-            where: dict[str, Any] = {"urls": urls, "num_workers": num_workers, "rank": 0, "host": "127.0.0.1"}
+            where: dict[str, Any] = {"urls": urls, "num_workers": num_workers, "rank": 0, "host": "127.0.0.1", "secret": secret}
             return DirectSender(WeightTransfer.gloo, self.tensors, serving=self.serving, **where)
 
         self._sender = await asyncio.to_thread(open_sender)

@@ -12,6 +12,7 @@ import pytest
 
 from vime.errors import ServerError
 from vime.serving.client import TokenClient
+from vime.serving.secret import headers
 from vime.serving.topology import Serving
 
 LONG = {"temperature": 1.0, "max_tokens": 300, "ignore_eos": True}
@@ -163,14 +164,15 @@ async def test_a_lost_actor_has_a_successor_that_moves_if_its_port_is_taken_and_
     client = TokenClient(dataclasses.replace(stack.endpoint.workers()[1], url=old[1]), stack.config.serving)  # asks its actor
     generation = await client.generate([1], sampling=LONG, session_id="s", request_id="r")
     assert set(generation.weight_versions) == {stack.trainer.version}
-    await until(lambda: routes_to(stack.endpoint.url, stack.endpoint.worker_urls), "the router's new list")
+    await until(lambda: routes_to(stack), "the router's new list")
     watching.cancel()
     await client.close()
 
 
-async def routes_to(router_url: str, urls: tuple[str, ...]) -> bool:
-    async with aiohttp.ClientSession() as session, session.get(f"{router_url}/list_workers") as response:
-        return set((await response.json(content_type=None))["urls"]) == set(urls)
+async def routes_to(stack) -> bool:
+    session = aiohttp.ClientSession(headers=headers(stack.endpoint.secret))
+    async with session, session.get(f"{stack.endpoint.url}/list_workers") as response:
+        return set((await response.json(content_type=None))["urls"]) == set(stack.endpoint.worker_urls)
 
 
 async def test_a_server_that_cannot_start_is_an_error_with_the_end_of_its_log(

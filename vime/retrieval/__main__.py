@@ -25,6 +25,7 @@ from vime.config import RetrievalConfig
 from vime.errors import ConfigError
 from vime.retrieval.index import open_index
 from vime.retrieval.service import Service
+from vime.serving.secret import VARIABLE, given_secret, is_loopback
 
 OPTIONS = (
     *("backend", "search", "embedding", "embedding_url", "embedding_dimensions", "pooling", "query_instruction"),
@@ -73,7 +74,10 @@ def main(words: Sequence[str] | None = None) -> int:
     config = RetrievalConfig(index_folder=str(folder), **arguments)
     with ProgressBars() as bars:
         if action == "serve":
-            return asyncio.run(_serve(Service(config, folder, bars.note), host, config.port))
+            if (secret := given_secret()) is None and not is_loopback(host):
+                logger.error("other machines reach %s: set the environment variable %s, here and for its clients", host, VARIABLE)
+                return 2
+            return asyncio.run(_serve(Service(config, folder, bars.note, secret=secret), host, config.port))
         try:
             index = open_index(config, folder, bars.note)
         except ConfigError as error:

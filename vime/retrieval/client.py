@@ -8,9 +8,10 @@ from typing import Any
 import aiohttp
 
 from vime.config import RetrievalConfig
-from vime.errors import ServerError, VimeError
+from vime.errors import ServerError, VimeError, describe
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
+from vime.serving.secret import headers
 
 NAME = "retrieval"
 """Under which the service stands among the counts of calls and in the metrics."""
@@ -65,7 +66,7 @@ class Retriever:
                 self.calls.seconds += time.monotonic() - started
                 return [[_passage(row) for row in rows] for rows in result]
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ServerError) as error:
-                reason = repr(error)
+                reason = describe(error)
             if time.monotonic() + backoff > deadline:
                 self.calls.num_failures += 1
                 limit = f"{self._config.request_timeout_seconds:g} s (retrieval.request_timeout_seconds)"
@@ -83,7 +84,8 @@ class Retriever:
 
     async def _ask(self, body: dict[str, Any], seconds: float) -> Any:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30))
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+            self._session = aiohttp.ClientSession(connector=connector, headers=headers(self._endpoint.secret))
         timeout = aiohttp.ClientTimeout(total=max(0.1, seconds))
         async with self._session.post(f"{self.url}/retrieve", json=body, timeout=timeout) as response:
             if 400 <= response.status < 500:

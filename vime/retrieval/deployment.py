@@ -18,8 +18,9 @@ from vime.retrieval.__main__ import command
 from vime.retrieval.client import NAME
 from vime.serving.endpoint import Endpoint
 from vime.serving.fleet import Fleet
-from vime.serving.program import PORT
+from vime.serving.program import LISTEN, PORT
 from vime.serving.programs import Planned, Planner
+from vime.serving.secret import given_secret, run_secret
 from vime.tasks import cancel
 
 CORPUS = "passages.jsonl"
@@ -34,6 +35,7 @@ class Retrieval:
 
     def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes) -> None:
         self._config, self._run_dir, self._run_id, self._nodes = config, run_dir, run_id, nodes
+        self._secret = run_secret(config.cluster.host) if config.retrieval.url is None else given_secret()
         self._fleet: Fleet | None = None
 
     def start(self) -> None:
@@ -41,7 +43,8 @@ class Retrieval:
         if self._config.retrieval.url is not None:
             return
         (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
-        planner = Planner(self._config, self._nodes, run_dir=self._run_dir, payload_folder=self._run_dir / "none")
+        folder = self._run_dir / "none"
+        planner = Planner(self._config, self._nodes, run_dir=self._run_dir, payload_folder=folder, secret=self._secret)
         fleet = Fleet(self._config.serving, self._nodes, planner, run_id=self._run_id)
         spec = planner.service(NAME, port=self._config.retrieval.port, command=self._command())
         fleet.programs.append(Planned(spec=spec, model=NAME, place=Place(node=0), url=spec.url))
@@ -78,6 +81,7 @@ class Retrieval:
             tokenizer="",
             max_model_len=0,
             trained=False,
+            secret=self._secret,
             actor_name=self._fleet.actor_name(program) if self._fleet is not None and program is not None else "",
         )
 
@@ -100,7 +104,7 @@ class Retrieval:
     def _command(self) -> list[str]:
         retrieval = with_corpus(self._config.retrieval, self._run_dir)
         folder = retrieval.index_folder or str((self._run_dir / NAME).resolve())
-        return command(retrieval, host=self._config.cluster.host, port=PORT, index_folder=folder)
+        return command(retrieval, host=LISTEN, port=PORT, index_folder=folder)
 
     async def _show(self, on_progress: Callable[[str], None]) -> None:
         """Says how far the index is."""

@@ -13,6 +13,7 @@ from vime.errors import ServerError
 from vime.retrieval.batching import Batcher
 from vime.retrieval.corpus import Progress
 from vime.retrieval.index import open_index
+from vime.serving.secret import is_authorized
 from vime.tasks import cancel
 
 logger = logging.getLogger(__name__)
@@ -30,10 +31,11 @@ class BadQuery(ValueError):
 class Service:
     """One index behind HTTP."""
 
-    def __init__(self, config: RetrievalConfig, folder: Path, progress: Progress) -> None:
+    def __init__(self, config: RetrievalConfig, folder: Path, progress: Progress, *, secret: str | None = None) -> None:
         self.failed = asyncio.Event()
         """The index cannot be opened: there is nothing to serve."""
         self._config, self._folder, self._progress = config, folder, progress
+        self._secret = secret
         self._batcher: Batcher | None = None
         self._opening: asyncio.Task[None] | None = None
         self._state: dict[str, Any] = {"status": "building", "phase": "reading", "done": 0, "total": 0}
@@ -56,6 +58,8 @@ class Service:
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """`{"queries": [str], "topk": int, "return_scores": bool}` to `{"result": [[{"document": …, "score": …}]]}`."""
+        if self._secret is not None and not is_authorized(request.headers.get("Authorization", ""), self._secret):
+            return web.json_response({"error": "this service answers with its secret only"}, status=401)
         if self._batcher is None:
             return web.json_response({"error": "the index is being built"}, status=503)
         try:

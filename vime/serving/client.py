@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 import aiohttp
 
 from vime.config import ServingConfig
-from vime.errors import ServerError, VimeError
+from vime.errors import ServerError, VimeError, describe
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
 from vime.serving.reply import Generation, Listener, Reply, StreamError, TooOld
+from vime.serving.secret import headers
 
 __all__ = ["BadRequestError", "Generation", "Listener", "TokenClient"]
 
@@ -88,7 +89,7 @@ class TokenClient:
                 if reply.finish_reason:  # all of it has come
                     break
                 reply.lose(too_old=isinstance(error, TooOld))
-                is_dropped, reason = isinstance(error, aiohttp.ServerDisconnectedError), repr(error)
+                is_dropped, reason = isinstance(error, aiohttp.ServerDisconnectedError), describe(error)
             self.calls.num_retries += 1
             if len(reply.output_ids) > num_kept:  # it was not lost until now
                 found_lost, backoff, num_dropped = None, FIRST_BACKOFF_SECONDS, 0
@@ -134,7 +135,7 @@ class TokenClient:
     async def _attempt(self, reply: Reply, session_id: str, request_id: str) -> None:
         """Asks for the rest of a reply and reads it to its end."""
         if self._session is None:
-            self._session = _open_session()
+            self._session = _open_session(self._endpoint.secret)
         # Every attempt has an id of its own: the server may still be at work on the one that was lost.
         body = {"model": self._endpoint.model, "request_id": f"{request_id}-{next(self._attempts)}", **reply.body()}
         if self._config.keep_cache:  # what was started under other weights has its own keys and values
@@ -191,9 +192,10 @@ class TokenClient:
             waiting.cancel()
 
 
-def _open_session() -> aiohttp.ClientSession:
+def _open_session(secret: str | None) -> aiohttp.ClientSession:
     """No limit on connections (the default of 100 would throttle) nor on the time of a request."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60),
+        headers=headers(secret),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
     )

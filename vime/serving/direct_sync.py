@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class Sender(Protocol):
     """The trainer's side (`vime.trainer.group.TrainerGroup`)."""
 
-    async def connect(self, urls: list[str], num_workers: list[int]) -> None: ...
+    async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None: ...
     async def send_weights(self, version: int) -> WeightPayload: ...
 
 
@@ -71,7 +71,8 @@ class DirectSync:
         """Opens the transport anew if servers came, went or were started again, and sends."""
         if present != self._connected:
             workers = self._serving.workers(self._name)
-            await self._sender.connect([workers[name][0] for name in present], [workers[name][1] for name in present])
+            urls, sizes = [workers[name][0] for name in present], [workers[name][1] for name in present]
+            await self._sender.connect(urls, sizes, self._serving.secret)
             self._connected = present
         return await self._sender.send_weights(version)
 

@@ -1,7 +1,7 @@
 """Where one served model is found, also after it has moved."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import ray
 from ray.exceptions import RayActorError
@@ -32,6 +32,8 @@ class Endpoint:
     """Those of the servers, in the order of `worker_urls`."""
     chat: ChatConfig | None = None
     """How to ask an endpoint with OpenAI's chat API; None is vLLM's token API."""
+    secret: str | None = field(default=None, repr=False)
+    """What requests to it carry (`vime.serving.secret`)."""
 
     def workers(self) -> "list[Endpoint]":
         """Each server by itself, without the router."""

@@ -14,7 +14,7 @@ import psutil
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.placement import takes_turns, transport
 from vime.serving.fixed_products import ENVIRONMENT
-from vime.serving.program import FREE_PORT, PORT
+from vime.serving.program import FREE_PORT, LISTEN, PORT
 
 BACKENDS = {
     WeightTransfer.shm: "shm",
@@ -71,7 +71,7 @@ def server_arguments(
     arguments: dict[str, Any] = {
         "model": checkpoint_of(config, model),
         "served_model_name": name,
-        "host": config.cluster.host,
+        "host": LISTEN,
         "port": PORT,
         "max_model_len": max_model_len_of(config, model),
         "max_num_seqs": model.max_num_seqs,

@@ -168,7 +168,8 @@ class Fleet:
         router.spec = replace(router.spec, command=command)
         router.actor.set_command.remote(command, restart=ServerRole.prefill in urls)
         if ServerRole.prefill not in urls:  # a router of prefill and decode servers takes them only when it starts
-            await replace_worker(router.url, old=old, new=url, timeout_seconds=self._config.start_timeout_seconds)
+            limit, secret = self._config.start_timeout_seconds, router.spec.secret
+            await replace_worker(router.url, old=old, new=url, timeout_seconds=limit, secret=secret)
 
 
 async def reach(calls: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from vime.errors import ServerError
 from vime.serving.health import Fault, Health
 from vime.serving.program import Program, ProgramSpec
 from vime.serving.restarts import Restarts
+from vime.serving.secret import headers
 from vime.tasks import cancel
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Keeper:
 
     async def start(self) -> None:
         """Launches the program and returns at once."""
-        self._session = aiohttp.ClientSession()
+        self._session = aiohttp.ClientSession(headers=headers(self._program.spec.secret))
         self._keeping = asyncio.create_task(self._keep(Health(self._program, self._session)))
         self._keeping.add_done_callback(self._keeping_ended)
 

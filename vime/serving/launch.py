@@ -40,6 +40,11 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def die_with_parent() -> None:
+    """Has the kernel kill this process when the one that forked it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Supervisor:
     """One program, its tree of processes and what they leave behind."""
 
@@ -64,7 +69,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            preexec_fn=die_with_parent,
         )
         assert program.stdout is not None
         copying = threading.Thread(target=_copy, args=(program.stdout.fileno(),), daemon=True)

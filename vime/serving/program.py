@@ -15,6 +15,7 @@ from typing import IO
 import psutil
 
 from vime.nodes import free_port
+from vime.serving.secret import VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ PORT = "{port}"
 """Stands in a command for the program's port, which may change with a restart."""
 FREE_PORT = "{free port}"
 """Stands in a command or an environment for any free port, chosen at each launch."""
+LISTEN = "{listen}"
+"""Stands in a command for the address that the program binds."""
 LOG_TAIL_BYTES = 4000
 END_SECONDS = 30.0
 """After this a supervisor that does not end its program (it is stopped, say) is killed with everything below it."""
@@ -48,6 +51,8 @@ class ProgramSpec:
     """Address that it binds."""
     environment: dict[str, str | None] = field(default_factory=dict)
     """Set on top of the actor's environment; None removes a variable."""
+    secret: str | None = field(default=None, repr=False)
+    """Without which the program answers nothing but its health (`vime.serving.secret`)."""
     remove: list[str] = field(default_factory=list)
     """Folders that go when the run is gone (weight payloads in shared memory)."""
     driver_pid: int | None = None
@@ -106,6 +111,8 @@ class Program:
         program = [self._filled(word) for word in spec.command]
         kept = {key: value for key, value in os.environ.items() if key not in spec.environment}
         own = {key: self._filled(value) for key, value in spec.environment.items() if value is not None}
+        if spec.secret is not None:
+            own[VARIABLE] = spec.secret
         with _open_log(spec.log) as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "vime.serving.launch", *arguments, "--", *program],
@@ -146,8 +153,8 @@ class Program:
             return f"there is no log {self.spec.log} ({error})"
 
     def _filled(self, word: str) -> str:
-        if word == PORT:
-            return str(self.spec.port)
+        if word in (PORT, LISTEN):
+            return str(self.spec.port) if word == PORT else self.spec.listen
         return str(free_port(self.spec.listen, 0)) if word == FREE_PORT else word
 
 

@@ -12,6 +12,7 @@ from vime.serving.flags import DUMMY, checkpoint_of, is_cpu, server_arguments, s
 from vime.serving.program import ProgramSpec
 from vime.serving.restarts import Restarts
 from vime.serving.router import router_command
+from vime.serving.secret import is_loopback
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,10 +48,17 @@ class Planner:
     """Makes the specs of a run's programs."""
 
     def __init__(
-        self, config: RunConfig, nodes: Nodes, *, run_dir: Path, payload_folder: Path, awaits_weights: bool = False
+        self,
+        config: RunConfig,
+        nodes: Nodes,
+        *,
+        run_dir: Path,
+        payload_folder: Path,
+        secret: str | None,
+        awaits_weights: bool = False,
     ) -> None:
         """With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
-        self._config, self._nodes = config, nodes
+        self._config, self._nodes, self._secret = config, nodes, secret
         self._awaits_weights = awaits_weights
         self._run_dir, self._payload_folder = run_dir, payload_folder
         self._places = server_places(config)
@@ -109,7 +117,7 @@ class Planner:
 
     def router_command(self, urls: dict[ServerRole, list[str]]) -> list[str]:
         """See `router.router_command`."""
-        return router_command(self._config.serving, host=self._config.cluster.host, urls=urls)
+        return router_command(self._config.serving, urls=urls)
 
     def _take_port(self, model: str, group: ServerGroup, index: int, place: Place) -> int:
         of_group = "" if group.name == model else f".groups.{group.name.removeprefix(f'{model}-')}"
@@ -119,11 +127,13 @@ class Planner:
     def _spec(
         self, name: str, place: Place, port: int, command: list[str], environment: dict[str, str | None], *, has_engine: bool
     ) -> ProgramSpec:
-        serving = self._config.serving
+        serving, listen = self._config.serving, self._nodes.listen(place.node)
+        assert self._secret or is_loopback(listen), f"{name} would listen on {listen} without a secret"
         return ProgramSpec(
             name=name,
             address=self._nodes.host(place.node),
-            listen=self._config.cluster.host,
+            listen=listen,
+            secret=self._secret,
             port=port,
             command=command,
             log=str((self._run_dir / "logs" / f"{name}.log").resolve()),

@@ -8,9 +8,11 @@ from typing import Any
 import aiohttp
 
 from vime.config import ServerRole, ServingConfig
+from vime.errors import describe
 from vime.serving.control import UNREACHABLE
 from vime.serving.flags import to_flags
-from vime.serving.program import FREE_PORT, PORT
+from vime.serving.program import FREE_PORT, LISTEN, PORT
+from vime.serving.secret import headers
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +33,10 @@ NO_LIMIT_SECONDS = 30 * 86400
 """Of a request: the client sees a lost server by its silence, and a long reply is none."""
 
 
-def router_command(config: ServingConfig, *, host: str, urls: Mapping[ServerRole, list[str]]) -> list[str]:
+def router_command(config: ServingConfig, *, urls: Mapping[ServerRole, list[str]]) -> list[str]:
     """The command line of a router in front of these servers; `serving.router_args` come last and win."""
     arguments = {
-        "host": host,
+        "host": LISTEN,
         "port": PORT,
         "worker_urls": urls.get(ServerRole.regular) or None,
         "policy": config.router_policy,
@@ -47,7 +49,7 @@ def router_command(config: ServingConfig, *, host: str, urls: Mapping[ServerRole
         **QUICK_FAILOVER,
         **config.router_args,
     }
-    command = [sys.executable, "-m", "vllm_router.launch_router", *to_flags(arguments)]
+    command = [sys.executable, "-m", "vime.serving.vllm_router", *to_flags(arguments)]
     if ServerRole.prefill in urls:
         command.append("--vllm-pd-disaggregation")
         for role in (ServerRole.prefill, ServerRole.decode):
@@ -55,12 +57,13 @@ def router_command(config: ServingConfig, *, host: str, urls: Mapping[ServerRole
     return command
 
 
-async def replace_worker(router_url: str, *, old: str, new: str, timeout_seconds: float) -> None:
+async def replace_worker(router_url: str, *, old: str, new: str, timeout_seconds: float, secret: str | None) -> None:
     """Tells a router that a server has moved; it takes the new address once that is healthy."""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as session:
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers(secret)) as session:
         for path, url in (("remove_worker", old), ("add_worker", new)):
             try:
                 async with session.post(f"{router_url}/{path}", params={"url": url}) as response:
                     logger.info("%s/%s: %d %s", router_url, path, response.status, await response.text())
             except UNREACHABLE as error:  # a router that starts again reads its command, which has the new address
-                logger.warning("%s/%s of %s: %r", router_url, path, url, error)
+                logger.warning("%s/%s of %s: %s", router_url, path, url, describe(error))

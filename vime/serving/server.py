@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ray
 
-from vime.errors import ServerError, WeightSyncError
+from vime.errors import ServerError, WeightSyncError, describe
 from vime.serving.control import UNREACHABLE, Control, apply_payload, call
 from vime.serving.health import POLL_SECONDS, Fault
 from vime.serving.keeper import Keeper
@@ -64,7 +64,7 @@ class Server(Keeper):
             try:
                 return await self._apply(payload)
             except (*UNREACHABLE, ServerError) as error:
-                await self._start_again(f"version {payload.version}: {error!r}")
+                await self._start_again(f"version {payload.version}: {describe(error)}")
                 return {}
 
     async def begin_update(self, version: int) -> int:
@@ -83,7 +83,7 @@ class Server(Keeper):
                 await self._control().stop_generation(asleep=self._is_asleep, keep_cache=self._program.spec.keep_cache)
                 return self._program.launch_id
             except (*UNREACHABLE, ServerError) as error:
-                await self._start_again(f"version {version}: {error!r}")
+                await self._start_again(f"version {version}: {describe(error)}")
         self._lock.release()
         return 0
 
@@ -101,7 +101,7 @@ class Server(Keeper):
                 await self._control().resume_generation(keep_cache=self._program.spec.keep_cache)
             return {"pause_seconds": time.monotonic() - self._update_started, **proof}
         except (*UNREACHABLE, ServerError) as error:
-            await self._start_again(f"version {sent.version}: {error!r}")
+            await self._start_again(f"version {sent.version}: {describe(error)}")
             return {}
         finally:
             self._lock.release()
@@ -134,7 +134,7 @@ class Server(Keeper):
                     await self._post(f"/sleep?level={level}&mode=keep")
                     self._sleeping = launch
                 except (*UNREACHABLE, ServerError) as error:
-                    await self._start_again(f"sleep: {error!r}")
+                    await self._start_again(f"sleep: {describe(error)}")
 
     async def wake(self) -> None:
         """Takes the GPU's memory back, all that it does not have yet, and goes on generating; one that is down stays so."""
@@ -145,7 +145,7 @@ class Server(Keeper):
                     await self._post("/wake_up")
                     await self._control().resume_generation(keep_cache=False)  # its memory was another's meanwhile
                 except (*UNREACHABLE, ServerError) as error:
-                    await self._start_again(f"wake: {error!r}")
+                    await self._start_again(f"wake: {describe(error)}")
 
     async def may_start(self) -> None:
         """The GPU has room for a whole server: a program that is down is launched again."""
@@ -180,7 +180,7 @@ class Server(Keeper):
             try:
                 await self._apply(self._payload)
             except (*UNREACHABLE, ServerError, WeightSyncError) as error:
-                return "sync_failed", f"version {self._payload.version} after a restart: {error!r}"
+                return "sync_failed", f"version {self._payload.version} after a restart: {describe(error)}"
         self._set_ready()
         return None
 

@@ -16,6 +16,7 @@ from vime.serving.external import until_answering
 from vime.serving.flags import checkpoint_of, max_model_len_of
 from vime.serving.fleet import Fleet, ask, reach
 from vime.serving.programs import Planned, Planner
+from vime.serving.secret import given_secret, run_secret
 from vime.serving.server_metrics import ServerMetrics, summarize
 from vime.tasks import cancel
 from vime.weights import WeightPayload, payload_folder
@@ -31,13 +32,22 @@ class Serving:
     """All served models of a run, by name."""
 
     def __init__(
-        self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None, *, awaits_weights: bool = False
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        run_id: str,
+        nodes: Nodes | None = None,
+        *,
+        awaits_weights: bool = False,
+        secret: str | None = None,
     ) -> None:
-        """Without `nodes`, all servers run on this machine. Ray must be running before `start`.
+        """Without `nodes`, all servers run on this machine; without `secret`, they have one where they need it.
 
-        With `awaits_weights` a sync must come before the trained model is asked: until then its servers have random weights.
+        Ray must be running before `start`. With `awaits_weights` a sync must come before the trained model is asked: until then
+        its servers have random weights.
         """
         self.payload_folder = payload_folder(run_id)
+        self.secret = secret or run_secret(config.cluster.host)
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
         self._awaits_weights = awaits_weights
@@ -55,6 +65,7 @@ class Serving:
             self._nodes,
             run_dir=self._run_dir,
             payload_folder=self.payload_folder,
+            secret=self.secret,
             awaits_weights=self._awaits_weights,
         )
         fleet = Fleet(self._config.serving, self._nodes, planner, run_id=self._run_id)
@@ -199,6 +210,7 @@ class Serving:
             actor_name=self._fleet.actor_name(front) if front is not None else "",
             worker_actor_names=tuple(self._fleet.actor_name(server) for server in servers),
             chat=self._share(model.chat) if model.api is ModelAPI.chat else None,
+            secret=given_secret() if model.urls else self.secret,
         )
 
     def _share(self, chat: ChatConfig) -> ChatConfig:

@@ -9,11 +9,13 @@ engine's process: each step costs no trip between processes, and neither side sp
 """
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from vime.serving import fixed_products
 from vime.serving.cpu_seeds import keep_seeds
+from vime.serving.secret import VARIABLE, RequireSecret
 from vime.serving.token_stream import enrich_streams
 
 
@@ -78,6 +80,8 @@ def main() -> None:
     """Runs the server until it is told to stop."""
     fork_on_cpu()
     enrich_streams()
+    if VARIABLE in os.environ:
+        sys.argv += ["--middleware", f"{RequireSecret.__module__}.{RequireSecret.__name__}"]
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()

@@ -7,9 +7,10 @@ from pathlib import Path
 import aiohttp
 
 from vime.config import RunConfig
-from vime.errors import ServerError
+from vime.errors import ServerError, describe
 from vime.serving.control import OF_THE_SLOWEST, UNREACHABLE, apply_payload
 from vime.serving.fleet import reach
+from vime.serving.secret import given_secret, headers
 from vime.serving.topology import Serving
 from vime.weights import SYNC_TIMEOUT_SECONDS, WeightPayload
 
@@ -66,10 +67,10 @@ async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool)
     """As a server of the run would, but one that is lost ends the run: nobody here sees it come back without the weights."""
     name, seconds = "external server", SYNC_TIMEOUT_SECONDS
     try:
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(headers=headers(given_secret())) as session:
             return await apply_payload(session, url, payload, name=name, timeout_seconds=seconds, keep_cache=keep_cache)
     except UNREACHABLE as error:
         raise ServerError(
-            f"{url} could not be given version {payload.version} of the weights ({error!r}): start it again, then resume=true "
-            "goes on from the last checkpoint"
+            f"{url} could not be given version {payload.version} of the weights ({describe(error)}): start it again, then "
+            "resume=true goes on from the last checkpoint"
         ) from error

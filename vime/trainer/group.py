@@ -90,9 +90,9 @@ class TrainerGroup:
         """Writes the current weights as files that servers can read, and describes them as `version`."""
         return (await self._all("export_weights", str(self._weights_dir), version))[0]
 
-    async def connect(self, urls: list[str], num_workers: list[int]) -> None:
+    async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
-        await self._all("connect", urls, num_workers)
+        await self._all("connect", urls, num_workers, secret)
 
     async def send_weights(self, version: int) -> WeightPayload:
         """Sends the current weights over the transport that `connect` opened, and describes them; there are no files."""

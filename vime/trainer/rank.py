@@ -75,7 +75,7 @@ class TrainerRank:
 
         return write_payload(self._engine.export(), folder=Path(folder), version=version)
 
-    def connect(self, urls: list[str], num_workers: list[int]) -> None:
+    def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
         from vime.trainer.weight_source import DirectSender
 
@@ -86,6 +86,7 @@ class TrainerRank:
             self._engine.export,
             urls=urls,
             num_workers=num_workers,
+            secret=secret,
             rank=self._rank,
             host=self._host(),
             serving=self._config.serving,

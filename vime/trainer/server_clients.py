@@ -13,6 +13,7 @@ from typing import Any
 
 from vime.config import ServingConfig
 from vime.errors import ServerError
+from vime.serving.secret import headers
 from vime.weights import SYNC_TIMEOUT_SECONDS
 
 POLL_SECONDS = 0.2
@@ -21,9 +22,7 @@ POLL_SECONDS = 0.2
 class ServerClients:
     """vLLM's weight-sync client for several servers at once; a call returns when all have answered, or one is lost."""
 
-    def __init__(self, urls: list[str], num_workers: list[int], serving: ServingConfig) -> None:
-        from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
-
+    def __init__(self, urls: list[str], num_workers: list[int], serving: ServingConfig, *, secret: str | None = None) -> None:
         self.version = 0
         self._urls, self._serving = urls, serving
         self._lost: list[str] = []
@@ -31,7 +30,8 @@ class ServerClients:
         self._over = threading.Event()
         self._abort: Callable[[], None] = lambda: None
         self._num_workers = num_workers
-        self._clients = [HTTPVLLMWeightSyncClient(url, timeout=SYNC_TIMEOUT_SECONDS) for url in urls]
+        kind = _client_with(secret)
+        self._clients = [kind(url, timeout=SYNC_TIMEOUT_SECONDS) for url in urls]
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Servers' workers are numbered after the trainer's sender, in the order of the addresses."""
@@ -104,3 +104,16 @@ class ServerClients:
                 if (error := call.exception()) is not None:
                     self._lose(f"{calls[call]} failed in {method}: {error!r}")
             self.check()
+
+
+def _client_with(secret: str | None) -> Any:
+    """vLLM's weight-sync client, whose requests carry the run's secret."""
+    import requests
+    from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+
+    class Client(HTTPVLLMWeightSyncClient):
+        def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
+            own = headers(secret)
+            requests.post(f"{self.base_url}/{path}", json=json, headers=own, timeout=self.timeout).raise_for_status()
+
+    return Client

@@ -39,8 +39,9 @@ class DirectSender:
         rank: int,
         host: str,
         serving: ServingConfig,
+        secret: str | None = None,
     ) -> None:
-        self._clients = ServerClients(urls, num_workers, serving)
+        self._clients = ServerClients(urls, num_workers, serving, secret=secret)
         self._is_sender = rank == 0
         self._source = ExportSource(export)
         self._engine = _trainer_engine(

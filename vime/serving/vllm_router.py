@@ -1,0 +1,64 @@
+"""Starts the vllm-router; with a secret in the environment it answers nothing without it, and passes it on to the servers.
+
+    python -m vime.serving.vllm_router --worker-urls … --port …        (arguments as for `vllm_router.launch_router`)
+
+The router asks an address for its opinion of a key that it has not seen. That address is a small process of ours on the loopback,
+because the router holds Python's interpreter lock for as long as it runs. It listens before the router does: what the router
+cannot ask about, it refuses for good.
+"""
+
+import http.server
+import os
+import signal
+import sys
+from functools import partial
+from typing import Any
+
+from vime.serving.launch import die_with_parent
+from vime.serving.secret import VARIABLE, is_authorized
+
+
+class _Opinion(http.server.BaseHTTPRequestHandler):
+    """Answers 200 to the secret and 401 to anything else."""
+
+    secret = ""
+
+    def do_GET(self) -> None:
+        """One key."""
+        self.send_response(200 if is_authorized(self.headers.get("Authorization", ""), self.secret) else 401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing: what was asked may be the secret."""
+
+
+def start_opinion(secret: str) -> str:
+    """Starts the process that knows the secret, which ends with this one; returns its address."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Opinion)
+    if os.fork() == 0:
+        die_with_parent()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _Opinion.secret = secret
+        server.serve_forever()
+    url = f"http://127.0.0.1:{server.server_port}/"
+    server.server_close()  # the child's own is open
+    return url
+
+
+def main() -> None:
+    """Runs the router until it is told to stop."""
+    secret = os.environ.pop(VARIABLE, None)
+    url = start_opinion(secret) if secret else None
+    from vllm_router import router
+    from vllm_router.launch_router import launch_router, parse_router_args
+
+    arguments: Any = parse_router_args(sys.argv[1:])
+    if secret:
+        arguments.api_key = secret
+        router._Router = partial(router._Router, api_key_validation_urls=[url])
+    launch_router(arguments)
+
+
+if __name__ == "__main__":
+    main()
