@@ -1,5 +1,6 @@
 """The order of a step, with stand-ins for its parts: when a checkpoint is taken."""
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +49,7 @@ class Parts:
         pass
 
     @asynccontextmanager
-    async def trainer_awake(self) -> Any:
+    async def trainer_awake(self) -> AsyncIterator["Parts"]:
         self.events.append("trainer awake")
         yield self
 

@@ -10,6 +10,7 @@ process, and a rank only takes its part of the batch and looks up the rows of it
 import asyncio
 import gc
 import json
+import logging
 import random
 import sys
 import tempfile
@@ -220,7 +221,7 @@ def main() -> None:
         address="local",
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         object_store_memory=OBJECT_STORE_BYTES,
     )
     try:

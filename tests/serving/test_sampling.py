@@ -1,5 +1,6 @@
 """Sampling parameters of a frozen model reach vLLM under the names that it knows."""
 
+from dataclasses import fields
 from typing import Any
 
 from vime.config import SamplingConfig
@@ -15,7 +16,7 @@ async def test_a_real_server_takes_every_parameter_and_heeds_it(served: dict[str
     everything = SamplingConfig(
         temperature=1.0, top_p=0.9, top_k=1, min_p=0.1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0
     )
-    assert len(sampling_parameters(everything)) == len(SamplingConfig.__slots__)
+    assert len(sampling_parameters(everything)) == len(fields(SamplingConfig))
     found: dict[str, list[int]] = {}
     for name, config in {
         "greedy": SamplingConfig(),

@@ -46,7 +46,7 @@ def test_chunks_change_nothing(world: None) -> None:
     hidden_NH, weight_VH, target_N = (x.detach().float() if x.is_floating_point() else x for x in case())
     found = []
     for chunk in (TOKENS, 100):
-        inputs = [hidden_NH.clone().requires_grad_(), weight_VH.clone().requires_grad_()]
+        inputs = (hidden_NH.clone().requires_grad_(), weight_VH.clone().requires_grad_())
         logprob_N, entropy_N = chunked_logprobs(*inputs, target_N, temperature=0.7, chunk=chunk)
         (logprob_N.square().sum() + entropy_N.square().sum()).backward()
         found.append([logprob_N, entropy_N, *(x.grad for x in inputs)])

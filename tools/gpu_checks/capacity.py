@@ -1,7 +1,7 @@
 """What the trainer holds in memory and how fast it is, on layers of real width; in a test on the CPU on tiny ones."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -104,7 +104,7 @@ def synchronize(setting: Setting) -> None:
         torch.cuda.synchronize()
 
 
-def _updates(setting: Setting, trained: Any, lengths: list[tuple[int, int]], rate: float, *, name: str) -> Iterator[Finding]:
+def _updates(setting: Setting, trained: Any, lengths: Sequence[tuple[int, int]], rate: float, *, name: str) -> Iterator[Finding]:
     samples = setting.samples(lengths, vocabulary=trained.config.model.vocab_size)
     trained.train([samples], 0)
     results = [trained.train([samples], number) for number in range(1, REPEATS + 1)]
@@ -116,7 +116,7 @@ def _updates(setting: Setting, trained: Any, lengths: list[tuple[int, int]], rat
     yield at_most("speed", f"{name}: loss", abs(results[-1]["train/loss"]), 1e3)
 
 
-def _flops(config: RunConfig, lengths: list[tuple[int, int]]) -> float:
+def _flops(config: RunConfig, lengths: Sequence[tuple[int, int]]) -> float:
     """Forward and backward, logits for responses only; recomputation does not count."""
     total = sum(sequence_flops(config.model, prompt + response) for prompt, response in lengths)
     prompts = sum(prompt for prompt, _ in lengths)

@@ -4,6 +4,7 @@ Nothing here or below needs Ray, vLLM, Hydra, OmegaConf or a network.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class Setting:
             cluster=cluster,
         )
 
-    def samples(self, lengths: list[tuple[int, int]], *, vocabulary: int, seed: int = 0) -> list[TrainSample]:
+    def samples(self, lengths: Sequence[tuple[int, int]], *, vocabulary: int, seed: int = 0) -> list[TrainSample]:
         """Random sequences of (prompt, response) tokens, with advantages and weights."""
         generator = random.Random(seed)
         return [

@@ -33,8 +33,8 @@ class RolloutConfig:
     max_concurrent_rollouts: int = 256
     """Per worker."""
     generate_timeout_seconds: float = 600.0
-    """Time of an agent for one attempt at a rollout, tools included; what takes longer scores 0, and what was sampled until then is
-    trained. Waiting for a lost server or for new weights does not count."""
+    """Time of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and what it had sampled by then
+    is trained. Waiting for a lost server or for new weights does not count."""
     max_retries: int = 2
     """New attempts at a rollout after an infrastructure failure."""
     reward_timeout_seconds: float = 60.0

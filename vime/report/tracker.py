@@ -89,6 +89,6 @@ def _charts(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         if all(isinstance(value, (int, float)) for value in x):
             charts[name] = wandb.plot.line_series(xs=x, ys=list(series.values()), keys=list(series), title=name)
         else:
-            rows = [list(row) for row in zip(x, *series.values())]
+            rows: list[Any] = [list(row) for row in zip(x, *series.values())]
             charts[name] = wandb.Table(columns=["x", *series], data=rows)
     return charts

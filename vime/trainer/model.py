@@ -66,7 +66,11 @@ class PackedModel(GPTModel):
 
     def head_weight(self) -> torch.Tensor:
         """This tensor-parallel rank's part of the head, [vocabulary / TP, hidden]; with tied embeddings, the embedding."""
-        return self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
+        weight_VH = (
+            self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
+        )
+        assert weight_VH is not None, "a pipeline stage between the first and the last has no head"
+        return weight_VH
 
 
 class Chunks(torch.nn.ModuleList):
