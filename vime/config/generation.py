@@ -180,4 +180,4 @@ class ServingConfig:
     what goes on then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: float | None = None
     """Largest difference between server and trainer logprobs after a sync; None is 1e-4 in float32 and 0.3 in bfloat16. The mean
-    difference may be a sixth of it."""
+    difference may be a quarter of it."""
