@@ -118,7 +118,8 @@ class ClusterConfig:
     ray_address: str | None = None
     """Address of a running Ray cluster; None starts one for this run."""
     host: str = "127.0.0.1"
-    """Address that servers listen on."""
+    """Address that servers listen on; 0.0.0.0 is on each node the one by which Ray knows it. Beyond the loopback servers, router
+    and retrieval service answer only with the run's secret."""
 
 
 @dataclass(kw_only=True, slots=True)
