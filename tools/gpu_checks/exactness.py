@@ -122,15 +122,15 @@ def _sequences(vocabulary: int) -> list[torch.Tensor]:
     return [torch.randint(vocabulary, (length,), generator=generator) for length in LENGTHS]
 
 
-@torch.no_grad()
 def _ours(setting: Setting, folder: Path, sequences: list[torch.Tensor], precision: Precision) -> torch.Tensor:
     from vime.trainer.packed_sequences import packed_sequences
 
     trained = engine(setting.config(folder, precision=precision))
     part = trained.model.parts[0]
     packed = packed_sequences([len(sequence) for sequence in sequences], device=setting.device)
-    hidden = part(torch.cat(sequences).to(setting.device).unsqueeze(0), None, None, packed_seq_params=packed)
-    found = part.logits(hidden)[:, 0].float().cpu()
+    with torch.no_grad():  # not around the engine: Megatron's gradient buffers look for gradients as it is built
+        hidden = part(torch.cat(sequences).to(setting.device).unsqueeze(0), None, None, packed_seq_params=packed)
+        found = part.logits(hidden)[:, 0].float().cpu()
     del trained, part, hidden
     release(setting)
     return found
