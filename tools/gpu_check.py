@@ -5,10 +5,10 @@
 
 Checks logits beside Hugging Face's for four families in float32 and bfloat16, optimizer steps beside the CPU's in float32,
 checkpoints, offloading, activations and peak memory beside the plan's estimate, and the rate of Qwen2.5-7B's layers on equal and
-on MemAgent's lengths. Needs Python 3.12, PyTorch 2.11 or later and transformers; no Ray, vLLM, Hydra, OmegaConf or network. One
-wheel is needed, `megatron_core-0.16.1-cp312-cp312-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl` (2.6 MB):
+on MemAgent's lengths. Needs Python 3.12, PyTorch 2.11 or later and transformers; no Ray, vLLM, Hydra, OmegaConf or network. Two
+wheels are needed, megatron-core (2.6 MB) and psutil (0.2 MB), without which Megatron writes no checkpoint:
 
-    pip download megatron-core==0.16.1 --no-deps --python-version 3.12 --only-binary=:all: -d FOLDER
+    pip download megatron-core==0.16.1 psutil==7.2.2 --no-deps --python-version 3.12 --only-binary=:all: -d FOLDER
 
 The device needs about 55 GiB for four layers and the vocabulary of Qwen2.5-7B with their optimizer. A check that fails does not
 stop the others; the program ends with 1 if any failed, and the table says why. Without Transformer Engine the layers are those

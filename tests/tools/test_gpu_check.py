@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tools" / "gpu_check.py"
-ABSENT = ("ray", "vllm", "hydra", "omegaconf", "datasets", "aiohttp", "wandb", "rich", "orjson", "psutil", "faiss", "einops")
+ABSENT = ("ray", "vllm", "hydra", "omegaconf", "datasets", "aiohttp", "wandb", "rich", "orjson", "faiss", "einops")
 BARE = f"""
 import runpy, sys
 
