@@ -119,7 +119,9 @@ async def test_an_engine_that_dies_costs_a_restart_and_not_a_log_of_every_reques
     youngest(await program_of(stack.serving.actors("actor")["actor-0"])).kill()
     assert all(len(generation.output_ids) == 300 for generation in await asyncio.gather(*requests))
     events = await collect_until(stack, "recovered")
-    assert [(event["server"], event["event"]) for event in events] == [("actor-0", "died"), ("actor-0", "recovered")]
+    assert {event["server"] for event in events} == {"actor-0"}
+    how, *others = [event["event"] for event in events]  # its health endpoint may fail before its process has ended
+    assert how in ("died", "hung") and others == ["recovered"]
     assert log.stat().st_size - before < 200_000, "each request of a dead engine has logged a trace"
     await client.close()
 
