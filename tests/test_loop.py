@@ -31,6 +31,9 @@ class Parts:
     async def released(self) -> None:
         pass
 
+    def expecting_weights(self) -> Any:
+        return nullcontext()
+
     async def train(self, updates: list[Any], step: int) -> dict[str, float]:
         self.events.append("train")
         return {}
