@@ -68,6 +68,9 @@ class Parts:
     def log_step(self, step: int, *_: Any) -> None:
         self.events.append("log")
 
+    async def save_rollouts(self, step: int, groups: list[Any]) -> None:
+        pass
+
     def state(self) -> dict[str, Any]:
         return {"events": len(self.events)}
 
