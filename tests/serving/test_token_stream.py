@@ -1,6 +1,8 @@
 """What our servers add to the stream of a reply, in vLLM's own output processor and stream, without an engine."""
 
 import asyncio
+import logging
+from logging.handlers import BufferingHandler
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,3 +82,22 @@ async def test_a_silent_stream_sends_signs_of_life(enriched: None, monkeypatch: 
 
 def _spans(choice: Any) -> list[Any]:
     return [(span.version, span.start, span.end) for span in choice.weight_versions]
+
+
+def test_of_a_dead_engine_each_stream_logs_a_line_and_no_trace(enriched: None):
+    from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    log, handler = logging.getLogger(ServingTokens.__module__), BufferingHandler(capacity=10)
+    log.addHandler(handler)
+    try:
+        for error in (EngineDeadError(), ValueError("another")):
+            try:
+                raise error
+            except (EngineDeadError, ValueError):
+                log.exception("Error in token generation stream.")
+    finally:
+        log.removeHandler(handler)
+    dead, other = handler.buffer
+    assert dead.exc_info is None and "EngineCore encountered an issue" in dead.getMessage()
+    assert other.exc_info is not None

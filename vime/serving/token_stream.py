@@ -5,13 +5,17 @@ sampled it; and it sends nothing while a request waits in its queue, is read, or
 server could not be told from a lost one.
 """
 
+import logging
 from typing import Any
 
 SIGN_OF_LIFE_SECONDS = 5.0
 
 
 def enrich_streams() -> None:
-    """Makes vLLM's API server in this process add both to every stream of token ids."""
+    """Makes vLLM's API server in this process add both to every stream of token ids.
+
+    A dead engine then costs one line of the log per stream, not a trace: of hundreds, the traces would take seconds.
+    """
     from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
     from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
     from vllm.v1.engine.output_processor import RequestState
@@ -27,5 +31,16 @@ def enrich_streams() -> None:
             output.weight_versions = self._weight_version_spans()
         return output
 
+    logging.getLogger(ServingTokens.__module__).addFilter(without_trace_of_dead_engine)
     ServingTokens.serve_tokens_stream_generator = stream_with_signs_of_life
     RequestState._new_completion_output = complete_with_versions
+
+
+def without_trace_of_dead_engine(record: logging.LogRecord) -> bool:
+    """A filter of the log that lets every record pass, those of a dead engine's requests without the trace."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, EngineDeadError):
+        record.msg, record.args, record.exc_info = f"{record.getMessage()} {error}", (), None
+    return True
