@@ -198,6 +198,7 @@ def compare_batches(arguments: argparse.Namespace) -> Result:
     if arguments.alone:
         alone = [batch_side(ROOT, arguments.alone, arguments.ranks)]
         _add_batch(result, alone, alone)
+        result.notes.append(f"Batches of {alone[0]['tokens'] / 1e6:.1f} M tokens ran once, here alone: their ratio says nothing.")
     if arguments.against:
         result.notes.append(
             f"The other checkout is commit {_commit_of(arguments.against)}; each side ran {arguments.rounds} times, in turns."

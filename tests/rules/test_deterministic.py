@@ -6,6 +6,7 @@ import pytest
 
 from vime.compose import compose_run
 from vime.plan.steps import summary
+from vime.rules.deterministic import repeatable
 from vime.validation import find_problems
 
 TINY = ["+method=memagent", "mode=plan"]
@@ -41,6 +42,13 @@ def test_the_laptop_path_can_repeat_and_its_plan_says_so():
 def test_what_depends_on_time_or_on_others_is_refused(words: list[str], key: str):
     assert key in keys("deterministic=true", *words)
     assert key not in keys(*words)
+
+
+@pytest.mark.parametrize("name", ["producer", "group_function"])
+def test_an_orchestration_of_ones_own_is_refused(name: str):
+    config = compose_run([*TINY, "deterministic=true"]).config
+    setattr(config.rollout, name, "my.orchestration")
+    assert [problem.key for problem in repeatable(config)] == [f"rollout.{name}"]
 
 
 def test_experts_are_refused_on_a_cpu_alone():

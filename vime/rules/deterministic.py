@@ -29,6 +29,10 @@ def _generation(config: RunConfig) -> Iterator[Problem]:
     if rollout.filter:
         remedy = "deterministic=true: which prompt takes the place of a group that was filtered would depend on time; give null"
         yield Problem(key="rollout.filter", value=rollout.filter, remedy=remedy)
+    for name in ("producer", "group_function"):
+        if value := getattr(rollout, name):
+            remedy = "deterministic=true: nobody can tell whether an orchestration of your own repeats; give null"
+            yield Problem(key=f"rollout.{name}", value=value, remedy=remedy)
 
 
 def _training(config: RunConfig) -> Iterator[Problem]:
