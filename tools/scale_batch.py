@@ -67,7 +67,7 @@ class Rank:
     def train(self, given: list[Any], step: int) -> dict[str, float]:
         """How many tokens lie in this rank's rows, and the CPU time of taking them, unpickling included."""
         trainer = self._config.trainer
-        if not hasattr(given[0], "rows"):
+        if not hasattr(given[0], "fetched"):
             from vime.data.packing import pack, sequence_flops
 
             def work(length: int) -> float:
@@ -79,7 +79,7 @@ class Rank:
                 assert rows[0]
         else:
             for shard in given:
-                assert shard.rows()
+                assert shard.fetched(ray.get).rows()
         return {}
 
     def cpu_seconds(self) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from vime.column import Column
 from vime.config import AlgorithmConfig, AlgorithmName, RunConfig, TrainerConfig
-from vime.data.shard import PackedUpdate
+from vime.data.shard import Block, PackedUpdate
 from vime.errors import SampleError
 from vime.types import TrainSample
 
@@ -65,13 +65,25 @@ def test_more_ranks_than_samples_leave_rows_empty() -> None:
     assert sizes == [0, 1, 1]
 
 
-def test_a_shard_is_a_few_arrays_however_many_samples_it_has() -> None:
+def test_a_block_is_a_few_arrays_however_many_samples_it_has() -> None:
     buffers: list[pickle.PickleBuffer] = []
     shard = PackedUpdate(config(1), ragged(300, as_columns=True)).shard(0)
     pickle.dumps(shard, protocol=5, buffer_callback=buffers.append)
+    (block,) = shard.blocks
     assert len(buffers) == 10
     kept = [np.asarray(sample.tokens) for row in shard.rows() for sample in row.samples]
-    assert all(np.shares_memory(tokens, shard.tokens) for tokens in kept)
+    assert all(np.shares_memory(tokens, block.tokens) for tokens in kept)
+
+
+def test_large_shards_are_kept_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = PackedUpdate(config(2), ragged(300, as_columns=True))
+    whole = packed.shard(1)
+    monkeypatch.setattr("vime.data.shard.BLOCK_TOKENS", 1000)
+    store: list[Block] = []
+    kept = packed.shard(1, keep=lambda block: store.append(block) or len(store) - 1)
+    assert kept.blocks == list(range(len(store))) and len(store) > 5
+    assert all(len(block.tokens) < 1000 + 2 * 200 for block in store)  # a row has at most 200
+    assert kept.fetched(lambda numbers: [store[number] for number in numbers]).rows() == whole.rows()
 
 
 def test_logprobs_are_wanted_of_all_but_demonstrations() -> None:

@@ -23,6 +23,10 @@ from vime.types import Prompt, Rollout, Sample, StopReason
 JOB = Job(dataset="numbers", row="scaffold", run=0, temperature=1.0)
 
 
+class Interrupted(BaseException):
+    """Ends a run, as a Ctrl-C does; one of Python's own would leave the event loop through its middle."""
+
+
 class Runner:
     """Solves even items; stops the world after `limit` of them."""
 
@@ -33,7 +37,7 @@ class Runner:
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout:
         await asyncio.sleep(0)
         if len(self.seen) >= self.limit:
-            raise KeyboardInterrupt
+            raise Interrupted
         self.seen.append(prompt.index)
         failed = prompt.index == 3
         reason = StopReason.SERVER_LOST if failed else StopReason.ANSWERED
@@ -57,7 +61,7 @@ def test_failures_stay_in_the_denominator(config: RunConfig, tmp_path: Path):
 
 def test_an_interrupted_evaluation_runs_only_what_is_missing(config: RunConfig, tmp_path: Path):
     folder = tmp_path / "evaluation"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         asyncio.run(Evaluator(config, runner=Runner(limit=3), folder=folder).run([JOB], version=0))
     before = read_items(folder / JOB.file_name)
     with (folder / JOB.file_name).open("a") as file:

@@ -1,11 +1,14 @@
 """Shards: what one data-parallel rank trains of an update, packed once for all ranks and kept end to end in few arrays.
 
-A shard crosses to the trainer through Ray's object store, from which every rank with the same data reads it without a copy: the
-number of its arrays must not grow with the samples', since each costs as much as a hundred kilobytes.
+A shard crosses to the trainer through Ray's object store, from which every rank with the same data reads it without a copy. The
+number of its arrays must not grow with the samples', since each costs as much as a hundred kilobytes; and it is joined block by
+block, so that the driver never holds the tokens of a large update twice.
 """
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,9 @@ from vime.data.packing import Packing, pack, sequence_flops, useful_share
 from vime.errors import SampleError
 from vime.layout import splits_tokens
 from vime.types import Integers, Reals, TrainSample
+
+BLOCK_TOKENS = 2**22
+"""A block ends with the row that reaches so many tokens: 13 bytes of each are joined at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +70,8 @@ class Row:
 
 
 @dataclass(kw_only=True, slots=True)
-class Shard:
-    """The rows of one data-parallel rank in one update.
+class Block:
+    """Rows of a shard with their tokens in few arrays.
 
     Example: two rows, of samples 2 and 0 of the update and of sample 1, have `indices=[2, 0, 1], row_sizes=[2, 1]`. A row may
     be empty, since all ranks have equally many.
@@ -85,12 +91,6 @@ class Shard:
     versions: np.ndarray
     indices: np.ndarray
     row_sizes: list[int]
-    useful_token_share: float
-    """Share of places in all ranks' rows that hold a token."""
-    update_samples: int
-    """Samples of the update, on all ranks."""
-    update_tokens: int
-    """Tokens of the update, on all ranks."""
 
     def rows(self) -> list[Row]:
         """Views of the arrays, sample by sample."""
@@ -118,6 +118,27 @@ class Shard:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """The rows of one data-parallel rank in one update, in blocks, or in what stands for them where they are kept."""
+
+    blocks: list[Any]
+    useful_token_share: float
+    """Share of places in all ranks' rows that hold a token."""
+    update_samples: int
+    """Samples of the update, on all ranks."""
+    update_tokens: int
+    """Tokens of the update, on all ranks."""
+
+    def fetched(self, fetch: Callable[[list[Any]], list[Block]]) -> "Shard":
+        """This shard with its blocks, found by what stands for them."""
+        return replace(self, blocks=fetch(self.blocks))
+
+    def rows(self) -> list[Row]:
+        """Those of all blocks."""
+        return [row for block in self.blocks for row in block.rows()]
+
+
 class PackedUpdate:
     """The samples of one optimizer step with their packing, from which each data-parallel rank's shard is made."""
 
@@ -138,12 +159,32 @@ class PackedUpdate:
         rows = [[sum(share.fill([lengths[index] for index in row] or [1])) for row in rank] for rank in self._packing]
         self._useful_token_share = useful_share(rows, self._num_tokens)
 
-    def shard(self, data_rank: int) -> Shard:
-        """What one rank gets. It runs in lockstep with the others: where its row is shorter than the longest, it waits."""
-        rows = [sorted(row, key=lambda index: -len(self._samples[index].tokens)) for row in self._packing[data_rank]]
+    def shard(self, data_rank: int, keep: Callable[[Block], Any] = lambda block: block) -> Shard:
+        """What one rank gets. It runs in lockstep with the others: where its row is shorter than the longest, it waits.
+
+        `keep` takes each block as soon as it is joined and returns what the shard holds in its place, such as `ray.put`.
+        """
+        return Shard(
+            blocks=[keep(self._block(rows)) for rows in self._blocks(data_rank)],
+            useful_token_share=self._useful_token_share,
+            update_samples=len(self._samples),
+            update_tokens=self._num_tokens,
+        )
+
+    def _blocks(self, data_rank: int) -> Iterator[list[list[int]]]:
+        """The rank's rows of sample indices, parted where the tokens before a row reach a multiple of a block's."""
+        rows = [sorted(row, key=self._length, reverse=True) for row in self._packing[data_rank]]
+        before = itertools.accumulate((sum(map(self._length, row)) for row in rows), initial=0)
+        for _, pairs in itertools.groupby(zip(before, rows), key=lambda pair: pair[0] // BLOCK_TOKENS):
+            yield [row for _, row in pairs]
+
+    def _length(self, index: int) -> int:
+        return len(self._samples[index].tokens)
+
+    def _block(self, rows: list[list[int]]) -> Block:
         indices = [index for row in rows for index in row]
         chosen = [self._samples[index] for index in indices]
-        return Shard(
+        return Block(
             tokens=_joined([sample.tokens for sample in chosen], np.int32),
             loss_mask=_joined([sample.loss_mask for sample in chosen], bool),
             rollout_log_probs=_joined([_filled(sample.rollout_log_probs, sample, 0.0) for sample in chosen], np.float32),
@@ -155,9 +196,6 @@ class PackedUpdate:
             versions=np.array([sample.version for sample in chosen], dtype=np.int64),
             indices=np.array(indices, dtype=np.int64),
             row_sizes=[len(row) for row in rows],
-            useful_token_share=self._useful_token_share,
-            update_samples=len(self._samples),
-            update_tokens=self._num_tokens,
         )
 
 

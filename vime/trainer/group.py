@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from vime.config import RunConfig, WeightTransfer
-from vime.data.shard import PackedUpdate
+from vime.data.shard import PackedUpdate, Shard
 from vime.errors import TrainingError
 from vime.layout import position_of, world_size
 from vime.nodes import Nodes
@@ -73,11 +73,11 @@ class TrainerGroup:
         calls = [rank.train.remote(parts[data_rank], step) for rank, data_rank in zip(self._ranks, data_ranks, strict=True)]
         return (await self._results("train", calls))[0]
 
-    def _hand_over(self, updates: list[list[TrainSample]]) -> list[Any]:
-        """One object in Ray's store for each data-parallel rank; tensor, context and pipeline ranks share theirs."""
+    def _hand_over(self, updates: list[list[TrainSample]]) -> list[list[Shard]]:
+        """Of each data-parallel rank its shards, their blocks in Ray's store; tensor, context and pipeline ranks share theirs."""
         packed = [PackedUpdate(self._config, samples) for samples in updates if samples]
         num_ranks = self._config.trainer.data_parallel_size
-        return [ray.put([update.shard(rank) for update in packed]) for rank in range(num_ranks)]
+        return [[update.shard(rank, keep=ray.put) for update in packed] for rank in range(num_ranks)]
 
     async def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> list[list[float]]:
         """Logprobs of the last `response_lengths[i]` tokens of each sequence under the current weights."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from vime.config import RunConfig
 from vime.data.shard import Shard
 from vime.layout import world_size
@@ -62,8 +64,8 @@ class TrainerRank:
         return os.getpid()
 
     def train(self, shards: list[Shard], step: int) -> dict[str, float]:
-        """See `Engine.train_shards`; the arrays lie in Ray's object store, and are those of all ranks with the same data."""
-        return self._engine.train_shards(shards, step)
+        """See `Engine.train_shards`; the blocks lie in Ray's object store, and are those of all ranks with the same data."""
+        return self._engine.train_shards([shard.fetched(ray.get) for shard in shards], step)
 
     def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
         """See `Engine.logprobs`."""
