@@ -144,7 +144,7 @@ def serving_config(checkpoint: Path, *, num_replicas: int = 1, engine_timeout_se
 
 def four_models_config(checkpoints: dict[str, Path], url: str) -> Any:
     """`conf/experiment/memagent_four_models.yaml` with the test's checkpoints and a running server for others'."""
-    from vime.compose import compose_run
+    from vime.preflight.compose import compose_run
 
     os.environ |= {"VIME_CRITIC_URL": url, "VIME_JUDGE_URL": f"{url}/v1", "VIME_JUDGE_MODEL": "actor"}
     config = compose_run(["+experiment=memagent_four_models"]).config
@@ -185,7 +185,7 @@ class HuggingFaceTrainer:
         """The weights as a payload of two buckets; `lost` is in the digest but not in the files, `forgotten` in neither."""
         from safetensors.torch import save_file
 
-        from vime.weights import WeightDigest, WeightPayload
+        from vime.weights.payload import WeightDigest, WeightPayload
 
         self._folder.mkdir(parents=True, exist_ok=True)
         digest, tensors = WeightDigest(), {}
@@ -230,7 +230,7 @@ class ServedStack:
 
     async def sync(self, payload: Any) -> dict[str, float]:
         """Brings a payload to all servers."""
-        from vime.serving.weight_sync import WeightSync
+        from vime.sync.file_sync import WeightSync
 
         if self._sync is None:
             self._sync = WeightSync(self.serving, self.config, "tests")
@@ -238,7 +238,7 @@ class ServedStack:
 
     async def probe(self) -> dict[str, float]:
         """Compares servers and trainer to within 1e-4."""
-        from vime.serving.probe import probe
+        from vime.sync.probe import probe
 
         return await probe(self.endpoint, self.trainer.logprobs, temperature=1.0, tolerance=1e-4, vocab_size=VOCAB_SIZE, seed=0)
 

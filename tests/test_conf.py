@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vime.compose import CONF, compose_run
 from vime.config import RunConfig
-from vime.validation import find_problems
+from vime.preflight.compose import CONF, compose_run
+from vime.preflight.validation import find_problems
 
 ROOT = CONF.parent
 PLAN = "mode=plan"

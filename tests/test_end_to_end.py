@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tools.driven_run import DrivenRun, num_steps_done
-from vime.compose import compose_run
 from vime.data.source import RowSource
+from vime.preflight.compose import compose_run
 
 NUM_STEPS, NUM_PROMPTS = 6, 4
 OVERRIDES = [

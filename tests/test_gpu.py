@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from vime.compose import compose_run
-from vime.placement import transport
+from vime.cluster.placement import transport
+from vime.preflight.compose import compose_run
 from vime.serving.client import TokenClient
 from vime.system import System
 from vime.types import TrainSample

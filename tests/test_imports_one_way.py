@@ -1,6 +1,7 @@
 """Imports go one way: `agentic` uses vime, and inside vime every layer uses only those below it."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,21 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 VIME = ROOT / "vime"
 METHODS = sorted(folder.name for folder in (ROOT / "agentic").iterdir() if (folder / "__init__.py").is_file())
-BASE = {"config", "column", "types", "errors", "weights", "hooks", "placement", "tasks"}
-TOP = {"loop", "run", "session", "system", "sweep"}
-PARTS = {"serving", "rollout", "trainer"}
+FLOORS = (
+    {"column", "errors", "tasks", "threads"},
+    {"config", "files", "types"},
+    {"agent", "checkpoint", "cluster", "grading", "hooks", "model", "tiny"},
+    {"algorithm", "data", "memory", "processes"},
+    {"evaluation", "weights"},
+    {"report", "serving", "trainer"},
+    {"preflight", "retrieval", "sync"},
+    {"rollout"},
+    {"reward_service", "step_clock", "system"},
+    {"session"},
+    {"loop"},
+    {"run"},
+)
+"""The rooms of vime from the ground up: folders, and the modules that stand beside them."""
 
 
 def modules(folder: Path) -> list[Path]:
@@ -30,19 +43,14 @@ def imported(file: Path) -> set[str]:
     return names
 
 
-def layers(file: Path) -> set[str]:
-    """The parts of vime (`config`, `serving`, …) that a file imports."""
+def rooms_of(file: Path) -> set[str]:
+    """The rooms of vime (`config`, `serving`, …) that a file imports."""
     return {name.split(".")[1] for name in imported(file) if name.startswith("vime.")}
 
 
-def part_of(file: Path) -> str:
-    """The part of vime that a file belongs to."""
+def room_of(file: Path) -> str:
+    """The room of vime that a file stands in."""
     return file.relative_to(VIME).parts[0].removesuffix(".py")
-
-
-def files_of(*parts: str) -> list[Path]:
-    """The files of some parts of vime."""
-    return [file for file in modules(VIME) if part_of(file) in parts]
 
 
 def node_line(node: ast.AST) -> int:
@@ -71,19 +79,25 @@ def test_no_module_of_vime_names_a_method_in_its_code(method: str):
     assert not wrong
 
 
-@pytest.mark.parametrize("file", files_of(*BASE), ids=part_of)
-def test_the_base_imports_nothing_above_it(file: Path):
-    assert layers(file) <= BASE
+def test_every_room_has_one_floor():
+    rooms = sorted(room_of(file) for file in modules(VIME) if file != VIME / "__init__.py")
+    assert sorted(room for floor in FLOORS for room in floor) == sorted(set(rooms))
 
 
-@pytest.mark.parametrize("file", files_of("data", "algorithm", "grading", "report"), ids=lambda f: str(f.relative_to(VIME)))
-def test_data_algorithm_grading_and_report_do_not_import_the_running_parts(file: Path):
-    assert not layers(file) & (PARTS | TOP)
+def test_a_room_imports_only_rooms_on_the_floors_below():
+    wrong, below = [], set()
+    for floor in FLOORS:
+        for file in modules(VIME):
+            if room_of(file) in floor and (upwards := rooms_of(file) - below - {room_of(file)}):
+                wrong.append(f"{file.relative_to(ROOT)} imports {', '.join(sorted(upwards))}")
+        below |= floor
+    assert not wrong
 
 
-@pytest.mark.parametrize("file", files_of(*PARTS), ids=lambda f: str(f.relative_to(VIME)))
-def test_serving_rollout_and_trainer_do_not_import_what_drives_them(file: Path):
-    assert not layers(file) & TOP
+def test_no_module_of_vime_imports_itself_by_way_of_others():
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in modules(VIME)}
+    known = {name: {other for other in imported(file) if other in names and other != name} for name, file in names.items()}
+    TopologicalSorter(known).prepare()  # raises a CycleError that names the modules
 
 
 def test_methods_use_vime_and_not_each_other():

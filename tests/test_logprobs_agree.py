@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vime.compose import compose_run
 from vime.data.rows import to_prompt
+from vime.preflight.compose import compose_run
 from vime.system import System
 from vime.types import Sample
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vime import loop
-from vime.compose import compose_run
+from vime.preflight.compose import compose_run
 
 
 class Parts:

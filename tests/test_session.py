@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vime.compose import compose_run
-from vime.evaluation_rows import Job
+from vime.evaluation.conditions import Job
+from vime.preflight.compose import compose_run
 from vime.report import tracker
 from vime.session import Session
 from vime.types import EvalLog

@@ -2,9 +2,9 @@
 
     python tools/bench_packing.py [--rollouts 128] [--max-tokens 32768] [--ranks 1 2 8] [--json PATH] [--markdown PATH]
 
-Ours is `vime.data.packing.pack`. References: batches of as many neighbours as fit when all are padded to the longest, and first
-fit in the order given, dealt to ranks in turn. Ranks work in lockstep: a place is useful if it holds a token, and a rank whose
-row is shorter than the longest of the same number waits. Work is estimated in FLOPs of Qwen2.5-7B.
+Ours is `vime.trainer.packing.pack`. References: batches of as many neighbours as fit when all are padded to the longest, and
+first fit in the order given, dealt to ranks in turn. Ranks work in lockstep: a place is useful if it holds a token, and a rank
+whose row is shorter than the longest of the same number waits. Work is estimated in FLOPs of Qwen2.5-7B.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from bench_rows import Result, add_options, finish
 from sample_lengths import PAPER
 
 from vime.config import Family, ModelConfig
-from vime.data.packing import Packing, pack, sequence_flops, useful_share
+from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
 
 GOAL_USEFUL, GOAL_IMBALANCE = 97.0, 5.0
 SHAPE = ModelConfig(

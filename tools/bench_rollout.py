@@ -26,7 +26,7 @@ from bench_rows import ROOT, Result, add_options, finish
 from rollout_case import GROUP_SIZE, Source, configuration, save_random_model
 
 from vime.config import RunConfig, ServingConfig
-from vime.data.buffer import Buffer
+from vime.rollout.buffer import Buffer
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer

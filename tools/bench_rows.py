@@ -128,7 +128,7 @@ def _number(value: float) -> str:
 
 
 def _code() -> str:
-    from vime.report.provenance import commit
+    from vime.files.provenance import commit
 
     head, *status = commit().splitlines()
     changed = any(not line.startswith("??") for line in status)

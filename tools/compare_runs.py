@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from vime.evaluation_rows import LABELS, label_of
+from vime.evaluation.conditions import LABELS, label_of
 from vime.report.charts import Series, line_chart, number_text
 from vime.report.html import write_page
 from vime.report.metrics import Curve, curves, read_metrics

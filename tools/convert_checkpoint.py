@@ -20,9 +20,9 @@ from rich.progress import Progress
 
 from vime.config import ModelConfig, Precision, RunConfig, TrainerConfig
 from vime.errors import CheckpointError, VimeError
+from vime.model.architecture import Architecture, checkpoint_folder, read_architecture
 from vime.report.run_directory import CONFIG, RunDirectory, read_config
 from vime.trainer import manifest
-from vime.trainer.architecture import Architecture, checkpoint_folder, read_architecture
 
 
 def to_hugging_face(checkpoint: Path, target: Path, *, source: str | None, precision: str | None, progress: Progress) -> None:

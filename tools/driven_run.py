@@ -68,7 +68,7 @@ class DrivenRun:
         """The first process of the run whose command line matches. Raises LookupError."""
         for process in self._look():
             line = _command_line(process)
-            if re.search(pattern, line) and "vime.serving.launch" not in line:  # supervisors have the command in theirs
+            if re.search(pattern, line) and "vime.processes.launch" not in line:  # supervisors have the command in theirs
                 return process
         raise LookupError(f"no process of the run matches {pattern}")
 

@@ -19,8 +19,8 @@ from agentic.memagent import reward as memagent_reward
 from vime.rollout.context import Context, Sampling
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.tool import Outcome, run_tool
-from vime.serving import transfer
 from vime.types import Reward, Sample
+from vime.weights.payload import transfer
 
 ONE_IN = 5
 """The share of rollouts that a fault strikes."""

@@ -27,8 +27,8 @@ from driven_run import ROOT, DrivenRun
 from fault_cases import CASES, SMALL_DISK_BYTES, WAIT_SECONDS, Case, can_mount, make_room, strike_when_due
 from fault_delay import Delay, compare
 
-from vime.compose import compose_run
 from vime.data.source import RowSource
+from vime.preflight.compose import compose_run
 
 NUM_STEPS, NUM_PROMPTS, NUM_SAMPLES = 5, 4, 4
 WORDS = [

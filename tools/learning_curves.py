@@ -20,8 +20,8 @@ from typing import Any
 from rich.console import Console
 
 from vime.config import AlgorithmName
+from vime.preflight.rules.algorithm import ESSENCE
 from vime.report.metrics import curves, read_metrics
-from vime.rules.algorithm import ESSENCE
 
 RUNS = Path("outputs/learning_curves")
 START = RUNS / "start"

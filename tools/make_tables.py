@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
+from vime.files.jsonl import write_text
 from vime.report.charts import number_text
-from vime.report.jsonl import write_text
 from vime.report.pooled_logs import figure_of, read_logs
 from vime.report.results import NOT_RUN, build_page, read_our_run, read_published
 from vime.report.run_directory import find_runs

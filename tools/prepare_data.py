@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import track
 
 from vime.data.cleaning import Cleaned, Recipe, SchemaError, clean, overlap, question_key
-from vime.report.jsonl import read_lines, write_lines, write_text
+from vime.files.jsonl import read_lines, write_lines, write_text
 
 TABLE = Path(__file__).with_name("datasets.yaml")
 NOT_PINNED = "main"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from bench_rows import ROOT
 
-from vime.compose import compose_run
 from vime.config import RunConfig
+from vime.preflight.compose import compose_run
 from vime.types import Prompt
 
 TINY = ROOT / "agentic" / "memagent" / "tiny"

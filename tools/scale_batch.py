@@ -68,7 +68,7 @@ class Rank:
         """How many tokens lie in this rank's rows, and the CPU time of taking them, unpickling included."""
         trainer = self._config.trainer
         if not hasattr(given[0], "fetched"):
-            from vime.data.packing import pack, sequence_flops
+            from vime.trainer.packing import pack, sequence_flops
 
             def work(length: int) -> float:
                 return sequence_flops(self._config.model, length)
@@ -162,8 +162,8 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
     """One batch as the training loop handles it."""
     from vime.algorithm.batch import build_updates
     from vime.config import Credit
-    from vime.data.buffer import Buffer
-    from vime.data.journal import Journal
+    from vime.rollout.buffer import Buffer
+    from vime.rollout.journal import Journal
     from vime.rollout.metrics import batch_metrics
     from vime.rollout.producer import Producer
     from vime.trainer.group import TrainerGroup

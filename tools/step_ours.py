@@ -19,15 +19,15 @@ from bench_rows import ROOT
 from step_case import MAX_POSITIONS, StepCase
 from trainer_case import LR, MAX_TOKENS, SHAPES
 
-from vime.compose import compose_run
-from vime.data.buffer import Buffer
+from vime.evaluation.pin import Pin
 from vime.loop import train_step
-from vime.rollout.pin import Pin
+from vime.preflight.compose import compose_run
+from vime.preflight.validation import find_problems
+from vime.rollout.buffer import Buffer
 from vime.rollout.producer import Producer
 from vime.session import Session
 from vime.system import System
 from vime.types import Prompt
-from vime.validation import find_problems
 
 AGENTS = ROOT / "tools" / "step_agents.py"
 MANY_STEPS = 1_000_000

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from vime.config import TrainerConfig
 from vime.errors import CheckpointError, VimeError
-from vime.folders import put_in_place, remove, tidy, writing_place
-from vime.report.jsonl import write_text
-from vime.serialization import from_json, json_pieces
+from vime.files.folders import put_in_place, remove, tidy, writing_place
+from vime.files.jsonl import write_text
+from vime.files.serialization import from_json, json_pieces
 
 logger = logging.getLogger(__name__)
 

@@ -14,21 +14,21 @@ from typing import Any
 from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
 from vime.algorithm.own_advantage import own_advantage
-from vime.compose import Composed
+from vime.cluster.placement import takes_turns
 from vime.config import AlgorithmName, Before, RunConfig
-from vime.data.buffer import Buffer
-from vime.data.journal import Journal
 from vime.errors import CheckpointError
-from vime.evaluation_rows import SCAFFOLD, TRAINED, needs_trained_model, rows_of
+from vime.evaluation.conditions import SCAFFOLD, TRAINED, needs_trained_model, rows_of
+from vime.evaluation.evaluator import Evaluator
+from vime.evaluation.pin import Pin
+from vime.evaluation.repeatable import check_repeatable
 from vime.hooks import load_hook
-from vime.placement import takes_turns
-from vime.rollout.evaluation import Evaluator
+from vime.preflight.compose import Composed
+from vime.rollout.buffer import Buffer
+from vime.rollout.journal import Journal
 from vime.rollout.metrics import batch_metrics
 from vime.rollout.own_producer import OwnProducer
-from vime.rollout.pin import Pin
 from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer
-from vime.rollout.repeatable import check_repeatable
 from vime.session import Session
 from vime.step_clock import StepClock
 from vime.system import System

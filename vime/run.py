@@ -12,11 +12,11 @@ import errno
 import signal
 import sys
 
-from vime.compose import CONF, compose_run, register_schemas
 from vime.config import Mode
 from vime.errors import ConfigError, VimeError
-from vime.sweep import run_sweep
-from vime.validation import find_problems
+from vime.preflight.compose import CONF, compose_run, register_schemas
+from vime.preflight.sweep import run_sweep
+from vime.preflight.validation import find_problems
 
 CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 MULTIRUN = ("--multirun", "-m")
@@ -46,7 +46,7 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         if composed.sweep:
             return run_sweep(overrides)
         if composed.config.mode is Mode.plan:
-            from vime.plan import show_plan
+            from vime.preflight.plan import show_plan
 
             show_plan(composed.config)
             return 0

@@ -11,11 +11,12 @@ from typing import Any
 
 import psutil
 
-from vime.compose import Composed
 from vime.config import AlgorithmName, Mode, RunConfig
-from vime.data.protocol import check_same, load_prompts, protocol_of
-from vime.evaluation_rows import AT, SCAFFOLD, SINGLE_TURN, TRAINED, Job, rows_of
+from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, TRAINED, Job, rows_of
+from vime.evaluation.evaluator import Evaluator, forget_items_after
+from vime.evaluation.protocol import check_same, load_prompts, protocol_of
 from vime.hooks import load_hook
+from vime.preflight.compose import Composed
 from vime.report.console import Console
 from vime.report.html import write_report
 from vime.report.items import score_of
@@ -25,7 +26,6 @@ from vime.report.summary import RunScore, append_scores, build_summary, read_sco
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
-from vime.rollout.evaluation import Evaluator, forget_items_after
 from vime.system import System
 from vime.types import Group, Prompt
 

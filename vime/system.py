@@ -21,23 +21,23 @@ import ray
 from ray.exceptions import RayError
 
 from vime.checkpoint import Checkpoints
+from vime.cluster.nodes import Nodes
+from vime.cluster.placement import takes_turns
 from vime.config import ModelAPI, RunConfig
-from vime.folders import tidy
-from vime.nodes import Nodes
-from vime.placement import takes_turns
-from vime.reaper import start_reaper
+from vime.files.folders import tidy
+from vime.memory.tokens import object_store_bytes
+from vime.processes.reaper import start_reaper
 from vime.report.run_directory import RunDirectory
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.deployment import Retrieval
 from vime.rollout.pool import WorkerPool
 from vime.serving.topology import Serving
+from vime.sync.delivery import WeightDelivery
+from vime.sync.turns import Turns
 from vime.tasks import cancel, together
-from vime.token_memory import object_store_bytes
 from vime.trainer.group import TrainerGroup
-from vime.turns import Turns
 from vime.types import TrainSample
-from vime.weight_delivery import WeightDelivery
-from vime.weights import payload_folder
+from vime.weights.payload import payload_folder
 
 logger = logging.getLogger(__name__)
 

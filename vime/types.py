@@ -219,7 +219,7 @@ class Sample:
         return f"rollout {self.rollout_id} of group {self.group_index}"
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for `vime.serialization` that shares lists and columns; `from_dict` reads it back equal."""
+        """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return as_dict(self)
 
     @classmethod
@@ -309,7 +309,7 @@ class Rollout:
         return sum(sample.num_trained_tokens for sample in self.samples)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for `vime.serialization` that shares lists and columns; `from_dict` reads it back equal."""
+        """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return {
             **as_dict(self),
             "samples": [sample.to_dict() for sample in self.samples],
@@ -345,7 +345,7 @@ class Group:
         return min((version for sample in samples for version in sample.trained_versions), default=self.weight_version)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for `vime.serialization` that shares lists and columns; `from_dict` reads it back equal."""
+        """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return {
             "prompt": as_dict(self.prompt),
             "rollouts": [rollout.to_dict() for rollout in self.rollouts],

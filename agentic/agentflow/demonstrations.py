@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic.agentflow import tiny_catalogue, tiny_prompts, tiny_task
 from agentic.agentflow.tiny_task import GENERATOR, LOOKUP, PYTHON, Task
-from vime.assets.demonstration import Turn, encode_turn, weighted
+from vime.tiny.demonstration import Turn, encode_turn, weighted
 from vime.types import TrainSample
 
 ANSWER = "\\boxed{{ {answer} }}"

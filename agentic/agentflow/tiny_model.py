@@ -10,7 +10,7 @@ import re
 from transformers import Qwen2Tokenizer
 
 from agentic.agentflow import tiny_catalogue, tiny_prompts, tiny_task
-from vime.assets import tiny_model
+from vime.tiny import tiny_model
 
 REPLY_WORDS = (
     "Context: none\nSub-Goal: Compute\nTool Name: Plan: Tools: first then coins pays nothing found"

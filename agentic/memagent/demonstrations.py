@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from agentic.memagent import prompts, tiny_task
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
-from vime.assets.demonstration import Demonstration, Turn, encode_turn, weighted
+from vime.tiny.demonstration import Demonstration, Turn, encode_turn, weighted
 from vime.types import TrainSample
 
 NOTES = "Notes: {facts}"

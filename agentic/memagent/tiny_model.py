@@ -10,7 +10,7 @@ import re
 from transformers import Qwen2Tokenizer
 
 from agentic.memagent import prompts, tiny_task
-from vime.assets import tiny_model
+from vime.tiny import tiny_model
 
 # Words of the model's own replies, see demonstrations.py.
 REPLY_WORDS = "Notes:\nLatest: The\nunknown \\boxed{}. {unknown}"

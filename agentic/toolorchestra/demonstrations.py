@@ -22,7 +22,7 @@ from agentic.toolorchestra.tiny_catalogue import FACTS, GOODS, TOWNS
 from agentic.toolorchestra.tiny_shop import REFUSED, Play, Step, call_text
 from agentic.toolorchestra.tiny_task import Question
 from agentic.toolorchestra.tools import Findings
-from vime.assets.demonstration import Conversation, encode_conversation, filled
+from vime.tiny.demonstration import Conversation, encode_conversation, filled
 from vime.types import Message, TrainSample
 
 JUNIOR, SENIOR = "junior", "senior"

@@ -7,7 +7,7 @@ from vime.agent.sandbox import sandbox_problem
 from vime.config import AlgorithmName, DatasetConfig, Mode, ModelAPI, RunConfig
 from vime.errors import Problem
 from vime.grading.judge import JudgeConfig
-from vime.rules.data import datasets
+from vime.preflight.rules.data import datasets
 
 TAU2_ROWS = "agentic.toolorchestra.tau2.rows"
 TRAINING_ROWS = "agentic.toolorchestra.training_data.rows"

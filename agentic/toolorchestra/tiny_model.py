@@ -8,7 +8,7 @@ OUT_DIR is then a Hugging Face checkpoint folder that vLLM, transformers and the
 from transformers import Qwen2Tokenizer
 
 from agentic.toolorchestra import demonstrations
-from vime.assets import tiny_model
+from vime.tiny import tiny_model
 
 KNOWN_WORDS, RARE_WORDS = {"cancelled"}, {"refunded"}
 """Orders' statuses that the sampled demonstrations hold by chance: the first is a word, the second is left to bytes."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from vime.assets.demonstration import Demonstration
+from vime.tiny.demonstration import Demonstration
 
 
 def greedy(folder: Path, tokenizer: PreTrainedTokenizerBase, demonstrations: list[Demonstration]) -> list[str]:

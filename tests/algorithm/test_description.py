@@ -1,8 +1,8 @@
 """The plan says what an objective is made of."""
 
 from vime.algorithm.description import describe
-from vime.compose import compose_run
 from vime.config import AlgorithmConfig, CorrectionConfig, CorrectionMode, KLPlace, RatioLevel
+from vime.preflight.compose import compose_run
 
 
 def test_a_change_of_any_part_shows():

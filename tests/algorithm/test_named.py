@@ -10,8 +10,8 @@ from vime.algorithm.batch import build_updates
 from vime.algorithm.kl import kl_estimate, unbiased
 from vime.algorithm.loss import policy_loss, sft_loss
 from vime.algorithm.token_advantage import mean_and_deviation, moments, whitened, with_kl_penalty
-from vime.compose import compose_run
 from vime.config import AlgorithmConfig, Credit, KLPlace
+from vime.preflight.compose import compose_run
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, TrainSample
 
 Tokens = list[torch.Tensor]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from vime.config import DataConfig, DatasetConfig, RunConfig
-from vime.data.buffer import Buffer
-from vime.data.progress import Progress, SavedTurn
-from vime.data.protocol import load_prompts
 from vime.data.rows import check_rows, load_rows, to_prompt
 from vime.data.source import RowSource
 from vime.errors import ConfigError
-from vime.serialization import from_json, to_json
+from vime.evaluation.protocol import load_prompts
+from vime.files.serialization import from_json, to_json
+from vime.rollout.buffer import Buffer
+from vime.rollout.progress import Progress, SavedTurn
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 

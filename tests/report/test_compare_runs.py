@@ -11,8 +11,8 @@ import yaml
 from rich.console import Console
 
 from vime.config import RunConfig
+from vime.files.provenance import plain
 from vime.report.metrics import MetricsWriter
-from vime.report.provenance import plain
 from vime.report.summary import RunScore, summarize_runs
 
 

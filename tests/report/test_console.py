@@ -137,7 +137,7 @@ def test_the_table_shows_every_row_and_where_the_report_is(tmp_path: Path) -> No
 
 
 def test_an_evaluation_by_itself_does_not_call_its_scaffold_untrained() -> None:
-    from vime.evaluation_rows import shown_rows
+    from vime.evaluation.conditions import shown_rows
 
     assert shown_rows("eval") == {"single_turn": "single turn", "scaffold": "scaffold"}
     assert shown_rows("train")["scaffold"] == "untrained scaffold"

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from vime.config import DatasetConfig, RunConfig
+from vime.files.provenance import plain
 from vime.report.charts import Series, line_chart, smoothing
 from vime.report.html import write_report
 from vime.report.metrics import MetricsWriter
-from vime.report.provenance import plain
 from vime.report.run_directory import RunDirectory
 from vime.report.summary import RunScore, append_scores, summarize_runs
 from vime.types import EvalLog

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from vime.report.jsonl import cut_torn_line, read_lines
+from vime.files.jsonl import cut_torn_line, read_lines
 from vime.report.metrics import MetricsWriter, curves, read_metrics
 
 

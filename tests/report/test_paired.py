@@ -10,9 +10,9 @@ from rich.console import Console
 
 from tools.compare_evaluations import main
 from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
-from vime.data.protocol import begin, load_prompts, protocol_of
+from vime.evaluation.protocol import begin, load_prompts, protocol_of
+from vime.files.provenance import plain
 from vime.report.paired import compare
-from vime.report.provenance import plain
 from vime.report.summary import IncompleteRunError
 
 

@@ -11,7 +11,8 @@ import yaml
 
 from vime.config import AlgorithmName, RunConfig
 from vime.errors import ConfigError
-from vime.report import provenance, run_directory
+from vime.files import provenance
+from vime.report import run_directory
 from vime.report.run_directory import RunDirectory, held, read_config
 from vime.types import EvalLog, Group, Prompt, Rollout, Sample, StopReason
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vime.compose import compose_run
+from vime.cluster.nodes import Nodes
 from vime.config import RetrievalConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
-from vime.nodes import Nodes
-from vime.plan.models import serving
-from vime.plan.processes import placement_table
+from vime.preflight.compose import compose_run
+from vime.preflight.plan.models import serving
+from vime.preflight.plan.processes import placement_table
+from vime.preflight.validation import find_problems
 from vime.retrieval.client import Retriever
 from vime.retrieval.deployment import Retrieval
-from vime.validation import find_problems
 
 
 def deployment(config: RunConfig, run_dir: Path) -> Retrieval:
@@ -55,7 +55,7 @@ async def test_a_killed_service_comes_back_with_its_index_and_searches_wait_for_
             process
             for process in psutil.process_iter(["cmdline"])
             if "vime.retrieval" in (process.info["cmdline"] or [])
-            and "vime.serving.launch" not in process.info["cmdline"]
+            and "vime.processes.launch" not in process.info["cmdline"]
             and str(tmp_path / "retrieval") in process.info["cmdline"]
         ]
         service.kill()

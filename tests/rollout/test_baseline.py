@@ -11,7 +11,7 @@ from aiohttp import web
 import agentic.memagent
 from agentic.memagent.config import ChunkAt, MemAgentConfig
 from vime.config import ChatConfig, Mode, RunConfig, ServedModelConfig
-from vime.evaluation_rows import Row, label_of, needs_trained_model, rows_of, shown_rows
+from vime.evaluation.conditions import Row, label_of, needs_trained_model, rows_of, shown_rows
 from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Rollout, StopReason

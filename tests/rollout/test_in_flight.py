@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from vime.serving.client import Generation, TokenClient
-from vime.serving.control import apply_payload
+from vime.weights.update import apply_payload
 
 NUM_TOKENS, NUM_TRIES = 700, 8
 PROMPT = [7, 8, 9] * 20

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from vime.config import RolloutConfig, RunConfig
-from vime.data.buffer import Buffer
 from vime.errors import CheckpointError, HookError, InfrastructureError
+from vime.rollout.buffer import Buffer
 from vime.rollout.own_producer import OwnProducer
 from vime.rollout.producer import Producer
 from vime.types import Group, Prompt, Rollout, Sample, StopReason

@@ -14,8 +14,8 @@ import pytest_asyncio
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from vime.cluster.nodes import Nodes
 from vime.config import MethodConfig, RolloutConfig, RunConfig
-from vime.nodes import Nodes
 from vime.rollout import pool as pool_module
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.pool import WorkerPool

@@ -11,12 +11,12 @@ import pytest
 
 from vime.algorithm.filter import dynamic_sampling
 from vime.config import RolloutConfig
-from vime.data.buffer import Buffer
-from vime.data.journal import Journal
-from vime.data.progress import Progress
 from vime.errors import InfrastructureError
+from vime.rollout.buffer import Buffer
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.rollout.journal import Journal
 from vime.rollout.producer import Producer
+from vime.rollout.progress import Progress
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 

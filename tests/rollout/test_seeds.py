@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from vime.errors import RepeatabilityError
+from vime.evaluation.repeatable import BY_CHANCE, COUNTS, check_repeatable
 from vime.rollout.model import Model
-from vime.rollout.repeatable import BY_CHANCE, COUNTS, check_repeatable
 from vime.rollout.seeds import Seeds
 from vime.rollout.turn_log import TurnLog
 from vime.types import Rollout, StopReason

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
-from vime.data.progress import Progress
 from vime.errors import ServerError
+from vime.files.serialization import from_json, to_json
 from vime.rollout.metrics import batch_metrics
+from vime.rollout.progress import Progress
 from vime.rollout.worker import RolloutWorker
-from vime.serialization import from_json, to_json
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason
 

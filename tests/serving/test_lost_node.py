@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from ray.cluster_utils import Cluster
 
-from vime.report.jsonl import read_lines
+from vime.files.jsonl import read_lines
 
 NUM_STEPS = 3
 WAIT_SECONDS = 500

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from vime.errors import ServerError
+from vime.processes.secret import headers
 from vime.serving.client import TokenClient
-from vime.serving.secret import headers
 from vime.serving.topology import Serving
 
 LONG = {"temperature": 1.0, "max_tokens": 300, "ignore_eos": True}

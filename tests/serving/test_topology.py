@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from vime.errors import ServerError
-from vime.plan.models import serving
-from vime.plan.processes import placement_table
+from vime.preflight.plan.models import serving
+from vime.preflight.plan.processes import placement_table
 from vime.rollout.context import Sampling
 from vime.rollout.worker import RolloutWorker
 from vime.serving.client import TokenClient

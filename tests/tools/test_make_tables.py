@@ -9,9 +9,9 @@ import yaml
 
 from tools.make_tables import RESULTS, main
 from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
-from vime.data.protocol import begin, load_prompts, protocol_of
+from vime.evaluation.protocol import begin, load_prompts, protocol_of
+from vime.files.provenance import plain
 from vime.report.pooled_logs import figure_of, read_logs
-from vime.report.provenance import plain
 from vime.report.results import read_published
 
 METHODS = sorted(path.stem for path in (RESULTS / "papers").glob("*.yaml"))

@@ -66,7 +66,7 @@ def write_checkpoint(folder: Path, family: str, *, tied: bool = False) -> Path:
 
 def build_config(folder: Path, **trainer: Any) -> RunConfig:
     """A run of the model in `folder`, in float32 unless `trainer` says otherwise."""
-    from vime.trainer.architecture import read_architecture
+    from vime.model.architecture import read_architecture
 
     architecture = read_architecture(folder)
     names = ["num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size"]

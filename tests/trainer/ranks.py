@@ -20,14 +20,14 @@ cpu_shim.install()
 
 from megatron.core import parallel_state  # noqa: E402
 
-from vime.activations import activation_bytes  # noqa: E402
-from vime.data.shard import PackedUpdate  # noqa: E402
-from vime.layout import Position, layers_of, position_of, world_size  # noqa: E402
-from vime.model_size import BYTES  # noqa: E402
+from vime.cluster.layout import Position, layers_of, position_of, world_size  # noqa: E402
+from vime.memory.activations import activation_bytes  # noqa: E402
+from vime.model.size import BYTES  # noqa: E402
 from vime.trainer import logprob, parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
-from vime.trainer.export import write_payload  # noqa: E402
 from vime.trainer.saved_tensors import kept_bytes  # noqa: E402
+from vime.trainer.shard import PackedUpdate  # noqa: E402
+from vime.weights.export import write_payload  # noqa: E402
 
 DEFAULTS = {"max_tokens_per_micro_batch": 200, "num_threads": 1}
 ROW = [60, 40, 28]

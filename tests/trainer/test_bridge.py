@@ -119,7 +119,7 @@ def test_a_missing_tensor_is_a_checkpoint_error_that_names_it(
 
 
 def test_unsupported_rotary_scaling_is_refused(models: Models, tmp_path: Path) -> None:
-    from vime.trainer.architecture import read_architecture
+    from vime.model.architecture import read_architecture
 
     raw = json.loads((models("qwen2") / "config.json").read_text())
     raw["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vime.compose import compose_run
 from vime.config import Precision, TrainerConfig
-from vime.rules import cuda
+from vime.preflight.compose import compose_run
+from vime.preflight.rules import cuda
+from vime.preflight.validation import find_problems
 from vime.trainer.cuda_limits import cuda_problems
-from vime.validation import find_problems
 
 INTERLEAVED = {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 2}
 CONTEXT = {"context_parallel_size": 2}
@@ -57,7 +57,7 @@ def test_a_trainer_rank_refuses_it_as_well(monkeypatch: pytest.MonkeyPatch, mode
     from vime.trainer import cpu_shim
 
     cpu_shim.install()
-    from vime.trainer.architecture import read_architecture
+    from vime.model.architecture import read_architecture
     from vime.trainer.megatron_config import transformer_config
 
     architecture = read_architecture(models("qwen3"))

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from vime.config import RunConfig
-from vime.trainer.export import write_payload
 from vime.types import TrainSample
+from vime.weights.export import write_payload
 
 Models = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
@@ -188,7 +188,7 @@ def test_ranks_resume_bitwise(results: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*LAYOUTS, *BFLOAT16])
 def test_the_exported_payload_holds_the_saved_weights_in_bounded_files(results: Any, name: str) -> None:
-    from vime.weights import WeightDigest
+    from vime.weights.payload import WeightDigest
 
     folder, report = results[0] / name, seen(results, name)[0]
     digest = WeightDigest()

@@ -184,8 +184,8 @@ def test_a_file_of_one_rank_that_is_damaged_is_named_on_all(runs: Runs) -> None:
     ("kind", "source"), [("dense", "tensor"), ("bfloat16", "data"), ("tied", "pipeline"), ("experts", "pipeline")]
 )
 def test_the_weights_of_any_layout_become_a_model_without_optimizer(runs: Runs, models: Models, kind: str, source: str) -> None:
+    from vime.model.architecture import read_architecture
     from vime.trainer import bridge
-    from vime.trainer.architecture import read_architecture
     from vime.trainer.checkpoint import load_weights
     from vime.trainer.model import build_model
 

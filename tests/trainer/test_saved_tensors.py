@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from vime.activations import activation_bytes
 from vime.config import RunConfig
+from vime.memory.activations import activation_bytes
 
 SEVERAL_CALLS = [[100, 100, 50], [220, 90, 40, 12, 3]]
 """Lengths of rows that take more than one call of attention."""

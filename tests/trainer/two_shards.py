@@ -16,11 +16,11 @@ cpu_shim.install()
 import torch  # noqa: E402
 
 from vime.config import AlgorithmConfig, KLEstimator, KLPlace, RunConfig, TrainerConfig  # noqa: E402
-from vime.data.shard import PackedUpdate  # noqa: E402
 from vime.trainer import parallel  # noqa: E402
 from vime.trainer.advantage import finish_advantages  # noqa: E402
 from vime.trainer.micro_batch import MicroBatches  # noqa: E402
 from vime.trainer.objective import KnownLogprobs  # noqa: E402
+from vime.trainer.shard import PackedUpdate  # noqa: E402
 from vime.types import TrainSample  # noqa: E402
 
 

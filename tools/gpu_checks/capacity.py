@@ -11,11 +11,11 @@ from sample_lengths import PAPER, TINY
 from gpu_checks.exactness import engine, release
 from gpu_checks.finding import Finding, at_most, between, measured
 from gpu_checks.setting import Setting
-from vime.activations import activation_bytes
 from vime.config import Precision, RunConfig
-from vime.data.packing import sequence_flops
-from vime.memory import GIB, trainer_memory
-from vime.model_size import BYTES
+from vime.memory.activations import activation_bytes
+from vime.memory.processes import GIB, trainer_memory
+from vime.model.size import BYTES
+from vime.trainer.packing import sequence_flops
 
 REPEATS = 3
 EQUAL = (3072, 1024)

@@ -78,7 +78,7 @@ class Setting:
 
     def config(self, model: Path, **trainer: Any) -> RunConfig:
         """A run of the model in a folder, in float32 unless `trainer` says otherwise."""
-        from vime.trainer.architecture import read_architecture
+        from vime.model.architecture import read_architecture
 
         shape = read_architecture(model)
         names = ("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")

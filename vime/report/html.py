@@ -12,9 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from vime.evaluation_rows import shown_rows
+from vime.evaluation.conditions import shown_rows
+from vime.files.jsonl import read_lines, write_text
 from vime.report import charts as chart_sizes
-from vime.report.jsonl import read_lines, write_text
 from vime.report.metrics import curves, read_metrics
 from vime.report.run_directory import CONFIG, read_config
 from vime.report.score_tables import pass_table, score_table, temperature_table

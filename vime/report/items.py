@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime.data.protocol import PROTOCOL, read_protocol
-from vime.evaluation_rows import SCAFFOLD, TRAINED, Job
-from vime.report.jsonl import read_lines
+from vime.evaluation.conditions import SCAFFOLD, TRAINED, Job
+from vime.evaluation.protocol import PROTOCOL, read_protocol
+from vime.files.jsonl import read_lines
 from vime.report.run_directory import RunDirectory, read_config
 from vime.report.summary import IncompleteRunError, RunScore
 
@@ -76,7 +76,7 @@ def read_evaluation(run_path: Path, *, rows: list[str] | None = None) -> Evaluat
 
 
 def _rows(config: dict[str, Any]) -> list[str]:
-    """As `vime.evaluation_rows.rows_of`, of a configuration that was read from a file."""
+    """As `vime.evaluation.conditions.rows_of`, of a configuration that was read from a file."""
     rows = config["evaluation"]["rows"]
     return [row for row in rows if row != TRAINED] if config["mode"] == "eval" and SCAFFOLD in rows else rows
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from vime.report.jsonl import append_line, cut_torn_line, read_lines, write_lines
+from vime.files.jsonl import append_line, cut_torn_line, read_lines, write_lines
 
 Row = dict[str, Any]
 Curve = tuple[list[int], list[float]]

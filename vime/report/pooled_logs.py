@@ -6,7 +6,7 @@ Which of its metrics stand in a results page is data: `logs` of `results/papers/
 from pathlib import Path
 from typing import Any
 
-from vime.evaluation_rows import SINGLE_TURN, label_of
+from vime.evaluation.conditions import SINGLE_TURN, label_of
 from vime.hooks import load_hook
 from vime.report.charts import Series, standalone_chart
 from vime.report.items import read_evaluation

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from vime.evaluation_rows import label_of
+from vime.evaluation.conditions import label_of
 from vime.report.items import read_evaluation
 from vime.report.metrics import read_metrics
 from vime.report.summary import read_summary, summarize_runs

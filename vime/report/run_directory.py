@@ -18,9 +18,9 @@ import yaml
 
 from vime.config import RunConfig
 from vime.errors import ConfigError, Problem
-from vime.report.jsonl import append_line, read_lines, write_lines, write_text
+from vime.files.jsonl import append_line, read_lines, write_lines, write_text
+from vime.files.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
 from vime.report.machine import describe_machine
-from vime.report.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
 from vime.report.rotation import keep_newest
 from vime.types import COLUMNS, EvalLog, Group, Rollout, Sample
 
@@ -55,7 +55,7 @@ class RunDirectory:
 
     @property
     def journal(self) -> Path:
-        """Groups that finished since the last checkpoints, with their tokens (`vime.data.journal`)."""
+        """Groups that finished since the last checkpoints, with their tokens (`vime.rollout.journal`)."""
         return self.path / "journal"
 
     @property

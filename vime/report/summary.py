@@ -15,8 +15,8 @@ from typing import Any
 
 from vime.config import RunConfig
 from vime.errors import VimeError
-from vime.evaluation_rows import LABELS
-from vime.report.jsonl import append_line, read_lines, write_text
+from vime.evaluation.conditions import LABELS
+from vime.files.jsonl import append_line, read_lines, write_text
 from vime.report.machine import describe_machine
 
 SUMMARY = "summary.json"

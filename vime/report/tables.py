@@ -8,9 +8,9 @@ from rich import box
 from rich.table import Table
 
 from vime.algorithm.description import describe
+from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, Mode, RunConfig
-from vime.evaluation_rows import rows_of, shown_rows
-from vime.placement import server_groups
+from vime.evaluation.conditions import rows_of, shown_rows
 
 
 def header_lines(config: RunConfig, path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, SupportsFloat
 
 from vime.config import RunConfig
 from vime.config import Tracker as TrackerName
-from vime.report.provenance import plain, without_secrets
+from vime.files.provenance import plain, without_secrets
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from rich.progress import TaskID
 
 from vime.config import RetrievalConfig
 from vime.errors import ConfigError
+from vime.processes.secret import VARIABLE, given_secret, is_loopback
 from vime.retrieval.index import open_index
 from vime.retrieval.service import Service
-from vime.serving.secret import VARIABLE, given_secret, is_loopback
 
 OPTIONS = (
     *("backend", "search", "embedding", "embedding_url", "embedding_dimensions", "pooling", "query_instruction"),

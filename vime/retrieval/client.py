@@ -9,9 +9,9 @@ import aiohttp
 
 from vime.config import RetrievalConfig
 from vime.errors import ServerError, VimeError, describe
+from vime.processes.secret import headers
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
-from vime.serving.secret import headers
 
 NAME = "retrieval"
 """Under which the service stands among the counts of calls and in the metrics."""

@@ -8,19 +8,19 @@ from typing import Any
 
 import aiohttp
 
+from vime.cluster.nodes import Nodes
+from vime.cluster.placement import Place
 from vime.config import RetrievalConfig, RunConfig
 from vime.errors import ServerError
+from vime.files.jsonl import write_lines
 from vime.hooks import load_hook
-from vime.nodes import Nodes
-from vime.placement import Place
-from vime.report.jsonl import write_lines
+from vime.processes.program import LISTEN, PORT
+from vime.processes.secret import given_secret, run_secret
 from vime.retrieval.__main__ import command
 from vime.retrieval.client import NAME
 from vime.serving.endpoint import Endpoint
 from vime.serving.fleet import Fleet
-from vime.serving.program import LISTEN, PORT
 from vime.serving.programs import Planned, Planner
-from vime.serving.secret import given_secret, run_secret
 from vime.tasks import cancel
 
 CORPUS = "passages.jsonl"

@@ -10,10 +10,10 @@ from aiohttp import web
 
 from vime.config import RetrievalConfig
 from vime.errors import ServerError
+from vime.processes.secret import is_authorized
 from vime.retrieval.batching import Batcher
 from vime.retrieval.corpus import Progress
 from vime.retrieval.index import open_index
-from vime.serving.secret import is_authorized
 from vime.tasks import cancel
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import aiohttp
 
 from vime.config import RewardServiceConfig
 from vime.errors import RewardServiceError, RewardServiceTimeout
+from vime.processes.control import UNREACHABLE
 from vime.reward_service.protocol import read_answer
-from vime.serving.control import UNREACHABLE
 from vime.serving.external import FIRST_BACKOFF_SECONDS, RETRIED, bearer, retry_after, without_key
 from vime.types import Reward
 

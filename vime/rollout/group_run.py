@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from vime.data.progress import Progress
+from vime.rollout.progress import Progress
 from vime.rollout.turn_log import TurnLog
 from vime.types import Group, Prompt, Rollout, StopReason
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
-from vime.data.progress import SavedTurn
 from vime.rollout.agent_clock import AgentClock
 from vime.rollout.aside import aside
 from vime.rollout.plain_text import control_tokens
+from vime.rollout.progress import SavedTurn
 from vime.rollout.sampled import Sampled, SampledCall
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic

@@ -10,12 +10,12 @@ from typing import Any
 
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import CheckpointError, HookError
+from vime.files.serialization import from_json, to_json
 from vime.hooks import load_hook, naming
 from vime.rollout.isolation import check_samples, template_of
 from vime.rollout.own_verdict import adopt
 from vime.rollout.producer import Runner, Source
 from vime.rollout.tally import Tally
-from vime.serialization import from_json, to_json
 from vime.types import Group, Prompt
 
 logger = logging.getLogger(__name__)

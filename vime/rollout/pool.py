@@ -12,12 +12,12 @@ from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
 
+from vime.cluster.nodes import Nodes
+from vime.cluster.placement import Place as NodePlace
 from vime.config import RunConfig
-from vime.data.progress import Progress
-from vime.nodes import Nodes
-from vime.placement import Place as NodePlace
 from vime.rollout.dispatch import Dispatcher, Place, WorkerLost
 from vime.rollout.group_run import stopped_rollout
+from vime.rollout.progress import Progress
 from vime.rollout.ray_worker import RayWorker
 from vime.rollout.suspects import Work
 from vime.rollout.traffic import Usage

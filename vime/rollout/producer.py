@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from vime.config import RolloutConfig
-from vime.data.buffer import Buffer
-from vime.data.journal import Journal
-from vime.data.progress import Progress
 from vime.errors import CheckpointError
+from vime.rollout.buffer import Buffer
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
+from vime.rollout.journal import Journal
+from vime.rollout.progress import Progress
 from vime.rollout.tally import Tally
 from vime.tasks import cancel
 from vime.types import Group, Prompt, StopReason

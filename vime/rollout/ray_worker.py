@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError, RayError
 from vime.rollout import black_box
 from vime.rollout.dispatch import WorkerLost
 from vime.rollout.suspects import Work
-from vime.weights import payload_folder
+from vime.weights.payload import payload_folder
 
 READ_SECONDS = 10.0
 """For another machine to say what stands in its black box."""

@@ -9,7 +9,7 @@ import hashlib
 from array import array
 from collections import Counter
 
-from vime.data.progress import SavedTurn
+from vime.rollout.progress import SavedTurn
 from vime.rollout.seeds import Seeds
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
-from vime.data.progress import Progress
-from vime.evaluation_rows import SINGLE_TURN, Row
+from vime.evaluation.conditions import SINGLE_TURN, Row
 from vime.hooks import load_hook
 from vime.rollout import black_box
 from vime.rollout.black_box import BlackBox
@@ -24,6 +23,7 @@ from vime.rollout.context import Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
 from vime.rollout.isolation import Hooks, run_rollout, template_of
+from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
 from vime.rollout.served import MakeClient, Served
 from vime.rollout.trace import Trace, is_traced

@@ -18,10 +18,10 @@ import aiohttp
 
 from vime.config import ServingConfig
 from vime.errors import ServerError, VimeError, describe
+from vime.processes.secret import headers
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
 from vime.serving.reply import Generation, Listener, Reply, StreamError, TooOld
-from vime.serving.secret import headers
 
 __all__ = ["BadRequestError", "Generation", "Listener", "TokenClient"]
 

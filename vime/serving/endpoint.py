@@ -33,7 +33,7 @@ class Endpoint:
     chat: ChatConfig | None = None
     """How to ask an endpoint with OpenAI's chat API; None is vLLM's token API."""
     secret: str | None = field(default=None, repr=False)
-    """What requests to it carry (`vime.serving.secret`)."""
+    """What requests to it carry (`vime.processes.secret`)."""
 
     def workers(self) -> "list[Endpoint]":
         """Each server by itself, without the router."""

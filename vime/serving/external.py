@@ -15,9 +15,9 @@ import aiohttp
 
 from vime.config import ServingConfig
 from vime.errors import ServerError
+from vime.processes.control import UNREACHABLE, is_healthy
 from vime.serving.calls import Calls
 from vime.serving.client import BadRequestError, Generation
-from vime.serving.control import UNREACHABLE, is_healthy
 from vime.serving.endpoint import Endpoint
 
 FIRST_BACKOFF_SECONDS = 0.5

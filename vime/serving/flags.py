@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 
+from vime.cluster.placement import takes_turns, transport
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
-from vime.placement import takes_turns, transport
+from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving.fixed_products import ENVIRONMENT
-from vime.serving.program import FREE_PORT, LISTEN, PORT
 
 BACKENDS = {
     WeightTransfer.shm: "shm",
@@ -82,7 +82,7 @@ def server_arguments(
         "logprobs_mode": "processed_logprobs",
         "disable_uvicorn_access_log": True,
         "log_error_stack": False,  # of a dead engine's requests each would log the others' too, for seconds; its own stays
-        "worker_extension_cls": "vime.serving.transfer.WeightReport",
+        "worker_extension_cls": "vime.weights.transfer.WeightReport",
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
     }

@@ -9,15 +9,15 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
+from vime.cluster.nodes import Nodes
 from vime.config import ServerRole, ServingConfig
 from vime.errors import ServerError, WeightSyncError
-from vime.nodes import Nodes
-from vime.serving.program import END_SECONDS
+from vime.processes.program import END_SECONDS
+from vime.processes.restarts import Restarts
 from vime.serving.programs import Planned, Planner, by_role
-from vime.serving.restarts import Restarts
 from vime.serving.router import replace_worker
 from vime.serving.server import ServerActor
-from vime.weights import NO_VERSION, WeightPayload
+from vime.weights.payload import NO_VERSION, WeightPayload
 
 logger = logging.getLogger(__name__)
 

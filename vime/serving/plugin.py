@@ -9,15 +9,15 @@ import logging
 import sys
 from typing import Any
 
-from vime.weights import RANDOM_WEIGHTS
+from vime.weights.payload import RANDOM_WEIGHTS
 
 logger = logging.getLogger(__name__)
 
 ENGINES = {
-    "shm": ("vime.serving.transfer", "FileEngine"),
-    "vime_ipc": ("vime.serving.direct_transfer", "DigestIPCEngine"),
-    "vime_nccl": ("vime.serving.direct_transfer", "DigestNCCLEngine"),
-    "vime_gloo": ("vime.serving.direct_transfer", "DigestGlooEngine"),
+    "shm": ("vime.weights.transfer", "FileEngine"),
+    "vime_ipc": ("vime.weights.direct_transfer", "DigestIPCEngine"),
+    "vime_nccl": ("vime.weights.direct_transfer", "DigestNCCLEngine"),
+    "vime_gloo": ("vime.weights.direct_transfer", "DigestGlooEngine"),
 }
 """Name of `--weight-transfer-config '{"backend": …}'` to module and class."""
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vime.cluster.nodes import Nodes
+from vime.cluster.placement import Place, ServerGroup, server_groups, server_places
 from vime.config import RunConfig, ServedModelConfig, ServerRole
-from vime.nodes import Nodes
-from vime.placement import Place, ServerGroup, server_groups, server_places
+from vime.processes.program import ProgramSpec
+from vime.processes.restarts import Restarts
+from vime.processes.secret import is_loopback
 from vime.serving.flags import DUMMY, checkpoint_of, is_cpu, server_arguments, server_command, server_environment
-from vime.serving.program import ProgramSpec
-from vime.serving.restarts import Restarts
 from vime.serving.router import router_command
-from vime.serving.secret import is_loopback
 
 
 @dataclass(kw_only=True, slots=True)

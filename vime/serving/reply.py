@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vime.weights import NO_VERSION, RANDOM_WEIGHTS
+from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
 
 STREAM_INTERVAL_TOKENS = 64
 """Tokens that a server sends at a time, after the first: so many are sampled again at most when it is killed."""

@@ -9,10 +9,10 @@ import aiohttp
 
 from vime.config import ServerRole, ServingConfig
 from vime.errors import describe
-from vime.serving.control import UNREACHABLE
+from vime.processes.control import UNREACHABLE
+from vime.processes.program import FREE_PORT, LISTEN, PORT
+from vime.processes.secret import headers
 from vime.serving.flags import to_flags
-from vime.serving.program import FREE_PORT, LISTEN, PORT
-from vime.serving.secret import headers
 
 logger = logging.getLogger(__name__)
 

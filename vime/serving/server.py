@@ -12,12 +12,13 @@ from pathlib import Path
 import ray
 
 from vime.errors import ServerError, WeightSyncError, describe
-from vime.serving.control import UNREACHABLE, Control, apply_payload, call
-from vime.serving.health import POLL_SECONDS, Fault
-from vime.serving.keeper import Keeper
-from vime.serving.program import ProgramSpec
+from vime.processes.control import UNREACHABLE, call
+from vime.processes.health import POLL_SECONDS, Fault
+from vime.processes.keeper import Keeper
+from vime.processes.program import ProgramSpec
 from vime.serving.server_metrics import ServerMetrics, read_metrics
-from vime.weights import NO_VERSION, SYNC_TIMEOUT_SECONDS, WeightPayload
+from vime.weights.payload import NO_VERSION, SYNC_TIMEOUT_SECONDS, WeightPayload
+from vime.weights.update import Control, apply_payload
 
 
 class Server(Keeper):

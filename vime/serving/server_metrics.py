@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from vime.serving.control import UNREACHABLE
+from vime.processes.control import UNREACHABLE
 
 TIMEOUT_SECONDS = 10.0
 NAMES = {

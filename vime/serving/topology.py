@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vime.cluster.nodes import Nodes
 from vime.config import ChatConfig, ModelAPI, RunConfig
 from vime.errors import ServerError
-from vime.nodes import Nodes
+from vime.processes.secret import given_secret, run_secret
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import until_answering
 from vime.serving.flags import checkpoint_of, max_model_len_of
 from vime.serving.fleet import Fleet, ask, reach
 from vime.serving.programs import Planned, Planner
-from vime.serving.secret import given_secret, run_secret
 from vime.serving.server_metrics import ServerMetrics, summarize
 from vime.tasks import cancel
-from vime.weights import WeightPayload, payload_folder
+from vime.weights.payload import WeightPayload, payload_folder
 
 __all__ = ["Endpoint", "Serving"]
 

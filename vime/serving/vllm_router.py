@@ -14,8 +14,8 @@ import sys
 from functools import partial
 from typing import Any
 
-from vime.serving.launch import die_with_parent
-from vime.serving.secret import VARIABLE, is_authorized
+from vime.processes.launch import die_with_parent
+from vime.processes.secret import VARIABLE, is_authorized
 
 
 class _Opinion(http.server.BaseHTTPRequestHandler):

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from vime.processes.secret import VARIABLE, RequireSecret
 from vime.serving import fixed_products
 from vime.serving.cpu_seeds import keep_seeds
-from vime.serving.secret import VARIABLE, RequireSecret
 from vime.serving.token_stream import enrich_streams
 
 

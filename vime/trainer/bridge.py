@@ -18,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from vime.errors import CheckpointError
-from vime.folders import put_in_place, sync, writing_place
+from vime.files.folders import put_in_place, sync, writing_place
+from vime.model.architecture import Architecture
 from vime.trainer import names
-from vime.trainer.architecture import Architecture
 from vime.trainer.model import Chunks
 from vime.trainer.parallel import device
 

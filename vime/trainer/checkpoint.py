@@ -23,7 +23,7 @@ from megatron.core.optimizer.optimizer import MegatronOptimizer
 from torch.distributed.checkpoint.api import CheckpointException
 
 from vime.errors import CheckpointError
-from vime.folders import writing_place
+from vime.files.folders import writing_place
 from vime.trainer import manifest, pending_save
 from vime.trainer.model import Chunks
 from vime.trainer.optimizer_state import KINDS, MASTER, Part, num_steps, parts, set_num_steps

@@ -14,12 +14,12 @@ from megatron.core import parallel_state
 
 from vime.algorithm.loss import policy_loss
 from vime.config import AlgorithmName, BadUpdate, KLPlace, OldLogprobs, RunConfig
-from vime.data.shard import PackedUpdate, RowShare, Shard
 from vime.errors import ConfigError, TrainingError
 from vime.hooks import load_hook
+from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
+from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, manifest, metrics, parallel
 from vime.trainer.advantage import finish_advantages
-from vime.trainer.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
@@ -27,8 +27,8 @@ from vime.trainer.offload import Offload
 from vime.trainer.pending_save import PendingSave
 from vime.trainer.reference import Reference
 from vime.trainer.schedule import learning_rate
+from vime.trainer.shard import PackedUpdate, RowShare, Shard
 from vime.trainer.step import forward_logprobs, update
-from vime.trainer.tokenizer import tokenizer_problems
 from vime.types import Integers, TrainSample
 
 logger = logging.getLogger(__name__)

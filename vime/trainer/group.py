@@ -10,16 +10,16 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from vime.cluster.layout import position_of, world_size
+from vime.cluster.nodes import Nodes
+from vime.cluster.placement import trainer_places, transport
 from vime.config import RunConfig, WeightTransfer
-from vime.data.shard import PackedUpdate, Shard
 from vime.errors import TrainingError
-from vime.layout import position_of, world_size
-from vime.nodes import Nodes
-from vime.placement import trainer_places, transport
 from vime.tasks import together
 from vime.trainer.rank import TrainerRank
+from vime.trainer.shard import PackedUpdate, Shard
 from vime.types import Integers, TrainSample
-from vime.weights import WeightPayload, payload_folder
+from vime.weights.payload import WeightPayload, payload_folder
 
 logger = logging.getLogger(__name__)
 

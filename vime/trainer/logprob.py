@@ -19,7 +19,7 @@ from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
 )
 
-from vime.model_size import LOGITS_IN_CHUNK
+from vime.model.size import LOGITS_IN_CHUNK
 from vime.trainer.head import all_max, all_sum, chunked_logprobs, local_targets
 from vime.trainer.micro_batch import Wanted
 from vime.trainer.model import PackedModel

@@ -12,7 +12,7 @@ from typing import Any
 
 from vime.config import TrainerConfig
 from vime.errors import CheckpointError
-from vime.trainer.architecture import Architecture
+from vime.model.architecture import Architecture
 
 FILE = "manifest.json"
 FORMAT = 2

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from vime.cluster.layout import splits_tokens
 from vime.config import Precision, TrainerConfig
 from vime.errors import ConfigError, Problem
-from vime.layout import splits_tokens
-from vime.megatron_args import REFUSED_ARGS
-from vime.trainer.architecture import Architecture
+from vime.model.architecture import Architecture
 from vime.trainer.cuda_limits import cuda_problems
+from vime.trainer.megatron_args import REFUSED_ARGS
 
 
 def uses_transformer_engine() -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vime.data.shard import Row, RowShare, Shard
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
+from vime.trainer.shard import Row, RowShare, Shard
 from vime.types import TrainSample
 
 

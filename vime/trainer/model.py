@@ -21,10 +21,10 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from vime.cluster.layout import num_copies
 from vime.config import TrainerConfig
-from vime.layout import num_copies
+from vime.model.architecture import Architecture
 from vime.trainer import names
-from vime.trainer.architecture import Architecture
 from vime.trainer.attention import PackedAttention
 from vime.trainer.megatron_config import torch_dtype, transformer_config, uses_transformer_engine
 from vime.trainer.norm import RMSNorm

@@ -11,7 +11,7 @@ from enum import Enum
 
 import torch
 
-from vime.trainer.architecture import Architecture
+from vime.model.architecture import Architecture
 
 
 class Layout(Enum):

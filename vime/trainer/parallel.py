@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
+from vime.cluster.layout import world_size
 from vime.config import TrainerConfig
-from vime.layout import world_size
 from vime.trainer import products
 
 

@@ -17,7 +17,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
 from vime.errors import CheckpointError
-from vime.folders import put_in_place, sync, writing_place
+from vime.files.folders import put_in_place, sync, writing_place
 from vime.trainer import manifest
 
 

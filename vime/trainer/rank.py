@@ -8,13 +8,13 @@ from typing import Any
 
 import ray
 
+from vime.cluster.layout import world_size
+from vime.cluster.nodes import LOOPBACK
+from vime.cluster.placement import trainer_places, transport
 from vime.config import RunConfig
-from vime.data.shard import Shard
-from vime.layout import world_size
-from vime.nodes import LOOPBACK
-from vime.placement import trainer_places, transport
+from vime.trainer.shard import Shard
 from vime.types import Integers
-from vime.weights import WeightPayload
+from vime.weights.payload import WeightPayload
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +73,13 @@ class TrainerRank:
 
     def export_weights(self, folder: str, version: int) -> WeightPayload:
         """Writes the weights as files into `folder`; rank 0 returns the filled payload."""
-        from vime.trainer.export import write_payload
+        from vime.weights.export import write_payload
 
         return write_payload(self._engine.export(), folder=Path(folder), version=version)
 
     def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
-        from vime.trainer.weight_source import DirectSender
+        from vime.weights.sender import DirectSender
 
         if self._sender is not None:
             self._sender.close()

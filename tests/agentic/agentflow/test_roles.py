@@ -6,12 +6,12 @@ import pytest
 
 from agentic.agentflow.config import AgentFlowConfig, RolesConfig
 from agentic.agentflow.tools.config import ToolConfig
-from vime.compose import compose_run
+from vime.cluster.layout import world_size
+from vime.cluster.placement import server_places, trainer_places
 from vime.config import RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
-from vime.layout import world_size
-from vime.placement import server_places, trainer_places
-from vime.validation import find_problems
+from vime.preflight.compose import compose_run
+from vime.preflight.validation import find_problems
 
 SERVED = {"actor": ServedModelConfig(trained=True), "base": ServedModelConfig()}
 LARGE = ["+method=agentflow", "model=qwen2.5-7b", "cluster=one_node", "mode=plan"]

@@ -15,7 +15,7 @@ from agentic.agentflow.planner import parse_next_step
 from agentic.agentflow.tiny_model import build_tokenizer
 from agentic.agentflow.verifier import parse_verdict
 from tests.agentic.tiny_models import greedy
-from vime.assets.demonstration import encode_turn
+from vime.tiny.demonstration import encode_turn
 
 FOLDER = Path(agentic.agentflow.__file__).parent
 MODELS = ("tiny_planner", "tiny_frozen")

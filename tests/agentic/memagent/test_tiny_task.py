@@ -13,7 +13,7 @@ from agentic.memagent import demonstrations, prompts, tiny_task
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
 from agentic.memagent.tiny_model import build_tokenizer
-from vime.assets import tiny_model
+from vime.tiny import tiny_model
 
 TINY = Path(agentic.memagent.__file__).parent / "tiny"
 

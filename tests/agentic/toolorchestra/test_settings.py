@@ -16,12 +16,12 @@ from agentic.toolorchestra.config import (
 )
 from agentic.toolorchestra.rewards import Variant
 from agentic.toolorchestra.training_data import rows
-from vime.compose import compose_run
+from vime.cluster.placement import server_places
 from vime.config import Mode, RetrievalConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
-from vime.placement import server_places
-from vime.plan import show_plan
-from vime.validation import find_problems
+from vime.preflight.compose import compose_run
+from vime.preflight.plan import show_plan
+from vime.preflight.validation import find_problems
 
 SERVED = {"actor": ServedModelConfig(trained=True), "base": ServedModelConfig()}
 EXPERTS = {"one": ExpertConfig(model="base")}

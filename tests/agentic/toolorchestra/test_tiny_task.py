@@ -23,9 +23,9 @@ from agentic.toolorchestra.tool_calls import ToolCall, ToolCallReader
 from tests.agentic.tiny_models import greedy
 from tests.agentic.toolorchestra import stand_ins
 from tests.agentic.toolorchestra.stand_ins import EXPERTS, Server, context_of, play, script, task_sample
-from vime.assets.demonstration import Conversation, encode_conversation
 from vime.config import PromptStyle, RetrievalConfig
 from vime.retrieval.deployment import with_corpus
+from vime.tiny.demonstration import Conversation, encode_conversation
 from vime.types import Turn
 
 FOLDER = Path(agentic.toolorchestra.__file__).parent

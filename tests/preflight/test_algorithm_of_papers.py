@@ -1,0 +1,93 @@
+"""The objective of every preset and recipe is the one that its paper or reproduction is declared to have, and says its name."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from vime.config import Aggregation, AlgorithmConfig, AlgorithmName, KLEstimator, Normalization, RunConfig
+from vime.preflight.compose import CONF, compose_run
+from vime.preflight.plan.steps import summary
+from vime.report.tables import header_lines
+
+LOW_VAR: dict[str, Any] = {"kl_coefficient": 1e-3, "kl_estimator": KLEstimator.low_var_kl}
+MEMAGENT: dict[str, Any] = {"name": AlgorithmName.paper, "normalization": Normalization.none, **LOW_VAR}
+AGENTFLOW: dict[str, Any] = {"name": AlgorithmName.paper, "clip_high": 0.3, "aggregation": Aggregation.sample, **LOW_VAR}
+TOOLORCHESTRA: dict[str, Any] = {
+    "name": AlgorithmName.paper,
+    "clip_high": 0.28,
+    "dual_clip": 10.0,
+    "kl_coefficient": 1e-4,
+    "kl_estimator": KLEstimator.k2,
+}
+NO_KL: dict[str, Any] = {"kl_coefficient": 0.0}
+GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
+SFT: dict[str, Any] = {"name": AlgorithmName.sft}
+SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic}
+OF_METHODS: dict[str, dict[str, Any]] = {"memagent": MEMAGENT, "agentflow": AGENTFLOW, "toolorchestra": TOOLORCHESTRA}
+OF_TINY: dict[str, dict[str, Any]] = {
+    "memagent": GRPO,
+    "agentflow": {**AGENTFLOW, **NO_KL},
+    "toolorchestra": {**TOOLORCHESTRA, **NO_KL},
+}
+OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
+    **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "released_7b", "released_slime_agentic_7b")},
+    **{f"memagent_slime_agentic_{size}": SLIME_AGENTIC for size in ("7b", "14b")},
+    "memagent_slime_agentic_tiny": {**SLIME_AGENTIC, **NO_KL},
+    "memagent_paper_tiny": {**MEMAGENT, **NO_KL},
+    **{f"memagent_{name}": GRPO for name in ("tiny_lengths", "endpoint", "four_models")},
+    "agentflow_paper": AGENTFLOW,
+    "agentflow_slime_agentic": SLIME_AGENTIC,
+    "toolorchestra_paper_8b": {**TOOLORCHESTRA, "advantage": "agentic.toolorchestra.advantage.clipped_unbiased"},
+    "toolorchestra_slime_agentic_8b": {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"},
+    **{f"toolorchestra_tiny_{name}": OF_TINY["toolorchestra"] for name in ("prefers_quick", "prices_swapped")},
+    **{f"{name}_sft": SFT for name in ("memagent_tiny", "agentflow_tiny", "agentflow_tiny_frozen")},
+    **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
+}
+MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml")})]
+"""Those that a preset treats in their own way, and one that none does."""
+
+
+def composed(*words: str) -> RunConfig:
+    return compose_run([*words, "mode=plan"]).config
+
+
+def declared(values: dict[str, Any]) -> AlgorithmConfig:
+    """GRPO (the defaults) with what a paper does otherwise."""
+    return dataclasses.replace(AlgorithmConfig(), **values)
+
+
+@pytest.mark.parametrize("method", OF_METHODS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_presets_objective_is_its_papers(method: str, model: str):
+    config = composed(f"+method={method}", f"model={model}")
+    assert config.algorithm == declared((OF_TINY if model == "tiny" else OF_METHODS)[method])
+    assert config.rollout.filter is None
+
+
+def test_every_experiment_is_declared():
+    assert set(OF_EXPERIMENTS) == {file.stem for file in (CONF / "experiment").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("experiment", OF_EXPERIMENTS)
+def test_a_recipes_objective_is_the_declared_one_and_another_name_replaces_all_of_it(experiment: str):
+    assert composed(f"+experiment={experiment}").algorithm == declared(OF_EXPERIMENTS[experiment])
+    assert composed(f"+experiment={experiment}", "algorithm=grpo").algorithm == declared(GRPO)
+
+
+def test_without_a_method_the_default_is_grpo():
+    assert composed("method.generate=mine.generate").algorithm == declared(GRPO) == composed("algorithm=grpo").algorithm
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [([], "paper"), (["algorithm=grpo"], "grpo"), (["algorithm=slime_agentic"], "slime_agentic")]
+)
+def test_the_plan_and_the_first_lines_of_a_run_say_which_it_is(words: list[str], name: str):
+    config = composed("+method=agentflow", "model=qwen2.5-7b", *words)
+    config.mode = type(config.mode).train
+    for lines in (summary(config), header_lines(config, CONF)):
+        (line,) = [line for line in lines if "objective" in line]
+        assert (
+            f"{name}: reward minus group mean, by its deviation; clipped token ratio 0.8 … {1.2 if name == 'grpo' else 1.3}"
+            in line
+        )

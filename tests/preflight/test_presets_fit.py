@@ -1,0 +1,39 @@
+"""Every preset and experiment fits its GPUs by the plan's memory, or says that it recomputes and fits with that."""
+
+from pathlib import Path
+
+import pytest
+
+from vime.memory.processes import trainer_memory
+from vime.preflight.compose import CONF, compose_run
+from vime.preflight.plan.processes import memory
+
+EXPERIMENTS = sorted(path.stem for path in (Path(CONF) / "experiment").glob("*.yaml"))
+MODELS = sorted(path.stem for path in (Path(CONF) / "model").glob("*.yaml"))
+PRESETS = sorted(
+    (path.parent.name, path.stem) for path in (Path(CONF) / "preset").glob("*/*.yaml") if "_" not in path.parent.name
+)
+CASES = [
+    *([f"+experiment={name}"] for name in EXPERIMENTS),
+    *([f"+method={method}", f"model={model}"] for method, model in PRESETS),
+    *(["+method=memagent", f"model={model}"] for model in MODELS),
+]
+
+
+@pytest.mark.parametrize("words", CASES, ids=" ".join)
+def test_it_fits_its_gpus(words: list[str]) -> None:
+    lines = memory(compose_run([*words, "mode=plan"]).config)
+    assert [line for line in lines if line.startswith("!")] == []
+    assert any(line.startswith("each trainer rank:") for line in lines)
+
+
+def test_the_reference_is_in_main_memory_where_there_are_gpus() -> None:
+    config = compose_run(["+experiment=memagent_paper_7b", "mode=plan"]).config
+    assert config.algorithm.kl_coefficient > 0 and trainer_memory(config)["reference"] == 0
+    assert [line for line in memory(config) if line.startswith("reference model: 7.1 GiB of main memory")]
+
+
+def test_what_is_recomputed_stands_in_the_plan() -> None:
+    words = ["+experiment=memagent_paper_7b", "mode=plan"]
+    assert [line for line in memory(compose_run(words).config) if line.startswith("recomputation")]
+    assert not [line for line in memory(compose_run([*words, "trainer.recompute=false"]).config) if line.startswith("recomp")]

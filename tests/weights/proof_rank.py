@@ -1,0 +1,64 @@
+"""One of two tensor-parallel vLLM workers without an engine around it: loads, and prints what the proof says, case by case.
+
+python proof_rank.py RANK PORT CHECKPOINT
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader import get_model
+
+from vime.serving.plugin import register
+from vime.weights.transfer import FileEngine, FileUpdateInfo
+
+LAYER = "model.layers.1.self_attn"
+QUERY, KEY, VALUE, OUTPUT = (f"{LAYER}.{part}_proj.weight" for part in "qkvo")
+CASES: list[dict[str, str | None]] = [{}, {KEY: VALUE, VALUE: KEY}, {QUERY: None}, {OUTPUT: None}, {"lm_head.weight": None}]
+"""What the loader gets instead of a tensor; None is nothing."""
+
+
+def main() -> None:
+    """Runs the cases."""
+    rank, port, checkpoint = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    torch.accelerator.empty_cache = lambda: None  # as vLLM's CPU worker does
+    register()
+    arguments: dict[str, Any] = {
+        "tensor_parallel_size": 2,
+        "kv_cache_memory_bytes": 1 << 24,
+        "block_size": 32,
+        "max_model_len": 256,
+    }
+    made = EngineArgs(model=str(checkpoint), load_format="dummy", dtype="bfloat16", enforce_eager=True, **arguments)
+    config = made.create_engine_config()
+    config.parallel_config.rank = rank
+    with set_current_vllm_config(config):
+        init_distributed_environment(2, rank, f"tcp://127.0.0.1:{port}", rank, "gloo")
+        initialize_model_parallel(2)
+        model: Any = get_model(vllm_config=config)
+        engine = FileEngine(config.weight_transfer_config, config, torch.device("cpu"), model)
+        load = model.load_weights
+        for case in CASES:
+            object.__setattr__(
+                model,
+                "load_weights",
+                lambda weights, case=case: load((to, w) for name, w in weights if (to := case.get(name, name)) is not None),
+            )
+            engine.expect_files([str(checkpoint / "model.safetensors")])
+            while engine.weight_report()["pending"]:
+                time.sleep(0.01)
+            engine.start_weight_update()
+            engine.receive_weights(FileUpdateInfo(files=[str(checkpoint / "model.safetensors")]))
+            engine.finish_weight_update()
+            print("PROOF " + json.dumps(engine.proof.check(model)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

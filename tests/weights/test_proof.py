@@ -1,0 +1,212 @@
+"""In bfloat16, at a learning rate of 1e-6, a tensor that arrives but is not loaded stops the run, whatever it is.
+
+Real vLLM servers, one per family, that start with random weights. What is broken is what vLLM's loader gets, after the digest.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from vime.config import Precision, ServingConfig, WeightTransfer
+from vime.errors import WeightSyncError
+from vime.processes.control import call
+from vime.serving.client import TokenClient
+from vime.serving.topology import Serving
+from vime.sync.direct_sync import DirectSync
+from vime.sync.file_sync import WeightSync
+from vime.weights.payload import NO_VERSION, WeightDigest, WeightPayload
+
+LEARNING_RATE = 1e-6
+ATTENTION, EXPERT = "model.layers.1.self_attn", "model.layers.1.mlp.experts.3"
+DROPPED = {
+    "tied": [f"{ATTENTION}.q_proj.weight", f"{ATTENTION}.q_proj.bias", "model.embed_tokens.weight", "model.norm.weight"],
+    "untied": [f"{ATTENTION}.q_proj.weight", f"{ATTENTION}.k_norm.weight", "model.layers.1.mlp.up_proj.weight", "lm_head.weight"],
+    "experts": [*(f"{EXPERT}.{part}_proj.weight" for part in ("gate", "up", "down")), "model.layers.1.mlp.gate.weight"],
+}
+
+
+class Trainer:
+    """Stands in for the trainer: float32 masters that move as Adam moves them, seen by the servers in bfloat16."""
+
+    def __init__(self, checkpoint: Path, folder: Path, serving: ServingConfig) -> None:
+        with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
+            self.masters = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+        self._folder, self._sender, self.serving = folder, None, serving
+        self.version = 0
+        self.interrupt: Any = None
+        """Called in the middle of the next transfer."""
+
+    def step(self) -> None:
+        """One optimizer step."""
+        self.version += 1
+        generator = torch.Generator().manual_seed(self.version)
+        for master in self.masters.values():
+            master += LEARNING_RATE * torch.randn(master.shape, generator=generator).sign()
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What travels."""
+        for number, (name, master) in enumerate(self.masters.items()):
+            if self.interrupt is not None and number == len(self.masters) // 2:
+                interrupt, self.interrupt = self.interrupt, None
+                interrupt()
+            yield name, master.bfloat16()
+
+    def payload(self) -> WeightPayload:
+        """As files."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file, digest, tensors = self._folder / f"actor-v{self.version}-0.safetensors", WeightDigest(), dict(self.tensors())
+        for name, tensor in tensors.items():
+            digest.update(name, tensor)
+        save_file(tensors, file)
+        return WeightPayload(version=self.version, files=[str(file)], num_tensors=len(tensors), digest=digest.hexdigest())
+
+    async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
+        """Opens gloo."""
+        from vime.weights.sender import DirectSender
+
+        def open_sender() -> DirectSender:
+            where: dict[str, Any] = {"urls": urls, "num_workers": num_workers, "rank": 0, "host": "127.0.0.1", "secret": secret}
+            return DirectSender(WeightTransfer.gloo, self.tensors, serving=self.serving, **where)
+
+        self._sender = await asyncio.to_thread(open_sender)
+
+    async def send_weights(self, version: int) -> WeightPayload:
+        """Over gloo."""
+        assert self._sender is not None
+        return await asyncio.to_thread(self._sender.send, version)
+
+
+class Stack:
+    """One family's server with its trainer, and both ways of the weights."""
+
+    def __init__(self, config: Any, serving: Serving, trainer: Trainer) -> None:
+        self.serving, self.trainer, self.config = serving, trainer, config
+
+    def open(self) -> None:
+        self._files, self._direct = WeightSync(self.serving, self.config, "proof"), DirectSync(self.serving, self.trainer)
+
+    async def sync(self, way: str) -> dict[str, float]:
+        if way == "files":
+            return await self._files.sync(self.trainer.payload())
+        return await self._direct.sync(self.trainer.version)
+
+    async def drop(self, *names: str) -> None:
+        async with aiohttp.ClientSession() as session:
+            url, body = self.serving.trained_endpoint().worker_urls[0], {"method": "drop", "args": list(names)}
+            await call(session, url, "/collective_rpc", timeout_seconds=30.0, body=body)
+
+
+def save_experts(folder: Path, like: Path) -> Path:
+    """A checkpoint with experts, and the tokenizer of another."""
+    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    shape: dict[str, Any] = {
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "moe_intermediate_size": 32,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.2,
+        "bos_token_id": None,
+        "eos_token_id": 256,
+        "pad_token_id": 257,
+    }
+    torch.manual_seed(0)
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(like).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=list(DROPPED))
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def stack(
+    family: str,
+    checkpoints: dict[str, Path],
+    ray_cluster: None,
+    make_serving_config: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    folder = tmp_path_factory.mktemp(family)
+    checkpoint = checkpoints.get(family) or save_experts(folder / "checkpoint", checkpoints["untied"])
+    config = make_serving_config(checkpoint)
+    config.cluster.weight_transfer = WeightTransfer.gloo  # whose servers load files too
+    config.trainer.precision = Precision.bfloat16
+    serving = Serving(config, folder, uuid.uuid4().hex[:8], awaits_weights=True)
+    made = Stack(config, serving, Trainer(checkpoint, serving.payload_folder, config.serving))
+    serving.start()
+    try:
+        asyncio.run(serving.ready())
+        made.open()
+        yield made
+    finally:
+        asyncio.run(serving.stop())
+
+
+async def each_drop_stops(stack: Stack, family: str) -> None:
+    for way in ("files", "gloo"):
+        for name in DROPPED[family]:
+            await stack.drop(name)
+            expected = name if "experts" not in name else name.rsplit(".", 2)[0]
+            with pytest.raises(WeightSyncError) as error:
+                await stack.sync(way)
+            assert f"{expected}" in str(error.value) and "nothing was loaded" in str(error.value), (way, error.value)
+    await stack.drop()
+
+
+async def test_a_dropped_tensor_stops_the_run_at_the_first_and_at_the_third_sync(stack: Stack, family: str):
+    client = TokenClient(stack.serving.trained_endpoint(), stack.config.serving)
+    sampled = await client.generate(
+        [1, 2], sampling={"max_tokens": 2}, session_id="a", request_id="a", minimum_version=NO_VERSION
+    )
+    assert set(sampled.weight_versions) == {NO_VERSION}, "a server without weights says so"
+    await client.close()
+    await each_drop_stops(stack, family)
+    for way in ("files", "gloo"):
+        metrics = await stack.sync(way)
+        assert metrics["sync/num_servers"] == 1 and metrics["sync/num_unread_tensors"] == 0
+        stack.trainer.step()
+    await each_drop_stops(stack, family)
+    for way in ("files", "gloo"):
+        await stack.sync(way)
+
+
+async def test_a_server_that_is_killed_in_the_middle_of_a_transfer_gets_files(stack: Stack, family: str):
+    if family != "tied":
+        pytest.skip("one family is enough")
+    actor = stack.serving.actors("actor")["actor-0"]
+    server = psutil.Process(await actor.pid.remote()).children()[0].children()[0]
+    await stack.sync("gloo")
+    stack.trainer.step()
+    stack.trainer.interrupt = server.kill
+    metrics = await stack.sync("gloo")
+    assert metrics["sync/num_servers"] == 0 and stack.trainer.interrupt is None
+    await actor.wants_weights.remote()
+    await actor.sync.remote(stack.trainer.payload())
+    await stack.serving.ready()
+    client = TokenClient(stack.serving.trained_endpoint(), stack.config.serving)
+    about: dict[str, Any] = {"session_id": "a", "request_id": "b", "minimum_version": stack.trainer.version}
+    assert (await client.generate([1, 2], sampling={"max_tokens": 2}, **about)).weight_versions
+    await client.close()
+    stack.trainer.step()
+    assert (await stack.sync("gloo"))["sync/num_servers"] == 1

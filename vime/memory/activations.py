@@ -1,0 +1,99 @@
+"""What a trainer rank's forward pass keeps for its backward pass, in bytes, from the configuration alone.
+
+The formula counts the tensors that autograd saves in the layers without Transformer Engine; a test holds it to the count on real
+models. Per token and layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the
+feed-forward network, k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
+
+- two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
+- attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
+  row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well
+  `(q + g)·b/T`, and a float32 number per head;
+- the feed-forward network keeps both halves before the gate and the gated product, `3·w·b/T`; where the gate is not one fused
+  operation (without CUDA), two more intermediate results;
+- experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
+  `5·E + 24·k` bytes.
+
+Times all layers, because a stage keeps as many micro-batches as there are stages, and `1 + (S-1)/(S·V)` for V rounds of an
+interleaved pipeline of S stages. With recomputation a layer keeps its input, and one layer is whole.
+
+Besides: the last norm, cosines and sines, and the states from which tokens are predicted, at most all of the row, undivided.
+Transformer Engine's layers keep other tensors; nobody has counted them.
+"""
+
+from vime.cluster.layout import splits_tokens
+from vime.config import ModelConfig, RunConfig, TrainerConfig
+from vime.model.size import BYTES, LOGITS_IN_CHUNK, has_qk_norm
+
+FLOAT32 = 4
+
+
+def activation_bytes(config: RunConfig, num_tokens: int | None = None) -> float:
+    """Of one rank whose row has so many tokens; by default a full one."""
+    trainer = config.trainer
+    tokens = trainer.max_tokens_per_micro_batch if num_tokens is None else num_tokens
+    return tokens * (_layers(config) + _ends(config))
+
+
+def working_bytes(config: RunConfig) -> float:
+    """What comes and goes on top: logits and the head's gradient, or the gradients within one layer if these are more."""
+    model, trainer = config.model, config.trainer
+    size, ranks = BYTES[trainer.precision], trainer.tensor_parallel_size
+    logits = min(trainer.max_tokens_per_micro_batch * model.vocab_size / ranks, LOGITS_IN_CHUNK)
+    head = (size + 3 * FLOAT32) * logits + size * model.vocab_size * model.hidden_size / ranks
+    width = model.num_experts_per_token * model.moe_intermediate_size if model.num_experts else model.intermediate_size / ranks
+    return max(head, trainer.max_tokens_per_micro_batch * (3 * width + 2 * model.hidden_size) * size)
+
+
+def recomputes(trainer: TrainerConfig) -> bool:
+    """Whether layers keep their inputs only."""
+    return trainer.recompute or trainer.megatron_args.get("recompute_granularity") == "full"
+
+
+def _layers(config: RunConfig) -> float:
+    """Bytes per token in all layers."""
+    model, trainer = config.model, config.trainer
+    layer = _attention(model, trainer) + (_experts(config) if model.num_experts else _feed_forward(config))
+    if recomputes(trainer):
+        return model.num_layers * model.hidden_size * BYTES[trainer.precision] / _split(trainer) + layer
+    stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
+    return model.num_layers * layer * (1 + (stages - 1) / (stages * rounds) if rounds > 1 else 1)
+
+
+def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
+    """Bytes per token of a layer's norms and attention."""
+    ranks, heads, groups = trainer.tensor_parallel_size, model.num_attention_heads, model.num_key_value_heads
+    values, numbers = (4 * heads + 3 * groups) * model.head_dim, float(heads)
+    if has_qk_norm(model):
+        values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
+    norms = 4 * model.hidden_size * BYTES[trainer.precision] + 2 * FLOAT32
+    return norms / _split(trainer) + (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
+
+
+def _feed_forward(config: RunConfig) -> float:
+    kept = 3 if _is_fused(config) else 5
+    return kept * config.model.intermediate_size * BYTES[config.trainer.precision] / config.trainer.tensor_parallel_size
+
+
+def _experts(config: RunConfig) -> float:
+    model, trainer = config.model, config.trainer
+    chosen = model.num_experts_per_token
+    each = (model.hidden_size + (3 if _is_fused(config) else 6) * model.moe_intermediate_size) * BYTES[trainer.precision]
+    return (chosen * each + 5 * model.num_experts + 24 * chosen) / _split(trainer)
+
+
+def _ends(config: RunConfig) -> float:
+    """Bytes per token before and after the layers."""
+    model, trainer = config.model, config.trainer
+    size = BYTES[trainer.precision]
+    rotary_and_ids = model.head_dim * size + 8
+    return rotary_and_ids + (model.hidden_size * size + FLOAT32) / _split(trainer) + model.hidden_size * size
+
+
+def _split(trainer: TrainerConfig) -> int:
+    """Ranks over which tokens are divided between attention and feed-forward."""
+    return trainer.tensor_parallel_size if splits_tokens(trainer) else 1
+
+
+def _is_fused(config: RunConfig) -> bool:
+    """The gate is one operation on CUDA; `trainer.megatron_args` may say otherwise."""
+    return bool(config.trainer.megatron_args.get("bias_activation_fusion", config.cluster.gpus_per_node > 0))

@@ -1,0 +1,52 @@
+"""Memory of a trainer rank and of a server, in bytes, from the configuration alone.
+
+Formulas, with P parameters, X of them in experts, b bytes of the training precision, T tensor-, S pipeline-, D data-, C context-
+and E expert-parallel sizes:
+
+- weights of a trainer rank: `b·R` with `R = (P - X)/(T·S) + X/(E·S)`; gradients: `4·R` (float32); optimizer
+  (float32 copy and two moments): `12·(P - X)/(T·S·D·C) + 12·X/(S·T·D·C)`, because it is divided over copies; a reference model
+  for the KL is in main memory, without GPUs the same: `b·R`;
+- activations: what the forward pass keeps for the backward pass, and what comes and goes on top (`vime.memory.activations`);
+- weights of a server: `b·P / T_server`; the KV cache has what is left of `gpu_memory_utilization`, at
+  `2·layers·kv_heads·head_dim·b / T_server` bytes per token.
+"""
+
+from vime.cluster.layout import num_copies, num_expert_copies
+from vime.config import RunConfig, ServedModelConfig
+from vime.memory.activations import activation_bytes, working_bytes
+from vime.model.size import BYTES, num_expert_parameters, num_parameters
+
+GIB = 2**30
+
+
+def trainer_memory(config: RunConfig) -> dict[str, float]:
+    """Bytes of one trainer rank by what they hold."""
+    model, trainer = config.model, config.trainer
+    stages, size = trainer.pipeline_parallel_size, BYTES[trainer.precision]
+    experts = num_expert_parameters(model) / (trainer.expert_parallel_size * stages)
+    others = (num_parameters(model) - num_expert_parameters(model)) / (trainer.tensor_parallel_size * stages)
+    has_reference = config.algorithm.kl_coefficient > 0 and not config.cluster.gpus_per_node
+    return {
+        "weights": (others + experts) * size,
+        "gradients": (others + experts) * 4,
+        "optimizer": 12 * (others / num_copies(trainer) + experts / num_expert_copies(trainer)),
+        "reference": (others + experts) * size if has_reference else 0.0,
+        "activations": activation_bytes(config),
+        "working memory": working_bytes(config),
+    }
+
+
+def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, float]:
+    """Bytes per GPU (or of the process, on a CPU) of one server; a frozen model's weights are not known here."""
+    total = config.cluster.gpu_memory_gib * GIB if config.cluster.gpus_per_node else _main_memory()
+    budget = model.gpu_memory_utilization * total
+    own = model.trained or model.checkpoint in (None, config.model.checkpoint)
+    weights = num_parameters(config.model) * BYTES[config.trainer.precision] / model.tensor_parallel_size if own else 0.0
+    cache = budget if not config.cluster.gpus_per_node else max(0.0, budget - weights)
+    return {"weights": weights, "KV cache": cache}
+
+
+def _main_memory() -> int:
+    import psutil  # not where only the trainer is
+
+    return psutil.virtual_memory().total

@@ -1,0 +1,57 @@
+"""Memory at a sync on GPUs that trainer and servers share, in bytes, from the configuration alone.
+
+At two moments both have something there. `loading`: the trainer's weights, what their export takes besides, and the weights of
+the trained model's servers. `probing`: the trainer's weights, with which the servers' logprobs are compared, and all servers with
+their KV caches. What sleeping servers keep (a CUDA context, captured graphs) is not counted.
+"""
+
+from collections import defaultdict
+
+from vime.cluster.layout import world_size
+from vime.cluster.placement import server_groups, server_places, takes_turns, trainer_places, transport
+from vime.config import RunConfig, WeightTransfer
+from vime.memory.processes import server_memory, trainer_memory
+from vime.model.size import BYTES
+
+PACKED_BYTES = 2**30
+"""vLLM packs weights that travel by `ipc` into a buffer of this size, or of the largest tensor's."""
+
+GPU = tuple[int, int]
+"""Node and number of the GPU on it."""
+
+
+def sync_memory(config: RunConfig) -> dict[str, dict[str, float]]:
+    """Bytes on the fullest of the shared GPUs by moment and by what they hold; empty if trainer and servers share none."""
+    if not takes_turns(config):
+        return {}
+    loaded, whole = _servers_by_gpu(config)
+    shared = [(place.node, gpu) for place in trainer_places(config, world_size(config.trainer)) for gpu in place.gpus]
+    weights = {"trainer's weights": trainer_memory(config)["weights"]}
+    return {
+        "loading": {**weights, "export": _export_bytes(config), "servers' weights": max(loaded[gpu] for gpu in shared)},
+        "probing": {**weights, "servers": max(whole[gpu] for gpu in shared)},
+    }
+
+
+def _servers_by_gpu(config: RunConfig) -> tuple[dict[GPU, float], dict[GPU, float]]:
+    """On each GPU, the weights of the trained model's servers, and all that servers may take."""
+    loaded: defaultdict[GPU, float] = defaultdict(float)
+    whole: defaultdict[GPU, float] = defaultdict(float)
+    for name, places in server_places(config).items():
+        groups = server_groups(name, config.serving.models[name])
+        servers = [group.settings for group in groups for _ in range(group.settings.num_replicas)]
+        for server, place in zip(servers, places, strict=True):
+            memory = server_memory(config, server)
+            for gpu in place.gpus:
+                loaded[place.node, gpu] += memory["weights"] if server.trained else 0.0
+                whole[place.node, gpu] += sum(memory.values())
+    return loaded, whole
+
+
+def _export_bytes(config: RunConfig) -> float:
+    """The largest tensor in parts and put together; with `ipc` also the tensors of a buffer, and the buffer."""
+    model = config.model
+    embedding, network = model.vocab_size * model.hidden_size, model.intermediate_size * model.hidden_size
+    largest = BYTES[config.trainer.precision] * max(embedding, network)
+    packed = max(PACKED_BYTES, largest) if transport(config) is WeightTransfer.ipc else 0
+    return 2.0 * largest + 2.0 * packed

@@ -1,0 +1,1 @@
+"""What a checkpoint says of its model, read without PyTorch or transformers."""

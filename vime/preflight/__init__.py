@@ -1,0 +1,1 @@
+"""Everything before a run starts: the configuration is composed, checked, planned, or spread over a sweep."""

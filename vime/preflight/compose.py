@@ -1,0 +1,183 @@
+"""From the command line to a `RunConfig`: composes `conf/` with Hydra, reports every mistake, and leaves OmegaConf behind.
+
+Nothing is written here: the run folder is only named (`outputs/<name>/<time>`, or with `resume=true` the newest there).
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from vime.config import Mode, RunConfig
+from vime.errors import ConfigError, Problem
+from vime.preflight.overrides import Composition
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+"""The folder of configuration files: beside the package, in a checkout and in an installation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Composed:
+    """A configuration and the words it came from.
+
+    Example: `Composed(config=RunConfig(…), overrides=["+method=memagent", "seed=1"])`.
+    """
+
+    config: RunConfig
+    overrides: list[str] = field(default_factory=list)
+    sweep: dict[str, str] = field(default_factory=dict)
+    """Values that the configuration itself lists (`+sweep=…`), for one run each."""
+
+
+def register_schemas() -> None:
+    """Makes the dataclasses known to Hydra: `RunConfig`, and the schema of every installed method (`vime.methods`)."""
+    ConfigStore.instance().store(group="schema", name="run", node=RunConfig, package="_global_")
+    for entry_point in metadata.entry_points(group="vime.methods"):
+        importlib.import_module(entry_point.value)
+    OmegaConf.register_new_resolver("share", share, replace=True)
+    OmegaConf.register_new_resolver("without", without, replace=True)
+    OmegaConf.register_new_resolver("choose", choose, replace=True)
+    OmegaConf.register_new_resolver("package_folder", package_folder, replace=True)
+
+
+def share(total: int, *sizes: int) -> int:
+    """`total` divided by all sizes, at least 1: what is left for data parallelism or for replicas."""
+    for size in sizes:
+        total //= max(1, size)
+    return max(1, total)
+
+
+def without(total: int, part: int) -> int:
+    """What is left of `total`: the GPUs of the trained model beside those of frozen ones."""
+    return total - part
+
+
+def choose(number: int, some: Any, none: Any) -> Any:
+    """One of two values, by whether a number is above 0."""
+    return some if number > 0 else none
+
+
+def package_folder(package: str, folder: str) -> str:
+    """Absolute path of a folder that a package ships, from whatever directory the program is started.
+
+    Raises `ModuleNotFoundError` if there is no such package.
+    """
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"there is no package {package}")
+    return str(Path(next(iter(spec.submodule_search_locations))) / folder)
+
+
+def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None = None) -> Composed:
+    """The configuration of one run.
+
+    Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with what `check`
+    finds in the rest of them.
+    """
+    register_schemas()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3", job_name="vime"):
+        composition = Composition(overrides)
+        tree = composition.compose()
+        if composition.problems:
+            raise ConfigError([*composition.problems, *_further_problems(composition, tree, check)])
+        HydraConfig.instance().set_config(tree)
+        run_dir = Path(str(tree.hydra.run.dir))
+        sweep = {str(key): str(value) for key, value in (tree.hydra.sweeper.params or {}).items()}
+        config = to_dataclass(tree)
+    make_paths_absolute(config)
+    config.output_dir = str(resolve_output_dir(config, run_dir))
+    problems = check(config) if check is not None else []
+    if problems:
+        raise ConfigError(problems)
+    return Composed(config=config, overrides=list(overrides), sweep=sweep)
+
+
+def _further_problems(
+    composition: Composition, tree: DictConfig, check: Callable[[RunConfig], list[Problem]] | None
+) -> list[Problem]:
+    """What `check` finds in a tree without its wrong words; nothing if a choice is among them, which changes all else."""
+    if check is None or composition.has_wrong_choice:
+        return []
+    try:
+        config = to_dataclass(tree)
+    except ConfigError:
+        return []
+    make_paths_absolute(config)
+    wrong = {problem.key for problem in composition.problems}
+    return [problem for problem in check(config) if problem.key not in wrong]
+
+
+def to_dataclass(tree: DictConfig) -> RunConfig:
+    """Plain dataclasses with everything resolved, without Hydra's own node.
+
+    Raises `ConfigError` if a value does not fit its field.
+    """
+    with open_dict(tree):
+        del tree["hydra"]
+    try:
+        config: Any = OmegaConf.to_object(tree)
+    except (OmegaConfBaseException, TypeError, AttributeError) as error:
+        key = str(getattr(error, "full_key", None) or "configuration")
+        raise ConfigError([Problem(key=key, value="", remedy=str(error).splitlines()[0])]) from error
+    assert isinstance(config, RunConfig), type(config)
+    return config
+
+
+def make_paths_absolute(config: RunConfig) -> None:
+    """Local files and folders become absolute, because workers may run elsewhere; Hub ids stay."""
+    config.model.checkpoint = _absolute(config.model.checkpoint)
+    for model in config.serving.models.values():
+        model.checkpoint = _absolute(model.checkpoint) if model.checkpoint else None
+    retrieval = config.retrieval
+    retrieval.corpus = _absolute(retrieval.corpus) if retrieval.corpus else None
+    retrieval.index_folder = str(Path(retrieval.index_folder).expanduser().absolute()) if retrieval.index_folder else None
+    retrieval.embedding = _absolute(retrieval.embedding) if retrieval.embedding_url is None else retrieval.embedding
+    for dataset in [config.data.train, *config.data.evaluation]:
+        dataset.path = _absolute(dataset.path) if dataset.path else None
+
+
+def _absolute(path: str) -> str:
+    local = Path(path).expanduser()
+    is_local = bool(path) and (local.exists() or path.startswith(("~", "./", "../")))
+    return str(local.absolute()) if is_local else path
+
+
+def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
+    """The absolute run folder: the chosen one, the newest of this name to resume, or a new one that does not exist yet.
+
+    Raises `ConfigError` if there is nothing to resume.
+    """
+    chosen = Path(config.output_dir).expanduser().absolute() if config.output_dir else None
+    if config.resume:
+        runs = [chosen] if chosen is not None else sorted(run_dir.absolute().parent.glob("*/"), reverse=True)
+        found = next((folder for folder in runs if is_run(folder, config.mode)), None)
+        if found is None:
+            where = chosen or run_dir.absolute().parent
+            remedy = f"there is no run with mode={config.mode.value} to resume in {where}; give name=… or output_dir=… of one"
+            raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
+        return found
+    if chosen is not None:
+        return chosen
+    new, number = run_dir.absolute(), 2
+    while new.exists():
+        new, number = run_dir.absolute().with_name(f"{run_dir.name}_{number}"), number + 1
+    return new
+
+
+def is_run(folder: Path, mode: Mode) -> bool:
+    """Whether a folder holds a run of this mode that was started: its resolved configuration is there."""
+    file = folder / "config.yaml"
+    if not folder.is_dir() or folder.is_symlink() or not file.is_file():
+        return False
+    return mode is Mode.plan or f"mode: {mode.name}" in file.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,149 @@
+"""Composes `conf/` word by word, so that one wrong override does not hide the others.
+
+Hydra's own `compose` raises at the first mistake. Here choices of groups are checked against the files that exist, the
+tree is composed from those that do, and every other override is applied by itself; what fails becomes a `Problem`.
+"""
+
+import dataclasses
+import difflib
+
+from hydra import compose
+from hydra._internal.config_loader_impl import ConfigLoaderImpl  # no public way to apply one override to a tree
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vime.errors import ConfigError, Problem
+from vime.preflight.tree import (
+    in_named_item,
+    node_at,
+    open_path,
+    unknown_key_remedy,
+    unknown_keys,
+    value_remedy,
+    values_missing,
+)
+
+APPENDED_GROUPS = ("method", "experiment", "sweep")
+"""Groups that the root does not list: they are added with a plus."""
+
+
+class Composition:
+    """The overrides of one command line on their way to a tree; `problems` holds what is wrong with them."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.problems: list[Problem] = []
+        self._loader = GlobalHydra.instance().config_loader()
+        self._overrides = [override for word in words if (override := self._parse(word)) is not None]
+
+    def compose(self) -> DictConfig:
+        """The tree, without the words that are wrong.
+
+        Raises `ConfigError` if the files themselves do not compose.
+        """
+        groups = [override for override in self._overrides if self._is_group(override)]
+        values = [override for override in self._overrides if not self._is_group(override)]
+        early = [override for override in values if override.is_hydra_override()]
+        tree = self._compose_groups([found for group in groups if (found := self._existing(group)) is not None], early)
+        for override in values:
+            if not override.is_hydra_override():
+                self._apply(override, tree)
+        self.problems += unknown_keys(tree) + values_missing(tree)
+        return tree
+
+    @property
+    def has_wrong_choice(self) -> bool:
+        """Whether an option of a group is among the problems."""
+        return any(self._loader.get_group_options(problem.key) for problem in self.problems)
+
+    def _parse(self, word: str) -> Override | None:
+        try:
+            override = OverridesParser.create().parse_override(word)
+        except HydraException as error:
+            key, _, value = word.partition("=")
+            reason = str(error).splitlines()[0]
+            remedy = f"cannot be read as key=value ({reason}); quote signs of the shell: 'key=\"a b\"'"
+            self.problems.append(Problem(key=key, value=value, remedy=remedy))
+            return None
+        if override.is_sweep_override():
+            remedy = "several values are a sweep: add --multirun, or write a list as [a,b]"
+            self.problems.append(Problem(key=override.key_or_group, value=_text(override), remedy=remedy))
+            return None
+        return override
+
+    def _is_group(self, override: Override) -> bool:
+        if override.is_hydra_override() or isinstance(override.value(), dict):
+            return False
+        return "." not in override.key_or_group and bool(self._loader.get_group_options(override.key_or_group))
+
+    def _existing(self, override: Override) -> Override | None:
+        """The choice with its plus put right, so that the rest can be checked against it; None if there is no such file."""
+        group, choice = override.key_or_group, override.value()
+        options = self._loader.get_group_options(group)
+        added = override.is_add() or override.is_force_add()
+        if not override.is_delete() and choice not in options:
+            remedy = f"there is no such {group}{_did_you_mean(str(choice), options)} There are: {', '.join(options)}"
+            self.problems.append(Problem(key=group, value=choice, remedy=remedy))
+            return None
+        if group in APPENDED_GROUPS and not added:
+            word = f"+{group}={choice}"
+            self.problems.append(Problem(key=group, value=choice, remedy=f"write it with a plus: {word}"))
+        elif group not in APPENDED_GROUPS and override.is_add():
+            word = f"{group}={choice}"
+            self.problems.append(Problem(key=group, value=choice, remedy=f"write it without the plus: {word}"))
+        else:
+            return override
+        return OverridesParser.create().parse_override(word)
+
+    def _compose_groups(self, groups: list[Override], early: list[Override]) -> DictConfig:
+        while True:
+            words = [override.input_line or "" for override in [*groups, *early]]
+            try:
+                return compose("config", overrides=words, return_hydra_config=True)
+            except (HydraException, OmegaConfBaseException) as error:
+                message = str(error)
+                culprit = next((override for override in [*early, *groups] if override.key_or_group in message), None)
+                if culprit is None:
+                    remedy = " ".join(message.split())
+                    raise ConfigError([*self.problems, Problem(key="conf", value=" ".join(words), remedy=remedy)]) from error
+                self.problems.append(Problem(key=culprit.key_or_group, value=_text(culprit), remedy=" ".join(message.split())))
+                (early if culprit in early else groups).remove(culprit)
+
+    def _apply(self, override: Override, tree: DictConfig) -> None:
+        add = override.is_add() or override.is_force_add()
+        kind = OverrideType.FORCE_ADD if add and in_named_item(tree, override.key_or_group) else override.type
+        try:
+            root, key = open_path(tree, override.key_or_group, add=add)
+            ConfigLoaderImpl._apply_overrides_to_config([dataclasses.replace(override, key_or_group=key, type=kind)], root)
+        except (HydraException, OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
+            remedy = self._remedy(override, tree, error)
+            self.problems.append(Problem(key=override.key_or_group, value=_text(override), remedy=remedy))
+
+    def _remedy(self, override: Override, tree: DictConfig, error: Exception) -> str:
+        key = override.key_or_group
+        node = node_at(tree, key)
+        if OmegaConf.is_dict(node) and not isinstance(override.value(), dict):
+            return f"is a group of settings: set one of {', '.join(f'{key}.{name}' for name in node)}"
+        if override.is_delete():
+            return "cannot be removed: give it a value"
+        if node is not None and "not in" in str(error.__cause__):
+            return str(error.__cause__).splitlines()[0]
+        if override.package is not None or "Could not override" in str(error) or "' not in '" in str(error.__cause__):
+            return unknown_key_remedy(tree, key)
+        if "Could not append" in str(error):
+            return f"is set already: write it without the plus ({key}={_text(override)})"
+        reason = error.__cause__ if error.__cause__ is not None else error
+        return value_remedy(str(reason).splitlines()[0])
+
+
+def _did_you_mean(word: str, options: list[str]) -> str:
+    match = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
+    return f"; did you mean {match[0]}?" if match else "."
+
+
+def _text(override: Override) -> str:
+    _, separator, value = (override.input_line or "").partition("=")
+    return value if separator else ""

@@ -1,0 +1,88 @@
+"""What each served model is, and how its requests are spread."""
+
+from vime.cluster.placement import ServerGroup, server_groups
+from vime.config import (
+    AlgorithmName,
+    ModelAPI,
+    RetrievalBackend,
+    RetrievalConfig,
+    RewardServiceConfig,
+    RunConfig,
+    ServedModelConfig,
+    ServerRole,
+)
+from vime.serving.sampling import sampling_parameters
+
+
+def serving(config: RunConfig) -> list[str]:
+    """What each served model is, and how its requests are spread."""
+    if config.algorithm.name is AlgorithmName.sft:
+        return ["none: algorithm=sft asks no model"]
+    lines = [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
+    if config.retrieval.is_there:
+        lines.append(f"retrieval: {_retrieval(config.retrieval)}")
+    return lines + ([f"rewards: {_reward_service(config.reward_service)}"] if config.reward_service.url is not None else [])
+
+
+def _reward_service(service: RewardServiceConfig) -> str:
+    rate = f"{service.max_requests_per_minute:g} requests a minute, " if service.max_requests_per_minute is not None else ""
+    key = f"key from {service.api_key_variable}" if service.api_key_variable else "no key"
+    limits = f"{rate}{service.max_concurrent_requests} at once, {service.max_retries + 1} attempts of "
+    limits += f"{service.request_timeout_seconds:g} s"
+    return f"a running service, {service.url}, {key}, {service.max_batch_size} rollouts a request, {limits}"
+
+
+def _retrieval(retrieval: RetrievalConfig) -> str:
+    """What the retrieval service searches, and how."""
+    if retrieval.url is not None:
+        return f"a running service, {retrieval.url}"
+    how = retrieval.backend.value
+    if retrieval.backend is RetrievalBackend.faiss:
+        where = f" served at {retrieval.embedding_url}" if retrieval.embedding_url else ""
+        how += f" ({retrieval.search.value}) over {retrieval.embedding} embeddings{where}"
+    what, folder = retrieval.corpus or retrieval.generator, retrieval.index_folder or "the run folder"
+    return f"{how}, {what}, {retrieval.topk} passages a query, index in {folder}"
+
+
+def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
+    if model.api is ModelAPI.chat:
+        chat = model.chat
+        rate = f"{chat.max_requests_per_minute:g} requests a minute, " if chat.max_requests_per_minute is not None else ""
+        prices = chat.dollars_per_million_input_tokens, chat.dollars_per_million_output_tokens
+        paid = f", ${prices[0]:g} and ${prices[1]:g} per million tokens in and out" if any(prices) else ""
+        key = f"key from {chat.api_key_variable}" if chat.api_key_variable else "no key"
+        limits = f"{rate}{chat.max_concurrent_requests} at once{paid}"
+        return f"chat API, model {model.served_name or name}, {key}, {limits}; {_sampled(config, model)}"
+    what = "trained" if model.trained else "frozen"
+    groups = [_group(group, on_gpus=config.cluster.gpus_per_node > 0) for group in server_groups(name, model)]
+    pieces = groups or [f"{len(model.urls)} running server(s)"]
+    if not model.urls:
+        what += f", {model.checkpoint or config.model.checkpoint}"
+    router = f", router {config.serving.router_policy}" if num_servers(name, model) > 1 else ""
+    return f"{what}; {', '.join(pieces)}{router}; {_sampled(config, model)}"
+
+
+def _sampled(config: RunConfig, model: ServedModelConfig) -> str:
+    """How its replies are sampled, and what its chat template gets."""
+    args = config.model.chat_template_args if model.trained else model.chat_template_args
+    told = f", {', '.join(f'{name}={value}' for name, value in args.items())}" if args else ""
+    if model.trained:
+        return f"temperature {config.rollout.temperature:g} in training{told}"
+    parameters = sampling_parameters(model.sampling) | model.chat.body
+    if parameters.get("temperature") == 0:
+        parameters["temperature"] = "0 (greedy)"
+    written = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in parameters.items())
+    return f"{written or 'sampled as its server does'}{told}"
+
+
+def _group(group: ServerGroup, *, on_gpus: bool) -> str:
+    model = group.settings
+    details = [group.role.value] if group.role is not ServerRole.regular else []
+    details += [f"{model.tensor_parallel_size} GPU(s) each"] if on_gpus else []
+    details += [f"{key}={value}" for key, value in model.vllm_args.items()]
+    return f"{model.num_replicas} × {group.name}" + (f" ({', '.join(details)})" if details else "")
+
+
+def num_servers(name: str, model: ServedModelConfig) -> int:
+    """Servers of a model, started or external; more than one stand behind a router."""
+    return sum(group.settings.num_replicas for group in server_groups(name, model)) or len(model.urls)

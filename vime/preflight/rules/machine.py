@@ -1,0 +1,220 @@
+"""What this machine must have: GPUs, files, free ports, disk, keys. Not asked by `mode=plan`."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+
+from vime.cluster.placement import DIRECT, transport
+from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, Tracker, WeightTransfer
+from vime.errors import ConfigError, Problem
+from vime.model.architecture import check_shape, read_architecture
+from vime.model.size import BYTES, checkpoint_bytes, num_parameters
+from vime.model.tokenizer import tokenizer_problems
+from vime.preflight.rules.data import datasets
+from vime.preflight.rules.serving import VARIABLE, port_settings
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+DATA_SUFFIXES = (".json", ".jsonl", ".parquet")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+GIB = 2**30
+
+
+def gpus(config: RunConfig) -> list[Problem]:
+    """The GPUs of this node are there; on a running Ray cluster they may be elsewhere."""
+    cluster = config.cluster
+    if cluster.gpus_per_node == 0 or cluster.ray_address is not None:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    found = min(devices, len([gpu for gpu in visible.split(",") if gpu.strip()])) if visible is not None else devices
+    if found >= cluster.gpus_per_node:
+        return []
+    remedy = f"this machine has {found}: choose cluster=laptop or one_gpu, set cluster.ray_address, or look first with mode=plan"
+    return [Problem(key="cluster.gpus_per_node", value=cluster.gpus_per_node, remedy=remedy)]
+
+
+def checkpoint(config: RunConfig) -> list[Problem]:
+    """The trained model's checkpoint can be read, is complete, and has the configured shape."""
+    key, value = "model.checkpoint", config.model.checkpoint
+    if not value:
+        return []
+    problems = _checkpoint_problems(key, value)
+    if problems or not Path(value).is_dir():
+        return problems
+    try:
+        check_shape(read_architecture(Path(value)), config.model)
+    except ConfigError as error:
+        problems += error.problems
+    except KeyError as error:
+        problems.append(Problem(key=key, value=value, remedy=f"its config.json has no {error}"))
+    return problems + tokenizer_problems(Path(value), key=key, value=value)
+
+
+def served_checkpoints(config: RunConfig) -> list[Problem]:
+    """The checkpoints of frozen models can be read."""
+    return [
+        problem
+        for name, model in config.serving.models.items()
+        if model.checkpoint
+        for problem in _checkpoint_problems(f"serving.models.{name}.checkpoint", model.checkpoint)
+    ]
+
+
+def ports_free(config: RunConfig) -> list[Problem]:
+    """No program listens on a chosen port."""
+    problems = []
+    for _, key, model in port_settings(config):
+        for port in range(model.port, model.port + model.num_replicas) if model.port > 0 else ():
+            if port <= 65535 and not is_free(config.cluster.host, port):
+                remedy = f"port {port} on {config.cluster.host} is in use: choose another, or 0 for a free one"
+                problems.append(Problem(key=key, value=model.port, remedy=remedy))
+    return problems
+
+
+def api_keys(config: RunConfig) -> list[Problem]:
+    """The keys of endpoints are in the environment."""
+    problems = []
+    for name, model in config.serving.models.items():
+        variable = model.chat.api_key_variable
+        if model.api is not ModelAPI.chat or variable is None or not VARIABLE.fullmatch(variable):
+            continue
+        if not os.environ.get(variable):
+            remedy = f"this environment variable is not set: export {variable}=… before the run (on all nodes), or give null"
+            problems.append(Problem(key=f"serving.models.{name}.chat.api_key_variable", value=variable, remedy=remedy))
+    return problems
+
+
+def files(config: RunConfig) -> list[Problem]:
+    """Data files are there."""
+    problems = []
+    for key, dataset in datasets(config).items():
+        path = dataset.path
+        if not path or "://" in path or Path(path).exists():
+            continue
+        is_file = path.endswith(DATA_SUFFIXES) or path.startswith(("/", ".", "~"))
+        if is_file or not (_HUB_ID.fullmatch(path) or re.fullmatch(r"[\w.-]+", path)):
+            remedy = f"there is no such file (looked in {Path.cwd()}): give an existing one or a Hugging Face id"
+            problems.append(Problem(key=f"{key}.path", value=path, remedy=remedy))
+    return problems
+
+
+def run_folder(config: RunConfig) -> list[Problem]:
+    """The run folder is new, or is resumed."""
+    folder = Path(config.output_dir or ".")
+    if config.resume or not (folder / "config.yaml").exists():
+        return []
+    remedy = "the folder holds a run already: choose another, or add resume=true"
+    return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
+
+
+def disk(config: RunConfig) -> list[Problem]:
+    """Checkpoints fit on the disk."""
+    if config.mode is not Mode.train:
+        return []
+    folder = Path(config.output_dir or ".").absolute()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    one = checkpoint_bytes(config.model)
+    kept = config.trainer.keep_checkpoints + (config.trainer.keep_best is not None)
+    needed, free = (kept + 1) * one, shutil.disk_usage(existing).free
+    if free < GIB:
+        remedy = f"{existing} has {free / 2**20:.0f} MiB left, a run needs 1 GiB and more: give output_dir on another disk"
+        return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
+    if needed <= free:
+        return []
+    remedy = (
+        f"{kept} checkpoints of {one / GIB:.1f} GiB and the one being written need "
+        f"{needed / GIB:.0f} GiB, {existing} has {free / GIB:.0f}: keep fewer, or set output_dir on another disk"
+    )
+    return [Problem(key="trainer.keep_checkpoints", value=config.trainer.keep_checkpoints, remedy=remedy)]
+
+
+def shared_memory(config: RunConfig) -> list[Problem]:
+    """Weights that servers on this node get as files fit into shared memory: at every sync, or when one restarts."""
+    shared, cluster = Path("/dev/shm"), config.cluster
+    if config.mode is not Mode.train or config.algorithm.name is AlgorithmName.sft or cluster.num_nodes > 1:
+        return []
+    way = transport(config)
+    if way not in (WeightTransfer.shm, *DIRECT) or not shared.exists():
+        return []
+    versions = 1 if way in DIRECT else 2  # at a sync the version before is still there
+    needed, free = versions * num_parameters(config.model) * BYTES[config.trainer.precision], shutil.disk_usage(shared).free
+    if needed <= free:
+        return []
+    what = "weights for a server that restarts" if way in DIRECT else "two versions of the weights"
+    remedy = (
+        f"{what}, {needed / GIB:.1f} GiB, do not fit into {shared} with {free / GIB:.1f} GiB free: make it larger, or use disk"
+    )
+    return [Problem(key="cluster.weight_transfer", value=cluster.weight_transfer.value, remedy=remedy)]
+
+
+def address(config: RunConfig) -> list[Problem]:
+    """Servers that start on this machine can listen on the given address."""
+    cluster = config.cluster
+    if cluster.ray_address is not None:
+        return []
+    with socket.socket() as probe:
+        try:
+            probe.bind((cluster.host, 0))
+        except OSError as error:
+            remedy = f"servers cannot listen there ({error.strerror or error}): give 127.0.0.1, or an address of this machine"
+            return [Problem(key="cluster.host", value=cluster.host, remedy=remedy)]
+    return []
+
+
+def tracker_key(config: RunConfig) -> list[Problem]:
+    """Weights & Biases has a key, or writes to disk only."""
+    logger = config.logger
+    if logger.tracker is not Tracker.wandb or logger.offline or os.environ.get("WANDB_API_KEY"):
+        return []
+    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    if netrc.exists() and "wandb" in netrc.read_text():
+        return []
+    remedy = "there is no key: set the environment variable WANDB_API_KEY, or logger.offline=true, or logger=none"
+    return [Problem(key="logger.tracker", value="wandb", remedy=remedy)]
+
+
+def _checkpoint_problems(key: str, value: str) -> list[Problem]:
+    folder = Path(value)
+    if not folder.is_dir():
+        return _hub_problems(key, value)
+    if not (folder / "config.json").exists():
+        return [Problem(key=key, value=value, remedy="the folder has no config.json: give a Hugging Face checkpoint")]
+    problems = []
+    try:
+        json.loads((folder / "config.json").read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        return [Problem(key=key, value=value, remedy=f"its config.json cannot be read ({error}): fetch the checkpoint again")]
+    if not any((folder / name).exists() for name in TOKENIZER_FILES):
+        remedy = f"the folder has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): copy the model's into it"
+        problems.append(Problem(key=key, value=value, remedy=remedy))
+    if not any(folder.glob("*.safetensors")):
+        problems.append(Problem(key=key, value=value, remedy="the folder has no *.safetensors: give a checkpoint with weights"))
+    return problems
+
+
+def _hub_problems(key: str, value: str) -> list[Problem]:
+    if value.startswith(("/", ".", "~")) or not _HUB_ID.fullmatch(value):
+        return [Problem(key=key, value=value, remedy="there is no such folder: give an existing one or a Hugging Face id")]
+    if os.environ.get("HF_HUB_OFFLINE", "0").lower() not in ("1", "true", "yes", "on"):
+        return []
+    from huggingface_hub import try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(value, "config.json"), str):
+        return []
+    remedy = "HF_HUB_OFFLINE is set and the model is not in the cache: fetch it before (hf download), or give a folder"
+    return [Problem(key=key, value=value, remedy=remedy)]
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether no program listens on a port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True

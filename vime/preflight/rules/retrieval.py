@@ -1,0 +1,83 @@
+"""The retrieval service: what it searches, and where it listens."""
+
+from pathlib import Path
+
+from vime.config import RetrievalBackend, RunConfig
+from vime.errors import Problem
+from vime.hooks import load_hook
+from vime.preflight.rules.machine import is_free
+from vime.preflight.rules.serving import HIGHEST_PORT, LOWEST_PORT, is_address, port_settings
+
+NAME = "retrieval"
+HASHED = "hashed"
+
+
+def complete(config: RunConfig) -> list[Problem]:
+    """One of corpus and address; addresses are addresses; settings of embeddings go with FAISS."""
+    retrieval, problems = config.retrieval, []
+    if (retrieval.corpus or retrieval.generator) and retrieval.url:
+        remedy = "a service that runs already has its own corpus: set one of the two to null"
+        problems.append(Problem(key="retrieval.url", value=retrieval.url, remedy=remedy))
+    if retrieval.corpus and retrieval.generator:
+        remedy = f"retrieval.corpus={retrieval.corpus} is given as well: set one of the two to null"
+        problems.append(Problem(key="retrieval.generator", value=retrieval.generator, remedy=remedy))
+    for key in ("url", "embedding_url"):
+        value = getattr(retrieval, key)
+        if value is not None and not is_address(value):
+            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy="is not an address: give http://host:port"))
+    if retrieval.embedding_url is not None and retrieval.embedding == HASHED:
+        remedy = "give the name of the model that is served there, as retrieval.embedding"
+        problems.append(Problem(key="retrieval.embedding_url", value=retrieval.embedding_url, remedy=remedy))
+    if retrieval.embedding != HASHED and retrieval.backend is RetrievalBackend.bm25:
+        remedy = "BM25 has no embeddings: set retrieval.backend=faiss"
+        problems.append(Problem(key="retrieval.embedding", value=retrieval.embedding, remedy=remedy))
+    if retrieval.is_there and NAME in config.serving.models:
+        remedy = "the retrieval service has this name in metrics and logs: call the model something else"
+        problems.append(Problem(key=f"serving.models.{NAME}", value="set", remedy=remedy))
+    return problems
+
+
+def numbers(config: RunConfig) -> list[Problem]:
+    """Counts and limits are in range, and the port is the service's own."""
+    retrieval, problems = config.retrieval, []
+    for key, low, high in (("topk", 1, 1000), ("embedding_dimensions", 8, 8192), ("num_threads", 1, 1024)):
+        value = getattr(retrieval, key)
+        if not low <= value <= high:
+            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy=f"give {low} to {high}"))
+    for key in ("start_timeout_seconds", "request_timeout_seconds"):
+        value = getattr(retrieval, key)
+        if not 0 < value < float("inf"):
+            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy="give more than 0"))
+    port = retrieval.port
+    if port and not LOWEST_PORT <= port <= HIGHEST_PORT:
+        remedy = f"give a port from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for a free one"
+        problems.append(Problem(key="retrieval.port", value=port, remedy=remedy))
+    for name, _, model in port_settings(config):
+        if port and model.port and model.port <= port < model.port + max(model.num_replicas, 1):
+            remedy = f"port {port} is {name}'s already: give another, or 0 for a free one"
+            problems.append(Problem(key="retrieval.port", value=port, remedy=remedy))
+    return problems
+
+
+def corpus_there(config: RunConfig) -> list[Problem]:
+    """The corpus is a file, or its generator can be imported."""
+    path, generator = config.retrieval.corpus, config.retrieval.generator
+    if generator is not None:
+        try:
+            load_hook(generator)
+        except ImportError as error:
+            remedy = f"cannot be imported ({error}); give module.function or file.py:function"
+            return [Problem(key="retrieval.generator", value=generator, remedy=remedy)]
+    if path is None or Path(path).is_file():
+        return []
+    remedy = f"there is no such file (looked in {Path.cwd()}): give a JSONL file of passages"
+    return [Problem(key="retrieval.corpus", value=path, remedy=remedy)]
+
+
+def port_free(config: RunConfig) -> list[Problem]:
+    """No program listens on the chosen port."""
+    retrieval, host = config.retrieval, config.cluster.host
+    if not 0 < retrieval.port <= HIGHEST_PORT or not retrieval.is_started or is_free(host, retrieval.port):
+        return []
+    remedy = f"port {retrieval.port} on {host} is in use: choose another, or 0 for a free one"
+    return [Problem(key="retrieval.port", value=retrieval.port, remedy=remedy)]

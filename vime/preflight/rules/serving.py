@@ -1,0 +1,205 @@
+"""Served models: which of them is trained, their ports and addresses, their groups, their router, and endpoints of others."""
+
+import re
+from urllib.parse import urlparse
+
+from vime.cluster.placement import server_groups
+from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
+from vime.errors import Problem
+
+TRAINED_NAME = "actor"
+"""Methods, trainer and probe know the trained model under this name."""
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+LOWEST_PORT, HIGHEST_PORT = 1024, 65535
+ROUTER_POLICIES = (
+    *("consistent_hash", "cache_aware", "kv_aware", "power_of_two", "random", "round_robin", "sticky_least_loaded"),
+)
+
+
+def one_trained(config: RunConfig) -> list[Problem]:
+    """Exactly one served model is the trained one, called actor, and it starts from the trainer's checkpoint."""
+    if config.algorithm.name is AlgorithmName.sft:
+        return []
+    models, problems = config.serving.models, []
+    trained = [name for name, model in models.items() if model.trained]
+    if not trained:
+        remedy = f"no served model is trained (there are: {', '.join(models) or 'none'}): give trained=true to {TRAINED_NAME}"
+        problems.append(Problem(key="serving.models", value=", ".join(models), remedy=remedy))
+    elif len(trained) > 1:
+        remedy = f"{len(trained)} models are trained: leave trained=true on {TRAINED_NAME} only"
+        problems.append(Problem(key="serving.models", value=", ".join(trained), remedy=remedy))
+    elif trained != [TRAINED_NAME]:
+        remedy = f"the trained model is always called {TRAINED_NAME}: rename it"
+        problems.append(Problem(key="serving.models", value=trained[0], remedy=remedy))
+    for name in trained:
+        if models[name].checkpoint not in (None, config.model.checkpoint):
+            key, remedy = f"serving.models.{name}.checkpoint", f"the trained model is model.checkpoint={config.model.checkpoint}"
+            problems.append(Problem(key=key, value=models[name].checkpoint, remedy=f"{remedy}: set this to null"))
+    return problems
+
+
+def urls(config: RunConfig) -> list[Problem]:
+    """Servers that run already have http addresses, each given once; a cluster without GPUs for servers needs some."""
+    problems: list[Problem] = []
+    elsewhere = config.cluster.gpus_per_node > 0 and config.cluster.num_server_gpus == 0
+    for name, model in config.serving.models.items():
+        key = f"serving.models.{name}.urls"
+        if elsewhere and not model.urls and config.algorithm.name is not AlgorithmName.sft:
+            remedy = "cluster.num_server_gpus=0 means that servers run already: give their addresses, [http://host:port]"
+            problems.append(Problem(key=key, value=model.urls, remedy=remedy))
+        bad = [url for url in model.urls if not is_address(url)]
+        problems += [Problem(key=key, value=url, remedy="is not an address: give http://host:port") for url in bad]
+        if model.served_name is not None and not model.urls:
+            remedy = "is the name on servers that run already (urls); the run's own have the name of the table"
+            problems.append(Problem(key=f"serving.models.{name}.served_name", value=model.served_name, remedy=remedy))
+        if len(set(model.urls)) != len(model.urls):
+            problems.append(Problem(key=key, value=model.urls, remedy="an address stands twice: give each once"))
+    return problems
+
+
+def router(config: RunConfig) -> list[Problem]:
+    """The router knows the policy."""
+    policy = config.serving.router_policy
+    if policy in ROUTER_POLICIES:
+        return []
+    return [Problem(key="serving.router_policy", value=policy, remedy=f"give one of {', '.join(ROUTER_POLICIES)}")]
+
+
+def ports(config: RunConfig) -> list[Problem]:
+    """Chosen ports are in range and belong to one server each; whether they are free is asked on the machine."""
+    problems: list[Problem] = []
+    owners: dict[int, str] = {}
+    for name, key, model in port_settings(config):
+        if not 0 < model.port <= HIGHEST_PORT:
+            continue
+        wanted = range(model.port, model.port + max(model.num_replicas, 1))
+        remedy = None
+        if wanted[0] < LOWEST_PORT or wanted[-1] > HIGHEST_PORT:
+            need = f"{len(wanted)} replicas need {wanted[0]} to {wanted[-1]}: " if len(wanted) > 1 else ""
+            remedy = f"{need}give ports from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for free ones"
+        elif shared := next((port for port in wanted if port in owners), None):
+            remedy = f"port {shared} is {owners[shared]}'s already: give another, or 0 for a free one"
+        if remedy is not None:
+            problems.append(Problem(key=key, value=model.port, remedy=remedy))
+        owners |= dict.fromkeys(wanted, name)
+    return problems
+
+
+def groups(config: RunConfig) -> list[Problem]:
+    """Groups of servers are complete: prefill has decode, on GPUs, and the model says nothing that they say."""
+    problems: list[Problem] = []
+    for name, model in config.serving.models.items():
+        if not model.groups:
+            continue
+        key = f"serving.models.{name}"
+        total = sum(group.num_replicas for group in model.groups.values())
+        if model.urls:
+            remedy = "its servers run already (urls): remove the groups"
+            problems.append(Problem(key=f"{key}.groups", value=", ".join(model.groups), remedy=remedy))
+        elif model.num_replicas not in (1, total):
+            remedy = f"its groups have {total} servers together: leave this out, or change theirs"
+            problems.append(Problem(key=f"{key}.num_replicas", value=model.num_replicas, remedy=remedy))
+        if model.port:
+            remedy = f"it has groups: give each a port of its own, {key}.groups.<group>.port"
+            problems.append(Problem(key=f"{key}.port", value=model.port, remedy=remedy))
+        problems += _role_problems(config, key, model)
+    return problems
+
+
+def chat_endpoints(config: RunConfig) -> list[Problem]:
+    """An endpoint with a chat API has one address, is not trained, and nothing that servers of this run have."""
+    problems: list[Problem] = []
+    for name, model in config.serving.models.items():
+        key = f"serving.models.{name}"
+        if model.api is ModelAPI.tokens:
+            if model.chat != ChatConfig():
+                remedy = f"is read only for an endpoint with OpenAI's chat API: set {key}.api=chat"
+                problems.append(Problem(key=f"{key}.chat", value="set", remedy=remedy))
+            continue
+        if model.trained:
+            remedy = "training needs the tokens and their logprobs, which a chat API does not show: serve it with api=tokens"
+            problems.append(Problem(key=f"{key}.api", value=model.api.value, remedy=remedy))
+        if len(model.urls) != 1:
+            remedy = "an endpoint with a chat API has one address: give [https://host/v1]"
+            problems.append(Problem(key=f"{key}.urls", value=model.urls, remedy=remedy))
+        if model.vllm_args or model.checkpoint:
+            ignored = "vllm_args" if model.vllm_args else "checkpoint"
+            remedy = f"has no effect on an endpoint that others run: remove it, or choose {key}.api=tokens"
+            problems.append(Problem(key=f"{key}.{ignored}", value=getattr(model, ignored), remedy=remedy))
+        variable = model.chat.api_key_variable
+        if variable is not None and not VARIABLE.fullmatch(variable):  # it may be the key itself: it is not shown
+            remedy = "is the name of an environment variable, in capitals, not the key: export it, and give its name"
+            problems.append(Problem(key=f"{key}.chat.api_key_variable", value="…", remedy=remedy))
+        reserved = sorted({"model", "messages", "tools", "stream", "n"} & set(model.chat.body))
+        problems += [
+            Problem(key=f"{key}.chat.body.{word}", value=model.chat.body[word], remedy="is set by vime: remove it")
+            for word in reserved
+        ]
+    return problems
+
+
+def load_format(config: RunConfig) -> list[Problem]:
+    """Random weights are for the trained model of a training run only, whose servers get the trainer's before they are asked."""
+    problems: list[Problem] = []
+    for name, model in config.serving.models.items():
+        if model.trained and config.mode is not Mode.eval:
+            continue
+        settings = {f"serving.models.{name}": model.vllm_args}
+        settings |= {f"serving.models.{name}.groups.{key}": group.vllm_args for key, group in model.groups.items()}
+        for key, arguments in settings.items():
+            given = next((word for word in ("load_format", "load-format") if arguments.get(word) == "dummy"), None)
+            if given is not None:
+                remedy = "no trainer brings this model's weights, it would answer with random ones: remove this"
+                problems.append(Problem(key=f"{key}.vllm_args.{given}", value="dummy", remedy=remedy))
+    return problems
+
+
+def context(config: RunConfig) -> list[Problem]:
+    """The trained model is not served with more positions than it has."""
+    limit = config.model.max_position_embeddings
+    return [
+        Problem(
+            key=f"serving.models.{name}.max_model_len",
+            value=model.max_model_len,
+            remedy=f"the model has model.max_position_embeddings={limit}: give at most that",
+        )
+        for name, model in config.serving.models.items()
+        if model.trained and model.max_model_len > limit >= 1
+    ]
+
+
+def port_settings(config: RunConfig) -> list[tuple[str, str, ServedModelConfig]]:
+    """Name, key of the port, and settings of each group of servers."""
+    found = []
+    for name, model in config.serving.models.items():
+        for group in server_groups(name, model):
+            of_group = f".groups.{group.name.removeprefix(f'{name}-')}" if model.groups else ""
+            found.append((group.name, f"serving.models.{name}{of_group}.port", group.settings))
+    return found
+
+
+def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> list[Problem]:
+    roles = {group.role for group in model.groups.values()}
+    value = ", ".join(f"{name}: {group.role.value}" for name, group in model.groups.items())
+    if roles == {ServerRole.regular}:
+        return []
+    remedies = []
+    if roles != {ServerRole.prefill, ServerRole.decode}:
+        missing = sorted(role.value for role in {ServerRole.prefill, ServerRole.decode} - roles)
+        extra = "regular servers cannot stand beside them" if ServerRole.regular in roles else ""
+        need = f"there is no group with role={' or '.join(missing)}" if missing else ""
+        remedies.append(f"{'; '.join(filter(None, (need, extra)))}: prefill and decode groups come together, or all are regular")
+    if not config.cluster.gpus_per_node:
+        remedies.append(
+            "prefill and decode servers pass their caches from GPU to GPU: choose a cluster with GPUs, or role=regular"
+        )
+    return [Problem(key=f"{key}.groups", value=value, remedy=remedy) for remedy in remedies]
+
+
+def is_address(url: str) -> bool:
+    """Whether a text is an http address."""
+    try:
+        parsed = urlparse(url)
+        return parsed.scheme in ("http", "https") and bool(parsed.hostname) and (parsed.port is None or parsed.port > 0)
+    except ValueError:
+        return False

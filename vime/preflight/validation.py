@@ -1,0 +1,140 @@
+"""Checks a configuration before anything starts, and reports every problem at once.
+
+A rule is a function `RunConfig -> list[Problem]` in `vime/preflight/rules/`. Those of this machine (GPUs, ports, files, disk,
+keys) are left out of `mode=plan`, which plans for another.
+"""
+
+from collections.abc import Callable
+
+from vime.config import Mode, RunConfig
+from vime.errors import ConfigError, Problem
+from vime.preflight.rules import (
+    algorithm,
+    batch,
+    cuda,
+    data,
+    deterministic,
+    machine,
+    memory,
+    method,
+    models,
+    numbers,
+    parallel,
+    retrieval,
+    reward_service,
+    rollout,
+    sampling,
+    security,
+    serving,
+)
+
+Rule = Callable[[RunConfig], list[Problem]]
+
+RULES: tuple[Rule, ...] = (
+    numbers.ranges,
+    numbers.sampling,
+    method.complete,
+    method.hooks_fit,
+    method.own_rules,
+    method.run_name,
+    algorithm.essence,
+    algorithm.bounds,
+    algorithm.combinations,
+    algorithm.staleness,
+    batch.updates,
+    rollout.partial,
+    rollout.group_sizes,
+    rollout.own_producer,
+    rollout.kept_cache,
+    batch.schedule,
+    batch.evaluation_rows,
+    batch.pass_at,
+    batch.best_checkpoint,
+    data.sources,
+    data.names,
+    data.demonstrations,
+    data.generators,
+    models.heads,
+    parallel.trainer_shards,
+    parallel.token_shards,
+    parallel.expert_shards,
+    parallel.pipeline,
+    parallel.trainer_gpus,
+    parallel.server_gpus,
+    parallel.cluster_gpus,
+    parallel.weight_transfer,
+    parallel.turns,
+    memory.at_a_sync,
+    parallel.nodes,
+    parallel.megatron_fields,
+    cuda.layouts,
+    serving.one_trained,
+    serving.urls,
+    serving.router,
+    serving.ports,
+    serving.groups,
+    serving.chat_endpoints,
+    serving.context,
+    serving.load_format,
+    security.arguments,
+    sampling.trained_model,
+    sampling.frozen_models,
+    retrieval.complete,
+    retrieval.numbers,
+    deterministic.repeatable,
+    reward_service.complete,
+    reward_service.times,
+    reward_service.queue,
+)
+MACHINE_RULES: tuple[Rule, ...] = (
+    machine.gpus,
+    cuda.transformer_engine,
+    machine.checkpoint,
+    machine.served_checkpoints,
+    machine.ports_free,
+    machine.api_keys,
+    reward_service.key_is_set,
+    machine.files,
+    retrieval.corpus_there,
+    retrieval.port_free,
+    machine.run_folder,
+    machine.disk,
+    machine.shared_memory,
+    machine.address,
+    security.reachable,
+    machine.tracker_key,
+)
+SERVER_SIZES = ("num_replicas", "tensor_parallel_size")
+BY_SERVER: tuple[Rule, ...] = (
+    parallel.server_gpus,
+    parallel.weight_transfer,
+    memory.at_a_sync,
+    serving.ports,
+    machine.ports_free,
+    machine.shared_memory,
+)
+"""Rules that go through every server and its GPUs: not asked where the number of them is out of range."""
+
+
+def find_problems(config: RunConfig) -> list[Problem]:
+    """What is wrong with a configuration, each problem once."""
+    if missing := method.chosen(config):
+        return missing  # what else is missing comes with a method
+    rules = RULES if config.mode is Mode.plan else (*RULES, *MACHINE_RULES)
+    wrong = [problem.key for problem in numbers.ranges(config)]
+    if any(key.startswith("serving.models.") and key.endswith(SERVER_SIZES) for key in wrong):
+        rules = tuple(rule for rule in rules if rule not in BY_SERVER)
+    return list(dict.fromkeys(_hashable(problem) for rule in rules for problem in rule(config)))
+
+
+def validate(config: RunConfig) -> None:
+    """Raises `ConfigError` with all problems."""
+    problems = find_problems(config)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _hashable(problem: Problem) -> Problem:
+    if isinstance(problem.value, (list, dict)):
+        return Problem(key=problem.key, value=str(problem.value), remedy=problem.remedy)
+    return problem

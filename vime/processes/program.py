@@ -1,0 +1,181 @@
+"""One launched program (a vLLM server or a router): its command, its port, its process, its log."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from vime.cluster.nodes import free_port
+from vime.processes.secret import VARIABLE
+
+logger = logging.getLogger(__name__)
+
+PORT = "{port}"
+"""Stands in a command for the program's port, which may change with a restart."""
+FREE_PORT = "{free port}"
+"""Stands in a command or an environment for any free port, chosen at each launch."""
+LISTEN = "{listen}"
+"""Stands in a command for the address that the program binds."""
+LOG_TAIL_BYTES = 4000
+END_SECONDS = 30.0
+"""After this a supervisor that does not end its program (it is stopped, say) is killed with everything below it."""
+PORT_SECONDS = 10.0
+"""How long a port may take to come free: the program before is ending."""
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramSpec:
+    """What to launch and how to keep it.
+
+    Example: `ProgramSpec(name="actor-0", address="10.0.0.7", port=8001, command=["python", "-m", …, "--port", PORT],
+    log="…/logs/actor-0.log")`.
+    """
+
+    name: str
+    address: str
+    """How others reach it."""
+    port: int
+    command: list[str]
+    log: str
+    listen: str = "127.0.0.1"
+    """Address that it binds."""
+    environment: dict[str, str | None] = field(default_factory=dict)
+    """Set on top of the actor's environment; None removes a variable."""
+    secret: str | None = field(default=None, repr=False)
+    """Without which the program answers nothing but its health (`vime.processes.secret`)."""
+    remove: list[str] = field(default_factory=list)
+    """Folders that go when the run is gone (weight payloads in shared memory)."""
+    driver_pid: int | None = None
+    """The run's driver, if it is on this machine: the run is gone when this process is."""
+    health_path: str = "/health"
+    keep_cache: bool = False
+    """A weight update leaves its keys and values as they are."""
+    awaits_weights: bool = False
+    """It starts with random weights and must not answer before it was given real ones."""
+    has_engine: bool = False
+    """It is a vLLM server: its engine is asked too."""
+    hub_id: str | None = None
+    """The checkpoint that it may have to fetch when it starts."""
+    start_timeout_seconds: float = 300.0
+    """Without a sign of progress (`vime.processes.start_signs`)."""
+    max_start_seconds: float = 3600.0
+    health_interval_seconds: float = 2.0
+    health_failures: int = 5
+    engine_timeout_seconds: float = 120.0
+    max_restarts: int = 3
+    restart_window_seconds: float = 3600.0
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://{self.address}:{self.port}"
+
+
+class Program:
+    """The process of a spec, under the supervisor that ends its tree with it (`vime.processes.launch`)."""
+
+    def __init__(self, spec: ProgramSpec) -> None:
+        self.spec = spec
+        self.launch_id = 0
+        """Another one for each launch, of this object or one that takes its place."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def take_port(self) -> bool:
+        """Waits a little for the port, and takes another if it does not come free; returns whether it took another."""
+        deadline = time.monotonic() + PORT_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                free_port(self.spec.listen, self.spec.port)
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        self.spec = replace(self.spec, port=free_port(self.spec.listen, 0))
+        return True
+
+    def launch(self) -> None:
+        """Starts it; its output is added to the log."""
+        self.launch_id = time.time_ns()
+        spec = self.spec
+        arguments = [f"--owner={os.getpid()}", *(f"--remove={folder}" for folder in spec.remove)]
+        if spec.driver_pid is not None:
+            arguments.append(f"--driver={spec.driver_pid}")
+        program = [self._filled(word) for word in spec.command]
+        kept = {key: value for key, value in os.environ.items() if key not in spec.environment}
+        own = {key: self._filled(value) for key, value in spec.environment.items() if value is not None}
+        if spec.secret is not None:
+            own[VARIABLE] = spec.secret
+        with _open_log(spec.log) as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "vime.processes.launch", *arguments, "--", *program],
+                env={**kept, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def pid(self) -> int | None:
+        """Process id of what was launched: the supervisor's parent, the program's grandparent."""
+        return self._process.pid if self._process is not None else None
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll() if self._process is not None else None
+
+    async def kill(self) -> None:
+        """Has the supervisor end the tree, and ends both if it does not; returns when they are gone."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + END_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
+        if process.poll() is None:
+            await asyncio.to_thread(_kill_all, process.pid, self.spec.name)
+
+    def log_tail(self) -> str:
+        """The end of the log."""
+        try:
+            with Path(self.spec.log).open("rb") as log:
+                log.seek(max(0, os.path.getsize(self.spec.log) - LOG_TAIL_BYTES))
+                return f"end of {self.spec.log}:\n{log.read(LOG_TAIL_BYTES).decode(errors='replace')}"
+        except OSError as error:
+            return f"there is no log {self.spec.log} ({error})"
+
+    def _filled(self, word: str) -> str:
+        if word in (PORT, LISTEN):
+            return str(self.spec.port) if word == PORT else self.spec.listen
+        return str(free_port(self.spec.listen, 0)) if word == FREE_PORT else word
+
+
+def _open_log(path: str) -> IO[bytes]:
+    """The log, or nowhere if the disk has no place for it."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return Path(path).open("ab")
+    except OSError as error:
+        logger.warning("%s cannot be written (%s): the program runs without a log", path, error)
+        return Path(os.devnull).open("ab")
+
+
+def _kill_all(pid: int, name: str) -> None:
+    """Kills a process and all below it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        launched = psutil.Process(pid)
+        tree = [launched, *launched.children(recursive=True)]
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                process.kill()
+        _, alive = psutil.wait_procs(tree, timeout=END_SECONDS)
+        if alive:
+            logger.warning("%s: %s cannot be killed", name, ", ".join(str(process.pid) for process in alive))

@@ -1,0 +1,1 @@
+"""Weight syncs: each version of the trained weights brought to all servers, and proved there."""

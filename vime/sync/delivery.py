@@ -1,0 +1,106 @@
+"""The trainer's weights on their way to the servers: each new version, its proof, and the current one for a restarted server."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from vime.cluster.placement import DIRECT, takes_turns, transport
+from vime.config import Precision, RunConfig
+from vime.errors import ServerError
+from vime.serving.topology import Serving
+from vime.sync.direct_sync import DirectSync
+from vime.sync.file_sync import WeightSync
+from vime.sync.probe import probe
+from vime.sync.turns import Turns
+from vime.trainer.group import TrainerGroup
+
+logger = logging.getLogger(__name__)
+
+TrainerAwake = Callable[[], AbstractAsyncContextManager[TrainerGroup]]
+"""The trainer, able to work within the block, also while the servers have the GPUs (`vime.system.System.trainer_awake`)."""
+
+PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
+"""Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
+RETRY_SECONDS = 10.0
+"""After an export for a restarted server has failed, on a full disk perhaps."""
+
+
+class WeightDelivery:
+    """Between one trainer and the servers of the trained model."""
+
+    def __init__(
+        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, *, run_id: str, turns: Turns, lock: asyncio.Lock
+    ) -> None:
+        """Whoever holds `lock` may use the trainer."""
+        self._config, self._serving, self._trainer = config, serving, trainer
+        self._turns, self._lock = turns, lock
+        self._files = WeightSync(serving, config, run_id)
+        self._direct = DirectSync(serving, trainer) if transport(config) in DIRECT else None
+
+    async def sync(self, version: int) -> dict[str, float]:
+        """Sends and, if `sync/num_servers` were reached, probes; afterwards the servers have the turn, also those that are down.
+
+        Raises WeightSyncError or ServerError.
+        """
+        async with self._lock:
+            metrics = await self._turns.send(partial(self.send, version))
+        if metrics["sync/num_servers"]:
+            # Without the lock: the probe waits for a server that has just been lost, and that one for the trainer's weights.
+            metrics |= await self.probe(version)
+        if takes_turns(self._config):
+            async with self._lock:
+                await self._turns.to_servers()
+        return metrics
+
+    async def send(self, version: int) -> dict[str, float]:
+        """Brings the trainer's weights to all servers that are there."""
+        if self._direct is not None:
+            return await self._direct.sync(version)
+        return await self._files.sync(await self._trainer.export_weights(version))
+
+    async def probe(self, version: int) -> dict[str, float]:
+        """Compares the servers that got `version` with the trainer; one that was down meanwhile is in the next probe."""
+        config, sync = self._config, self._direct or self._files
+        return await probe(
+            self._serving.trained_endpoint(only=sync.holders),
+            partial(self._trainer.logprobs, temperature=config.rollout.temperature),
+            temperature=config.rollout.temperature,
+            tolerance=config.serving.probe_tolerance or PROBE_TOLERANCE[config.trainer.precision],
+            vocab_size=config.model.vocab_size,
+            seed=config.seed,
+            minimum_version=version,
+            serving=config.serving,
+        )
+
+    async def restore(self, name: str, *, version: Callable[[], int], trainer_awake: TrainerAwake) -> None:
+        """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
+        model = self._serving.trained_endpoint().name
+        while (actor := self._serving.actors(model).get(name)) is not None:
+            try:
+                await actor.wants_weights.remote()
+                await give(actor, name, version=version, trainer_awake=trainer_awake)
+            except RayActorError:
+                await asyncio.sleep(1.0)  # until it has a successor, which asks again
+
+
+async def give(actor: Any, name: str, *, version: Callable[[], int], trainer_awake: TrainerAwake) -> None:
+    """Sends a server's actor the version of now, until that succeeds or the server is given up; raises RayActorError."""
+    while True:
+        try:
+            async with trainer_awake() as trainer:
+                payload = await trainer.export_weights(version())
+            logger.info("%s gets version %d as files", name, payload.version)
+            await actor.sync.remote(payload)
+            return
+        except RayActorError:
+            raise
+        except ServerError:
+            return  # it was given up, which the next sync says
+        except Exception:  # one server waits for its weights; the run goes on with the others
+            logger.warning("%s could not be given its weights, next try in %.0f s", name, RETRY_SECONDS, exc_info=True)
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,77 @@
+"""Brings a payload of weights in files to every server of the trained model, and keeps the files for those that are down."""
+
+import logging
+import time
+from pathlib import Path
+
+import aiohttp
+
+from vime.config import RunConfig
+from vime.errors import ServerError, describe
+from vime.processes.control import UNREACHABLE
+from vime.processes.secret import given_secret, headers
+from vime.serving.fleet import reach
+from vime.serving.topology import Serving
+from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
+from vime.weights.update import OF_THE_SLOWEST, apply_payload
+
+logger = logging.getLogger(__name__)
+
+
+class WeightSync:
+    """Syncs one version after the other; all servers of the trained model at once."""
+
+    def __init__(self, serving: Serving, config: RunConfig, run_id: str) -> None:
+        self._endpoint = serving.trained_endpoint()
+        self._serving = serving
+        self._previous: WeightPayload | None = None
+        self._run_id = run_id
+        self._keep_cache = config.serving.keep_cache
+        self.holders: set[str] | None = None
+        """The servers that got the last version; None is all, of external ones."""
+
+    async def sync(self, payload: WeightPayload) -> dict[str, float]:
+        """Pauses, updates, checks and resumes every server; a server that is down gets the payload when it comes back.
+
+        Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
+        """
+        started = time.monotonic()
+        self._serving.expect(payload.version, payload)
+        actors = self._serving.actors(self._endpoint.name)
+        if actors:
+            calls = [actor.sync.remote(payload) for actor in actors.values()]
+        else:
+            keep_cache = self._keep_cache and self._previous is not None  # at first it holds what earlier runs left there
+            calls = [_apply_external(url, payload, keep_cache=keep_cache) for url in self._endpoint.worker_urls]
+        results = await reach(calls)  # the successor of one that is gone gets the payload
+        synced = [result for result in results if result]
+        self.holders = {name for name, result in zip(actors, results) if result} if actors else None
+        logger.info("run %s: version %d is on %d of %d servers", self._run_id, payload.version, len(synced), len(results))
+        self._forget_previous(payload)  # this one stays: a server that restarts reads it again
+        return {
+            "sync/seconds": time.monotonic() - started,
+            **{f"sync/{name}": max((result[name] for result in synced), default=0.0) for name in OF_THE_SLOWEST},
+            "sync/bytes": float(payload.num_bytes),
+            "sync/num_servers": float(len(synced)),
+            "sync/export_seconds": payload.export_seconds,
+        }
+
+    def _forget_previous(self, payload: WeightPayload) -> None:
+        kept = set(payload.files)
+        for file in self._previous.files if self._previous is not None else ():
+            if file not in kept:
+                Path(file).unlink(missing_ok=True)
+        self._previous = payload
+
+
+async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:
+    """As a server of the run would, but one that is lost ends the run: nobody here sees it come back without the weights."""
+    name, seconds = "external server", SYNC_TIMEOUT_SECONDS
+    try:
+        async with aiohttp.ClientSession(headers=headers(given_secret())) as session:
+            return await apply_payload(session, url, payload, name=name, timeout_seconds=seconds, keep_cache=keep_cache)
+    except UNREACHABLE as error:
+        raise ServerError(
+            f"{url} could not be given version {payload.version} of the weights ({describe(error)}): start it again, then "
+            "resume=true goes on from the last checkpoint"
+        ) from error

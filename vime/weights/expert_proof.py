@@ -1,0 +1,69 @@
+"""Inside a vLLM worker: the proof of a mixture's experts, whose fused and repacked weights can only be asked by computing.
+
+Tokens with one input that is not zero are sent to one expert each; a few of its outputs follow from a column of gate_proj and
+up_proj and some rows of down_proj. Shape suffixes: M tokens of one expert, H hidden, I an expert's width here, R rows.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from vime.weights.sample import QUANTIZED_TOLERANCE, Sample, difference, is_exact
+
+EXPERT_INPUT = 16.0
+"""Size of the one input that an expert sees; weights of usual size then give numbers around one."""
+EXPERT_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
+"""Share of the sum of absolute products; an expert's inner values are rounded to the dtype."""
+
+Parts = dict[str, tuple[str, Sample]]
+"""An expert's gate_proj, up_proj and down_proj: name and sample."""
+
+
+def check_experts(of_layer: list[tuple[str, Sample]]) -> Iterable[str]:
+    """A line for each expert of one layer that computes with other weights than were sent."""
+    layer = of_layer[0][1].shard.module
+    by_expert: dict[int, Parts] = {}
+    for name, sample in of_layer:
+        by_expert.setdefault(sample.shard.number, {})[sample.shard.part] = (name, sample)
+    if (
+        len(by_expert) < layer.moe_config.num_local_experts
+        and layer.moe_config.num_experts == layer.moe_config.num_logical_experts
+    ):
+        missing = layer.moe_config.num_local_experts - len(by_expert)
+        yield f"the layer of {of_layer[0][0]}: {missing} experts were not sent"
+    for parts in by_expert.values():
+        if len(parts) < 3:
+            yield f"{_name(parts)}: only {', '.join(sorted(parts))} of it was sent"
+    experts = {number: parts for number, parts in by_expert.items() if len(parts) == 3}
+    if not experts:
+        return
+    tolerance = EXPERT_TOLERANCE.get(layer.moe_config.in_dtype, QUANTIZED_TOLERANCE) if is_exact(layer) else QUANTIZED_TOLERANCE
+    expected = [_products(layer, parts) for parts in experts.values()]
+    token_MH = torch.cat([inputs for inputs, _, _ in expected])
+    counts = [len(inputs) for inputs, _, _ in expected]
+    numbers_M = torch.tensor(list(experts), dtype=torch.int32).repeat_interleave(torch.tensor(counts)).to(token_MH.device)
+    weights_M = torch.ones(len(token_MH), 1, dtype=torch.float32, device=token_MH.device)
+    output_MH = layer.forward_modular(token_MH.clone(), weights_M, numbers_M.unsqueeze(1)).float()
+    for parts, of_one_MH, (_, products_MR, sizes_MR) in zip(experts.values(), output_MH.split(counts), expected):
+        read_MR = of_one_MH.index_select(1, parts["down_proj"][1].indices.to(token_MH.device))
+        if not bool(((read_MR - products_MR).abs() <= tolerance * sizes_MR).all()):  # which no NaN is
+            yield f"{_name(parts)}: {difference(read_MR, products_MR)}"
+
+
+def _products(layer: Any, parts: Parts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Inputs of one expert, its outputs at the rows that were kept of down_proj, and the size of the sums behind them."""
+    gate, up, down = (parts[part][1] for part in ("gate_proj", "up_proj", "down_proj"))
+    dtype, device = layer.moe_config.in_dtype, layer.w13_weight.device
+    size = gate.shard.columns.stop - gate.shard.columns.start
+    token_MH = torch.zeros(len(gate.indices), size, dtype=dtype, device=device)
+    token_MH[torch.arange(len(gate.indices)), gate.indices.to(device)] = EXPERT_INPUT
+    gate_MI, up_MI = (EXPERT_INPUT * sample.values.t().to(device, dtype).float() for sample in (gate, up))
+    inner_MI, down_RI = torch.nn.functional.silu(gate_MI) * up_MI, down.values.to(device, dtype).float()
+    return token_MH, inner_MI @ down_RI.t(), (inner_MI.abs() @ down_RI.abs().t()).clamp_min(1e-20)
+
+
+def _name(parts: Parts) -> str:
+    """The weights of one expert under one name; its output does not say which of them is wrong."""
+    name = next(iter(parts.values()))[0]
+    return f"{name.rsplit('.', 2)[0]}.(gate_proj|up_proj|down_proj).weight"

@@ -1,0 +1,180 @@
+"""Inside a vLLM worker: the proof that the layers compute with the weights that were sent.
+
+Before an update every weight is erased (`vime.weights.erase`). Of every tensor that passes, some columns or rows are kept;
+after the update each layer is asked for them: a linear layer is multiplied with one-hot vectors, which gives columns of its
+weight without any rounding, also where vLLM holds the weight repacked; an embedding gives rows, an expert its output, and a
+norm or a bias is read.
+"""
+
+import math
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from vime.weights.expert_proof import check_experts
+from vime.weights.sample import QUANTIZED_TOLERANCE, Sample, difference, is_exact
+from vime.weights.shard import Kind, Shard, find_shard
+
+NUM_COLUMNS = 8
+"""Columns of each linear weight, rows of an embedding times 8: what an update reads back costs about what 8 tokens cost."""
+NUM_VALUES = 4096
+"""Elements of a norm or a bias."""
+NUM_EXPERT_COLUMNS = 2
+
+
+class Proof:
+    """Of one update after the other: `begin`, `note` for each tensor, `check`."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, Sample] = {}
+        self._unread: list[str] = []
+        self._round = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Forgets the last update; other columns are looked at from now on."""
+        self._samples, self._unread = {}, []
+        self._round += 1
+
+    def note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
+        """Keeps some values of a tensor that goes to the model's loader (from several threads at once)."""
+        shard = find_shard(model, name, tensor.shape)
+        if shard is None:
+            with self._lock:
+                self._unread.append(name)
+            return
+        part = tensor[shard.rows, shard.columns] if tensor.dim() > 1 else tensor[shard.rows]
+        along = 1 if shard.kind is Kind.linear or shard.part in ("gate_proj", "up_proj") else 0
+        if shard.kind is Kind.values:
+            part = part.reshape(-1)
+        indices = self._indices(shard, part.shape[along]).to(tensor.device)
+        sample = Sample(shard=shard, indices=indices, values=part.index_select(along, indices).clone())
+        with self._lock:
+            self._samples[name] = sample
+
+    @torch.no_grad()
+    def check(self, model: Any) -> dict[str, Any]:
+        """What arrived: `num_read` tensors, those `unread`, and `wrong`, a line for each that is not what was sent."""
+        wrong: list[str] = []
+        linear: dict[int, list[tuple[str, Sample]]] = {}
+        experts: dict[int, list[tuple[str, Sample]]] = {}
+        for name, sample in self._samples.items():
+            if sample.shard.kind is Kind.linear:
+                linear.setdefault(id(sample.shard.module), []).append((name, sample))
+            elif sample.shard.kind is Kind.expert:
+                experts.setdefault(id(sample.shard.module), []).append((name, sample))
+            else:
+                exact = sample.shard.kind is Kind.values or is_exact(sample.shard.module)
+                wrong += _compare(name, sample, _read_rows(sample), exact=exact)
+        for of_layer in linear.values():
+            wrong += _check_linear(of_layer)
+        unread = list(self._unread)
+        for of_layer in experts.values():
+            if of_layer[0][1].shard.module.quant_method.is_monolithic:  # its kernel routes by itself
+                unread += [name for name, _ in of_layer]
+            else:
+                wrong += check_experts(of_layer)
+        wrong += self._check_tied(model)
+        wrong += self._check_forgotten(model)
+        return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong)}
+
+    def _indices(self, shard: Shard, size: int) -> torch.Tensor:
+        """Which columns, rows or elements: others in each update, the same for all parts of one layer."""
+        limits = {Kind.linear: NUM_COLUMNS, Kind.rows: 8 * NUM_COLUMNS, Kind.values: NUM_VALUES}
+        limit = limits.get(shard.kind, 8 * NUM_COLUMNS if shard.part == "down_proj" else NUM_EXPERT_COLUMNS)
+        generator = torch.Generator().manual_seed(1000003 * self._round + size)
+        return torch.randperm(size, generator=generator)[:limit].sort().values
+
+    def _check_tied(self, model: Any) -> Iterable[str]:
+        """A head without a tensor of its own: it must compute with the embedding's."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        own = {id(sample.shard.module) for sample in self._samples.values()}
+        rows = [(name, sample) for name, sample in self._samples.items() if sample.shard.kind is Kind.rows]
+        for head in (module for module in model.modules() if isinstance(module, ParallelLMHead) and id(module) not in own):
+            for name, sample in rows:
+                if sample.shard.module.weight is head.weight:
+                    yield from _check_tied_head(name, sample, head)
+
+    def _check_forgotten(self, model: Any) -> Iterable[str]:
+        """Layers of which nothing was sent, and parts of fused biases, by vLLM's names: they are as `erase` has left them."""
+        modules = [sample.shard.module for sample in self._samples.values()]
+        sent, weights = {id(module) for module in modules}, {id(getattr(module, "weight", None)) for module in modules}
+        names, firsts = [], []
+        for (_, parameter_name), samples in self._fused_values().items():
+            held = getattr(samples[0].shard.module, parameter_name)
+            forgotten = torch.ones(len(held), dtype=torch.bool, device=held.device)
+            for shard in (sample.shard for sample in samples):
+                forgotten[shard.offset : shard.offset + shard.rows.stop - shard.rows.start] = False
+            names.append(f"{samples[0].shard.module.prefix}.{parameter_name}")
+            firsts.append(held[forgotten].float().sum())
+        for name, module in model.named_modules():
+            if id(module) in sent or (hasattr(module, "weight") and id(module.weight) in weights):  # a tied head
+                continue
+            if getattr(getattr(module, "cpu_linear", None), "is_erased", False):
+                names, firsts = [*names, name], [*firsts, torch.tensor(math.nan)]
+            for parameter_name, parameter in module.named_parameters(recurse=False):
+                if parameter.numel() and parameter.is_floating_point():
+                    names.append(f"{name}.{parameter_name}")
+                    firsts.append(parameter.reshape(-1)[0].float())
+        erased = torch.stack([first.to(firsts[-1].device) for first in firsts]).isnan().tolist() if firsts else []
+        yield from (f"{name}: nothing of it was sent" for name, is_erased in zip(names, erased) if is_erased)
+
+    def _fused_values(self) -> dict[tuple[int, str], list[Sample]]:
+        """Samples of biases of linear layers, by layer."""
+        found: dict[tuple[int, str], list[Sample]] = {}
+        for sample in self._samples.values():
+            if sample.shard.kind is Kind.values and hasattr(sample.shard.module, "output_partition_sizes"):
+                found.setdefault((id(sample.shard.module), sample.shard.parameter), []).append(sample)
+        return found
+
+
+def _check_linear(of_layer: list[tuple[str, Sample]]) -> Iterable[str]:
+    """One multiplication for all tensors that are fused in a layer."""
+    shard, indices = of_layer[0][1].shard, of_layer[0][1].indices
+    columns = _product(shard.module, indices, shard.columns.stop - shard.columns.start)
+    forgotten = torch.ones(len(columns), dtype=torch.bool, device=columns.device)
+    for name, sample in of_layer:
+        own = slice(sample.shard.offset, sample.shard.offset + sample.values.shape[0])
+        forgotten[own] = False
+        yield from _compare(name, sample, columns[own], exact=is_exact(sample.shard.module))
+    if bool(columns[forgotten].isnan().any()):  # padding is zero
+        yield f"the layer of {of_layer[0][0]}: a tensor that belongs to it was not sent"
+
+
+def _check_tied_head(name: str, sample: Sample, head: Any) -> Iterable[str]:
+    """Columns of the head, at the rows that were kept of the embedding."""
+    size = sample.values.shape[1]
+    indices = torch.arange(min(size, NUM_COLUMNS))
+    columns = _product(head, indices, size)
+    read = columns.index_select(0, sample.indices.to(columns.device))
+    shown = Sample(shard=sample.shard, indices=indices, values=sample.values[:, : len(indices)])
+    yield from _compare(f"{name} (in the head that is tied to it)", shown, read, exact=is_exact(head))
+
+
+def _product(module: Any, indices: torch.Tensor, size: int) -> torch.Tensor:
+    """Columns of the weight with which a layer computes, [outputs, indices]."""
+    held = next(module.parameters())
+    one_hot = torch.zeros(len(indices), size, dtype=getattr(module, "params_dtype", None) or held.dtype, device=held.device)
+    one_hot[torch.arange(len(indices)), indices.to(held.device)] = 1.0
+    return module.quant_method.apply(module, one_hot, None).t()
+
+
+def _read_rows(sample: Sample) -> torch.Tensor:
+    shard = sample.shard
+    if shard.kind is Kind.rows:
+        return shard.module.quant_method.embedding(shard.module, sample.indices.to(shard.module.weight.device))
+    held = getattr(shard.module, shard.parameter)
+    count = shard.rows.stop - shard.rows.start
+    return held[shard.offset : shard.offset + count].reshape(-1).index_select(0, sample.indices.to(held.device))
+
+
+def _compare(name: str, sample: Sample, read: torch.Tensor, *, exact: bool) -> Iterable[str]:
+    expected = sample.values.to(read.device, read.dtype)  # files are in main memory
+    if exact and torch.equal(read, expected):
+        return
+    limit = 0.0 if exact else QUANTIZED_TOLERANCE * float(expected.abs().max())
+    if not bool(((read.float() - expected.float()).abs() <= limit).all()):  # which no NaN is
+        yield f"{name}: {difference(read, expected)}"

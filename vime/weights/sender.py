@@ -1,0 +1,183 @@
+"""Weights for the servers without files: over vLLM's `ipc` (same GPUs) and `nccl` (other GPUs), or over `gloo`.
+
+vLLM's trainer-side engines take a `WeightSource`, open the transport and drive the servers' update; this adapts our collective
+export to them. Imports vLLM only when it is used.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from vime.cluster.nodes import free_port
+from vime.config import ServingConfig, WeightTransfer
+from vime.weights.payload import WeightDigest, WeightPayload
+from vime.weights.server_clients import ServerClients
+
+GLOO_POLL_SECONDS = 0.0002
+"""Far below what a tensor takes."""
+
+Export = Callable[[], Iterator[tuple[str, torch.Tensor]]]
+
+
+class DirectSender:
+    """Sends every version of the weights straight to the servers; all methods are collectives over trainer ranks.
+
+    `num_workers` holds the number of processes (GPUs) of each server in `urls`; `host` is this rank's address.
+    """
+
+    def __init__(
+        self,
+        backend: WeightTransfer,
+        export: Export,
+        *,
+        urls: list[str],
+        num_workers: list[int],
+        rank: int,
+        host: str,
+        serving: ServingConfig,
+        secret: str | None = None,
+    ) -> None:
+        self._clients = ServerClients(urls, num_workers, serving, secret=secret)
+        self._is_sender = rank == 0
+        self._source = ExportSource(export)
+        self._engine = _trainer_engine(
+            backend, self._clients, self._source, rank=rank, host=host, world_size=1 + sum(num_workers)
+        )
+
+    def send(self, version: int) -> WeightPayload:
+        """Start, transfer and finish on all servers, which then answer as `version`; describes what was sent.
+
+        Raises ServerError as soon as a server is lost: its place in the transport stays empty, and the others would wait for it.
+        """
+        started = time.monotonic()
+        self._clients.version = version
+        try:
+            with self._clients.watched(abort=self._abort) if self._is_sender else nullcontext():
+                self._engine.send_weights()
+        except BaseException:  # the pass is over whatever ended it, an interrupt too
+            self._source.finish_pass()
+            raise
+        digest = self._source.digest
+        return WeightPayload(
+            version=version,
+            num_tensors=digest.num_tensors,
+            num_bytes=self._source.num_bytes,
+            digest=digest.hexdigest(),
+            export_seconds=time.monotonic() - started,
+        )
+
+    def close(self) -> None:
+        """Leaves the group with the servers."""
+        self._engine.shutdown()
+
+    def _abort(self) -> None:
+        """Ends NCCL's calls that wait for the lost server; gloo's are asked whether there is one."""
+        group: Any = getattr(self._engine, "model_update_group", None)
+        if hasattr(group, "destroy"):
+            group.destroy()
+
+
+class ExportSource:
+    """`export()`, which yields full Hugging Face tensors in the same order each time, with a digest of the last pass."""
+
+    def __init__(self, export: Export) -> None:
+        self._export = export
+        self._metadata: list[tuple[str, torch.dtype, tuple[int, ...]]] | None = None
+        self._passing: Iterator[tuple[str, torch.Tensor]] = iter(())
+        self.digest = WeightDigest()
+        self.num_bytes = 0
+
+    def metadata(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+        """Name, dtype and shape of every tensor, learnt in one pass and kept."""
+        if self._metadata is None:
+            self._metadata = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self._export()]
+        return self._metadata
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        self.digest, self.num_bytes = WeightDigest(), 0
+        self._passing = self._export()
+        for name, tensor in self._passing:
+            self.digest.update(name, tensor)
+            self.num_bytes += tensor.nbytes
+            yield name, tensor
+
+    def finish_pass(self) -> None:
+        """Walks to the end of a pass that was broken off: the other ranks do so too, and wait in its collectives."""
+        for _ in self._passing:
+            pass
+
+    def for_vllm(self) -> Any:
+        """The same as vLLM's `WeightSource`."""
+        from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+
+        own = self
+
+        class Source(WeightSource):
+            def metadata(self) -> list[ParamMeta]:
+                return [ParamMeta(*entry) for entry in own.metadata()]
+
+            def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+                return iter(own)
+
+        return Source()
+
+
+def _trainer_engine(
+    backend: WeightTransfer, clients: ServerClients, source: ExportSource, *, rank: int, host: str, world_size: int
+) -> Any:
+    """vLLM's trainer-side engine; rank 0 meets the servers' workers at a free port of its machine."""
+    if backend is WeightTransfer.ipc:
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo, IPCTrainerWeightTransferEngine
+
+        largest = max(torch.Size(shape).numel() * dtype.itemsize for _, dtype, shape in source.metadata())
+        buffer = max(IPCTrainerInitInfo.packed_buffer_size_bytes, largest)
+        info = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=buffer, rank=rank)
+        return IPCTrainerWeightTransferEngine.trainer_init(info, client=clients, source=source.for_vllm())
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
+
+    port = free_port(host, 0) if rank == 0 else 0
+    packed = backend is WeightTransfer.nccl
+    info = NCCLTrainerInitInfo(master_address=host, master_port=port, world_size=world_size, packed=packed, rank=rank)
+    kind = NCCLTrainerWeightTransferEngine if packed else _gloo_engine()
+    return kind.trainer_init(info, client=clients, source=source.for_vllm())
+
+
+def _gloo_engine() -> Any:
+    """vLLM's trainer-side broadcast with gloo in the place of NCCL."""
+    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
+
+    from vime.weights.direct_transfer import join_gloo
+
+    class GlooTrainerEngine(NCCLTrainerWeightTransferEngine):
+        @classmethod
+        def trainer_init(cls, init_info: NCCLTrainerInitInfo, *, client: Any, source: Any = None) -> "GlooTrainerEngine":
+            engine = cls(client=client, source=source, is_sender=init_info.is_sender, packed=False)
+            if engine.is_sender:
+                host, port, size = init_info.master_address, init_info.master_port, init_info.world_size
+                info = NCCLWeightTransferInitInfo(master_address=host, master_port=port, rank_offset=1, world_size=size)
+                with ThreadPoolExecutor(max_workers=1) as pool:
+                    joining = pool.submit(client.init_weight_transfer_engine, worker_init_payload(info))
+                    engine.model_update_group = join_gloo(host, port, rank=0, size=size)
+                    joining.result()
+            return engine
+
+        def _broadcast(self, source: Any, meta: Any) -> None:
+            group: Any = self.model_update_group
+            clients: Any = self.client
+            for _, tensor in self._checked_iter(source, meta) if self.is_sender else source:
+                if self.is_sender:
+                    sending = group.broadcast(tensor.contiguous(), 0)
+                    while not sending.is_completed():
+                        clients.check()
+                        time.sleep(GLOO_POLL_SECONDS)
+                    sending.wait()
+
+        def shutdown(self) -> None:
+            self.model_update_group = None
+
+    return GlooTrainerEngine

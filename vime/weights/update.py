@@ -1,0 +1,130 @@
+"""Brings one version of the weights to one vLLM server by its control endpoints.
+
+They are open because the server runs with VLLM_SERVER_DEV_MODE=1; the router answers 404 to them, so each server is called.
+"""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from vime.errors import ServerError, WeightSyncError
+from vime.processes.control import call
+from vime.weights.payload import WeightPayload
+
+logger = logging.getLogger(__name__)
+
+HASH_POLL_SECONDS = 0.01
+OF_THE_SLOWEST = ("pause_seconds", "proof_seconds", "num_unread_tensors")
+"""What an update says of itself; of several servers the largest counts."""
+NUM_NAMED = 10
+"""Tensors that an error names."""
+
+
+async def apply_payload(
+    session: aiohttp.ClientSession,
+    url: str,
+    payload: WeightPayload,
+    *,
+    name: str,
+    timeout_seconds: float,
+    asleep: bool = False,
+    keep_cache: bool = False,
+) -> dict[str, float]:
+    """Checks the files that arrived, then pauses a server, loads them, proves it, clears the prefix cache, and resumes.
+
+    Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
+    `keep_cache`. A server that is `asleep` is only given the memory
+    for its weights, and sleeps on. Returns the seconds of it all, of the pause and of the proof, and how many tensors the
+    proof could not read. Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old
+    weights) or if its layers do not compute with what was sent (it then stays paused), ServerError or
+    aiohttp's errors if the server does not do its part (it must then be restarted: it may hold half of the new weights).
+    """
+    control = Control(session, url, name=name, timeout_seconds=timeout_seconds)
+    if missing := [file for file in payload.files if not Path(file).exists()]:
+        raise WeightSyncError(f"version {payload.version} cannot be brought to {name} ({url}): {missing[0]} is not there")
+    started = time.monotonic()
+    if asleep:
+        await control.stop_generation(
+            asleep=True, keep_cache=keep_cache
+        )  # before the check: a sleeping server has no memory to load into
+    await control.post("/collective_rpc", {"method": "expect_files", "args": payload.files})
+    await control.check(payload)
+    paused = time.monotonic()
+    if not asleep:
+        await control.stop_generation(asleep=False, keep_cache=keep_cache)
+    await control.post("/start_weight_update")
+    for file in payload.files:
+        await control.post("/update_weights", {"update_info": {"files": [file]}})
+    await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
+    proof = await control.prove(payload)
+    if not asleep:
+        await control.resume_generation(keep_cache=keep_cache)
+    finished = time.monotonic()
+    return {"seconds": finished - started, "pause_seconds": finished - paused, **proof}
+
+
+class Control:
+    """The control endpoints of one server, for one weight update."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, name: str, timeout_seconds: float) -> None:
+        self._session, self._url, self._timeout_seconds = session, url, timeout_seconds
+        self._name = name
+
+    async def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """See `call`."""
+        return await call(self._session, self._url, path, timeout_seconds=self._timeout_seconds, body=body)
+
+    async def stop_generation(self, *, asleep: bool, keep_cache: bool) -> None:
+        """Stops between two tokens and keeps the requests; one that is asleep has stopped, and gets memory for its weights."""
+        pause = f"/pause?mode=keep&clear_cache={str(not keep_cache).lower()}"
+        await self.post("/wake_up?tags=weights" if asleep else pause)
+
+    async def resume_generation(self, *, keep_cache: bool) -> None:
+        """Clears the prefix cache, whose keys and values are those of the old weights, unless `keep_cache`, and goes on."""
+        if not keep_cache:
+            cleared = await self.post("/reset_prefix_cache?reset_running_requests=true")
+            if not cleared.get("success"):
+                raise ServerError(f"{self._name} ({self._url}) did not clear its prefix cache: {cleared}")
+        await self.post("/resume")
+
+    async def check(self, payload: WeightPayload) -> None:
+        """Raises WeightSyncError if a worker received other bytes than were sent."""
+        for rank, report in enumerate(await self._reports()):
+            if report["digest"] != payload.digest:
+                raise WeightSyncError(
+                    f"server {self._name} ({self._url}), rank {rank} received other weights than version {payload.version}: "
+                    f"expected digest {payload.digest} ({payload.num_tensors} tensors), got {report['digest']} "
+                    f"({report['num_tensors']} tensors); was a bucket lost, cut short or written over before the server read it?"
+                )
+
+    async def prove(self, payload: WeightPayload) -> dict[str, float]:
+        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost."""
+        started, num_unread = time.monotonic(), 0
+        for rank, proof in enumerate((await self.post("/collective_rpc", {"method": "weight_proof"}))["results"]):
+            if wrong := proof["wrong"]:
+                more = [f"and {len(wrong) - NUM_NAMED} more"] if len(wrong) > NUM_NAMED else []
+                raise WeightSyncError(
+                    f"server {self._name} ({self._url}), rank {rank} got version {payload.version} whole, but did not load it:"
+                    + "\n  ".join(["", *wrong[:NUM_NAMED], *more])
+                    + f"\nvLLM dropped or misplaced these {len(wrong)} of {payload.num_tensors} tensors (its log may say "
+                    "'Failed to load weights'); vllm_args that change how weights are loaded are the first suspects. The "
+                    "server stays paused; resume=true starts new ones and goes on from the last checkpoint"
+                )
+            num_unread = max(num_unread, len(proof["unread"]))
+            if proof["unread"]:
+                logger.warning("%s: no proof for %d tensors: %s", self._name, num_unread, ", ".join(proof["unread"][:NUM_NAMED]))
+        return {"proof_seconds": time.monotonic() - started, "num_unread_tensors": float(num_unread)}
+
+    async def _reports(self) -> list[dict[str, Any]]:
+        """What each worker has received, once all have hashed it (they go on generating meanwhile)."""
+        deadline = time.monotonic() + self._timeout_seconds
+        while time.monotonic() < deadline:
+            reports = (await self.post("/collective_rpc", {"method": "weight_report"}))["results"]
+            if not any(report["pending"] for report in reports):
+                return reports
+            await asyncio.sleep(HASH_POLL_SECONDS)
+        raise ServerError(f"the digest took longer than {self._timeout_seconds:.0f} s")
