@@ -86,7 +86,7 @@ def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: py
     """
     from vime.serving.topology import Serving
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "serving"), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "weights"), os.environ.get("PYTHONPATH", "")])
     os.environ["OPENAI_API_KEY"] = "none"
     running: dict[str, Any] = {}
 

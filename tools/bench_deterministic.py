@@ -110,7 +110,7 @@ async def measure(urls: dict[str, str], requests: list[Request], *, rounds: int)
 
 def configured(checkpoint: Path, precision: str, way: str) -> RunConfig:
     """One server of the model in this way."""
-    config = configuration(checkpoint, policy="consistent_hash")
+    config = configuration(checkpoint, policy="sticky_least_loaded")
     config.deterministic = way == DETERMINISTIC
     config.trainer.precision = Precision(precision)
     actor = config.serving.models["actor"]

@@ -20,7 +20,7 @@ from vime.rollout.context import Context, Sampling
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.tool import Outcome, run_tool
 from vime.types import Reward, Sample
-from vime.weights.payload import transfer
+from vime.weights import transfer
 
 ONE_IN = 5
 """The share of rollouts that a fault strikes."""

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
 
 from vime.errors import ServerError
@@ -11,6 +12,7 @@ from vime.preflight.plan.processes import placement_table
 from vime.rollout.context import Sampling
 from vime.rollout.worker import RolloutWorker
 from vime.serving.client import TokenClient
+from vime.serving.server_metrics import read_metrics
 
 PROMPT = [72, 101, 108, 108, 111, 32] * 4
 
@@ -78,11 +80,43 @@ async def test_sessions_stay_on_their_replica_and_find_their_prompts_cached(serv
     assert metrics["serving/actor/queue_seconds"] >= 0 and metrics["serving/actor/num_waiting"] == 0
 
 
+async def test_a_finished_session_makes_room_on_its_server(served: dict[str, Any]):
+    stack = served["untied"]
+    servers: list[int] = []
+
+    async def open_session(client: TokenClient) -> int:
+        before = await num_requests(stack.endpoint.worker_urls)
+        session = f"finished{len(servers)}"
+        await client.generate(PROMPT, sampling={"max_tokens": 1}, session_id=session, request_id=session)
+        after = await num_requests(stack.endpoint.worker_urls)
+        servers.append(next(place for place, (first, last) in enumerate(zip(before, after)) if last > first))
+        return servers[-1]
+
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    while min(servers.count(0), servers.count(1)) < 3 or servers[-1] == servers[-2]:  # until both have as many, or one more
+        assert len(servers) < 200
+        await open_session(client)
+    emptied = servers[-1]
+    for number in [number for number, place in enumerate(servers) if place == emptied][:3]:
+        client.finish(f"finished{number}")
+    await client.close()
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    assert [await open_session(client), await open_session(client)] == [emptied, emptied]
+    await client.close()
+
+
+async def num_requests(urls: tuple[str, ...]) -> list[float]:
+    """Requests that each server has had so far."""
+    async with aiohttp.ClientSession() as session:
+        found = [await read_metrics(session, url) for url in urls]
+    return [metrics.num_queued if metrics is not None else 0.0 for metrics in found]
+
+
 def test_the_plan_shows_the_topology(served: dict[str, Any]):
     config = served["untied"].config
     lines = serving(config)
     assert len(lines) == 4
-    assert "trained" in lines[0] and "2 × actor" in lines[0] and "router consistent_hash" in lines[0]
+    assert "trained" in lines[0] and "2 × actor" in lines[0] and "router sticky_least_loaded" in lines[0]
     assert "frozen" in lines[1] and "ngram" in lines[1]
     assert "1 running server" in lines[2]
     assert "key from OPENAI_API_KEY, 600 requests a minute" in lines[3] and "$0.15 and $0.6 per million" in lines[3]

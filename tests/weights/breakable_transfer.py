@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vime.weights.payload import transfer
+from vime.weights import transfer
 
 
 class BreakableReport(transfer.WeightReport):

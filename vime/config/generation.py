@@ -152,7 +152,8 @@ class ServingConfig:
     """The served models by name, their router, and what keeps them healthy."""
 
     models: dict[str, ServedModelConfig] = field(default_factory=lambda: {"actor": ServedModelConfig(trained=True)})
-    router_policy: str = "consistent_hash"
+    router_policy: str = "sticky_least_loaded"
+    """How the router chooses a server for a new session; later requests of the session go to the same one."""
     router_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vllm-router, passed unchanged."""
     start_timeout_seconds: float = 300.0

@@ -88,6 +88,13 @@ class Served:
             sampled=sampled,
         )
 
+    def finish(self, sessions: list[str]) -> None:
+        """The sessions are over: routers count them no longer."""
+        for client in self._clients.values():
+            if isinstance(client, TokenClient):
+                for session in sessions:
+                    client.finish(session)
+
     def _baseline(self, name: str, model: Model, sampling: Sampling) -> Model:
         """The model with the sampling that the trained one would have here."""
         if not isinstance(model, ChatModel):

@@ -19,7 +19,7 @@ from vime.evaluation.conditions import SINGLE_TURN, Row
 from vime.hooks import load_hook
 from vime.rollout import black_box
 from vime.rollout.black_box import BlackBox
-from vime.rollout.context import Sampling
+from vime.rollout.context import Context, Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
 from vime.rollout.isolation import Hooks, run_rollout, template_of
@@ -208,22 +208,30 @@ class RolloutWorker:
         baseline: str | None = None,
     ) -> Rollout:
         session = f"{prompt.dataset}-{slot}-{member}-{uuid.uuid4().hex[:8]}"
-        context = partial(
-            self._served.context,
-            sampling=sampling,
-            version=version,
-            evaluation=evaluation,
-            trace=trace,
-            turns=turns,
-            baseline=baseline,
-        )
-        return await run_rollout(
-            hooks=hooks,
-            config=self._config.rollout,
-            make_context=lambda attempt: context(f"{session}-{attempt}"),
-            template=template_of(prompt, slot=slot, member=member, session=session),
-            sampling=sampling,
-        )
+        sessions: list[str] = []
+
+        def make_context(attempt: int) -> Context:
+            sessions.append(f"{session}-{attempt}")
+            return self._served.context(
+                sessions[-1],
+                sampling=sampling,
+                version=version,
+                evaluation=evaluation,
+                trace=trace,
+                turns=turns,
+                baseline=baseline,
+            )
+
+        try:
+            return await run_rollout(
+                hooks=hooks,
+                config=self._config.rollout,
+                make_context=make_context,
+                template=template_of(prompt, slot=slot, member=member, session=session),
+                sampling=sampling,
+            )
+        finally:
+            self._served.finish(sessions)
 
     def _turns(self, prompt: Prompt, member: str) -> TurnLog:
         turns = TurnLog()

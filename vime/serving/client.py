@@ -6,6 +6,7 @@ lost server until `recovery_timeout_seconds`, a bad request never. A server that
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -18,6 +19,7 @@ import aiohttp
 
 from vime.config import ServingConfig
 from vime.errors import ServerError, VimeError, describe
+from vime.processes.control import UNREACHABLE
 from vime.processes.secret import headers
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 2.0
 NUM_IMMEDIATE_RETRIES = 3
+FAREWELL_SECONDS = 10.0
 DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
 
 
@@ -57,6 +60,9 @@ class TokenClient:
         self._config = config
         self._attempts = itertools.count()
         self._session: aiohttp.ClientSession | None = None
+        self._routed: set[str] = set()
+        """Sessions that the router counts as load of a server."""
+        self._farewells: set[asyncio.Task[None]] = set()
 
     async def generate(
         self,
@@ -75,6 +81,8 @@ class TokenClient:
         Raises BadRequestError if the request can't work, ServerError if no server answered within the recovery timeout.
         """
         self._check(token_ids, sampling)
+        if len(self._endpoint.worker_urls) > 1:
+            self._routed.add(session_id)
         reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, listener=listener)
         started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
         while not reply.finish_reason:
@@ -110,11 +118,26 @@ class TokenClient:
         self._count(token_ids, reply, started)
         return reply.generation()
 
+    def finish(self, session_id: str) -> None:
+        """Tells the router, if there is one, that a session is over: its server then counts as less loaded. Returns at once."""
+        if session_id in self._routed and self._session is not None:
+            self._routed.remove(session_id)
+            task = asyncio.create_task(self._tell_finished(self._session, session_id))
+            self._farewells.add(task)
+            task.add_done_callback(self._farewells.discard)
+
     async def close(self) -> None:
         """Closes the connections."""
+        await asyncio.gather(*self._farewells)
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    async def _tell_finished(self, session: aiohttp.ClientSession, session_id: str) -> None:
+        timeout, query = aiohttp.ClientTimeout(total=FAREWELL_SECONDS), {"session_id": session_id}
+        with contextlib.suppress(*UNREACHABLE):  # the router forgets a silent session after a while by itself
+            async with session.post(f"{self._url}/finish_session", params=query, timeout=timeout) as response:
+                await response.read()  # a router with another policy answers as well, and does nothing
 
     def _check(self, token_ids: list[int], sampling: dict[str, Any]) -> None:
         if not token_ids:
