@@ -4,6 +4,7 @@ A server that is lost in the middle of a reply must cost no token that it had se
 """
 
 import json
+import logging
 import os
 import signal
 import time
@@ -20,6 +21,8 @@ from driven_run import DrivenRun
 from vime.rollout.context import Context, Sampling
 from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.types import Sample
+
+logger = logging.getLogger(__name__)
 
 PROMPT, LONG_TOKENS, SHORT_TOKENS = list(range(16, 48)), 4000, 16
 STOP_SECONDS = 30.0
@@ -123,6 +126,9 @@ def damage(folder: Path) -> int:
             continue
         ordered = [attempts[number] for number in sorted(attempts)]
         num_cut += len(ordered) > 1
-        again += sum(max(0, prompt + sent - later) for (prompt, sent), (later, _) in pairwise(ordered))
+        repeated = sum(max(0, prompt + sent - later) for (prompt, sent), (later, _) in pairwise(ordered))
+        if repeated:
+            logger.warning("%s: %d tokens were sampled again; (prompt, sent) by attempt: %s", request, repeated, dict(attempts))
+        again += repeated
     rows = [json.loads(line) for file in (folder / "rollouts").glob("step_*.jsonl") for line in file.read_text().splitlines()]
     return again + sum(row["reward"] == 0 for row in rows) if num_cut else -1
