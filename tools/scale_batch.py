@@ -17,7 +17,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +69,7 @@ class Rank:
         """How many tokens lie in this rank's rows, and the CPU time of taking them, unpickling included."""
         trainer = self._config.trainer
         if not hasattr(given[0], "fetched"):
-            from vime.trainer.packing import pack, sequence_flops
+            pack, sequence_flops = found_in("packing", "pack", "sequence_flops")
 
             def work(length: int) -> float:
                 return sequence_flops(self._config.model, length)
@@ -85,6 +86,14 @@ class Rank:
     def cpu_seconds(self) -> float:
         """Of this process since it began."""
         return time.process_time()
+
+
+def found_in(module: str, *names: str) -> list[Any]:
+    """These names of a module that stands in one folder or another, depending on the age of the checkout."""
+    for room in ("rollout", "trainer", "data"):
+        with suppress(ModuleNotFoundError):
+            return [getattr(import_module(f"vime.{room}.{module}"), name) for name in names]
+    raise ModuleNotFoundError(module)
 
 
 class Source:
@@ -117,6 +126,12 @@ def prompt_of(index: int) -> Any:
     return Prompt(index=index, row=index, messages=[], ground_truth=[])
 
 
+def own_bytes(process: psutil.Process) -> int:
+    """Memory of a process that is not mapped from a file or from Ray's object store."""
+    memory: Any = process.memory_info()
+    return memory.rss - memory.shared
+
+
 @contextmanager
 def watched(found: SimpleNamespace) -> Iterator[None]:
     """Sets `found.peak_bytes` to the most memory of this process alone within the block."""
@@ -124,7 +139,7 @@ def watched(found: SimpleNamespace) -> Iterator[None]:
 
     def look() -> None:
         while not over.wait(0.1):
-            found.peak_bytes = max(found.peak_bytes, process.memory_full_info().uss)
+            found.peak_bytes = max(found.peak_bytes, own_bytes(process))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -162,12 +177,11 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
     """One batch as the training loop handles it."""
     from vime.algorithm.batch import build_updates
     from vime.config import Credit
-    from vime.rollout.buffer import Buffer
-    from vime.rollout.journal import Journal
     from vime.rollout.metrics import batch_metrics
     from vime.rollout.producer import Producer
     from vime.trainer.group import TrainerGroup
 
+    (Buffer,), (Journal,) = found_in("buffer", "Buffer"), found_in("journal", "Journal")
     num_prompts, num_rollouts = config.rollout.num_prompts, config.rollout.num_samples_per_prompt
     groups = [maker.make.remote(prompt_of(slot), slot, num_rollouts, num_tokens) for slot in range(num_prompts)]
     ray.wait(groups, num_returns=len(groups), fetch_local=False)
@@ -176,7 +190,7 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
     trainer._ranks = ranks
     gc.collect()
     process = psutil.Process()
-    before = process.memory_full_info().uss
+    before = own_bytes(process)
     found = SimpleNamespace(peak_bytes=before, blocked_seconds=0.0)
     with tempfile.TemporaryDirectory() as folder, watched(found):
         looking = asyncio.create_task(look_for_blocks(found))
@@ -193,7 +207,7 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
         updates, _ = build_updates(config.algorithm, batch, credit=Credit.share, version=0)
         batch_metrics(batch, version=0)
         times.append(time.monotonic())
-        held = process.memory_full_info().uss - before
+        held = own_bytes(process) - before
         await trainer.train(updates, 0)
         times.append(time.monotonic())
         cpu_seconds = time.process_time() - cpu_started
