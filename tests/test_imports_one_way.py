@@ -10,10 +10,10 @@ ROOT = Path(__file__).resolve().parent.parent
 VIME = ROOT / "vime"
 METHODS = sorted(folder.name for folder in (ROOT / "agentic").iterdir() if (folder / "__init__.py").is_file())
 FLOORS = (
-    {"column", "errors", "tasks", "threads"},
-    {"config", "files", "types"},
-    {"agent", "checkpoint", "cluster", "grading", "hooks", "model", "tiny"},
-    {"algorithm", "data", "memory", "processes"},
+    {"errors", "tasks", "threads"},
+    {"config", "types"},
+    {"agent", "cluster", "files", "grading", "hooks", "model", "tiny"},
+    {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "serving", "trainer"},
     {"preflight", "retrieval", "sync"},

@@ -8,9 +8,9 @@ from typing import Any
 import numpy
 import pytest
 
-from vime.column import Column
 from vime.files.serialization import from_json, json_pieces, to_json
 from vime.types import COLUMNS, Group, Prompt, Rollout, Sample, Span, Status, StopReason
+from vime.types.column import Column
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import random
 import numpy as np
 import pytest
 
-from vime.column import Column
 from vime.config import AlgorithmConfig, AlgorithmName, RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.shard import Block, PackedUpdate
 from vime.types import TrainSample
+from vime.types.column import Column
 
 
 def ragged(count: int, *, as_columns: bool) -> list[TrainSample]:

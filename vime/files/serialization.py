@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from vime.column import Column
+from vime.types.column import Column
 
 OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from vime.column import Column
 from vime.types import Integers, Reals, Rollout, as_dict
+from vime.types.column import Column
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

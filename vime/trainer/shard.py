@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from vime.cluster.layout import splits_tokens
-from vime.column import Column
 from vime.config import AlgorithmName, RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
 from vime.types import Integers, Reals, TrainSample
+from vime.types.column import Column
 
 BLOCK_TOKENS = 2**22
 """A block ends with the row that reaches so many tokens: 13 bytes of each are joined at once."""

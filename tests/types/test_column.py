@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from vime.column import Column
+from vime.types.column import Column
 
 VALUES = [5, 9, 5, 2]
 TUPLE = (1,)

@@ -1,0 +1,36 @@
+"""The data that crosses boundaries: prompts, samples, rollouts, groups, and what each stop reason counts for.
+
+A *prompt* is one row of data. A *group* is the n rollouts of one prompt. A *rollout* is one execution of the agent, with
+one reward and one stop reason; it yields one or more *samples*, each a trainable token sequence. Positions in a list
+mean nothing: identity is carried by `group_index` and `rollout_id`.
+"""
+
+from vime.types.column import Column
+from vime.types.prompt import Message, Prompt, Sampling, Turn
+from vime.types.rollout import EvalLog, Group, Reward, Rollout, Span
+from vime.types.sample import COLUMNS, Integers, Reals, Sample, as_dict
+from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
+from vime.types.train_sample import TrainSample
+
+__all__ = [
+    "COLUMNS",
+    "COUNTS",
+    "Column",
+    "Counting",
+    "EvalLog",
+    "Group",
+    "Integers",
+    "Message",
+    "Prompt",
+    "Reals",
+    "Reward",
+    "Rollout",
+    "Sample",
+    "Sampling",
+    "Span",
+    "Status",
+    "StopReason",
+    "TrainSample",
+    "Turn",
+    "as_dict",
+]

@@ -1,0 +1,130 @@
+"""`Rollout` and `Group`: what the executions of an agent on one prompt came to, and what hooks say of them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vime.types.prompt import Prompt
+from vime.types.sample import Sample, as_dict
+from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
+
+
+@dataclass(kw_only=True, slots=True)
+class Reward:
+    """What a reward hook returns: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each.
+
+    Example of a rollout of two turns, of which the second was better: `Reward(score=0.5, samples=[0.0, 1.0])`.
+    """
+
+    score: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    samples: list[float] | None = None
+    """A reward for each sample, in their order, where they differ; `score` is then what is compared with other rollouts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A piece of a rollout's time; `kind` is queue, generation, waiting, tool, sandbox, reward or a method's own.
+
+    Example: `Span(name="actor", kind="generation", start=1712345678.9, seconds=0.8, details={"tokens": 24})`; `start` is in Unix
+    seconds.
+    """
+
+    name: str
+    kind: str
+    start: float
+    seconds: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class Rollout:
+    """One execution of the agent on a prompt: its samples, one reward, one stop reason."""
+
+    rollout_id: int
+    group_index: int
+    samples: list[Sample] = field(default_factory=list)
+    reward: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    status: Status = Status.PENDING
+    stop_reason: StopReason = StopReason.ABORTED
+    error: str = ""
+    num_retries: int = 0
+    generation_seconds: float = 0.0
+    reward_seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by the kind of its spans."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """What happened on the way, for example `{"tool_calls": 3, "tool_timeouts": 1}`."""
+    spans: list[Span] = field(default_factory=list)
+    """Its timeline, if it is traced (`logger.trace_share`)."""
+
+    @property
+    def counting(self) -> Counting:
+        """What this rollout's stop reason counts for."""
+        return COUNTS[self.stop_reason]
+
+    @property
+    def num_response_tokens(self) -> int:
+        """Sampled tokens over all samples."""
+        return sum(sample.num_trained_tokens for sample in self.samples)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
+        return {
+            **as_dict(self),
+            "samples": [sample.to_dict() for sample in self.samples],
+            "spans": [as_dict(span) for span in self.spans],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Rollout":
+        """Reads what `to_dict` wrote."""
+        return cls(
+            **{
+                **data,
+                "samples": [Sample.from_dict(sample) for sample in data["samples"]],
+                "status": Status(data["status"]),
+                "stop_reason": StopReason(data["stop_reason"]),
+                "spans": [Span(**span) for span in data["spans"]],
+            }
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class Group:
+    """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
+
+    prompt: Prompt
+    rollouts: list[Rollout] = field(default_factory=list)
+    weight_version: int = 0
+
+    @property
+    def oldest_version(self) -> int:
+        """The weight version of its oldest token that would be trained; `weight_version` if there is none."""
+        samples = [s for rollout in self.rollouts if rollout.counting.trained for s in rollout.samples if not s.remove_sample]
+        return min((version for sample in samples for version in sample.trained_versions), default=self.weight_version)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
+        return {
+            "prompt": as_dict(self.prompt),
+            "rollouts": [rollout.to_dict() for rollout in self.rollouts],
+            "weight_version": self.weight_version,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Group":
+        """Reads what `to_dict` wrote."""
+        return cls(
+            prompt=Prompt(**data["prompt"]),
+            rollouts=[Rollout.from_dict(rollout) for rollout in data["rollouts"]],
+            weight_version=data["weight_version"],
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class EvalLog:
+    """What `eval_log` returns: metrics by name, and figures as {name: {"x": […], "series": {label: […]}}}."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,0 +1,61 @@
+"""How rollouts end, and what each way of ending counts for."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Status(str, Enum):
+    """How far a rollout or sample came (the names are slime's)."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class StopReason(str, Enum):
+    """Why a rollout ended. `COUNTS` says for each what follows."""
+
+    ANSWERED = "answered"
+    TOKEN_LIMIT = "token_limit"
+    TURN_LIMIT = "turn_limit"
+    TIME_LIMIT = "time_limit"
+    MALFORMED = "malformed"
+    SERVER_LOST = "server_lost"
+    GENERATE_RAISED = "generate_raised"
+    REWARD_RAISED = "reward_raised"
+    REWARD_TIMEOUT = "reward_timeout"
+    SANDBOX_CRASHED = "sandbox_crashed"
+    WORKER_LOST = "worker_lost"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counting:
+    """What one stop reason counts for: is the rollout trained, is it in the baseline, is it tried again."""
+
+    trained: bool
+    in_baseline: bool
+    retried: bool
+    status: Status
+
+
+_AGENT = {"trained": True, "in_baseline": True, "retried": False}
+_INFRASTRUCTURE = {"trained": False, "in_baseline": False, "retried": True}
+
+COUNTS: dict[StopReason, Counting] = {
+    StopReason.ANSWERED: Counting(**_AGENT, status=Status.COMPLETED),
+    StopReason.TOKEN_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
+    StopReason.TURN_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
+    StopReason.TIME_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
+    StopReason.MALFORMED: Counting(**_AGENT, status=Status.COMPLETED),
+    StopReason.SERVER_LOST: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.GENERATE_RAISED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.REWARD_RAISED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.REWARD_TIMEOUT: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.SANDBOX_CRASHED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.WORKER_LOST: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
+    StopReason.ABORTED: Counting(trained=False, in_baseline=False, retried=True, status=Status.ABORTED),
+}
+"""What the agent did stays, with the reward it earned; what the infrastructure did is retried, then leaves the group."""
