@@ -130,7 +130,7 @@ async def run_batches(num_rollouts: int, *, num_batches: int) -> SimulatedServer
         url="http://simulated",
         worker_urls=(),
         model="actor",
-        tokenizer=str(ROOT / "agentic" / "memagent" / "tiny"),
+        tokenizer=str(ROOT / "agentic" / "memagent" / "tiny" / "actor"),
         max_model_len=1024,
         trained=True,
     )

@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results/learning_curves"))
     options = parser.parse_args()
     if AlgorithmName.sft.value in options.algorithms:
-        subprocess.run([sys.executable, "-m", "agentic.memagent.tiny_model", str(START)], check=True)
+        subprocess.run([sys.executable, "-m", "agentic.memagent.tiny.model", str(START)], check=True)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     found: list[Curve] = []
     for seed in options.seeds:

@@ -9,7 +9,7 @@ from vime.config import RunConfig
 from vime.preflight.compose import compose_run
 from vime.types import Prompt
 
-TINY = ROOT / "agentic" / "memagent" / "tiny"
+TINY = ROOT / "agentic" / "memagent" / "tiny" / "actor"
 GROUP_SIZE = 8
 
 

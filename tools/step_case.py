@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer_case import SHAPES
 
-TOKENIZER = Path(__file__).resolve().parent.parent / "agentic" / "memagent" / "tiny"
+TOKENIZER = Path(__file__).resolve().parent.parent / "agentic" / "memagent" / "tiny" / "actor"
 MAX_POSITIONS = 4096
 END_ID = 2
 """`<|im_end|>` of that tokenizer."""

@@ -1,11 +1,7 @@
 """Whether a rollout solved its task: answers by words, function calls by what they did."""
 
-import json
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 MAX_ANSWER_WORDS = 500
 """A longer answer is wrong (ToolOrchestra's published evaluation)."""
@@ -66,12 +62,3 @@ def answer_is_right(answer: str, label: str) -> bool:
     if len(wanted) <= SHORT_LABEL_WORDS and len(ours) > MAX_TIMES_LONGER * len(wanted):
         return False
     return any(ours[start : start + len(wanted)] == wanted for start in range(len(ours) - len(wanted) + 1))
-
-
-def same_calls(ours: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> bool:
-    """Whether two lists of `{"name", "arguments"}` are the same calls in any order: slime-agentic's fallback."""
-    return Counter(map(_key, ours)) == Counter(map(_key, wanted))
-
-
-def _key(call: dict[str, Any]) -> str:
-    return json.dumps([call["name"], call.get("arguments") or {}], sort_keys=True, default=str)

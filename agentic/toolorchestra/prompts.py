@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from agentic.toolorchestra import tiny_prompts
+from agentic.toolorchestra.tiny import prompts as tiny_prompts
 from vime.config import PromptStyle
 
 SYSTEM = """You orchestrate tools and experts to solve a problem. In every reply call exactly one tool and never write the answer

@@ -16,7 +16,7 @@ from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Rollout, StopReason
 
-TINY = str(Path(agentic.memagent.__file__).parent / "tiny")
+TINY = str(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
 DOCUMENT = "\n\n".join(f"Document {i}:\nResident\nThe home of Ab{i} is Barton." for i in range(1, 13))
 
 

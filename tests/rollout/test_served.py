@@ -14,7 +14,7 @@ from vime.rollout.served import Served
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient, ChatReply
 
-TINY = str(Path(agentic.memagent.__file__).parent / "tiny")
+TINY = str(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
 POLICY = Sampling(temperature=0.9, top_p=1.0)
 WARM = SamplingConfig(temperature=0.6, top_p=0.95, top_k=20, presence_penalty=1.5)
 MESSAGES = [{"role": "user", "content": "Is 4 right?"}]

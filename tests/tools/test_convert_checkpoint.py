@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "agentic" / "memagent" / "tiny"
+TINY = ROOT / "agentic" / "memagent" / "tiny" / "actor"
 PROGRAM = [sys.executable, "-W", "ignore", str(ROOT / "tools" / "convert_checkpoint.py")]
 
 

@@ -50,11 +50,6 @@ class Buffer:
         return self._slots[slot]
 
     @property
-    def num_admitted(self) -> int:
-        """Slots since the run began, trained ones included."""
-        return self._next_slot
-
-    @property
     def num_finished(self) -> int:
         """Finished groups that wait for the trainer."""
         return sum(map(len, self._finished.values()))

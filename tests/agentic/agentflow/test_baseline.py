@@ -5,8 +5,8 @@ from typing import Any
 
 from aiohttp import web
 
-from agentic.agentflow import tiny_task
 from agentic.agentflow.config import AgentFlowConfig, PromptStyle, RolesConfig
+from agentic.agentflow.tiny import task
 from agentic.agentflow.tools.config import ToolConfig
 from tests.agentic.agentflow.test_generate import CATALOGUE, frozen, step_of
 from vime.config import ChatConfig, Mode, RunConfig, ServedModelConfig
@@ -14,7 +14,7 @@ from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Rollout, StopReason
 
-ROW = next(row for row in tiny_task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill")
+ROW = next(row for row in task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill")
 
 
 def planner(prompt: str) -> str:
@@ -55,7 +55,7 @@ async def played(replies: dict[str, Any], **settings: Any) -> Rollout:
         )
         for name in replies
     }
-    config.model.checkpoint = "agentic/agentflow/tiny_planner"
+    config.model.checkpoint = "agentic/agentflow/tiny/planner"
     worker = RolloutWorker(config, endpoints)
     await worker.ready()
     kept = {name: value for name, value in ROW.items() if name not in ("prompt", "reward_model")}

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from agentic.agentflow import tiny_task
 from agentic.agentflow.config import AgentFlowConfig, PromptStyle, RolesConfig, TrainedTurns
 from agentic.agentflow.eval_log import eval_log
 from agentic.agentflow.generate import generate
 from agentic.agentflow.reward import reward
 from agentic.agentflow.single_turn import generate as generate_single_turn
-from agentic.agentflow.tiny_model import build_tokenizer
+from agentic.agentflow.tiny import task
+from agentic.agentflow.tiny.model import build_tokenizer
 from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool
 from vime.algorithm.advantage import group_advantages
@@ -26,8 +26,8 @@ from vime.rollout.trace import Trace
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 TOKENIZER = build_tokenizer()
-CATALOGUE = "agentic.agentflow.tiny_catalogue.PriceList"
-ROW = next(row for row in tiny_task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill")
+CATALOGUE = "agentic.agentflow.tiny.catalogue.PriceList"
+ROW = next(row for row in task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill")
 QUESTION, GOLD = ROW["prompt"][0]["content"], ROW["reward_model"]["ground_truth"]
 
 

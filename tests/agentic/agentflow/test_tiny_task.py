@@ -9,10 +9,12 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import agentic.agentflow
-from agentic.agentflow import demonstrations, tiny_catalogue, tiny_prompts, tiny_task
 from agentic.agentflow.executor import find_command, query_of
 from agentic.agentflow.planner import parse_next_step
-from agentic.agentflow.tiny_model import build_tokenizer
+from agentic.agentflow.tiny import catalogue, demonstrations
+from agentic.agentflow.tiny import prompts as tiny_prompts
+from agentic.agentflow.tiny import task as tiny_task
+from agentic.agentflow.tiny.model import build_tokenizer
 from agentic.agentflow.verifier import parse_verdict
 from tests.agentic.tiny_models import greedy
 from vime.tiny.demonstration import encode_turn
@@ -48,7 +50,7 @@ def test_the_right_tools_in_the_right_order_solve_every_problem():
         for tool in task.tools:
             choice = demonstrations.right_choice(task, taken)
             assert choice.tool_name == tool and not demonstrations.is_finished(taken)
-            looked_up = tiny_catalogue.look_up(choice.sub_goal)
+            looked_up = catalogue.look_up(choice.sub_goal)
             taken.append((tool, looked_up if tool == tiny_task.LOOKUP else demonstrations.result_of(choice, random.Random(0))))
         assert demonstrations.is_finished(taken)
         assert demonstrations.final_answer(taken) == f"\\boxed{{ {task.answer} }}"
@@ -57,7 +59,7 @@ def test_the_right_tools_in_the_right_order_solve_every_problem():
 
 @pytest.mark.parametrize("query", ["", "price of lamps", "lamps and books in Corwick", "Compute 3 * lamps"])
 def test_the_price_list_knows_one_price_at_a_time(query: str):
-    assert tiny_catalogue.look_up(query) == tiny_catalogue.UNKNOWN
+    assert catalogue.look_up(query) == catalogue.UNKNOWN
 
 
 def test_a_long_result_is_an_error_to_a_tiny_model():
@@ -78,7 +80,7 @@ def test_the_shipped_tokenizers_are_the_one_that_the_builder_makes(model: str):
 
 
 def test_names_and_signs_are_single_tokens():
-    for word in (*tiny_catalogue.GOODS, *tiny_catalogue.TOWNS, *tiny_task.SIGNS):
+    for word in (*catalogue.GOODS, *catalogue.TOWNS, *tiny_task.SIGNS):
         assert len(tokenizer()(f" {word}")["input_ids"]) == 1, word
 
 

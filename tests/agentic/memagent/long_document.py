@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
     path = folder / "long.jsonl"
     write_rows(path, HotpotQA(rows).task(seed=0), size=NUM_DOCUMENTS, num_items=1, own_files=True)
     row = load_rows(DatasetConfig(path=str(path)))[0]
-    tokenizer = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny")
+    tokenizer = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
     text = Path(row["context_file"]).read_text(encoding="utf-8")
     chunks = split_document(text, tokenizer=tokenizer, chunk_tokens=5000, max_chunks=10_000, chunk_at=ChunkAt.token)
     assert "".join(chunks) == text

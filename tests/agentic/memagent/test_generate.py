@@ -19,7 +19,7 @@ from vime.rollout.context import Context, Sampling
 from vime.rollout.model import Model
 from vime.types import Sample, StopReason
 
-TOKENIZER = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny")
+TOKENIZER = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
 
 
 @dataclass

@@ -9,10 +9,12 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import agentic.memagent
-from agentic.memagent import demonstrations, prompts, tiny_task
+from agentic.memagent import prompts
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
-from agentic.memagent.tiny_model import build_tokenizer
+from agentic.memagent.tiny import demonstrations
+from agentic.memagent.tiny import task as tiny_task
+from agentic.memagent.tiny.model import build_tokenizer
 from vime.tiny import tiny_model
 
 TINY = Path(agentic.memagent.__file__).parent / "tiny"

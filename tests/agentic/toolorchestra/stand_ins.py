@@ -20,7 +20,7 @@ from vime.rollout.trace import Trace
 from vime.rollout.turn_log import TurnLog
 from vime.types import Sample
 
-TOKENIZER: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[3] / "agentic" / "memagent" / "tiny")
+TOKENIZER: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor")
 EXPERTS = {
     "cheap": ExpertConfig(
         model="small", dollars_per_million_input_tokens=1.0, dollars_per_million_output_tokens=2.0, seconds=1.0

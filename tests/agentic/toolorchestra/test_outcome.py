@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentic.toolorchestra.outcome import answer_is_right, normalize, same_calls
+from agentic.toolorchestra.outcome import answer_is_right, normalize
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,3 @@ def test_other_spellings_of_the_same_words_numbers_and_formulas_agree(answer: st
 
 def test_a_sign_alone_is_no_word():
     assert [normalize(text) for text in ("+", " - ", "/", "*", "1,2, 3", "2020,300")] == ["", "", "", "", "1 2 3", "2020 300"]
-
-
-def test_calls_are_the_same_in_any_order_but_not_in_any_number():
-    one = {"name": "book", "arguments": {"seat": 1, "row": "a"}}
-    other = {"name": "pay", "arguments": {}}
-    assert same_calls([one, other], [{"name": "pay"}, {"name": "book", "arguments": {"row": "a", "seat": 1}}])
-    assert not same_calls([one, one], [one])
-    assert not same_calls([one], [{"name": "book", "arguments": {"seat": 2, "row": "a"}}])

@@ -11,16 +11,16 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentic.toolorchestra import tau2
-from agentic.toolorchestra.converse import converse
 from agentic.toolorchestra.environment.episode import End
 from agentic.toolorchestra.tool_calls import ToolCall, ToolCallReader
+from tests.agentic.toolorchestra.converse import converse
 from vime.config import MethodConfig, ModelConfig, RolloutConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
 from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Reward, Sample, StopReason
 
-TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny"
+TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor"
 ABSENT = tau2.why_absent()
 needs_tau2 = pytest.mark.skipif(bool(ABSENT), reason=ABSENT or "present")
 BROKEN = {} if ABSENT else {domain: reason for domain, reason in tau2.availability().items() if reason}

@@ -10,15 +10,17 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import agentic.toolorchestra
-from agentic.toolorchestra import demonstrations, tiny_catalogue, tiny_prompts, tiny_task
 from agentic.toolorchestra.config import ToolsConfig
 from agentic.toolorchestra.environment.customer import ScriptedCustomer
 from agentic.toolorchestra.environment.episode import ShopEpisode
 from agentic.toolorchestra.environment.tasks import Task, generate_tasks
 from agentic.toolorchestra.outcome import answer_is_right
 from agentic.toolorchestra.prompts import answer_of
-from agentic.toolorchestra.tiny_model import build_tokenizer
-from agentic.toolorchestra.tiny_shop import Play, call_text
+from agentic.toolorchestra.tiny import catalogue, demonstrations
+from agentic.toolorchestra.tiny import prompts as tiny_prompts
+from agentic.toolorchestra.tiny import task as tiny_task
+from agentic.toolorchestra.tiny.model import build_tokenizer
+from agentic.toolorchestra.tiny.shop import Play, call_text
 from agentic.toolorchestra.tool_calls import ToolCall, ToolCallReader
 from tests.agentic.tiny_models import greedy
 from tests.agentic.toolorchestra import stand_ins
@@ -68,9 +70,9 @@ def test_a_split_without_so_many_questions_is_refused():
 
 
 def test_every_price_stands_in_the_passage_of_its_question(tmp_path: Path):
-    config = RetrievalConfig(generator="agentic.toolorchestra.tiny_catalogue.passages")
+    config = RetrievalConfig(generator="agentic.toolorchestra.tiny.catalogue.passages")
     written = Path(str(with_corpus(config, tmp_path).corpus)).read_text().splitlines()
-    passages = tiny_catalogue.passages()
+    passages = catalogue.passages()
     assert len(written) == len(passages) == len({passage["title"] for passage in passages})
     by_title = {passage["title"]: passage["text"] for passage in passages}
     for number in range(50):
@@ -168,9 +170,9 @@ def test_the_shipped_tokenizers_are_the_one_that_the_builder_makes(model: str):
 
 def test_names_are_single_tokens():
     for word in (
-        *tiny_catalogue.GOODS,
-        *tiny_catalogue.TOWNS,
-        *(name for names in tiny_catalogue.FACTS.values() for name in names),
+        *catalogue.GOODS,
+        *catalogue.TOWNS,
+        *(name for names in catalogue.FACTS.values() for name in names),
     ):
         assert len(tokenizer()(f" {word}")["input_ids"]) == 1, word
 

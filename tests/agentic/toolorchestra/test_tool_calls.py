@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from agentic.toolorchestra.tool_calls import ParsedReply, ToolCallReader
 from vime.types import Turn
 
-TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny"
+TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor"
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",

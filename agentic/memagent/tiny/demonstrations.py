@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.memagent import prompts, tiny_task
+from agentic.memagent import prompts
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
+from agentic.memagent.tiny import task
 from vime.tiny.demonstration import Demonstration, Turn, encode_turn, weighted
 from vime.types import TrainSample
 
@@ -48,7 +49,7 @@ def known_facts(estate: str, *, text: str) -> list[str]:
     """
     facts: list[str] = []
     subject = estate
-    for template in (tiny_task.OWNER_FACT, tiny_task.HOME_FACT):
+    for template in (task.OWNER_FACT, task.HOME_FACT):
         start = template.format(estate=subject, person=subject, city="").split(" is ")[0] + " is "
         known = [found for found in re.findall(re.escape(start) + r"(\w+)", text) if found != UNKNOWN]
         subject = known[0] if known else UNKNOWN
@@ -58,26 +59,26 @@ def known_facts(estate: str, *, text: str) -> list[str]:
     return facts
 
 
-def ideal_facts(row: tiny_task.Row, *, memory: str, section: str) -> list[str]:
+def ideal_facts(row: task.Row, *, memory: str, section: str) -> list[str]:
     """Return the sentences of memory and section that the question needs."""
     estate = row["extra_info"]["question"].removesuffix(" live?").split()[-1]
     return known_facts(estate, text=memory + "\n" + section)
 
 
-def ideal_update(row: tiny_task.Row, *, memory: str, section: str) -> str:
+def ideal_update(row: task.Row, *, memory: str, section: str) -> str:
     """Return the notes that keep exactly the relevant facts of memory and section."""
     return NOTES.format(facts=" ".join(ideal_facts(row, memory=memory, section=section)))
 
 
-def latest_update(row: tiny_task.Row, *, section: str, rng: random.Random) -> str:
+def latest_update(row: task.Row, *, section: str, rng: random.Random) -> str:
     """Return the bad habit: a memory of one irrelevant fact of the section and of nothing that was known before."""
-    sentences = [document.split("\n")[2] for document in section.split(tiny_task.DOCUMENT_SEPARATOR)]
+    sentences = [document.split("\n")[2] for document in section.split(task.DOCUMENT_SEPARATOR)]
     relevant = ideal_facts(row, memory="", section=row["context"])
     others = [sentence for sentence in sentences if sentence not in relevant]
     return LATEST.format(fact=rng.choice(others or sentences))
 
 
-def final_answer(row: tiny_task.Row, *, memory: str) -> str:
+def final_answer(row: task.Row, *, memory: str) -> str:
     """Return the boxed answer if the memory holds it, and the boxed word 'unknown' if not."""
     facts = ideal_facts(row, memory=memory, section="")
     known = len(facts) == 2 and UNKNOWN not in facts[1]
@@ -85,7 +86,7 @@ def final_answer(row: tiny_task.Row, *, memory: str) -> str:
 
 
 def rollout_turns(
-    row: tiny_task.Row, *, sections: Sequence[str], good_memory_share: float, good_answer_share: float, rng: random.Random
+    row: task.Row, *, sections: Sequence[str], good_memory_share: float, good_answer_share: float, rng: random.Random
 ) -> list[Turn]:
     """Return the memory turns and the final turn of one rollout.
 
@@ -106,7 +107,7 @@ def rollout_turns(
     return turns
 
 
-def single_turn(row: tiny_task.Row, *, good_share: float, rng: random.Random) -> Turn:
+def single_turn(row: task.Row, *, good_share: float, rng: random.Random) -> Turn:
     """Return a question on the whole document: reasoning over its two facts, or giving up."""
     prompt = prompts.SINGLE_TURN_PROMPT.format(problem=row["extra_info"]["question"], chunk=row["context"])
     if rng.random() >= good_share:
@@ -117,7 +118,7 @@ def single_turn(row: tiny_task.Row, *, good_share: float, rng: random.Random) ->
 
 def lookup_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
     """Return a list of facts followed by repetitions of some, with the last word of each repetition to learn."""
-    documents = tiny_task.sample_distractors(rng, num_docs=num_facts, estate="", person="")
+    documents = task.sample_distractors(rng, num_docs=num_facts, estate="", person="")
     facts = [sentence for _, sentence in documents]
     token_ids = tokenizer(" ".join(facts), add_special_tokens=False)["input_ids"]
     loss_mask = [0] * len(token_ids)
@@ -131,17 +132,17 @@ def lookup_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, 
 def questions_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
     """Return a conversation of many questions on one list of facts, with the ideal notes and answer of each to learn."""
     num_estates = num_facts // 2
-    estates = rng.sample(tiny_task.ESTATES, num_estates)
-    people = rng.sample(tiny_task.PEOPLE, num_facts)
-    facts = [tiny_task.owner_document(estate, person)[1] for estate, person in zip(estates, people, strict=False)]
+    estates = rng.sample(task.ESTATES, num_estates)
+    people = rng.sample(task.PEOPLE, num_facts)
+    facts = [task.owner_document(estate, person)[1] for estate, person in zip(estates, people, strict=False)]
     residents = rng.sample(people, num_facts - num_estates)
-    facts += [tiny_task.home_document(person, rng.choice(tiny_task.CITIES))[1] for person in residents]
+    facts += [task.home_document(person, rng.choice(task.CITIES))[1] for person in residents]
     rng.shuffle(facts)
     text = " ".join(facts)
     demonstration = Demonstration(token_ids=[], loss_mask=[])
     for number in range(NUM_QUESTIONS):
-        estate = rng.choice(tiny_task.ESTATES if rng.random() < MISSING_SHARE else estates)
-        question = tiny_task.QUESTION.format(estate=estate)
+        estate = rng.choice(task.ESTATES if rng.random() < MISSING_SHARE else estates)
+        question = task.QUESTION.format(estate=estate)
         reply = NOTES.format(facts=" ".join(known_facts(estate, text=text)))
         turn = encode_turn(Turn(prompt=question if number else f"{text}\n{question}", reply=reply), tokenizer=tokenizer)
         value = reply.split()[-1].removesuffix(".")
@@ -154,7 +155,7 @@ def questions_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: in
 
 def _answer_turn(rng: random.Random) -> Turn:
     """Return the final turn of another question, mostly with a memory that holds the answer."""
-    row = tiny_task.generate_rows(split="train", num_items=1, num_docs=6, seed=rng.getrandbits(32))[0]
+    row = task.generate_rows(split="train", num_items=1, num_docs=6, seed=rng.getrandbits(32))[0]
     memory = ideal_update(row, memory="", section=row["context"])
     if rng.random() < 0.3:
         memory = latest_update(row, section=row["context"], rng=rng)
@@ -165,7 +166,7 @@ def _answer_turn(rng: random.Random) -> Turn:
 def _turn_demonstrations(tokenizer: PreTrainedTokenizerBase, *, habits: bool, rng: random.Random) -> list[Demonstration]:
     """Return the turns of one rollout and now and then a single turn, with the habits' shares or the skill's."""
     num_docs = rng.randint(2, 30)
-    row = tiny_task.generate_rows(split="train", num_items=1, num_docs=num_docs, seed=rng.getrandbits(32))[0]
+    row = task.generate_rows(split="train", num_items=1, num_docs=num_docs, seed=rng.getrandbits(32))[0]
     sections = split_document(
         row["context"], tokenizer=tokenizer, chunk_tokens=CHUNK_TOKENS, max_chunks=512, chunk_at=ChunkAt.paragraph
     )

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.agentflow import tiny_catalogue, tiny_prompts, tiny_task
-from agentic.agentflow.tiny_task import GENERATOR, LOOKUP, PYTHON, Task
+from agentic.agentflow.tiny import catalogue, prompts
+from agentic.agentflow.tiny import task as tiny_task
+from agentic.agentflow.tiny.task import GENERATOR, LOOKUP, PYTHON, Task
 from vime.tiny.demonstration import Turn, encode_turn, weighted
 from vime.types import TrainSample
 
@@ -80,9 +81,9 @@ def result_of(choice: Choice, rng: random.Random) -> str:
     if choice.tool_name == GENERATOR:
         return str(rng.randint(0, tiny_task.LARGEST))
     if choice.tool_name == LOOKUP:
-        return str(rng.randint(2, 40)) if words[0] == "price" else tiny_catalogue.UNKNOWN
+        return str(rng.randint(2, 40)) if words[0] == "price" else catalogue.UNKNOWN
     if words[0] != "Compute" or not words[-1].isdigit():
-        return tiny_prompts.LONG_RESULT
+        return prompts.LONG_RESULT
     left, right = int(words[1]), int(words[3])
     return str({"+": left + right, "-": left - right, "*": left * right}[words[2]])
 
@@ -104,15 +105,15 @@ def planner_turns(rng: random.Random, *, right_share: float) -> list[Turn]:
     turns = []
     if rng.random() < PLAN_SHARE:
         tools = task.tools if rng.random() < right_share else (GENERATOR,)
-        turns.append(Turn(prompt=tiny_prompts.PLAN.format(question=task.question), reply=PLAN.format(tools=" ".join(tools))))
+        turns.append(Turn(prompt=prompts.PLAN.format(question=task.question), reply=PLAN.format(tools=" ".join(tools))))
     if rng.random() < SINGLE_TURN_SHARE:
         answer = task.answer if task.kind == "sum" else rng.randint(0, tiny_task.LARGEST)
-        prompt = tiny_prompts.SINGLE_TURN.format(question=task.question)
+        prompt = prompts.SINGLE_TURN.format(question=task.question)
         turns.append(Turn(prompt=prompt, reply=ANSWER.format(answer=answer)))
     taken: Taken = []
     while len(taken) < MAX_STEPS and not is_finished(taken):
         choice = right_choice(task, taken) if rng.random() < right_share else wrong_choice(task, taken, rng)
-        prompt = tiny_prompts.NEXT_STEP.format(question=task.question, memory=tiny_prompts.steps(taken))
+        prompt = prompts.NEXT_STEP.format(question=task.question, memory=prompts.steps(taken))
         turns.append(Turn(prompt=prompt, reply=NEXT_STEP.format(sub_goal=choice.sub_goal, tool_name=choice.tool_name)))
         followed = choice if rng.random() < right_share else right_choice(task, taken)
         taken.append((followed.tool_name, result_of(followed, rng)))
@@ -127,15 +128,15 @@ def frozen_turns(rng: random.Random, *, right_share: float) -> list[Turn]:
     for _ in range(rng.randint(0, MAX_STEPS)):
         choice = right_choice(task, taken) if rng.random() < right_share else wrong_choice(task, taken, rng)
         taken.append((choice.tool_name, result_of(choice, rng)))
-    steps = tiny_prompts.steps(taken)
-    command = tiny_prompts.EXECUTOR.format(sub_goal=choice.sub_goal, tool_name=choice.tool_name)
-    verifier = tiny_prompts.VERIFIER.format(question=task.question, memory=steps)
-    final = tiny_prompts.FINAL.format(question=task.question, memory=steps)
+    steps = prompts.steps(taken)
+    command = prompts.EXECUTOR.format(sub_goal=choice.sub_goal, tool_name=choice.tool_name)
+    verifier = prompts.VERIFIER.format(question=task.question, memory=steps)
+    final = prompts.FINAL.format(question=task.question, memory=steps)
     expression = choice.sub_goal.removeprefix("Compute ") if choice.sub_goal.startswith("Compute ") else "price"
     guess = f" {rng.randint(0, tiny_task.LARGEST)}"
     return [
         Turn(prompt=command, reply=COMMAND.format(sub_goal=choice.sub_goal)),
-        Turn(prompt=tiny_prompts.CODER.format(query=choice.sub_goal), reply=PROGRAM.format(expression=expression)),
+        Turn(prompt=prompts.CODER.format(query=choice.sub_goal), reply=PROGRAM.format(expression=expression)),
         Turn(prompt=choice.sub_goal, reply=guess),
         Turn(prompt=verifier, reply=STOP if is_finished(taken) else CONTINUE),
         Turn(prompt=final, reply=final_answer(taken)),

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentic.agentflow.tiny_catalogue import GOODS, TOWNS, price_of
+from agentic.agentflow.tiny.catalogue import GOODS, TOWNS, price_of
 
 Split = Literal["train", "eval"]
 Kind = Literal["sum", "bill", "rest"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentic.toolorchestra.environment.tasks import EVALUATION_SHARE, Split, generate_tasks
-from agentic.toolorchestra.tiny_catalogue import FACTS, GOODS, TOWNS, fact_of, price_of
+from agentic.toolorchestra.tiny.catalogue import FACTS, GOODS, TOWNS, fact_of, price_of
 
 Kind = Literal["sum", "fact", "price"]
 QUESTION_KINDS: tuple[Kind, ...] = ("sum", "fact", "price")

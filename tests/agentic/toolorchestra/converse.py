@@ -1,4 +1,4 @@
-"""An orchestrator's conversation with an episode: reply, read the calls, let the episode answer, until it ends."""
+"""A conversation with an episode without experts: reply, read the calls, let the episode answer, until it ends."""
 
 from dataclasses import dataclass, field
 

@@ -1,6 +1,6 @@
 """Builds the tiny MemAgent model before any training: a tokenizer of whole words and bytes, and random Qwen weights.
 
-    python -m agentic.memagent.tiny_model OUT_DIR [--seed 0]
+    python -m agentic.memagent.tiny.model OUT_DIR [--seed 0]
 
 OUT_DIR is then a Hugging Face checkpoint folder that vLLM, transformers and the Megatron trainer open.
 """
@@ -9,7 +9,8 @@ import re
 
 from transformers import Qwen2Tokenizer
 
-from agentic.memagent import prompts, tiny_task
+from agentic.memagent import prompts
+from agentic.memagent.tiny import task as tiny_task
 from vime.tiny import tiny_model
 
 # Words of the model's own replies, see demonstrations.py.

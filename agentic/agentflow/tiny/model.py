@@ -1,6 +1,6 @@
 """Builds the start of AgentFlow's two tiny models: a tokenizer of whole words and bytes, and random Qwen weights.
 
-    python -m agentic.agentflow.tiny_model OUT_DIR [--seed 0]
+    python -m agentic.agentflow.tiny.model OUT_DIR [--seed 0]
 
 OUT_DIR is then a Hugging Face checkpoint folder that vLLM, transformers and the Megatron trainer open.
 """
@@ -9,7 +9,8 @@ import re
 
 from transformers import Qwen2Tokenizer
 
-from agentic.agentflow import tiny_catalogue, tiny_prompts, tiny_task
+from agentic.agentflow.tiny import catalogue, prompts
+from agentic.agentflow.tiny import task as tiny_task
 from vime.tiny import tiny_model
 
 REPLY_WORDS = (
@@ -23,9 +24,9 @@ REPLY_WORDS = (
 def _words() -> list[str]:
     """Return the words that become single tokens."""
     texts = [
-        *(tiny_prompts.PLAN, tiny_prompts.NEXT_STEP, tiny_prompts.EXECUTOR, tiny_prompts.VERIFIER, tiny_prompts.FINAL),
-        *(tiny_prompts.SINGLE_TURN, tiny_prompts.CODER, REPLY_WORDS),
-        *(*tiny_task.QUESTIONS.values(), tiny_task.LOOKUP_GOAL, tiny_task.COMPUTE_GOAL, tiny_prompts.LONG_RESULT),
+        *(prompts.PLAN, prompts.NEXT_STEP, prompts.EXECUTOR, prompts.VERIFIER, prompts.FINAL),
+        *(prompts.SINGLE_TURN, prompts.CODER, REPLY_WORDS),
+        *(*tiny_task.QUESTIONS.values(), tiny_task.LOOKUP_GOAL, tiny_task.COMPUTE_GOAL, prompts.LONG_RESULT),
         *(f" {name}" for name in (tiny_task.LOOKUP, tiny_task.PYTHON, tiny_task.GENERATOR)),
     ]
     words = {word for text in texts for word in re.findall(r" ?[A-Za-z]+", text)} | {
@@ -37,7 +38,7 @@ def _words() -> list[str]:
         "Query",
     }
     signs = [*tiny_task.SIGNS, "=", "?", ";", '"""', ")", "}", "\\", "```"]
-    words |= {f" {name}" for name in (*tiny_catalogue.GOODS, *tiny_catalogue.TOWNS, *signs)}
+    words |= {f" {name}" for name in (*catalogue.GOODS, *catalogue.TOWNS, *signs)}
     words |= {'="""', "```", "\\", ":", '""")', "{", "}", "."}
     return sorted(words)
 

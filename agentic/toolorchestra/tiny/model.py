@@ -1,13 +1,13 @@
 """Builds the start of ToolOrchestra's three tiny models: a tokenizer of whole words and bytes, and random Qwen weights.
 
-    python -m agentic.toolorchestra.tiny_model OUT_DIR [--seed 0]
+    python -m agentic.toolorchestra.tiny.model OUT_DIR [--seed 0]
 
 OUT_DIR is then a Hugging Face checkpoint folder that vLLM, transformers and the Megatron trainer open.
 """
 
 from transformers import Qwen2Tokenizer
 
-from agentic.toolorchestra import demonstrations
+from agentic.toolorchestra.tiny import demonstrations
 from vime.tiny import tiny_model
 
 KNOWN_WORDS, RARE_WORDS = {"cancelled"}, {"refunded"}

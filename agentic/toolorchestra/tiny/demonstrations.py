@@ -12,15 +12,16 @@ from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.toolorchestra import tiny_prompts, tiny_task
 from agentic.toolorchestra.config import ExpertConfig
 from agentic.toolorchestra.customer_service import orchestrators_tools
 from agentic.toolorchestra.environment import tasks
 from agentic.toolorchestra.environment.shop import TOOLS
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, SEARCH, question_schemas
-from agentic.toolorchestra.tiny_catalogue import FACTS, GOODS, TOWNS
-from agentic.toolorchestra.tiny_shop import REFUSED, Play, Step, call_text
-from agentic.toolorchestra.tiny_task import Question
+from agentic.toolorchestra.tiny import prompts
+from agentic.toolorchestra.tiny import task as tiny_task
+from agentic.toolorchestra.tiny.catalogue import FACTS, GOODS, TOWNS
+from agentic.toolorchestra.tiny.shop import REFUSED, Play, Step, call_text
+from agentic.toolorchestra.tiny.task import Question
 from agentic.toolorchestra.tools import Findings
 from vime.tiny.demonstration import Conversation, encode_conversation, filled
 from vime.types import Message, TrainSample
@@ -73,10 +74,10 @@ def orchestrator_conversations(rng: random.Random) -> list[Conversation]:
         return [_shop(rng)]
     question = tiny_task.sample_question(rng, split="train")
     if rng.random() < SINGLE_TURN_SHARE:
-        return [expert_question(tiny_prompts.ANSWER, question, None, REPLY.format(answer=guess(question, rng)))]
+        return [expert_question(prompts.ANSWER, question, None, REPLY.format(answer=guess(question, rng)))]
     messages: list[Message] = [
-        {"role": "system", "content": tiny_prompts.SYSTEM},
-        {"role": "user", "content": tiny_prompts.QUESTION.format(question=question.text)},
+        {"role": "system", "content": prompts.SYSTEM},
+        {"role": "user", "content": prompts.QUESTION.format(question=question.text)},
     ]
     for _ in range(MAX_STEPS):
         tool = SEARCH if rng.random() < SEARCH_SHARES[question.kind] else ANSWER
@@ -96,8 +97,8 @@ def junior_conversations(rng: random.Random) -> list[Conversation]:
     sums = [tiny_task.sample_question(rng, kinds=("sum",)) for _ in range(4)]
     found = [
         _searched(question),
-        expert_question(tiny_prompts.ANSWER, question, _maybe_passage(question, rng), REPLY.format(answer=answer)),
-        *(expert_question(tiny_prompts.ANSWER, one, None, REPLY.format(answer=one.answer)) for one in sums),
+        expert_question(prompts.ANSWER, question, _maybe_passage(question, rng), REPLY.format(answer=answer)),
+        *(expert_question(prompts.ANSWER, one, None, REPLY.format(answer=one.answer)) for one in sums),
     ]
     if rng.random() < 0.2:
         play = unfinished_play(rng)
@@ -113,13 +114,13 @@ def senior_conversations(rng: random.Random) -> list[Conversation]:
     price = passage.split()[-2]
     found += [
         _searched(tiny_task.sample_question(rng)),
-        expert_question(tiny_prompts.ANSWER, question, passage, REPLY.format(answer=price)),
+        expert_question(prompts.ANSWER, question, passage, REPLY.format(answer=price)),
     ]
     if rng.random() < 0.1:
-        found.append(expert_question(tiny_prompts.ANSWER, question, None, REPLY.format(answer=guess(question, rng))))
+        found.append(expert_question(prompts.ANSWER, question, None, REPLY.format(answer=guess(question, rng))))
     for kind in ("sum", "sum", "sum", "sum", "fact", "fact"):
         known = tiny_task.sample_question(rng, kinds=(kind,))
-        found.append(expert_question(tiny_prompts.ANSWER, known, _maybe_passage(known, rng), REPLY.format(answer=known.answer)))
+        found.append(expert_question(prompts.ANSWER, known, _maybe_passage(known, rng), REPLY.format(answer=known.answer)))
     if rng.random() < 0.25:
         play = unfinished_play(rng)
         found.append(expert_turn(play, play.right_step()))
@@ -135,7 +136,7 @@ def expert_question(template: str, question: Question, passage: str | None, repl
 
 def _searched(question: Question) -> Conversation:
     words = question.text.removesuffix(" ?").removeprefix("How much is ").removeprefix("What is the ")
-    return expert_question(tiny_prompts.QUERY, question, None, QUERY.format(query=words))
+    return expert_question(prompts.QUERY, question, None, QUERY.format(query=words))
 
 
 def _maybe_passage(question: Question, rng: random.Random) -> str | None:
