@@ -21,7 +21,7 @@ from typing import Any
 
 import aiohttp
 
-from vime.cluster.nodes import free_port
+from vime.cluster.ports import free_port
 
 BACKENDS = {
     "bm25": ["--backend=bm25"],

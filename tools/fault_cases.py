@@ -1,8 +1,11 @@
 """The faults of `tools/faults.py`: how each is brought about, and which settings let the run notice it soon."""
 
 import os
+import re
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,6 +159,20 @@ def strike_when_due(case: Case, run: DrivenRun) -> None:
 def can_mount() -> bool:
     """Whether a small disk can be made here."""
     return os.geteuid() == 0 and psutil.LINUX
+
+
+@contextmanager
+def folder_for(case: Case, parent: Path) -> Iterator[Path]:
+    """Where the case runs; on a small disk of its own if that is what it is about."""
+    place = parent / re.sub(r"\W+", "_", case.name)
+    place.mkdir(parents=True)
+    if case.small_disk:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "vime-faults", place], check=True)
+    try:
+        yield place / "run"
+    finally:
+        if case.small_disk:
+            subprocess.run(["umount", "-l", place], check=True)
 
 
 def _has_finished_groups(folder: Path) -> bool:

@@ -12,19 +12,16 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench_rows import Result, circumstances
 from driven_run import ROOT, DrivenRun
-from fault_cases import CASES, SMALL_DISK_BYTES, WAIT_SECONDS, Case, can_mount, make_room, strike_when_due
+from fault_cases import CASES, WAIT_SECONDS, Case, can_mount, folder_for, make_room, strike_when_due
 from fault_delay import Delay, compare
 
 from vime.data.source import RowSource
@@ -178,20 +175,6 @@ def _texts(rollouts: list[dict[str, Any]]) -> list[str]:
     """Samples in order of the rollouts; failed rollouts leave none."""
     ordered = sorted(rollouts, key=lambda rollout: rollout["rollout_id"])
     return [sample["response"] for rollout in ordered for sample in rollout["samples"]]
-
-
-@contextmanager
-def folder_for(case: Case, parent: Path) -> Iterator[Path]:
-    """Where the case runs; on a small disk of its own if that is what it is about."""
-    place = parent / re.sub(r"\W+", "_", case.name)
-    place.mkdir(parents=True)
-    if case.small_disk:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "vime-faults", place], check=True)
-    try:
-        yield place / "run"
-    finally:
-        if case.small_disk:
-            subprocess.run(["umount", "-l", place], check=True)
 
 
 def table(verdicts: list[Verdict], skipped: list[str]) -> str:

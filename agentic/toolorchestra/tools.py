@@ -6,7 +6,8 @@ from agentic.toolorchestra import prompts
 from agentic.toolorchestra.experts import ExpertReply, Experts, method_of
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, ENHANCE_REASONING, SEARCH
 from agentic.toolorchestra.tool_calls import ToolCall
-from vime.agent.sandbox import Sandbox, SandboxResult
+from vime.agent.result import SandboxResult
+from vime.agent.sandbox import Sandbox
 from vime.errors import ServerError
 from vime.retrieval.client import Passage
 from vime.rollout.context import Context

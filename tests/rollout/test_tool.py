@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from vime.agent.sandbox import NUM_PLACES, Sandbox, SandboxResult
+from vime.agent.result import SandboxResult
+from vime.agent.sandbox import NUM_PLACES, Sandbox
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import SandboxError
 from vime.rollout.context import Context

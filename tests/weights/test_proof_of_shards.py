@@ -7,7 +7,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from vime.cluster.nodes import free_port
+from vime.cluster.ports import free_port
 
 SCRIPT = Path(__file__).parent / "proof_rank.py"
 LAYER = "model.layers.1.self_attn"

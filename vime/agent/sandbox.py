@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,6 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,37 +35,19 @@ from vime.agent.bubblewrap import (
     sandbox_command,
 )
 from vime.agent.program import Program
+from vime.agent.result import SandboxResult, result_of
 from vime.agent.system_calls import filter_program, machine_is_known
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
 
 logger = logging.getLogger(__name__)
 
-REASONS = ("finished", "raised", "time_limit", "memory_limit", "process_limit", "output_limit", "file_limit", "killed")
-"""Why a program ended: by itself (`exit_code` says how), by an exception nobody caught, at a limit, or by a signal."""
-_EXCEPTIONS = {240: "raised", 241: "memory_limit", 242: "process_limit", 243: "file_limit"}
-"""What the launcher's exit statuses say; a program that ends itself with one of them is taken to have raised."""
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 NUM_PLACES = max(2, os.cpu_count() or 1)
 """As many programs at one time as there are cores; the others wait, and their time has not begun."""
 _threads = ThreadPoolExecutor(max_workers=NUM_PLACES, thread_name_prefix="sandbox")
 _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 _has_place: ContextVar[bool] = ContextVar("has_place", default=False)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SandboxResult:
-    """What came of a program.
-
-    Example: `SandboxResult(stdout="", stderr="… ZeroDivisionError: …", exit_code=1, reason="raised", seconds=0.04)`; an exit
-    code of 128 + n is signal n.
-    """
-
-    stdout: str
-    stderr: str
-    exit_code: int
-    reason: str
-    seconds: float
 
 
 class Sandbox:
@@ -201,7 +181,7 @@ def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandbox
 
         started = time.monotonic()
         exit_code = program.run(start, notes={"report": report, "status": status}, go=go)
-        return _result(config, program, exit_code, time.monotonic() - started)
+        return result_of(config, program, exit_code, time.monotonic() - started)
 
 
 def _inside(config: SandboxConfig, ends: tuple[int, int], num_processes: int, path: str, folders: list[str]) -> list[str]:
@@ -214,30 +194,6 @@ def _inside(config: SandboxConfig, ends: tuple[int, int], num_processes: int, pa
         config.output_characters,
     )
     return [interpreter(), *INTERPRETER, _LAUNCHER.read_text(), *map(str, limits), path, *folders]
-
-
-def _result(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
-    stderr = program.read["stderr"].decode(errors="replace")[-config.output_characters :]
-    exit_code = 128 - exit_code if exit_code < 0 else exit_code
-    if program.stopped:
-        reason, exit_code = program.stopped, 128 + signal.SIGKILL
-    elif not program.read["report"]:
-        raise SandboxError(f"the sandbox did not start: {stderr.strip()[-500:] or f'exit status {exit_code}'}")
-    elif exit_code in _EXCEPTIONS:
-        reason, exit_code = _EXCEPTIONS[exit_code], 1
-    else:
-        reason = _reason(exit_code, used_up=program.may_have_computed(config.cpu_seconds))
-    stdout = program.read["stdout"].decode(errors="replace")[: config.output_characters]
-    return SandboxResult(stdout=stdout, stderr=stderr, exit_code=exit_code, reason=reason, seconds=seconds)
-
-
-def _reason(exit_code: int, *, used_up: bool) -> str:
-    """From the signal that ended the program, if one did: of the CPU limit only if so much time can have been used."""
-    if used_up and exit_code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL):
-        return "time_limit"
-    if exit_code == 128 + signal.SIGXFSZ:
-        return "file_limit"
-    return "killed" if exit_code > 128 else "finished"
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:

@@ -5,13 +5,9 @@ one agent per node; all other actors ask Ray for none and are told theirs by `CU
 can share one.
 """
 
-import contextlib
 import os
-import random
-import socket
 import threading
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,13 +16,13 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from vime.cluster.placement import Place
+from vime.cluster.ports import free_port
 from vime.config import RunConfig
 from vime.errors import ServerError
 
 LOOPBACK = "127.0.0.1"
 RESERVE_TIMEOUT_SECONDS = 60.0
 PORT_TIMEOUT_SECONDS = 30.0
-LOWEST_FREE_PORT, DEFAULT_EPHEMERAL_PORT, NUM_PORT_TRIES = 20000, 32768, 100  # Ray gives its workers ports up to 19,999
 OWN_DEVICES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray leaves `CUDA_VISIBLE_DEVICES` as it is told."""
 
@@ -204,34 +200,6 @@ def _unreachable(nodes: list[Node]) -> str:
         f"cluster.host={LOOPBACK}: servers there cannot be reached from the other nodes ({', '.join(n.host for n in nodes)}); "
         "give 0.0.0.0, or the address of a network that all nodes share"
     )
-
-
-def free_port(host: str, wanted: int) -> int:
-    """`wanted` if nothing listens there, or any free port if it is 0; raises OSError.
-
-    Servers bind it many seconds later. So it lies below the range from which the kernel serves outgoing connections and other
-    programs' free ports.
-    """
-    candidates = [wanted] if wanted else random.sample(range(LOWEST_FREE_PORT, _first_ephemeral_port()), NUM_PORT_TRIES)
-    for number, port in enumerate(candidates, start=1):
-        with contextlib.closing(socket.socket()) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-                return port
-            except OSError:
-                if number == len(candidates):
-                    raise
-    raise AssertionError("there is always a candidate")
-
-
-def _first_ephemeral_port() -> int:
-    """Linux: the lower end of `ip_local_port_range`; 32,768 where that leaves too little room or is not known."""
-    try:
-        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return DEFAULT_EPHEMERAL_PORT
-    return first if first > LOWEST_FREE_PORT + NUM_PORT_TRIES else DEFAULT_EPHEMERAL_PORT
 
 
 def _this_host(listen: str) -> str:

@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from vime.cluster.nodes import free_port
+from vime.cluster.ports import free_port
 from vime.processes.secret import VARIABLE
 
 logger = logging.getLogger(__name__)

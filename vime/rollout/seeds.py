@@ -8,6 +8,9 @@ about the rest of a reply that goes on elsewhere.
 import hashlib
 from dataclasses import dataclass
 
+from vime.config import RunConfig
+from vime.types import Prompt
+
 SEED_BITS = 62
 """vLLM takes seeds of 64 bits with a sign."""
 
@@ -24,6 +27,13 @@ class Seeds:
     dataset: str
     prompt: int
     member: str
+
+    @classmethod
+    def of_member(cls, config: RunConfig, prompt: Prompt, member: str) -> "Seeds | None":
+        """Those of what a member of a prompt's group samples; None without `deterministic=true`."""
+        if not config.deterministic:
+            return None
+        return cls(run_seed=config.seed, dataset=prompt.dataset, prompt=prompt.index, member=member)
 
     def of_call(self, key: str, number: int) -> int:
         """The seed of a call: `key` is its digest (`turn_log.call_key`), `number` counts equal calls of the rollout from 0."""

@@ -3,13 +3,9 @@
 It holds no state that matters: a lost worker is replaced and its groups are run again.
 """
 
-import asyncio
 import gc
 import logging
-import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +19,7 @@ from vime.rollout.context import Context, Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
 from vime.rollout.isolation import Hooks, run_rollout, template_of
+from vime.rollout.places import Places
 from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
 from vime.rollout.served import MakeClient, Served
@@ -55,13 +52,12 @@ class RolloutWorker:
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = Served(config, endpoints, make_client=make_client, retrieval=retrieval)
-        self._places = asyncio.Semaphore(config.rollout.max_concurrent_rollouts)
+        self._places = Places(config.rollout.max_concurrent_rollouts)
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}
         """The groups again, by the numbers that the dispatcher gave them."""
         self._watchdog: Watchdog | None = None
-        self._num_running = self._num_ended = 0
         method = config.method
         reward = load_hook(method.reward) if method.reward else None
         self._hooks = {
@@ -79,7 +75,10 @@ class RolloutWorker:
             self._black_box = BlackBox(self._black_box_file) if self._black_box_file is not None else None
         news = {number: ended for number, group_run in self._work.items() if (ended := group_run.news())}
         return WorkerState(
-            num_running=self._num_running, num_ended=self._num_ended, active_seconds=self._served.clock.seconds, news=news
+            num_running=self._places.num_running,
+            num_ended=self._places.num_ended,
+            active_seconds=self._served.clock.seconds,
+            news=news,
         )
 
     async def work(self, number: int, method: str, arguments: dict[str, Any]) -> Any:
@@ -105,7 +104,7 @@ class RolloutWorker:
         context = partial(self._served.context, sampling=self._sampling, version=version)
         if self._group_function is not None:
             trace = self._trace(slot)
-            async with self._place(trace):
+            async with self._places.taken(trace):
                 group = await run_group_function(
                     self._group_function,
                     prompt,
@@ -140,7 +139,7 @@ class RolloutWorker:
         """
         sampling = Sampling(temperature=temperature, top_p=self._config.evaluation.top_p)
         parsed = Row.of(row)
-        with self._counted():
+        with self._places.counted():
             return await self._run(
                 self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
                 prompt,
@@ -180,8 +179,8 @@ class RolloutWorker:
 
     async def _run_member(self, prompt: Prompt, slot: int, version: int, member: int, turns: TurnLog) -> Rollout:
         trace = self._trace(slot)
-        turns.seeds = self._seeds(prompt, str(member))
-        async with self._place(trace):
+        turns.seeds = Seeds.of_member(self._config, prompt, str(member))
+        async with self._places.taken(trace):
             return await self._run(
                 self._hooks["train"],
                 prompt,
@@ -235,35 +234,11 @@ class RolloutWorker:
 
     def _turns(self, prompt: Prompt, member: str) -> TurnLog:
         turns = TurnLog()
-        turns.seeds = self._seeds(prompt, member)
+        turns.seeds = Seeds.of_member(self._config, prompt, member)
         return turns
-
-    def _seeds(self, prompt: Prompt, member: str) -> Seeds | None:
-        """The seeds of what a member of a prompt's group samples, with `deterministic=true`."""
-        if not self._config.deterministic:
-            return None
-        return Seeds(run_seed=self._config.seed, dataset=prompt.dataset, prompt=prompt.index, member=member)
 
     def _trace(self, slot: int) -> Trace:
         return Trace(keep_spans=is_traced(slot, self._config.logger.trace_share))
-
-    @asynccontextmanager
-    async def _place(self, trace: Trace) -> AsyncIterator[None]:
-        """One of `max_concurrent_rollouts`; waiting for it is the rollout's queue."""
-        arrived = time.time()
-        async with self._places:
-            trace.add("queue", kind="queue", started=arrived)
-            with self._counted():
-                yield
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._num_running += 1
-        try:
-            yield
-        finally:
-            self._num_running -= 1
-            self._num_ended += 1
 
 
 def _spare_the_collector() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vime.cluster.nodes import free_port
+from vime.cluster.ports import free_port
 from vime.config import ServingConfig, WeightTransfer
 from vime.weights.payload import WeightDigest, WeightPayload
 from vime.weights.server_clients import ServerClients

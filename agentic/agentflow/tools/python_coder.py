@@ -5,7 +5,8 @@ import re
 
 from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool, model_problems
-from vime.agent.sandbox import Sandbox, SandboxResult, sandbox_problem
+from vime.agent.result import SandboxResult
+from vime.agent.sandbox import Sandbox, sandbox_problem
 from vime.config import Mode, RunConfig
 from vime.errors import Problem
 from vime.rollout.context import Context
