@@ -46,3 +46,11 @@ sys.exit(run.run([]))
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
     assert process.returncode == run.INTERRUPTED and "interrupted" in error
+
+
+@pytest.mark.parametrize("words", [["--config-dir", "mine"], ["--config-dir=mine"], ["--lr=3"], ["--multirun", "-x"]])
+def test_an_unknown_flag_starts_nothing_and_is_named(words: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        run.main(["+method=memagent", *words])
+    flag = next(word for word in words if word != "--multirun")
+    assert ended.value.code == run.CONFIG_ERROR and f"flag={flag}\n" in (error := capsys.readouterr().err) and "--cfg" in error

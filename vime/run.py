@@ -13,7 +13,7 @@ import signal
 import sys
 
 from vime.config import Mode
-from vime.errors import ConfigError, VimeError
+from vime.errors import ConfigError, Problem, VimeError
 from vime.preflight.compose import CONF, compose_run, register_schemas
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
@@ -21,6 +21,8 @@ from vime.preflight.validation import find_problems
 CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 MULTIRUN = ("--multirun", "-m")
 HELP = ("--help", "-h")
+SHOWS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--hydra-help", "--shell-completion", "-sc", "--version")
+"""Flags of Hydra that show something and start nothing."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -28,9 +30,17 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the words of the command line and exits."""
     words = sys.argv[1:] if arguments is None else arguments
     overrides = [word for word in words if word not in MULTIRUN]
-    if any(word in HELP for word in overrides):
+    flags = [word for word in overrides if word.startswith("-")]
+    if any(word in HELP for word in flags):
         show_help()
-    elif any(word.startswith("-") for word in overrides):
+    if unknown := [flag for flag in flags if flag.split("=")[0] not in SHOWS]:
+        remedy = (
+            "there is no such flag, and nothing was done: settings are words like trainer.lr=1e-5 or +method=memagent; "
+            f"the flags are {', '.join((*HELP, *MULTIRUN, *SHOWS))}"
+        )
+        report(ConfigError([Problem(key="flag", value=flag, remedy=remedy) for flag in unknown]))
+        sys.exit(CONFIG_ERROR)
+    if flags:
         show_with_hydra(words)
     sys.exit(run(overrides, sweep=len(overrides) < len(words)))
 
