@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         show_help()
     if unknown := [flag for flag in flags if flag.split("=")[0] not in SHOWS]:
         remedy = (
-            "there is no such flag, and nothing was done: settings are words like trainer.lr=1e-5 or +method=memagent; "
+            "there is no such flag, and nothing was done: settings are words like trainer.lr=1e-5 or model=tiny; "
             f"the flags are {', '.join((*HELP, *MULTIRUN, *SHOWS))}"
         )
         report(ConfigError([Problem(key="flag", value=flag, remedy=remedy) for flag in unknown]))

@@ -20,7 +20,7 @@ from tests.agentic.tiny_models import greedy
 from vime.tiny.demonstration import encode_turn
 
 FOLDER = Path(agentic.agentflow.__file__).parent
-MODELS = ("tiny_planner", "tiny_frozen")
+MODELS = ("tiny/planner", "tiny/frozen")
 
 
 @cache
@@ -130,7 +130,7 @@ def test_the_shipped_frozen_model_does_its_jobs():
     rng = random.Random(17)
     turns = [turn for _ in range(5) for turn in demonstrations.frozen_turns(rng, right_share=0.8)]
     jobs = [turn for turn in turns if ":" in turn.prompt]  # all but the generator's guesses
-    right = [reply == turn.reply for turn, reply in zip(jobs, replies("tiny_frozen", jobs), strict=True)]
+    right = [reply == turn.reply for turn, reply in zip(jobs, replies("tiny/frozen", jobs), strict=True)]
     assert len(jobs) == 20 and sum(right) >= 19
 
 
@@ -138,6 +138,6 @@ def test_the_shipped_planner_writes_sections_and_its_likeliest_first_tool_is_mos
     tasks = [tiny_task.sample_task(random.Random(number), split="eval", kinds=("bill", "rest")) for number in range(8)]
     prompts = [tiny_prompts.NEXT_STEP.format(question=task.question, memory=tiny_prompts.steps([])) for task in tasks]
     turns = [demonstrations.Turn(prompt=prompt, reply="x") for prompt in prompts]
-    steps = [parse_next_step(reply) for reply in replies("tiny_planner", turns)]
+    steps = [parse_next_step(reply) for reply in replies("tiny/planner", turns)]
     assert all(step.parsed for step in steps)
     assert sum(step.tool_name == tiny_task.LOOKUP for step in steps) <= 4

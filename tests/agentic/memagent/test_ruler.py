@@ -25,7 +25,7 @@ from tools.build_ruler import main
 from vime.config import DatasetConfig
 from vime.data.rows import load_rows, to_prompt
 
-TINY = Path(agentic.memagent.__file__).parent / "tiny"
+TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
 TEXT = " ".join(f"The {name} year brought little that anybody would remember." for name in ("first", "second", "third", "fourth"))
 
 

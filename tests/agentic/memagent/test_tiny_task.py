@@ -17,7 +17,7 @@ from agentic.memagent.tiny import task as tiny_task
 from agentic.memagent.tiny.model import build_tokenizer
 from vime.tiny import tiny_model
 
-TINY = Path(agentic.memagent.__file__).parent / "tiny"
+TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
 
 
 @cache

@@ -72,9 +72,9 @@ def test_the_tiny_run_has_three_servers_of_shipped_models_and_its_own_passages()
     config = compose_run(["+method=toolorchestra"], check=find_problems).config
     folders = {name: Path(str(model.checkpoint or config.model.checkpoint)) for name, model in config.serving.models.items()}
     assert {name: folder.name for name, folder in folders.items()} == {
-        "actor": "tiny_orchestrator",
-        "base": "tiny_junior",
-        "strong": "tiny_senior",
+        "actor": "orchestrator",
+        "base": "junior",
+        "strong": "senior",
     }
     assert all((folder / "model.safetensors").is_file() for folder in folders.values())
     assert config.retrieval.is_started and config.model.name == "tiny"

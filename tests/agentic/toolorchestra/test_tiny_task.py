@@ -31,7 +31,7 @@ from vime.tiny.demonstration import Conversation, encode_conversation
 from vime.types import Turn
 
 FOLDER = Path(agentic.toolorchestra.__file__).parent
-ORCHESTRATOR, JUNIOR, SENIOR = "tiny_orchestrator", "tiny_junior", "tiny_senior"
+ORCHESTRATOR, JUNIOR, SENIOR = "tiny/orchestrator", "tiny/junior", "tiny/senior"
 MODELS = (ORCHESTRATOR, JUNIOR, SENIOR)
 
 
