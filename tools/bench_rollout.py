@@ -27,12 +27,11 @@ from rollout_case import GROUP_SIZE, Source, configuration, save_random_model
 
 from vime.config import RunConfig, ServingConfig
 from vime.rollout.buffer import Buffer
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer
 from vime.serving.server_metrics import read_metrics
 from vime.system import System
-from vime.types import Group
+from vime.types import Group, rollout_id_of
 
 WAVES = 4
 """Rollouts of a measurement, in multiples of the concurrency."""
@@ -94,9 +93,7 @@ async def as_rollouts(batch: Callable[[], Awaitable[list[Group]]]) -> Measured:
 async def straight(urls: tuple[str, ...], *, concurrency: int) -> Measured:
     """The other side: the same requests in the same order, one server after the other."""
     places = asyncio.Semaphore(concurrency)
-    numbers = [
-        slot * ROLLOUTS_PER_GROUP + member for slot in range(WAVES * concurrency // GROUP_SIZE) for member in range(GROUP_SIZE)
-    ]
+    numbers = [rollout_id_of(slot, member) for slot in range(WAVES * concurrency // GROUP_SIZE) for member in range(GROUP_SIZE)]
 
     async def ask(session: aiohttp.ClientSession, position: int, rollout: int) -> int:
         async with places:

@@ -17,7 +17,6 @@ from fault_delay import note_once
 from agentic.memagent import generate as memagent
 from agentic.memagent import reward as memagent_reward
 from vime.rollout.context import Context, Sampling
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.tool import Outcome, run_tool
 from vime.types import Reward, Sample
 from vime.weights import transfer
@@ -82,7 +81,7 @@ async def deadly_prompt(context: Context, sample: Sample, sampling: Sampling) ->
 
 def _strikes(what: str, context: Context, sample: Sample) -> bool:
     """True on the first attempt of one training rollout in `ONE_IN`."""
-    member = sample.rollout_id % ROLLOUTS_PER_GROUP + sample.group_index
+    member = sample.member + sample.group_index
     key = (what, sample.rollout_id)
     if context.evaluation or member % ONE_IN or key in _struck:
         return False

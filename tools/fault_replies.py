@@ -19,7 +19,6 @@ import psutil
 from driven_run import DrivenRun
 
 from vime.rollout.context import Context, Sampling
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.types import Sample
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ NO_VERSION = "default"
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
     """The first rollout of each group is a reply of 4,000 tokens, the others are short."""
     model = context.models["actor"]
-    is_long = sample.rollout_id % ROLLOUTS_PER_GROUP == 0 and not context.evaluation
+    is_long = sample.member == 0 and not context.evaluation
     endless = replace(model, sampling={**model.sampling, "ignore_eos": True})
     return sample.with_turn(await endless.complete(PROMPT, max_tokens=LONG_TOKENS if is_long else SHORT_TOKENS))
 

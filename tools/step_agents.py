@@ -9,7 +9,6 @@ from step_case import SINGLE, TOOL, query_of, reward_of, search
 
 from vime.rollout.context import Context, Sampling
 from vime.rollout.conversation import Conversation
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.tool import run_tool
 from vime.types import Sample
 
@@ -17,7 +16,7 @@ from vime.types import Sample
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """The rollout that the prompt's metadata describe: `work`, `first` (its group's first rollout in a batch), `replies`."""
     about, model = sample.metadata, context.models["actor"]
-    member = sample.rollout_id % ROLLOUTS_PER_GROUP % len(about["replies"])
+    member = sample.member % len(about["replies"])
     replies = about["replies"][member]
     assert isinstance(sample.prompt, list), type(sample.prompt)
     if about["work"] == SINGLE:

@@ -17,7 +17,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from vime.cluster.nodes import Nodes
 from vime.config import MethodConfig, RolloutConfig, RunConfig
 from vime.rollout import pool as pool_module
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.pool import WorkerPool
 from vime.rollout.ray_worker import RayWorker
 from vime.types import Prompt, Sample, StopReason
@@ -50,7 +49,7 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
             (marks / "cancelled").touch()
             raise
     if word == "halfway":
-        member = sample.rollout_id % ROLLOUTS_PER_GROUP
+        member = sample.member
         (marks / f"ran_{member}").open("a").write("x")
         if member == 1 and not (marks / "died").exists():
             while not (marks / "told").exists():

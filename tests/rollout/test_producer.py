@@ -13,11 +13,10 @@ from vime.algorithm.filter import dynamic_sampling
 from vime.config import RolloutConfig
 from vime.errors import InfrastructureError
 from vime.rollout.buffer import Buffer
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.journal import Journal
 from vime.rollout.producer import Producer
 from vime.rollout.progress import Progress
-from vime.types import Group, Prompt, Rollout, Sample, StopReason
+from vime.types import Group, Prompt, Rollout, Sample, StopReason, rollout_id_of
 
 
 class CountingSource:
@@ -60,9 +59,7 @@ class Runner:
         first = max(finished, default=-1) + 1
         for member in range(first, first + num_rollouts - len(finished)):
             sample = Sample(loss_mask=[1], weight_versions=[version - self.token_age])
-            rollout = Rollout(
-                rollout_id=slot * ROLLOUTS_PER_GROUP + member, group_index=slot, samples=[sample], error="broken hook"
-            )
+            rollout = Rollout(rollout_id=rollout_id_of(slot, member), group_index=slot, samples=[sample], error="broken hook")
             rollout.reward, rollout.stop_reason = float(member), self.stop(prompt.index, member)
             finished[member] = rollout
         return Group(prompt=prompt, rollouts=list(finished.values()), weight_version=version)

@@ -22,9 +22,8 @@ from step_ours import Source, Step
 
 from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.model import Model
-from vime.types import Sample
+from vime.types import Sample, rollout_id_of
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_our_agents_sample_what_the_case_says_and_put_the_tools_answers_between(
         prompt = prompts[rollout // 4]
         model = Model(client=RandomServer(), tokenizer=tokenizer, max_model_len=4096, temperature=1.0, top_p=1.0, session="s")
         context = Context(config=RunConfig(), evaluation=False, session="s", models={"actor": model})
-        number = prompt.index * ROLLOUTS_PER_GROUP + rollout % 4
+        number = rollout_id_of(prompt.index, rollout % 4)
         sample = Sample(
             group_index=prompt.index, rollout_id=number, prompt=prompt.messages, label=[], metadata=dict(prompt.metadata)
         )

@@ -6,12 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from vime.rollout.progress import Progress
 from vime.rollout.turn_log import TurnLog
-from vime.types import Group, Prompt, Rollout, StopReason
+from vime.types import Group, Prompt, Rollout, StopReason, rollout_id_of
 
 logger = logging.getLogger(__name__)
-
-ROLLOUTS_PER_GROUP = 1_000_000
-"""Rollout ids are `slot * ROLLOUTS_PER_GROUP + member`: unique within a run without a counter to share."""
 
 RunMember = Callable[[int, TurnLog], Awaitable[Rollout]]
 """Runs one member with its turns."""
@@ -77,6 +74,6 @@ class GroupRun:
 
 def stopped_rollout(slot: int, member: int, reason: StopReason, error: str) -> Rollout:
     """A rollout that ended without samples."""
-    rollout = Rollout(rollout_id=slot * ROLLOUTS_PER_GROUP + member, group_index=slot, stop_reason=reason, error=error)
+    rollout = Rollout(rollout_id=rollout_id_of(slot, member), group_index=slot, stop_reason=reason, error=error)
     rollout.status = rollout.counting.status
     return rollout

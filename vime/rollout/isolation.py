@@ -12,10 +12,9 @@ from typing import Any
 from vime.config import RolloutConfig
 from vime.errors import RewardServiceError, RewardServiceTimeout, SampleError, SandboxError, ServerError
 from vime.rollout.context import Context, Sampling
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
 from vime.rollout.within import HookTimeout, describe, within
-from vime.types import COUNTS, Prompt, Reward, Rollout, Sample, Status, StopReason
+from vime.types import COUNTS, Prompt, Reward, Rollout, Sample, Status, StopReason, rollout_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ def template_of(prompt: Prompt, *, slot: int, member: int, session: str) -> Samp
         label=prompt.ground_truth,
         metadata=prompt.metadata,
         group_index=slot,
-        rollout_id=slot * ROLLOUTS_PER_GROUP + member,
+        rollout_id=rollout_id_of(slot, member),
         session_id=session,
     )
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from vime.config import RolloutConfig
 from vime.errors import CheckpointError
 from vime.rollout.buffer import Buffer
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.rollout.journal import Journal
 from vime.rollout.progress import Progress
 from vime.rollout.tally import Tally
@@ -190,7 +189,7 @@ class Producer:
             return
         self._tally.counts["groups_repeated"] += 1
         counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
-        finished = {rollout.rollout_id % ROLLOUTS_PER_GROUP: rollout for rollout in counted}
+        finished = {rollout.member: rollout for rollout in counted}
         kept = Progress(prompt_index=entry.prompt.index, version=group.weight_version, finished=finished) if finished else None
         self._buffer.restart(slot, self._version, progress=kept)
 

@@ -5,7 +5,6 @@ from collections import Counter
 
 from vime.config import RolloutConfig
 from vime.errors import InfrastructureError
-from vime.rollout.group_run import ROLLOUTS_PER_GROUP
 from vime.types import Group, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class Tally:
         self.counts["groups"] += 1
         num_counted = sum(rollout.counting.in_baseline for rollout in group.rollouts)
         for rollout in group.rollouts:
-            if rollout.rollout_id % ROLLOUTS_PER_GROUP in (known or {}):
+            if rollout.member in (known or {}):
                 continue
             if rollout.stop_reason is StopReason.ABORTED and num_counted >= self._config.num_samples_per_prompt:
                 self.counts["aborted"] += 1

@@ -6,6 +6,7 @@ mean nothing: identity is carried by `group_index` and `rollout_id`.
 """
 
 from vime.types.column import Column
+from vime.types.identity import rollout_id_of
 from vime.types.prompt import Message, Prompt, Sampling, Turn
 from vime.types.rollout import EvalLog, Group, Reward, Rollout, Span
 from vime.types.sample import COLUMNS, Integers, Reals, Sample, as_dict
@@ -33,4 +34,5 @@ __all__ = [
     "TrainSample",
     "Turn",
     "as_dict",
+    "rollout_id_of",
 ]

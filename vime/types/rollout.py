@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from vime.types.identity import member_of
 from vime.types.prompt import Prompt
 from vime.types.sample import Sample, as_dict
 from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
@@ -57,6 +58,11 @@ class Rollout:
     """What happened on the way, for example `{"tool_calls": 3, "tool_timeouts": 1}`."""
     spans: list[Span] = field(default_factory=list)
     """Its timeline, if it is traced (`logger.trace_share`)."""
+
+    @property
+    def member(self) -> int:
+        """Its place in the group, from 0."""
+        return member_of(self.rollout_id)
 
     @property
     def counting(self) -> Counting:

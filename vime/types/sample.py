@@ -9,6 +9,7 @@ import numpy as np
 
 from vime.errors import SampleError
 from vime.types.column import Column
+from vime.types.identity import member_of
 from vime.types.prompt import Message, Turn
 from vime.types.stop_reason import Status, StopReason
 
@@ -65,6 +66,11 @@ class Sample:
         sample.weight_versions = list(turn.weight_versions)
         sample.prompt, sample.metadata = [], metadata
         return sample
+
+    @property
+    def member(self) -> int:
+        """The place of its rollout in the group, from 0."""
+        return member_of(self.rollout_id)
 
     @property
     def num_trained_tokens(self) -> int:
