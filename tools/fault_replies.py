@@ -20,6 +20,7 @@ from driven_run import DrivenRun
 
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample
+from vime.weights.payload import RANDOM_WEIGHTS
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ STOP_SECONDS = 30.0
 WAIT_SECONDS = 600.0
 SERVER = "vime.serving.vllm_server"
 NOTES = "replies.jsonl"
-NO_VERSION = "default"
-"""Of a server that has started again and has not got its weights back: such tokens are thrown away, and not counted."""
+WITHOUT_WEIGHTS = ("default", RANDOM_WEIGHTS)
+"""Versions of a server that has started again and has not got its weights back: such tokens are thrown away, and not counted."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
@@ -69,7 +70,9 @@ class Notes:
             await send(message)
             events = [line for line in message.get("body", b"").split(b"\n\n") if line.startswith(b"data: {")]
             choices = [choice for line in events for choice in json.loads(line[6:])["choices"] if choice["token_ids"]]
-            sent = sum(len(choice["token_ids"]) for choice in choices if choice["weight_versions"][-1]["version"] != NO_VERSION)
+            sent = sum(
+                len(choice["token_ids"]) for choice in choices if choice["weight_versions"][-1]["version"] not in WITHOUT_WEIGHTS
+            )
             if sent:
                 _note(json.loads(b"".join(parts)), sent)
 
