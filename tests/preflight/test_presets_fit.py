@@ -15,7 +15,7 @@ PRESETS = sorted(
 )
 CASES = [
     *([f"+experiment={name}"] for name in EXPERIMENTS),
-    *([f"+method={method}", f"model={model}"] for method, model in PRESETS),
+    *([*([] if method == "none" else [f"+method={method}"]), f"model={model}"] for method, model in PRESETS),
     *(["+method=memagent", f"model={model}"] for model in MODELS),
 ]
 
