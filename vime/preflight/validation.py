@@ -32,7 +32,6 @@ Rule = Callable[[RunConfig], list[Problem]]
 
 RULES: tuple[Rule, ...] = (
     numbers.ranges,
-    numbers.sampling,
     method.complete,
     method.hooks_fit,
     method.own_rules,
@@ -43,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     algorithm.staleness,
     batch.updates,
     rollout.partial,
+    rollout.compared,
     rollout.group_sizes,
     rollout.own_producer,
     rollout.kept_cache,
@@ -80,7 +80,7 @@ RULES: tuple[Rule, ...] = (
     sampling.trained_model,
     sampling.frozen_models,
     retrieval.complete,
-    retrieval.numbers,
+    retrieval.own_port,
     deterministic.repeatable,
     reward_service.complete,
     reward_service.times,

@@ -48,10 +48,10 @@ def evaluation_rows(config: RunConfig) -> list[Problem]:
 
 
 def pass_at(config: RunConfig) -> list[Problem]:
-    """pass@k and pass^k are of at most as many runs as there are."""
+    """pass@k and pass^k need at least k runs."""
     evaluation = config.evaluation
-    wrong = [k for k in evaluation.pass_at if not 1 <= k <= evaluation.num_runs]
-    remedy = f"give values from 1 to evaluation.num_runs={evaluation.num_runs}, or more runs"
+    wrong = [k for k in evaluation.pass_at if k > evaluation.num_runs]
+    remedy = f"give values of at most evaluation.num_runs={evaluation.num_runs}, or more runs"
     return [Problem(key="evaluation.pass_at", value=evaluation.pass_at, remedy=remedy)] if wrong else []
 
 

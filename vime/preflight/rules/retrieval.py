@@ -37,19 +37,10 @@ def complete(config: RunConfig) -> list[Problem]:
     return problems
 
 
-def numbers(config: RunConfig) -> list[Problem]:
-    """Counts and limits are in range, and the port is the service's own."""
-    retrieval, problems = config.retrieval, []
-    for key, low, high in (("topk", 1, 1000), ("embedding_dimensions", 8, 8192), ("num_threads", 1, 1024)):
-        value = getattr(retrieval, key)
-        if not low <= value <= high:
-            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy=f"give {low} to {high}"))
-    for key in ("start_timeout_seconds", "request_timeout_seconds"):
-        value = getattr(retrieval, key)
-        if not 0 < value < float("inf"):
-            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy="give more than 0"))
-    port = retrieval.port
-    if port and not LOWEST_PORT <= port <= HIGHEST_PORT:
+def own_port(config: RunConfig) -> list[Problem]:
+    """The port is one that a program may take, and no server's."""
+    port, problems = config.retrieval.port, []
+    if 0 < port < LOWEST_PORT:
         remedy = f"give a port from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for a free one"
         problems.append(Problem(key="retrieval.port", value=port, remedy=remedy))
     for name, _, model in port_settings(config):

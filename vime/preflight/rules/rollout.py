@@ -1,6 +1,6 @@
 """Modes of generation that cannot work together."""
 
-from vime.config import RunConfig
+from vime.config import AlgorithmName, Baseline, RunConfig
 from vime.errors import Problem
 from vime.hooks import check_hook, load_hook
 
@@ -17,6 +17,16 @@ def partial(config: RunConfig) -> list[Problem]:
         remedy = "no group is left over at the end of a batch: give rollout.num_oversampled_prompts=1 or more, or switch this off"
         problems.append(Problem(key="rollout.partial_rollouts", value=True, remedy=remedy))
     return problems
+
+
+def compared(config: RunConfig) -> list[Problem]:
+    """With a baseline, a group has at least two rollouts to compare."""
+    algorithm = config.algorithm
+    compares = algorithm.name is not AlgorithmName.sft and algorithm.advantage is None and algorithm.baseline is not Baseline.none
+    if not compares or config.rollout.num_samples_per_prompt != 1:
+        return []
+    remedy = "give at least 2: a rollout is compared with the others of its group, so a single one has no advantage"
+    return [Problem(key="rollout.num_samples_per_prompt", value=1, remedy=remedy)]
 
 
 def group_sizes(config: RunConfig) -> list[Problem]:
