@@ -12,12 +12,12 @@ BASELINES = {
 def describe(config: AlgorithmConfig) -> str:
     """The advantage, the ratio and its clipping, the average, the KL term and the correction in words.
 
-    Example: `reward minus group mean, divided by its deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL`.
+    Example: `reward minus group mean, divided by group deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL`.
     """
     if config.name is AlgorithmName.sft:
         return "negative log-likelihood of demonstrations"
     advantage = BASELINES[config.baseline]
-    advantage += ", divided by its deviation" if config.normalization is Normalization.std else ""
+    advantage += ", divided by group deviation" if config.normalization is Normalization.std else ""
     advantage += ", whitened over the batch" if config.whitening else ""
     weight = "sequence" if config.ratio is RatioLevel.sequence else "token"
     ratio = f"{config.surrogate.value} {weight} ratio {1 - config.clip_low:g} … {1 + config.clip_high:g}"
