@@ -14,7 +14,7 @@ import torch
 from vime.cluster.placement import transport
 from vime.preflight.compose import compose_run
 from vime.serving.client import TokenClient
-from vime.system import System
+from vime.system import evaluation, training
 from vime.types import TrainSample
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -37,14 +37,14 @@ def samples(count: int) -> list[TrainSample]:
 
 async def sync_train_sync(config: Any, folder: Path) -> list[dict[str, float]]:
     """Metrics of two syncs, with an update and a checkpoint between them."""
-    async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
-        first = await system.sync_weights(0)
+    async with training(config, folder, say=lambda text: None) as system:
+        first = await system.sync(0)
         trained = await system.train([samples(16)], 0)
         assert trained["train/grad_norm"] > 0
-        second = await system.sync_weights(1)
+        second = await system.sync(1)
         async with system.trainer_awake() as trainer:
             await trainer.save_hugging_face(folder / "model")
-        third = await system.sync_weights(2)
+        third = await system.sync(2)
     return [first, second, third]
 
 
@@ -69,9 +69,8 @@ def test_weights_reach_servers_on_gpus_and_logprobs_agree_in_bfloat16(words: lis
 async def greedy_tokens(config: Any, folder: Path) -> list[list[int]]:
     """What the router's servers write, prefill and decode apart, and what the decode server writes alone."""
     prompt, sampling = list(range(40, 240)), {"temperature": 0.0, "max_tokens": 32, "ignore_eos": True}
-    async with System(config, folder, with_trainer=False, with_servers=True, say=lambda text: None) as system:
-        assert system.serving is not None
-        endpoint = system.serving.trained_endpoint()
+    async with evaluation(config, folder, say=lambda text: None) as agents:
+        endpoint = agents.serving.trained_endpoint()
         clients = [TokenClient(where, config.serving) for where in (endpoint, endpoint.workers()[1])]
         found = [await client.generate(prompt, sampling=sampling, session_id="s", request_id="r") for client in clients]
         for client in clients:

@@ -8,7 +8,7 @@ import pytest
 
 from vime.data.rows import to_prompt
 from vime.preflight.compose import compose_run
-from vime.system import System
+from vime.system import training
 from vime.types import Sample
 
 SHAPE = {
@@ -29,13 +29,12 @@ async def sample_and_compare(config: Any, folder: Path) -> list[float]:
     """Largest difference of each sample: first with a cold prefix cache, then, for the same prompts, with a cached one."""
     prompts = [to_prompt({"prompt": f"Question {i}: {'why ' * 40}?"}, index=i, row_number=i, dataset="d") for i in range(12)]
     differences = []
-    async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
-        assert system.trainer and system.workers
-        await system.sync_weights(0)
-        await system.sync_weights(1)
+    async with training(config, folder, say=lambda text: None) as system:
+        await system.sync(0)
+        await system.sync(1)
         for first_slot in (0, 100):
             calls = [
-                system.workers.run_group(prompt=prompt, slot=first_slot + prompt.index, num_rollouts=4, version=1)
+                system.agents.workers.run_group(prompt=prompt, slot=first_slot + prompt.index, num_rollouts=4, version=1)
                 for prompt in prompts
             ]
             groups = await asyncio.gather(*calls)

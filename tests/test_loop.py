@@ -1,78 +1,85 @@
 """The order of a step, with stand-ins for its parts: when a checkpoint is taken."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vime import loop
+from vime.batches import Batch
 from vime.preflight.compose import compose_run
 
 
 class Parts:
-    """System, session, workers, producer and pin at once; remembers what happened to the trainer and the servers."""
+    """Session, system and batches at once; remembers what happened to the trainer and the servers."""
+
+    usage = None
 
     def __init__(self, config: Any) -> None:
-        self.config, self.events = config, []
-        self.trainer = self.serving = self.console = self.trace = self.workers = self.checkpoints = self
-        self.on_group: Any = None
+        self.config, self.happened = config, []
+        self.console = self.trace = self.checkpoints = self.pin = self
 
-    async def usage(self) -> None:
-        return None
-
-    def rollouts(self, step: int, total: int) -> Any:
-        return nullcontext()
-
-    async def batch(self) -> tuple[list[Any], dict[str, float]]:
-        return [], {}
+    async def next(self, step: int) -> Batch:
+        return Batch(updates=[])
 
     async def released(self) -> None:
         pass
 
-    def expecting_weights(self) -> Any:
-        return nullcontext()
-
     async def train(self, updates: list[Any], step: int) -> dict[str, float]:
-        self.events.append("train")
+        self.happened.append("train")
         return {}
 
-    async def sync_weights(self, version: int) -> dict[str, float]:
-        self.events.append("sync")
+    async def sync(self, version: int) -> dict[str, float]:
+        self.happened.append("sync")
         return {}
 
     async def begin(self, *, step: int) -> None:
-        self.events.append(f"begin to save step {step}")
+        self.happened.append(f"begin to save step {step}")
 
     async def save(self, *, step: int, driver: dict[str, Any]) -> None:
-        self.events.append(f"save step {step} with {driver}")
+        self.happened.append(f"save step {step} with {driver}")
 
     async def check(self) -> None:
         pass
 
+    def oldest_step(self) -> int:
+        return 1
+
     @asynccontextmanager
     async def trainer_awake(self) -> AsyncIterator["Parts"]:
-        self.events.append("trainer awake")
+        self.happened.append("trainer awake")
         yield self
 
-    async def serving_metrics(self) -> dict[str, float]:
+    async def metrics(self) -> dict[str, float]:
         return {}
+
+    async def events(self) -> list[Any]:
+        return []
 
     def phases(self, spans: Any, *, step: int) -> None:
         pass
 
-    async def listed(self) -> list[Any]:
-        return []
-
     def log_step(self, step: int, *_: Any) -> None:
-        self.events.append("log")
+        self.happened.append("log")
 
     async def save_rollouts(self, step: int, groups: list[Any]) -> None:
         pass
 
+
+class OfBatches(Parts):
+    """The batches' state, beside that of the session."""
+
+    async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:  # type: ignore[override]
+        return {"buffer": (step, oldest_step)}
+
+
+class OfSession(Parts):
+    """The session's state."""
+
     def state(self) -> dict[str, Any]:
-        return {"events": len(self.events)}
+        return {"totals": len(self.happened)}
 
 
 class Clock:
@@ -94,37 +101,32 @@ class Clock:
 
 
 async def two_steps(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
-    """The events of two steps, the second with a checkpoint."""
+    """What happened in two steps, the second with a checkpoint."""
     config = compose_run(["+method=memagent", "mode=plan", "trainer.save_every=2", "trainer.num_steps=4", *words]).config
-    parts: Any = Parts(config)
-    system: Any = SimpleNamespace(**{name: getattr(parts, name) for name in dir(Parts) if not name.startswith("_")})
-    system.trainer = system.serving = system.workers = system.checkpoints = parts
-    system.events = parts.listed
+    parts = Parts(config)
+    system: Any = parts
+    session: Any = OfSession(config)
+    batches: Any = OfBatches(config)
+    session.happened = batches.happened = parts.happened
     monkeypatch.setattr(loop, "StepClock", Clock)
-    monkeypatch.setattr(loop, "build_updates", lambda *_, **__: ([], {}))
-    monkeypatch.setattr(loop, "batch_metrics", lambda *_, **__: {})
-
-    async def state(step: int) -> dict[str, Any]:
-        return {"buffer": step}
-
     for step in range(2):
-        await loop.train_step(parts, system, parts, parts, step)
-        await loop._after_step(parts, system, step + 1, state)
-    return parts.events
+        await loop.train_step(session, system, batches, step)
+        await loop.save_if_due(session, system, batches, step + 1)
+    return parts.happened
 
 
 async def test_on_shared_gpus_the_trainers_state_is_taken_before_the_servers_wake(monkeypatch: pytest.MonkeyPatch):
-    events = await two_steps(monkeypatch, "cluster=one_gpu")
-    assert events == [
+    happened = await two_steps(monkeypatch, "cluster=one_gpu")
+    assert happened == [
         *["train", "sync", "log"],
         *["train", "begin to save step 2", "sync", "log"],
-        "save step 2 with {'buffer': 2, 'events': 7}",
+        "save step 2 with {'buffer': (2, 1), 'totals': 7}",
     ]
 
 
 async def test_elsewhere_a_checkpoint_does_not_hold_up_the_sync(monkeypatch: pytest.MonkeyPatch):
-    events = await two_steps(monkeypatch)
-    assert events[3:] == ["train", "sync", "log", "trainer awake", "save step 2 with {'buffer': 2, 'events': 6}"]
+    happened = await two_steps(monkeypatch)
+    assert happened[3:] == ["train", "sync", "log", "trainer awake", "save step 2 with {'buffer': (2, 1), 'totals': 6}"]
 
 
 class Pins:
@@ -142,10 +144,12 @@ def evaluations(*words: str) -> list[int]:
     """The steps after which an evaluation runs beside the next batch."""
     config = compose_run(["+method=memagent", "mode=plan", "trainer.num_steps=4", *words]).config
     session: Any = SimpleNamespace(config=config, has_evaluated=lambda step: False)
+    evaluator: Any = None
     found = []
     for step in range(4):
-        pin: Any = Pins()
-        loop._evaluate_during(session, Parts(config), SimpleNamespace(), pin, step)  # type: ignore[arg-type]
+        pin = Pins()
+        system: Any = SimpleNamespace(config=config, pin=pin)
+        loop._evaluate_during(session, system, evaluator, step)
         found += [step] * pin.started
     return found
 

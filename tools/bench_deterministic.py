@@ -25,7 +25,7 @@ from bench_rows import Result, add_options, finish
 from rollout_case import configuration, save_random_model
 
 from vime.config import Precision, RunConfig
-from vime.system import System
+from vime.system import evaluation
 
 USUAL, DETERMINISTIC, ONE = "as usual", "deterministic=true", "one request at a time"
 WAYS: dict[str, dict[str, Any]] = {
@@ -129,10 +129,8 @@ async def served(checkpoint: Path, precision: str, folder: Path) -> AsyncIterato
         for way in WAYS:
             config = configured(checkpoint, precision, way)
             run_dir = folder / f"{precision}-{way.replace(' ', '_')}"
-            system = System(config, run_dir, with_trainer=False, with_servers=True, say=lambda text: None)
-            await stack.enter_async_context(system)
-            assert system.serving is not None
-            (urls[way],) = system.serving.trained_endpoint().worker_urls
+            agents = await stack.enter_async_context(evaluation(config, run_dir, say=lambda text: None))
+            (urls[way],) = agents.serving.trained_endpoint().worker_urls
         yield urls
 
 

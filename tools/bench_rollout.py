@@ -25,12 +25,15 @@ from bench_agents import NUM_TURNS, OUTPUT_TOKENS, prompt_of
 from bench_rows import ROOT, Result, add_options, finish
 from rollout_case import GROUP_SIZE, Source, configuration, save_random_model
 
+from vime.cluster.nodes import Nodes
 from vime.config import RunConfig, ServingConfig
+from vime.rollout.agents import launched
 from vime.rollout.buffer import Buffer
 from vime.rollout.pool import WorkerPool
 from vime.rollout.producer import Producer
+from vime.runtime import Runtime
 from vime.serving.server_metrics import read_metrics
-from vime.system import System
+from vime.serving.topology import Serving
 from vime.types import Group, rollout_id_of
 
 WAVES = 4
@@ -58,15 +61,14 @@ class Measured:
 
 @asynccontextmanager
 async def batches(
-    system: System, config: RunConfig, *, agent: str, num_rollouts: int, concurrency: int
+    serving: Serving, nodes: Nodes, config: RunConfig, *, agent: str, num_rollouts: int, concurrency: int
 ) -> AsyncIterator[Callable[[], Awaitable[list[Group]]]]:
     """One batch through producer and worker with every call; the worker is the same for all."""
     config = copy.deepcopy(config)
     config.method.generate = f"{ROOT / 'tools' / 'bench_agents.py'}:{agent}"
     config.rollout.num_prompts = num_rollouts // GROUP_SIZE
     config.rollout.max_concurrent_rollouts = concurrency
-    assert system.serving is not None
-    pool = WorkerPool(config, system.serving.endpoints(), system.nodes)
+    pool = WorkerPool(config, serving.endpoints(), nodes)
 
     async def batch() -> list[Group]:
         producer = Producer(config.rollout, source=Source(), runner=pool, buffer=Buffer())
@@ -121,15 +123,16 @@ async def clear_caches(urls: tuple[str, ...]) -> None:
                 assert response.status == 200, await response.text()
 
 
-async def throughput(system: System, config: RunConfig, result: Result, *, concurrencies: list[int], rounds: int) -> None:
+async def throughput(
+    serving: Serving, nodes: Nodes, config: RunConfig, result: Result, *, concurrencies: list[int], rounds: int
+) -> None:
     """Rows of tokens per second, the sum over the rounds."""
-    assert system.serving is not None
-    urls = system.serving.trained_endpoint().worker_urls
+    urls = serving.trained_endpoint().worker_urls
     for concurrency in concurrencies:
         ours: list[Measured] = []
         raw: list[Measured] = []
         size = WAVES * concurrency
-        async with batches(system, config, agent="single", num_rollouts=size, concurrency=concurrency) as batch:
+        async with batches(serving, nodes, config, agent="single", num_rollouts=size, concurrency=concurrency) as batch:
             for number in range(rounds):
                 for side in ("ours", "raw") if number % 2 == 0 else ("raw", "ours"):
                     await clear_caches(urls)
@@ -147,14 +150,13 @@ async def throughput(system: System, config: RunConfig, result: Result, *, concu
         result.notes.append(f"{case}: ratio in each round (and our requests by server) {pairs}")
 
 
-async def hit_rate(system: System, config: RunConfig) -> tuple[float, float]:
+async def hit_rate(serving: Serving, nodes: Nodes, config: RunConfig) -> tuple[float, float]:
     """Share of the prompts' tokens that were found in a prefix cache, and the largest share possible."""
-    assert system.serving is not None
-    await clear_caches(system.serving.trained_endpoint().worker_urls)
-    await system.serving.metrics()
-    async with batches(system, config, agent="conversation", num_rollouts=64, concurrency=64) as batch:
+    await clear_caches(serving.trained_endpoint().worker_urls)
+    await serving.metrics()
+    async with batches(serving, nodes, config, agent="conversation", num_rollouts=64, concurrency=64) as batch:
         groups = await batch()
-    metrics = await system.serving.metrics()
+    metrics = await serving.metrics()
     return metrics["serving/actor/prefix_hit_rate"], attainable(groups)
 
 
@@ -184,11 +186,13 @@ async def measure(options: argparse.Namespace, folder: Path) -> Result:
     rates: dict[str, tuple[float, float]] = {}
     for policy in (options.policy, "random"):
         config = configuration(checkpoint, policy=policy)
-        system = System(config, folder / policy, with_trainer=False, with_servers=True, say=lambda text: None)
-        async with system:
-            if policy == options.policy and options.concurrency:
-                await throughput(system, config, result, concurrencies=options.concurrency, rounds=options.rounds)
-            rates[policy] = await hit_rate(system, config)
+        with Runtime(config, say=lambda text: None) as runtime:
+            async with launched(config, folder / policy, runtime, awaits_weights=False) as agents:
+                await agents.ready(lambda text: None)
+                given = agents.serving, runtime.nodes, config
+                if policy == options.policy and options.concurrency:
+                    await throughput(*given, result, concurrencies=options.concurrency, rounds=options.rounds)
+                rates[policy] = await hit_rate(*given)
     for policy, (found, possible) in rates.items():
         case = f"prefix cache, {NUM_TURNS} turns, {policy}"
         result.add(

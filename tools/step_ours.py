@@ -19,14 +19,12 @@ from bench_rows import ROOT
 from step_case import MAX_POSITIONS, StepCase
 from trainer_case import LR, MAX_TOKENS, SHAPES
 
-from vime.evaluation.pin import Pin
+from vime.batches import Rollouts
 from vime.loop import train_step
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
-from vime.rollout.buffer import Buffer
-from vime.rollout.producer import Producer
 from vime.session import Session
-from vime.system import System
+from vime.system import Training, training
 from vime.types import Prompt
 
 AGENTS = ROOT / "tools" / "step_agents.py"
@@ -80,25 +78,26 @@ class Source:
 class Ours:
     """A running system."""
 
-    def __init__(self, session: Session, system: System, *, not_ours: Collection[int]) -> None:
+    def __init__(self, session: Session, system: Training, *, not_ours: Collection[int]) -> None:
         self._session, self._system, self._not_ours = session, system, not_ours
         self._version = 0
-        self._producer: Producer | None = None
+        self._batches: Rollouts | None = None
 
     async def begin(self, case: StepCase, *, staleness: int) -> None:
         """Work for the next steps."""
-        assert self._system.workers is not None
         await self.end()
-        rollout = replace(self._session.config.rollout, max_staleness=staleness)
-        source = Source(case, first=self._version * MANY_STEPS)
-        self._producer = Producer(rollout, source=source, runner=self._system.workers, buffer=Buffer())
+        config = self._session.config
+        config = replace(config, rollout=replace(config.rollout, max_staleness=staleness))
+        source, bar = Source(case, first=self._version * MANY_STEPS), self._session.console.rollouts
+        workers = self._system.agents.workers
+        self._batches = Rollouts(config, source, workers, journal=None, state=None, version=self._version, bar=bar)
 
     async def step(self, *, num_left: int = 1) -> Step:
         """The next step; nothing is generated ahead that the `num_left` next ones, this one included, would not train."""
-        assert self._producer is not None
+        assert self._batches is not None
         cpu, started = self.cpu_times(), time.perf_counter()
-        self._producer.set_version(self._version, num_batches_left=num_left)
-        await train_step(self._session, self._system, self._producer, Pin(), self._version)
+        self._batches.begin(self._version, num_left=num_left)
+        await train_step(self._session, self._system, self._batches, self._version)
         wall = time.perf_counter() - started
         self._version += 1
         spent = self.spent_since(cpu)
@@ -108,9 +107,9 @@ class Ours:
 
     async def end(self) -> None:
         """No more of this work."""
-        if self._producer is not None:
-            await self._producer.stop()
-            self._producer = None
+        if self._batches is not None:
+            await self._batches.stop()
+            self._batches = None
 
     def cpu_times(self) -> dict[tuple[str, int], float]:
         """Seconds so far of each process of the system, by what it is and its number; this process is one of them."""
@@ -138,8 +137,8 @@ async def running(case: StepCase, checkpoint: Path, *, precision: str, not_ours:
     """The system on a model; `case` gives the sizes of a batch. Processes `not_ours` are not counted as the system's."""
     composed = compose_run(_words(case, checkpoint, precision), check=find_problems)
     with redirect_stdout(sys.stderr), Session.open(composed) as session:
-        async with session.system(with_trainer=True, with_servers=True) as system:
-            await system.sync_weights(0)
+        async with training(session.config, session.directory.path, say=session.console.say) as system:
+            await system.sync(0)
             ours = Ours(session, system, not_ours=not_ours)
             try:
                 yield ours

@@ -13,7 +13,7 @@ import psutil
 
 from vime.config import AlgorithmName, Mode, RunConfig
 from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, TRAINED, Job, rows_of
-from vime.evaluation.evaluator import Evaluator, forget_items_after
+from vime.evaluation.evaluator import Evaluator, ItemRunner, forget_items_after
 from vime.evaluation.protocol import check_same, load_prompts, protocol_of
 from vime.hooks import load_hook
 from vime.preflight.compose import Composed
@@ -26,7 +26,6 @@ from vime.report.summary import RunScore, append_scores, build_summary, read_sco
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.context import Context
-from vime.system import System
 from vime.types import Group, Prompt
 
 logger = logging.getLogger(__name__)
@@ -78,22 +77,9 @@ class Session:
         with session._tracker, session.console:
             yield session
 
-    def system(self, *, with_trainer: bool, with_servers: bool) -> System:
-        """The parts that this run needs, not started yet."""
-        return System(
-            self.config,
-            self.directory.path,
-            with_trainer=with_trainer,
-            with_servers=with_servers,
-            say=self.console.say,
-            warn=self.console.warn,
-        )
-
-    def evaluator(self, system: System) -> Evaluator:
+    def evaluator(self, runner: ItemRunner) -> Evaluator:
         """An evaluator that writes into the run folder."""
-        assert system.workers is not None
-        folder = self.directory.evaluation
-        return Evaluator(self.config, runner=system.workers, folder=folder, prompts=self._prompts)
+        return Evaluator(self.config, runner=runner, folder=self.directory.evaluation, prompts=self._prompts)
 
     async def evaluate_before(self, evaluator: Evaluator) -> None:
         """The rows that need the untrained model, and the baselines."""

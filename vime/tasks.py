@@ -1,8 +1,11 @@
 """Waiting for several things of which one may fail: none is left behind when the wait is over."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import Any
+import logging
+from collections.abc import Awaitable, Coroutine, Iterable
+from typing import Any, Protocol
+
+logger = logging.getLogger(__name__)
 
 CANCEL_AGAIN_SECONDS = 1.0
 
@@ -31,3 +34,46 @@ async def cancel(tasks: Iterable["asyncio.Future[Any]"]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # so that asyncio does not complain that nobody looked
+
+
+class Part(Protocol):
+    """Something that runs until it is stopped."""
+
+    async def stop(self) -> None: ...
+
+
+async def stop_within(part: Part, *, seconds: float) -> None:
+    """Stops a part of the run; one that cannot be stopped in time is logged, and does not keep the others from being stopped."""
+    try:
+        await asyncio.wait_for(part.stop(), seconds)
+    except Exception:  # the boundary between the parts, at the end of a run
+        logger.warning("%s did not stop cleanly", type(part).__name__, exc_info=True)
+
+
+class Watches:
+    """Coroutines that watch over parts of a run beside its loop, for as long as it lasts."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+        self._error: BaseException | None = None
+
+    def add(self, watch: Coroutine[Any, Any, None]) -> None:
+        """Starts one. Should it fail, that is logged, and `check` raises it."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("the watch over a part of the run has failed", exc_info=error)
+                self._error = self._error or error
+
+        task = asyncio.create_task(watch)
+        task.add_done_callback(ended)
+        self._tasks.append(task)
+
+    def check(self) -> None:
+        """Raises what the first that failed has raised."""
+        if self._error is not None:
+            raise self._error
+
+    async def cancel(self) -> None:
+        """Ends them all."""
+        await cancel(self._tasks)

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from vime.preflight.compose import compose_run
-from vime.system import System
+from vime.system import training
 
 SHAPE = {
     "family": "qwen3",
@@ -32,21 +32,21 @@ async def kill(actor: Any) -> None:
 
 async def lose_servers(config: Any, folder: Path) -> list[dict[str, float]]:
     """Metrics of each sync: the second server is killed before the third and back before the fourth, both before the last."""
-    async with System(config, folder, with_trainer=True, with_servers=True, say=lambda text: None) as system:
-        assert system.serving is not None
-        metrics = [await system.sync_weights(version) for version in (0, 1)]
-        await kill(system.serving.actors("actor")["actor-1"])
-        while not await system.serving.events():
+    async with training(config, folder, say=lambda text: None) as system:
+        serving = system.agents.serving
+        metrics = [await system.sync(version) for version in (0, 1)]
+        await kill(serving.actors("actor")["actor-1"])
+        while not await serving.events():
             await asyncio.sleep(0.2)
-        metrics.append(await system.sync_weights(2))
+        metrics.append(await system.sync(2))
         deadline = time.monotonic() + 300
-        while (events := [event["event"] for event in await system.serving.events()]) != ["recovered"]:
+        while (events := [event["event"] for event in await serving.events()]) != ["recovered"]:
             assert events == [] and time.monotonic() < deadline
             await asyncio.sleep(0.2)
-        metrics.append(await system.sync_weights(3))
-        for actor in system.serving.actors("actor").values():
+        metrics.append(await system.sync(3))
+        for actor in serving.actors("actor").values():
             await kill(actor)
-        metrics.append(await system.sync_weights(4))
+        metrics.append(await system.sync(4))
     return metrics
 
 

@@ -1,6 +1,7 @@
 """A sync that reaches no server waits for one and begins again, or ends the run with the cause; `tools/faults.py` runs it."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from vime.errors import ServerError
 from vime.preflight.compose import compose_run
 from vime.serving.topology import Serving
-from vime.system import System
+from vime.system import Training
+from vime.tasks import Watches
 
 
 class Delivery:
@@ -37,19 +39,21 @@ class Servers:
             raise self.error
 
 
-def system_of(delivery: Any, servers: Any, folder: Path) -> tuple[System, list[str]]:
+def system_of(delivery: Any, servers: Any, folder: Path) -> tuple[Training, list[str]]:
     """A system without its parts, and what it says."""
     said: list[str] = []
     config = compose_run(["+method=memagent", "serving.recovery_timeout_seconds=100"]).config
-    system = System(config, folder, with_trainer=False, with_servers=True, say=said.append)
-    system.serving, system._delivery = servers, delivery
+    workers = SimpleNamespace(usage=None, expecting_weights=nullcontext)
+    agents: Any = SimpleNamespace(serving=servers, workers=workers, watches=Watches())
+    system = Training.__new__(Training)
+    system.agents, system._config, system._say, system._delivery = agents, config, said.append, delivery
     return system, said
 
 
 async def test_a_sync_that_reached_no_server_is_made_again_when_one_is_back(tmp_path: Path):
     delivery, servers = Delivery(0, 0, 2), Servers()
     system, said = system_of(delivery, servers, tmp_path)
-    assert await system.sync_weights(3) == {"sync/num_servers": 2.0}
+    assert await system.sync(3) == {"sync/num_servers": 2.0}
     assert delivery.versions == [3, 3, 3]
     assert len(said) == 2 and "version 3" in said[0] and "no server" in said[0]
     assert len(set(servers.deadlines)) == 1, "the time runs from the first sync that reached none"
@@ -58,24 +62,24 @@ async def test_a_sync_that_reached_no_server_is_made_again_when_one_is_back(tmp_
 
 async def test_a_sync_that_reached_some_servers_goes_on(tmp_path: Path):
     system, said = system_of(Delivery(1), Servers(error=AssertionError("nothing to wait for")), tmp_path)
-    assert await system.sync_weights(1) == {"sync/num_servers": 1.0}
+    assert await system.sync(1) == {"sync/num_servers": 1.0}
     assert said == []
 
 
 async def test_the_run_ends_with_the_cause_if_no_server_comes_back(tmp_path: Path):
     system, _ = system_of(Delivery(0), Servers(error=ServerError("actor-0: died (exit code 137)")), tmp_path)
     with pytest.raises(ServerError, match="exit code 137"):
-        await system.sync_weights(1)
+        await system.sync(1)
 
 
 async def test_a_failed_watch_over_the_servers_ends_the_wait(tmp_path: Path):
     class Watched(Servers):
         async def until_one_is_ready(self, *, deadline: float) -> None:
-            system._broken = RuntimeError("Ray is gone")
+            system.agents.watches._error = RuntimeError("Ray is gone")
 
     system, _ = system_of(Delivery(0, 0), Watched(), tmp_path)
     with pytest.raises(RuntimeError, match="Ray is gone"):
-        await system.sync_weights(1)
+        await system.sync(1)
 
 
 class Stack(Serving):

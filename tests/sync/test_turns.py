@@ -35,16 +35,16 @@ async def two_steps(*, shared: bool) -> list[str]:
     """The first sync of a run, a step, and a checkpoint between generations."""
     recorder = Recorder()
     turns = Turns(recorder, recorder, shared=shared)
-    async with turns.trainer():
+    async with turns.awake():
         recorder.events.append("load a checkpoint")
     for _ in range(2):
-        await turns.to_trainer()
-        recorder.events.append("train")
+        async with turns.training():
+            recorder.events.append("train")
         assert await turns.send(recorder.send) == {"sync/num_servers": 1.0}
         recorder.events.append("probe")
         await turns.to_servers()
         recorder.events.append("generate")
-    async with turns.trainer():
+    async with turns.awake():
         recorder.events.append("save")
     recorder.events.append("generate")
     return recorder.events
@@ -84,7 +84,7 @@ async def test_the_servers_have_their_turn_back_when_saving_fails():
     await turns.to_servers()
     recorder.events.clear()
     with pytest.raises(OSError, match="disk full"):
-        async with turns.trainer():
+        async with turns.awake():
             raise OSError("disk full")
     assert recorder.events[-3:] == ["trainer leaves", "servers wake", "servers may start"]
 
@@ -98,6 +98,6 @@ async def test_the_servers_wake_when_the_trainer_cannot_come_back():
     turns = Turns(recorder, recorder, shared=True)
     await turns.to_servers()
     with pytest.raises(MemoryError, match="no room"):
-        async with turns.trainer():
+        async with turns.awake():
             raise AssertionError("the trainer is not there")
     assert recorder.events[-3:] == ["trainer leaves", "servers wake", "servers may start"]

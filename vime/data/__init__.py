@@ -1,1 +1,1 @@
-"""Rows, prompts, the buffer of finished groups, and packing."""
+"""Data sets: rows of a file as prompts, and the endless stream of them that a run trains on."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from vime.checkpoint import CHECKPOINTS
 from vime.config import RunConfig
 from vime.errors import ConfigError, Problem
 from vime.files.jsonl import append_line, read_lines, write_lines, write_text
@@ -51,7 +52,7 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         """Trainer and driver state to resume from."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def journal(self) -> Path:

@@ -1,1 +1,1 @@
-"""Generation: model calls, isolated rollouts, workers, the producer and evaluation."""
+"""Agents at work: model calls, isolated rollouts, their workers, and the producer of batches."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
-from vime.cluster.placement import DIRECT, takes_turns, transport
+from vime.cluster.placement import DIRECT, transport
 from vime.config import Precision, RunConfig
 from vime.errors import ServerError
 from vime.serving.topology import Serving
@@ -22,7 +22,7 @@ from vime.trainer.group import TrainerGroup
 logger = logging.getLogger(__name__)
 
 TrainerAwake = Callable[[], AbstractAsyncContextManager[TrainerGroup]]
-"""The trainer, able to work within the block, also while the servers have the GPUs (`vime.system.System.trainer_awake`)."""
+"""The trainer, able to work within the block, also while the servers have the GPUs (`Turns.awake`)."""
 
 PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
 """Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
@@ -34,11 +34,9 @@ class WeightDelivery:
     """Between one trainer and the servers of the trained model."""
 
     def __init__(
-        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, *, run_id: str, turns: Turns, lock: asyncio.Lock
+        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns[TrainerGroup], *, run_id: str
     ) -> None:
-        """Whoever holds `lock` may use the trainer."""
-        self._config, self._serving, self._trainer = config, serving, trainer
-        self._turns, self._lock = turns, lock
+        self._config, self._serving, self._trainer, self._turns = config, serving, trainer, turns
         self._files = WeightSync(serving, config, run_id)
         self._direct = DirectSync(serving, trainer) if transport(config) in DIRECT else None
 
@@ -47,14 +45,11 @@ class WeightDelivery:
 
         Raises WeightSyncError or ServerError.
         """
-        async with self._lock:
-            metrics = await self._turns.send(partial(self.send, version))
+        metrics = await self._turns.send(partial(self.send, version))
         if metrics["sync/num_servers"]:
-            # Without the lock: the probe waits for a server that has just been lost, and that one for the trainer's weights.
+            # The trainer is free meanwhile: the probe waits for a server that has just been lost, and that one for its weights.
             metrics |= await self.probe(version)
-        if takes_turns(self._config):
-            async with self._lock:
-                await self._turns.to_servers()
+        await self._turns.to_servers()
         return metrics
 
     async def send(self, version: int) -> dict[str, float]:
@@ -77,13 +72,13 @@ class WeightDelivery:
             serving=config.serving,
         )
 
-    async def restore(self, name: str, *, version: Callable[[], int], trainer_awake: TrainerAwake) -> None:
+    async def restore(self, name: str, *, version: Callable[[], int]) -> None:
         """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
         model = self._serving.trained_endpoint().name
         while (actor := self._serving.actors(model).get(name)) is not None:
             try:
                 await actor.wants_weights.remote()
-                await give(actor, name, version=version, trainer_awake=trainer_awake)
+                await give(actor, name, version=version, trainer_awake=self._turns.awake)
             except RayActorError:
                 await asyncio.sleep(1.0)  # until it has a successor, which asks again
 

@@ -9,9 +9,10 @@
 Where they share nothing (GPUs apart, or none), every call but the one that sends returns at once.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 
 class Servers(Protocol):
@@ -29,54 +30,70 @@ class Trainer(Protocol):
     async def onload(self) -> None: ...
 
 
-class Turns:
-    """Whose turn it is. A run begins with the trainer's, servers asleep; `send` and then `to_servers` make it the servers'."""
+AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
 
-    def __init__(self, servers: Servers, trainer: Trainer, *, shared: bool) -> None:
+
+class Turns(Generic[AnyTrainer]):
+    """Whose turn it is, and who may use the trainer: one at a time.
+
+    A run begins with the trainer's turn, servers asleep; `send` and then `to_servers` make it the servers'.
+    """
+
+    def __init__(self, servers: Servers, trainer: AnyTrainer, *, shared: bool) -> None:
         self._servers, self._trainer, self._shared = servers, trainer, shared
+        self._lock = asyncio.Lock()
         self._trainers = True
 
-    async def to_trainer(self, *, keep_weights: bool = False) -> None:
-        """The trainer can work. Without `keep_weights` the servers' weights are gone: a sync must follow."""
-        if self._shared and not self._trainers:
-            await self._servers.sleep(keep_weights=keep_weights)
-            await self._trainer.onload()
-        self._trainers = True
+    @asynccontextmanager
+    async def training(self) -> AsyncIterator[AnyTrainer]:
+        """The trainer, able to train. Where it shares GPUs, the servers' weights are gone afterwards: `send` must follow."""
+        async with self._lock:
+            await self._to_trainer(keep_weights=False)
+            yield self._trainer
+
+    @asynccontextmanager
+    async def awake(self) -> AsyncIterator[AnyTrainer]:
+        """The trainer, able to work (to save, say); whoever had the turn has it again afterwards, with the same weights."""
+        async with self._lock:
+            if not self._shared or self._trainers:
+                yield self._trainer
+                return
+            try:
+                await self._to_trainer(keep_weights=True)
+                yield self._trainer
+            finally:
+                self._trainers = False
+                try:
+                    await self._trainer.offload(weights=True)
+                finally:
+                    await self._servers.wake()
+                    await self._servers.may_start()
 
     async def send(self, send: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
         """Has `send` bring the weights to the servers, which can generate afterwards; the trainer still has its weights.
 
         Everything else of the trainer's has left before the servers take memory for theirs. Returns what `send` returns.
         """
-        if not self._shared:
-            return await send()
-        await self.to_trainer()
-        await self._trainer.offload(weights=False)
-        metrics = await send()
-        await self._trainer.offload(weights=False)  # gathered tensors and buckets lie in PyTorch's cache
-        await self._servers.wake()
-        return metrics
+        async with self._lock:
+            if not self._shared:
+                return await send()
+            await self._to_trainer(keep_weights=False)
+            await self._trainer.offload(weights=False)
+            metrics = await send()
+            await self._trainer.offload(weights=False)  # gathered tensors and buckets lie in PyTorch's cache
+            await self._servers.wake()
+            return metrics
 
     async def to_servers(self) -> None:
         """The trainer leaves altogether, and servers that are down may take its memory to start again."""
         if self._shared:
-            self._trainers = False
-            await self._trainer.offload(weights=True)
-            await self._servers.may_start()
-
-    @asynccontextmanager
-    async def trainer(self) -> AsyncIterator[None]:
-        """The trainer can work inside (to save, say); whoever had the turn has it again afterwards, with the same weights."""
-        if not self._shared or self._trainers:
-            yield
-            return
-        try:
-            await self.to_trainer(keep_weights=True)
-            yield
-        finally:
-            self._trainers = False
-            try:
+            async with self._lock:
+                self._trainers = False
                 await self._trainer.offload(weights=True)
-            finally:
-                await self._servers.wake()
                 await self._servers.may_start()
+
+    async def _to_trainer(self, *, keep_weights: bool) -> None:
+        if self._shared and not self._trainers:
+            await self._servers.sleep(keep_weights=keep_weights)
+            await self._trainer.onload()
+        self._trainers = True

@@ -82,13 +82,13 @@ class TrainerGroup:
     async def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> list[list[float]]:
         """Logprobs of the last `response_lengths[i]` tokens of each sequence under the current weights."""
         found: dict[int, list[float]] = {}
-        for part in await self._all("logprobs", tokens, response_lengths, temperature):
+        for part in await self._engines("logprobs", tokens, response_lengths, temperature):
             found |= part
         return [found[index] for index in range(len(tokens))]
 
     async def export_weights(self, version: int) -> WeightPayload:
         """Writes the current weights as files that servers can read, and describes them as `version`."""
-        return (await self._all("export_weights", str(self._weights_dir), version))[0]
+        return (await self._engines("export_weights", self._weights_dir, version))[0]
 
     async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
@@ -100,23 +100,23 @@ class TrainerGroup:
 
     async def offload(self, *, weights: bool) -> None:
         """Gives the GPUs' memory back: gradients and optimizer, with `weights` all of it."""
-        await self._all("offload", weights=weights)
+        await self._engines("offload", weights=weights)
 
     async def onload(self) -> None:
         """Takes the memory again."""
-        await self._all("onload")
+        await self._engines("onload")
 
     async def begin_save(self, folder: Path) -> None:
         """Copies the state in memory; the ranks write it into `folder` while other calls go on. Raises `CheckpointError`."""
-        await self._all("begin_save", str(folder))
+        await self._engines("begin_save", folder)
 
     async def is_saved(self) -> bool:
         """True once all ranks have written their files, or failed to; answered between other calls."""
-        return all(await self._all("is_saved"))
+        return all(await self._engines("is_saved"))
 
     async def finish_save(self) -> None:
         """Waits for the files of `begin_save` and makes the folder complete. Raises `CheckpointError`."""
-        await self._all("finish_save")
+        await self._engines("finish_save")
 
     async def save(self, folder: Path) -> None:
         """Writes an exact checkpoint into `folder`, whole or not at all."""
@@ -125,11 +125,11 @@ class TrainerGroup:
 
     async def load(self, folder: Path) -> None:
         """Restores an exact checkpoint. Raises `CheckpointError`."""
-        await self._all("load", str(folder))
+        await self._engines("load", folder)
 
     async def save_hugging_face(self, folder: Path) -> None:
         """Writes a checkpoint folder that transformers and vLLM load."""
-        await self._all("save_hugging_face", str(folder))
+        await self._engines("save_hugging_face", folder)
 
     async def stop(self) -> None:
         """Ends the ranks and removes the exported weights; safe to call at any time, and twice."""
@@ -138,9 +138,18 @@ class TrainerGroup:
         self._ranks = []
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 
-    async def _all(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
-        assert self._ranks, f"trainer.{method} before start() or after stop()"
-        return await self._results(method, [getattr(rank, method).remote(*arguments, **options) for rank in self._ranks])
+    async def _engines(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
+        """What the engines of all ranks return."""
+        calls = [rank.call.remote(method, *arguments, **options) for rank in self._started]
+        return await self._results(method, calls)
+
+    async def _all(self, method: str, *arguments: Any) -> list[Any]:
+        return await self._results(method, [getattr(rank, method).remote(*arguments) for rank in self._started])
+
+    @property
+    def _started(self) -> list[Any]:
+        assert self._ranks, "start comes first, and nothing comes after stop"
+        return self._ranks
 
     async def _results(self, what: str, calls: list[Any]) -> list[Any]:
         """All ranks' results in order; the first failure ends the wait, since the others may hang in a collective."""

@@ -30,6 +30,11 @@ def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> Tr
 
     Raises `ConfigError` for those, and on a CUDA device for what `vime.trainer.cuda_limits` refuses.
     """
+    _refuse(trainer)
+    return TransformerConfig(**(_shape(architecture) | _training(trainer) | _layout(trainer) | trainer.megatron_args))
+
+
+def _refuse(trainer: TrainerConfig) -> None:
     refused = [
         Problem(key=f"trainer.megatron_args.{name}", value=trainer.megatron_args[name], remedy=REFUSED_ARGS[name])
         for name in REFUSED_ARGS
@@ -39,7 +44,10 @@ def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> Tr
         refused += cuda_problems(trainer, has_transformer_engine=uses_transformer_engine())
     if refused:
         raise ConfigError(refused)
-    dtype, rounds = torch_dtype(trainer.precision), trainer.virtual_pipeline_parallel_size
+
+
+def _shape(architecture: Architecture) -> dict[str, Any]:
+    """What the checkpoint says of its model."""
     fields: dict[str, Any] = {
         "num_layers": architecture.num_layers,
         "hidden_size": architecture.hidden_size,
@@ -54,32 +62,7 @@ def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> Tr
         "add_bias_linear": False,
         "add_qkv_bias": architecture.has_qkv_bias,
         "qk_layernorm": architecture.has_qk_norm,
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
-        "params_dtype": dtype,
-        "pipeline_dtype": dtype,
-        "bf16": dtype is torch.bfloat16,
-        "tensor_model_parallel_size": trainer.tensor_parallel_size,
-        "pipeline_model_parallel_size": trainer.pipeline_parallel_size,
-        "context_parallel_size": trainer.context_parallel_size,
-        "sequence_parallel": splits_tokens(trainer),
-        "expert_model_parallel_size": trainer.expert_parallel_size,
-        "expert_tensor_parallel_size": 1,
-        "virtual_pipeline_model_parallel_size": rounds if rounds > 1 else None,
-        "variable_seq_lengths": True,
-        "moe_token_dispatcher_type": "alltoall",
-        "calculate_per_token_loss": True,
-        "use_cpu_initialization": not torch.cuda.is_available(),
-        "perform_initialization": False,
-        "gradient_accumulation_fusion": False,
-        "bias_dropout_fusion": False,
-        "bias_activation_fusion": torch.cuda.is_available(),
-        "masked_softmax_fusion": False,
     }
-    if rounds > 1:  # in batches, both directions between two stages would be mixed up
-        fields |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
-    if trainer.recompute:
-        fields |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     if architecture.num_experts:
         fields |= {
             "num_moe_experts": architecture.num_experts,
@@ -89,4 +72,45 @@ def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> Tr
             "moe_router_load_balancing_type": "none",
             "moe_router_pre_softmax": not architecture.norm_topk_prob,
         }
-    return TransformerConfig(**(fields | trainer.megatron_args))
+    return fields
+
+
+def _training(trainer: TrainerConfig) -> dict[str, Any]:
+    """Number formats, initialization, fused kernels, and what is recomputed."""
+    dtype = torch_dtype(trainer.precision)
+    fields: dict[str, Any] = {
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype is torch.bfloat16,
+        "calculate_per_token_loss": True,
+        "use_cpu_initialization": not torch.cuda.is_available(),
+        "perform_initialization": False,
+        "gradient_accumulation_fusion": False,
+        "bias_dropout_fusion": False,
+        "bias_activation_fusion": torch.cuda.is_available(),
+        "masked_softmax_fusion": False,
+    }
+    if trainer.recompute:
+        fields |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return fields
+
+
+def _layout(trainer: TrainerConfig) -> dict[str, Any]:
+    """How the model and its tokens are spread over the ranks."""
+    rounds = trainer.virtual_pipeline_parallel_size
+    fields: dict[str, Any] = {
+        "tensor_model_parallel_size": trainer.tensor_parallel_size,
+        "pipeline_model_parallel_size": trainer.pipeline_parallel_size,
+        "context_parallel_size": trainer.context_parallel_size,
+        "sequence_parallel": splits_tokens(trainer),
+        "expert_model_parallel_size": trainer.expert_parallel_size,
+        "expert_tensor_parallel_size": 1,
+        "virtual_pipeline_model_parallel_size": rounds if rounds > 1 else None,
+        "variable_seq_lengths": True,
+        "moe_token_dispatcher_type": "alltoall",
+    }
+    if rounds > 1:  # in batches, both directions between two stages would be mixed up
+        fields |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
+    return fields

@@ -1,9 +1,7 @@
-"""`TrainerRank`: the Ray actor around one rank of the trainer. Every method is a collective over all ranks."""
+"""`TrainerRank`: the Ray actor in whose process one rank's `Engine` works. Every method is a collective over all ranks."""
 
 import logging
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -13,7 +11,6 @@ from vime.cluster.nodes import LOOPBACK
 from vime.cluster.placement import trainer_places, transport
 from vime.config import RunConfig
 from vime.trainer.shard import Shard
-from vime.types import Integers
 from vime.weights.payload import WeightPayload
 
 logger = logging.getLogger(__name__)
@@ -67,16 +64,6 @@ class TrainerRank:
         """See `Engine.train_shards`; the blocks lie in Ray's object store, and are those of all ranks with the same data."""
         return self._engine.train_shards([shard.fetched(ray.get) for shard in shards], step)
 
-    def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
-        """See `Engine.logprobs`."""
-        return self._engine.logprobs(tokens, response_lengths, temperature)
-
-    def export_weights(self, folder: str, version: int) -> WeightPayload:
-        """Writes the weights as files into `folder`; rank 0 returns the filled payload."""
-        from vime.weights.export import write_payload
-
-        return write_payload(self._engine.export(), folder=Path(folder), version=version)
-
     def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
         from vime.weights.sender import DirectSender
@@ -98,38 +85,12 @@ class TrainerRank:
         """Sends the weights over the transport that `connect` opened; rank 0 returns what it sent, without files."""
         return self._sender.send(version)
 
-    def offload(self, *, weights: bool) -> None:
-        """See `Engine.offload`."""
-        self._engine.offload(weights=weights)
-
-    def onload(self) -> None:
-        """See `Engine.onload`."""
-        self._engine.onload()
-
-    def begin_save(self, folder: str) -> None:
-        """Starts an exact checkpoint; see `Engine.begin_save`."""
-        self._engine.begin_save(Path(folder))
-
-    def is_saved(self) -> bool:
-        """True once this rank has nothing more to write."""
-        return self._engine.is_saved()
-
-    def finish_save(self) -> None:
-        """Makes the checkpoint complete. Raises `CheckpointError`."""
-        self._engine.finish_save()
-
-    def load(self, folder: str) -> None:
-        """Restores an exact checkpoint. Raises `CheckpointError`."""
-        self._engine.load(Path(folder))
-
-    def save_hugging_face(self, folder: str) -> None:
-        """Writes a checkpoint for transformers and vLLM."""
-        self._engine.save_hugging_face(Path(folder))
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Any other method of this rank's `Engine`."""
+        return getattr(self._engine, method)(*arguments, **options)
 
     def _host(self) -> str:
         """This machine's address for the other parts of the run."""
-        import ray
-
         cluster = self._config.cluster
         one_machine = cluster.num_nodes == 1 or cluster.host == LOOPBACK
         return LOOPBACK if one_machine else ray.util.get_node_ip_address()

@@ -1,0 +1,134 @@
+"""What a training step learns from: a batch of rollouts, or of demonstrations. The loop is the same for both."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vime.algorithm.advantage import group_advantages
+from vime.algorithm.batch import build_updates
+from vime.algorithm.own_advantage import own_advantage
+from vime.config import RunConfig
+from vime.evaluation.repeatable import check_repeatable
+from vime.hooks import load_hook
+from vime.rollout.buffer import Buffer
+from vime.rollout.journal import Journal
+from vime.rollout.metrics import batch_metrics
+from vime.rollout.own_producer import OwnProducer
+from vime.rollout.producer import Producer, Runner, Source
+from vime.types import Group, TrainSample
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Samples for one step, one optimizer update per inner list, and the groups they come from, if they come from rollouts."""
+
+    updates: list[list[TrainSample]]
+    groups: list[Group] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Batches(Protocol):
+    """One batch after the other; `state` and `load` carry over to a run that is resumed."""
+
+    async def next(self, step: int) -> Batch: ...
+    async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]: ...
+
+
+class ProgressBar(Protocol):
+    """Shows how many groups of a batch have finished (`vime.report.console.Bar`)."""
+
+    def advance(self) -> None: ...
+
+
+class Rollouts:
+    """Batches of rollouts: groups from the producer, with advantages and the weight of each token."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        source: Any,
+        runner: Runner,
+        *,
+        journal: Journal | None,
+        state: dict[str, Any] | None,
+        version: int,
+        bar: Callable[[int, int], AbstractContextManager[ProgressBar]],
+    ) -> None:
+        """`source` yields prompts (`data.source`); `state` is that of a run which goes on, else None; `version` is that
+        of the servers' weights; `bar` shows a batch's progress."""
+        self._config, self._source, self._journal, self._bar = config, source, journal, bar
+        self._producer = make_producer(config, source, runner, journal=journal, version=version)
+        if state is not None:
+            self._producer.load(state)
+
+    def begin(self, step: int, *, num_left: int) -> None:
+        """Starts the groups that the weights of `step` admit and that the `num_left` next batches, this one included, can use."""
+        self._producer.set_version(step, num_batches_left=num_left)
+
+    async def next(self, step: int) -> Batch:
+        """Waits for the groups of a batch and builds its updates."""
+        config = self._config
+        with self._bar(step, config.rollout.num_prompts) as bar:
+            self._producer.on_group = lambda group: bar.advance()
+            groups, counts = await self._producer.batch()
+        if config.deterministic:
+            check_repeatable(rollout for group in groups for rollout in group.rollouts)
+        updates, metrics = await asyncio.to_thread(
+            build_updates,
+            config.algorithm,
+            groups,
+            credit=config.method.credit,
+            num_updates=config.trainer.num_updates_per_batch,
+            seed=config.seed + step,
+            version=step,
+            advantage=own_advantage(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
+        )
+        metrics |= counts | await asyncio.to_thread(batch_metrics, groups, version=step)
+        return Batch(updates=updates, groups=groups, metrics=metrics)
+
+    async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
+        """What a run that is resumed after `step` needs; groups before the oldest checkpoint's step leave the journal."""
+        if self._journal is not None:
+            self._journal.begin(step, oldest_step=oldest_step)
+        buffer = await self._producer.state()  # nothing may be awaited between buffer and source
+        return {"buffer": buffer, "source": deepcopy(self._source.state())}  # which is written while the source goes on
+
+    async def stop(self) -> None:
+        """Ends the groups at work; those that have finished are in the journal."""
+        await self._producer.stop()
+
+
+class Demonstrations:
+    """Batches of the method's demonstrations (`data.demonstrations`), for `algorithm=sft`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        from transformers import AutoTokenizer
+
+        assert config.data.demonstrations is not None, "algorithm=sft needs data.demonstrations"
+        self._config = config
+        self._tokenizer = AutoTokenizer.from_pretrained(config.model.checkpoint)
+        self._demonstrations = load_hook(config.data.demonstrations)
+
+    async def next(self, step: int) -> Batch:
+        """About `trainer.sft_tokens_per_step` tokens, for one update."""
+        trainer, seed = self._config.trainer, self._config.seed
+        samples = self._demonstrations(self._tokenizer, step, trainer.num_steps, trainer.sft_tokens_per_step, seed)
+        return Batch(updates=[samples])
+
+    async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
+        """Nothing: a batch follows from its step."""
+        return {}
+
+
+def make_producer(
+    config: RunConfig, source: Source, runner: Runner, *, journal: Journal | None = None, version: int = 0
+) -> Producer | OwnProducer:
+    """What keeps groups running: the built-in producer, or the user's (`rollout.producer`)."""
+    rollout = config.rollout
+    if rollout.producer is not None:
+        return OwnProducer(config, path=rollout.producer, source=source, runner=runner, version=version)
+    keep = load_hook(rollout.filter) if rollout.filter else None
+    return Producer(rollout, source=source, runner=runner, buffer=Buffer(), keep=keep, journal=journal)

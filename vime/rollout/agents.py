@@ -1,0 +1,72 @@
+"""`Agents`: the served models of a run, the services that its agents use, and the workers that run the agents."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from vime.config import ModelAPI, RunConfig
+from vime.retrieval.client import NAME as RETRIEVAL
+from vime.retrieval.deployment import Retrieval
+from vime.rollout.pool import WorkerPool
+from vime.runtime import Runtime
+from vime.serving.topology import Serving
+from vime.tasks import Watches, stop_within, together
+
+STOP_SECONDS = 30.0
+"""For each part."""
+
+
+class Agents:
+    """The served models, the services that agents use, and the workers that run the agents."""
+
+    def __init__(self, config: RunConfig, serving: Serving, services: list[Retrieval], workers: WorkerPool) -> None:
+        """Of parts that were launched; `ready` waits for them."""
+        self.serving, self.workers = serving, workers
+        self.watches = Watches()
+        """Over servers and services. What fails in them ends the run at the next sync."""
+        self._config, self._services = config, services
+
+    async def ready(self, say: Callable[[str], None]) -> None:
+        """Waits until every server, service and worker answers, and watches over them from then on. Raises ServerError."""
+        await together([self.serving.ready(say), *[service.ready(say) for service in self._services], self.workers.start()])
+        for part in (self.serving, *self._services):
+            self.watches.add(part.watch())
+
+    async def metrics(self) -> dict[str, float]:
+        """`serving/<name>/<metric>` and `retrieval/<metric>`: what was asked since the last call, and what the servers did."""
+        metrics = await self.serving.metrics()
+        for name, calls in (await self.workers.calls()).items():
+            if name == RETRIEVAL:
+                metrics |= {f"{name}/{key}": value for key, value in calls.metrics(is_paid=False).items() if "tokens" not in key}
+                continue
+            is_paid = self._config.serving.models[name].api is ModelAPI.chat
+            metrics |= {f"serving/{name}/{key}": value for key, value in calls.metrics(is_paid=is_paid).items()}
+        return metrics
+
+    async def events(self) -> list[dict[str, Any]]:
+        """What went wrong with servers, routers and services since the last call: {time, server, event, detail}.
+
+        Raises ServerError if a service was given up.
+        """
+        return [event for part in (self.serving, *self._services) for event in await part.events()]
+
+
+@asynccontextmanager
+async def launched(config: RunConfig, run_dir: Path, runtime: Runtime, *, awaits_weights: bool) -> AsyncIterator[Agents]:
+    """Agents whose parts are starting, and are stopped at the end of the block; `Agents.ready` waits for them.
+
+    With `awaits_weights` the servers of the trained model have random weights until the first sync.
+    """
+    async with AsyncExitStack() as stack:
+        serving = Serving(config, run_dir, runtime.run_id, runtime.nodes, awaits_weights=awaits_weights)
+        services = [Retrieval(config, run_dir, runtime.run_id, runtime.nodes)] if config.retrieval.is_there else []
+        for part in (serving, *services):
+            stack.push_async_callback(stop_within, part, seconds=STOP_SECONDS)
+            part.start()
+        endpoints = {service.endpoint().name: service.endpoint() for service in services}
+        workers = WorkerPool(config, serving.endpoints(), runtime.nodes, retrieval=endpoints.get(RETRIEVAL))
+        stack.push_async_callback(stop_within, workers, seconds=STOP_SECONDS)
+        agents = Agents(config, serving, services, workers)
+        stack.push_async_callback(agents.watches.cancel)
+        yield agents

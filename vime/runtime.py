@@ -1,0 +1,77 @@
+"""Ray and the nodes of a run, from its first process to its last.
+
+`with Runtime(config, say=print) as runtime:` guarantees that nothing of the run is left afterwards, not even if the driver is
+killed: a reaper beside it ends the processes and removes the temporary folders of a driver that is gone.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import ray
+
+from vime.cluster.nodes import Nodes
+from vime.config import RunConfig
+from vime.memory.tokens import object_store_bytes
+from vime.processes.reaper import start_reaper
+from vime.weights.payload import payload_folder
+
+STOP_TIMEOUT_SECONDS = 30.0
+
+
+class Runtime:
+    """A Ray of its own, or the cluster of `cluster.ray_address`; a Ray that this process uses already is left as it is."""
+
+    def __init__(self, config: RunConfig, *, say: Callable[[str], None]) -> None:
+        self.run_id = uuid.uuid4().hex[:8]
+        self.nodes = Nodes(config)
+        self._config = config
+        self._say = say
+        self._ray_dir = Path("/tmp") / f"vime-{self.run_id}"  # short, because sockets in it must have short paths
+        self._owns_ray = False
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Runtime":
+        """Raises ServerError if the Ray cluster has fewer nodes or GPUs than the run asks for."""
+        try:
+            if not ray.is_initialized():
+                self._start_ray()
+            self.nodes.reserve()
+        except BaseException:  # raised again: whatever ended the start, nothing that it started stays
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if ray.is_initialized():
+            self.nodes.release()
+        if self._owns_ray:
+            ray.shutdown()
+        shutil.rmtree(self._ray_dir, ignore_errors=True)
+        if self._reaper is not None:
+            self._reaper.terminate()
+            self._reaper.wait(STOP_TIMEOUT_SECONDS)
+
+    def _start_ray(self) -> None:
+        address = self._config.cluster.ray_address
+        self._say(f"joining Ray at {address}" if address else "starting Ray")
+        self._owns_ray = True
+        self._reaper = start_reaper(owner=os.getpid(), remove=[self._ray_dir, payload_folder(self.run_id)])
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
+        if address is not None:
+            ray.init(address=address, namespace=self.run_id, log_to_driver=False, logging_level=logging.ERROR)
+            return
+        ray.init(
+            address="local",  # not a cluster that happens to run on this machine
+            namespace=self.run_id,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=object_store_bytes(self._config),
+            _node_ip_address=self._config.cluster.host,
+            _temp_dir=str(self._ray_dir),
+        )
