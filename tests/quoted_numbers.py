@@ -3,11 +3,12 @@
 A block is a paragraph, an entry of a list, or a table together with the paragraph before it. A block that names `results/FILE`
 quotes that file. What must be found there:
 
-- in a table, all numbers of a row after its first cell, in their order, in one line of the file;
-- in a sentence, every mean with its deviation, every number with a unit of measurement, and every number with decimals.
+- in a table, all numbers of a row after its first cell, in their order, in one line of the file, which may have more decimals;
+- in a sentence, every mean with its deviation, every number with a unit of measurement, and every number with decimals, with the
+  same digits as in the file.
 
-A block that names no file must have none of these, apart from settings and limits (`LIMITS` in `test_quoted_numbers.py`). Numbers
-are equal if the file's, rounded to as many decimals, is the quoted one. Code is no prose, unless it is nothing but a quantity.
+A block that names no file must have none of these, apart from settings and limits (`LIMITS` in `test_quoted_numbers.py`). Code is
+no prose, unless it is nothing but a quantity.
 """
 
 import re
@@ -24,6 +25,7 @@ UNIT = (
     r"tokens (?:a|per) second|steps (?:a|per|an) hour|calls (?:a|per) second"
 )
 PAIR = re.compile(rf"{NUMBER} ± {NUMBER}")
+ENTRY = re.compile(rf"{NUMBER}(?: ± {NUMBER})?")
 MEASURED = re.compile(rf"{NUMBER} ± {NUMBER}|(?<![\w.])(?:{NUMBER})(?=(?: to {NUMBER})? ?(?:{UNIT})(?![\w/-]))")
 DECIMAL = re.compile(rf"(?<![\w./-]){FRACTION}(?![\w.]*\w)")
 RESULT = re.compile(rf"(?:{NUMBER} ± {NUMBER}|{FRACTION})(?:, (?:{NUMBER} ± {NUMBER}|{NUMBER}))*")
@@ -101,28 +103,38 @@ def is_result(row: str) -> bool:
 
 
 def same(quoted: str, found: str) -> bool:
-    """Whether a number of a file, rounded to the decimals of a quoted one, equals it."""
+    """Whether an entry of a file, rounded to the decimals of a quoted one, equals it; a mean may lack its deviation."""
+    parts, others = quoted.split(" ± "), found.split(" ± ")
+    return len(parts) <= len(others) and all(_rounded(part, other) for part, other in zip(parts, others))
+
+
+def _rounded(quoted: str, found: str) -> bool:
     mantissa, _, exponent = quoted.replace(",", "").partition("e")
-    scale = 10.0 ** int(exponent or 0)
     decimals = len(mantissa.partition(".")[2])
-    value = float(found.replace(",", "")) / scale
+    value = float(found.replace(",", "")) / 10.0 ** int(exponent or 0)
     return abs(value - float(mantissa)) <= 0.5 * 10.0**-decimals * (1 + 1e-9)
 
 
 @cache
-def numbers_by_line(file: str) -> tuple[tuple[str, ...], ...]:
-    """The numbers of each line of a file under `results/`."""
+def entries_by_line(file: str) -> tuple[tuple[str, ...], ...]:
+    """The numbers of each line of a file under `results/`, a mean and its deviation as one entry: `97.0 ± 1.9`."""
     lines = (ROOT / "results" / file).read_text().splitlines()
-    return tuple(tuple(re.findall(NUMBER, NAMES.sub("", line))) for line in lines)
+    return tuple(tuple(ENTRY.findall(NAMES.sub("", line))) for line in lines)
 
 
-def is_quoted(numbers: list[str], file: str) -> bool:
-    """Whether the numbers stand in one line of a file, in this order."""
-    for line in numbers_by_line(file):
+def is_row(entries: list[str], file: str) -> bool:
+    """Whether the entries stand in one line of a file, in this order."""
+    for line in entries_by_line(file):
         rest = iter(line)
-        if all(any(same(number, other) for other in rest) for number in numbers):
+        if all(any(same(entry, other) for other in rest) for entry in entries):
             return True
     return False
+
+
+def is_quoted(entry: str, file: str) -> bool:
+    """Whether a file has this entry, written with as many digits."""
+    written = entry.replace(",", "").replace("e-0", "e-")
+    return any(written == other.replace(",", "").replace("e-0", "e-") for line in entries_by_line(file) for other in line)
 
 
 def mistakes(text: str, *, limits: tuple[str, ...] = ()) -> list[str]:
@@ -140,11 +152,11 @@ def mistakes(text: str, *, limits: tuple[str, ...] = ()) -> list[str]:
             prose = prose.replace(phrase, "")
         if block.rows:
             for row in filter(is_result, block.rows):
-                numbers = re.findall(NUMBER, " ".join(cells(row)[1:]))
-                if not any(is_quoted(numbers, file) for file in sources):
+                entries = ENTRY.findall(" ".join(cells(row)[1:]))
+                if not any(is_row(entries, file) for file in sources):
                     found.append(f"not a line of {sources or 'a file under results/'}: {row}")
         elif sources:
-            wrong = [n for n in quoted_in_prose(prose) if not any(is_quoted(re.findall(NUMBER, n), file) for file in sources)]
+            wrong = [entry for entry in quoted_in_prose(prose) if not any(is_quoted(entry, file) for file in sources)]
             found += [f"{number} is not in {sources}: {block.prose}" for number in wrong]
         else:
             found += [

@@ -1,4 +1,7 @@
-"""Every measured number of a README stands in a file under `results/`, which the README names beside it."""
+"""Every measured number of a README stands in a file under `results/`, which the README names beside it.
+
+Measure again, run the tool that writes the file, and change the README; `LIMITS` is for quantities that nobody measures.
+"""
 
 import re
 
@@ -13,6 +16,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "agentic/toolorchestra/README.md": ('"5%" is "5"', "eight GPUs of 288 GB"),  # an example; a machine
     "tools/README.md": ("(2.6 MB)", "(0.2 MB;", "55 GiB of device memory"),  # sizes of wheels; what a program asks for
     "vime/agent/README.md": ("a look every 50 ms", "some 50 ms beyond"),
+    "vime/preflight/plan/README.md": ("as large as that and 512 MiB",),
     "vime/grading/README.md": ("math-verify gets 6 s", "two of 25 s"),
     "vime/retrieval/README.md": ("a body above 32 MiB",),
     "vime/rollout/README.md": ("has not compared after 6 s", "every 5 s"),
@@ -32,7 +36,8 @@ def test_every_number_of_a_readme_stands_in_the_results_it_names(readme: str):
 
 
 def test_every_exception_is_still_in_the_text():
-    missing = [(readme, phrase) for readme, phrases in LIMITS.items() for phrase in phrases if phrase not in text_of(readme)]
+    texts = {readme: " ".join(text_of(readme).split()) for readme in LIMITS}
+    missing = [(readme, phrase) for readme, phrases in LIMITS.items() for phrase in phrases if phrase not in texts[readme]]
     assert missing == []
 
 
@@ -95,7 +100,10 @@ def test_cells_of_a_row_come_from_one_line_of_the_file_and_in_its_order():
     assert mistakes(table.format(scores[2], scores[0])) != []
 
 
-def test_numbers_are_rounded_alike():
-    rounded = "With affinity 79.9 % are found (`results/rollout.md`)."
-    assert mistakes(rounded) == []
-    assert mistakes(rounded.replace("79.9", "79.8")) != [] and mistakes(rounded.replace("79.9", "79.90")) != []
+def test_numbers_of_a_table_may_be_rounded_and_those_of_a_sentence_not():
+    sentence, table = (
+        "With affinity {} % are found (`results/rollout.md`).",
+        "From `results/rollout.md`:\n\n| | % |\n|---|---|\n| it | {} |\n",
+    )
+    assert mistakes(sentence.format("79.86")) == mistakes(table.format("79.86")) == mistakes(table.format("79.9")) == []
+    assert mistakes(sentence.format("79.9")) and mistakes(table.format("79.8")) and mistakes(table.format("79.90"))

@@ -1,7 +1,7 @@
 """The typed configuration of a run: one dataclass per Hydra group, and `RunConfig` that holds them.
 
-The default lives on the field, the choice in `conf/`, the recipe in `conf/experiment`, today's wish on the command line.
-Every field is read somewhere outside this package (a test holds it). Nothing here imports torch, so `--help` stays quick.
+A field has its default, its range and its documentation; choices are files in `conf/`, recipes are files in `conf/experiment/`.
+Every field is read somewhere outside this package (a test holds it). Nothing here imports torch, so `--help` is fast.
 """
 
 from dataclasses import dataclass, field
