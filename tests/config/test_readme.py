@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,12 +38,14 @@ def named(cell: str) -> list[str]:
     return re.findall(r"`\+?([^`]*)`", cell)
 
 
-def exists(key: str) -> bool:
+@cache
+def keys_of_settings() -> frozenset[str]:
     register_schemas()
-    path = re.sub(
-        r"^serving\.models\.actor\.(groups\.\w+\.)?", lambda m: f"serving.models.NAME.{'groups.NAME.' if m[1] else ''}", key
-    )
-    return path in {setting.key for setting in settings()}
+    return frozenset(setting.key for setting in settings())
+
+
+def exists(key: str) -> bool:
+    return key.replace(".models.actor.", ".models.NAME.") in keys_of_settings()
 
 
 @pytest.mark.parametrize("row", [*FLAGS, *HOOK_ROWS], ids=lambda row: row[0])
