@@ -10,7 +10,6 @@ import pytest
 
 from vime.config import RunConfig
 from vime.hooks import HOOKS
-from vime.preflight.compose import register_schemas
 from vime.preflight.documentation import settings
 from vime.preflight.rules.numbers import value_at
 from vime.types import Sample
@@ -40,7 +39,6 @@ def named(cell: str) -> list[str]:
 
 @cache
 def keys_of_settings() -> frozenset[str]:
-    register_schemas()
     return frozenset(setting.key for setting in settings())
 
 
