@@ -122,7 +122,8 @@ def entries_by_line(file: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(ENTRY.findall(NAMES.sub("", line))) for line in lines)
 
 
-def is_row(entries: list[str], file: str) -> bool:
+@cache
+def is_row(entries: tuple[str, ...], file: str) -> bool:
     """Whether the entries stand in one line of a file, in this order."""
     for line in entries_by_line(file):
         rest = iter(line)
@@ -131,6 +132,7 @@ def is_row(entries: list[str], file: str) -> bool:
     return False
 
 
+@cache
 def is_quoted(entry: str, file: str) -> bool:
     """Whether a file has this entry, written with as many digits."""
     written = entry.replace(",", "").replace("e-0", "e-")
@@ -140,26 +142,28 @@ def is_quoted(entry: str, file: str) -> bool:
 def mistakes(text: str, *, limits: tuple[str, ...] = ()) -> list[str]:
     """What is wrong with the numbers of a Markdown text, a line each.
 
-    `limits` are the beginnings of sentences, or whole phrases, whose numbers are settings and not measured.
+    `limits` are phrases whose numbers are settings, limits or bounds and not measured.
     """
-    found: list[str] = []
-    for block in blocks(text):
-        missing = [file for file in block.sources if not (ROOT / "results" / file).is_file()]
-        found += [f"there is no results/{file}" for file in missing]
-        sources = [file for file in block.sources if file not in missing]
-        prose = block.prose
-        for phrase in limits:
-            prose = prose.replace(phrase, "")
-        if block.rows:
-            for row in filter(is_result, block.rows):
-                entries = ENTRY.findall(" ".join(cells(row)[1:]))
-                if not any(is_row(entries, file) for file in sources):
-                    found.append(f"not a line of {sources or 'a file under results/'}: {row}")
-        elif sources:
-            wrong = [entry for entry in quoted_in_prose(prose) if not any(is_quoted(entry, file) for file in sources)]
-            found += [f"{number} is not in {sources}: {block.prose}" for number in wrong]
-        else:
-            found += [
-                f"{number} is quoted from no file under results/: {block.prose}" for number in measured_without_source(prose)
-            ]
-    return found
+    return [mistake for block in blocks(text) for mistake in mistakes_in(block, limits=limits)]
+
+
+def mistakes_in(block: Block, *, limits: tuple[str, ...] = ()) -> list[str]:
+    """What is wrong with the numbers of one block."""
+    missing = [file for file in block.sources if not (ROOT / "results" / file).is_file()]
+    found = [f"there is no results/{file}" for file in missing]
+    sources = [file for file in block.sources if file not in missing]
+    if block.rows:
+        for row in filter(is_result, block.rows):
+            entries = tuple(ENTRY.findall(" ".join(cells(row)[1:])))
+            if not any(is_row(entries, file) for file in sources):
+                found.append(f"not a line of {sources or 'a file under results/'}: {row}")
+        return found
+    prose = block.prose
+    for phrase in limits:
+        prose = prose.replace(phrase, "")
+    if not sources:
+        return found + [
+            f"{number} is quoted from no file under results/: {block.prose}" for number in measured_without_source(prose)
+        ]
+    wrong = [entry for entry in quoted_in_prose(prose) if not any(is_quoted(entry, file) for file in sources)]
+    return found + [f"{entry} is not in {sources}: {block.prose}" for entry in wrong]
