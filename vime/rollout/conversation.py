@@ -8,12 +8,13 @@ samples = conversation.samples(sample)          # one, unless the template made 
 """
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vime.rollout.aside import aside
-from vime.rollout.model import Model
+from vime.rollout.model import TokenModel
 from vime.rollout.plain_text import Segment, after, control_tokens, joined
+from vime.rollout.sequence import TokenSequence
 from vime.types import Message, Sample, Turn
 
 FORKS = "conversation_forks"
@@ -24,46 +25,36 @@ KEPT = "conversation_kept"
 
 @dataclass(kw_only=True, slots=True)
 class Branch:
-    """Token ids from a prompt on: sampled ones are trained, those of the environment are not.
+    """A token sequence of the conversation, and the text that its ids say."""
 
-    Example of a prompt of two tokens, a reply of three and a tool result of two: `Branch(ids=[5, 6, 9, 8, 2, 7, 7],
-    prompt_length=2, mask=[1, 1, 1, 0, 0], …)`.
-    """
-
-    ids: list[int]
-    prompt_length: int
+    tokens: TokenSequence
     text: str
-    """What the ids say, as the template wrote it and the model continued it."""
+    """As the template wrote it and the model continued it."""
     prompt_characters: int
     sampled_characters: int = 0
     """Where the text of the last reply ends."""
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
 
-    def environment(self, ids: list[int], text: str) -> None:
+    def add_environment(self, ids: list[int], text: str) -> None:
         """Adds tokens that nobody sampled."""
-        self.ids += ids
-        self.mask += [0] * len(ids)
-        self.logprobs += [0.0] * len(ids)
-        self.versions += [self.versions[-1] if self.versions else 0] * len(ids)
+        self.tokens.add_environment(ids)
         self.text += text
 
-    def sampled(self, turn: Turn, text: str) -> None:
-        """Adds the tokens of a reply."""
-        self.ids += turn.output_ids
-        self.mask += [1] * len(turn.output_ids)
-        self.logprobs += turn.logprobs
-        self.versions += turn.weight_versions
+    def add_turn(self, turn: Turn, text: str) -> None:
+        """Adds a reply."""
+        self.tokens.add_turn(turn)
         self.text += text
         self.sampled_characters = len(self.text)
+
+    def sample(self, template: Sample, metadata: dict[str, Any]) -> Sample:
+        """The branch up to its last sampled token, ready to be trained."""
+        return self.tokens.sample(template, self.text[self.prompt_characters : self.sampled_characters], **metadata)
 
 
 class Conversation:
     """Messages and the token ids that they have become."""
 
     def __init__(
-        self, model: Model, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, fork: bool = True
+        self, model: TokenModel, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, fork: bool = True
     ) -> None:
         """With `fork`, ids are what the template renders for the whole conversation, or a new branch begins; without, earlier
         replies stay as they were sampled also where the template would rewrite them."""
@@ -96,7 +87,7 @@ class Conversation:
         if self._num_rendered < len(self.messages) or not self._branches:
             self._extend()
             self._num_rendered = len(self.messages)
-        return list(self._branches[-1].ids)
+        return list(self._branches[-1].tokens.ids)
 
     async def reply(self, *, max_tokens: int) -> Turn:
         """The model's next reply; it is added to the conversation, as sampled.
@@ -107,7 +98,7 @@ class Conversation:
         turn = await self._model.complete(prompt_ids, max_tokens=max_tokens)
         self.turns.append(turn)
         text, content, reads_again = await aside(len(turn.output_ids), self._read, turn)
-        self._branches[-1].sampled(turn, text)
+        self._branches[-1].add_turn(turn, text)
         if reads_again:
             self._own.add(len(self.messages))
         self.messages.append({"role": "assistant", "content": content})
@@ -123,12 +114,12 @@ class Conversation:
 
     def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
         """One trainable sequence per branch, ending with its last sampled token."""
-        return [self._sample(template, branch, metadata) for branch in self._branches if 1 in branch.mask]
+        return [branch.sample(template, metadata) for branch in self._branches if branch.tokens.turns]
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the newest branch, without messages that are not rendered yet."""
-        return len(self._branches[-1].ids) if self._branches else 0
+        return len(self._branches[-1].tokens.ids) if self._branches else 0
 
     def _num_characters(self) -> int:
         """About as many as rendering works on: the whole conversation, or nothing if there is nothing to render."""
@@ -165,11 +156,11 @@ class Conversation:
         else:
             self._model.trace.count(KEPT)
             new = self._after_reply(held.text)
-        held.environment(self._tokens.encode(new), joined(new))
+        held.add_environment(self._tokens.encode(new), joined(new))
 
     def _begin(self, segments: list[Segment]) -> None:
         ids, text = self._tokens.encode(segments), joined(segments)
-        self._branches.append(Branch(ids=ids, prompt_length=len(ids), text=text, prompt_characters=len(text)))
+        self._branches.append(Branch(tokens=TokenSequence.begin(ids), text=text, prompt_characters=len(text)))
 
     def _after_reply(self, text: str) -> list[Segment]:
         """What the template puts behind any reply and before the next: its end, the new messages, the next prompt."""
@@ -180,21 +171,6 @@ class Conversation:
         end = self._model.tokenizer.eos_token
         rest = after(segments, start)
         return after(rest, len(end)) if end and text.endswith(end) and joined(rest).startswith(end) else rest
-
-    def _sample(self, template: Sample, branch: Branch, metadata: dict[str, Any]) -> Sample:
-        last = len(branch.mask) - branch.mask[::-1].index(1)
-        turn = Turn(
-            prompt_ids=branch.ids[: branch.prompt_length],
-            output_ids=branch.ids[branch.prompt_length : branch.prompt_length + last],
-            logprobs=branch.logprobs[:last],
-            weight_versions=branch.versions[:last],
-            finish_reason="stop",
-            message={"role": "assistant", "content": ""},
-        )
-        sample = template.with_turn(turn, **metadata)
-        sample.loss_mask = branch.mask[:last]
-        sample.response = branch.text[branch.prompt_characters : branch.sampled_characters]
-        return sample
 
     def _template(self) -> dict[str, Any]:
         return {"add_generation_prompt": True, **self._model.template_args(self._tools)}

@@ -122,6 +122,12 @@ def control_tokens(tokenizer: Any) -> ControlTokens:
     return ControlTokens(tokenizer)
 
 
+def render(tokenizer: Any, messages: list[Message], **template: Any) -> list[int]:
+    """Token ids of a conversation with the prompt of the next reply; control tokens written in a message stay plain text."""
+    tokens = control_tokens(tokenizer)
+    return tokens.encode(tokens.segments(messages, add_generation_prompt=True, **template))
+
+
 def joined(segments: list[Segment]) -> str:
     """The text of segments."""
     return "".join(segment.text for segment in segments)

@@ -3,32 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from vime.types import Integers, Reals, Rollout, as_dict
-from vime.types.column import Column
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SavedTurn:
-    """One model call that ended, found again by its `key` (a digest of model, prompt and limit).
-
-    Example: `SavedTurn(key="5f1c…", output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 3], finish_reason="stop")`.
-    """
-
-    key: str
-    output_ids: Integers
-    logprobs: Reals
-    weight_versions: Integers
-    finish_reason: str
-    seconds: float = 0.0
-    """What sampling it took (`vime.types.Turn.seconds`)."""
-
-    def __post_init__(self) -> None:
-        """Lists, or the text of columns, become columns: a turn may wait long, and travels with every checkpoint."""
-        for name, dtype in (("output_ids", np.int32), ("logprobs", np.float32), ("weight_versions", np.int32)):
-            value = getattr(self, name)
-            object.__setattr__(self, name, value if isinstance(value, Column) else Column.read(value, dtype))
+from vime.types import Rollout, Turn
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,7 +17,7 @@ class Progress:
     prompt_index: int
     version: int
     finished: dict[int, Rollout] = field(default_factory=dict)
-    turns: dict[int, list[SavedTurn]] = field(default_factory=dict)
+    turns: dict[int, list[Turn]] = field(default_factory=dict)
 
     def has_any(self) -> bool:
         """Whether there is something to keep."""
@@ -60,7 +35,7 @@ class Progress:
             "prompt_index": self.prompt_index,
             "version": self.version,
             "finished": {str(member): rollout.to_dict() for member, rollout in self.finished.items()},
-            "turns": {str(member): [as_dict(turn) for turn in turns] for member, turns in self.turns.items()},
+            "turns": {str(member): [turn.to_dict() for turn in turns] for member, turns in self.turns.items()},
         }
 
     @classmethod
@@ -70,5 +45,5 @@ class Progress:
             prompt_index=data["prompt_index"],
             version=data["version"],
             finished={int(member): Rollout.from_dict(rollout) for member, rollout in data["finished"].items()},
-            turns={int(member): [SavedTurn(**turn) for turn in turns] for member, turns in data["turns"].items()},
+            turns={int(member): [Turn(**turn) for turn in turns] for member, turns in data["turns"].items()},
         )

@@ -4,92 +4,81 @@ If the agent's time is over before it returns, its samples are made of this. A c
 another is a later turn of the same sequence, as in a conversation whose token ids are held; any other begins its own sequence.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from vime.types import Sample, Turn
+from vime.rollout.agent_clock import AgentClock
+from vime.rollout.sequence import TokenSequence
+from vime.rollout.traffic import Traffic
+from vime.types import Integers, Sample, Turn
 
 
-@dataclass(kw_only=True, slots=True)
-class SampledCall:
-    """One model call as far as it has come.
+class Call:
+    """A model call under way (a `vime.serving.reply.Listener`): notes the tokens that come, and stops the agent's clock during
+    a loss."""
 
-    Example: `SampledCall(prompt_ids=[1, 5], output_ids=[9], logprobs=[-0.1], weight_versions=[3])`.
-    """
+    def __init__(self, prompt_ids: Integers, clock: AgentClock, traffic: Traffic | None) -> None:
+        self.prompt_ids = prompt_ids
+        self._pieces: list[Turn] = []
+        self._clock, self._traffic = clock, traffic
+        self._is_lost = False
 
-    prompt_ids: list[int]
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    weight_versions: list[int] = field(default_factory=list)
+    @property
+    def turn(self) -> Turn:
+        """What it has given until now, without prompt and message."""
+        return self._pieces[0] if len(self._pieces) == 1 else Turn.joined(self._pieces)
 
-    def extend(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-        """Adds tokens that have come."""
-        self.output_ids += output_ids
-        self.logprobs += logprobs
-        self.weight_versions += weight_versions
+    def finish(self, turn: Turn) -> None:
+        """The reply is complete."""
+        self._pieces = [turn]
 
+    def received(self, piece: Turn) -> None:
+        """Tokens have come."""
+        self._pieces.append(piece)
+        self.ended()
 
-@dataclass(kw_only=True, slots=True)
-class _Sequence:
-    """Calls that go on from each other."""
+    def lost(self) -> None:
+        """The server is lost: until tokens come again, the agent waits through no fault of its own."""
+        if not self._is_lost:
+            self._clock.stop()
+        self._is_lost = True
 
-    tokens: list[int]
-    num_prompt_tokens: int
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    def ended(self) -> None:
+        """Nobody waits for a lost server any more."""
+        if self._is_lost:
+            self._clock.go()
+        self._is_lost = False
 
-    def goes_on_in(self, prompt_ids: list[int]) -> bool:
-        """Whether a prompt begins with all of it."""
-        return len(prompt_ids) >= len(self.tokens) and prompt_ids[: len(self.tokens)] == self.tokens
-
-    def add(self, call: SampledCall) -> None:
-        """Adds what stands in a call's prompt behind it, which nobody sampled, and the call's tokens."""
-        between = call.prompt_ids[len(self.tokens) :]
-        self.tokens += [*between, *call.output_ids]
-        self.mask += [0] * len(between) + [1] * len(call.output_ids)
-        self.logprobs += [0.0] * len(between) + call.logprobs
-        before = self.versions[-1] if self.versions else call.weight_versions[0]
-        self.versions += [before] * len(between) + call.weight_versions
+    def is_paused(self) -> bool:
+        """Whether servers are silent because of a weight sync."""
+        return self._traffic is not None and self._traffic.is_paused()
 
 
 class Sampled:
     """The calls of one attempt, in the order in which they began."""
 
     def __init__(self) -> None:
-        self._calls: list[SampledCall] = []
+        self._calls: list[Call] = []
         self._tokenizer: Any = None
 
-    def begin(self, prompt_ids: list[int], *, tokenizer: Any) -> SampledCall:
+    def add(self, call: Call, *, tokenizer: Any) -> None:
         """A call begins."""
-        call = SampledCall(prompt_ids=prompt_ids)
         self._calls.append(call)
         self._tokenizer = tokenizer
-        return call
 
     def samples(self, template: Sample) -> list[Sample]:
         """Every sampled token in exactly one trainable sequence; none if nothing was sampled."""
-        sequences: list[_Sequence] = []
+        sequences: list[TokenSequence] = []
         for call in self._calls:
-            if not call.output_ids:
+            turn = call.turn
+            if not turn.output_ids:
                 continue
-            before = next((sequence for sequence in reversed(sequences) if sequence.goes_on_in(call.prompt_ids)), None)
-            if before is None:
-                before = _Sequence(tokens=list(call.prompt_ids), num_prompt_tokens=len(call.prompt_ids))
-                sequences.append(before)
-            before.add(call)
-        return [self._sample(template, sequence) for sequence in sequences]
+            sequence = next((held for held in reversed(sequences) if held.continues_in(call.prompt_ids)), None)
+            if sequence is None:
+                sequence = TokenSequence.begin(call.prompt_ids)
+                sequences.append(sequence)
+            sequence.add_environment(call.prompt_ids[len(sequence.ids) :])
+            sequence.add_turn(turn)
+        return [sequence.sample(template, self._text(sequence)) for sequence in sequences]
 
-    def _sample(self, template: Sample, sequence: _Sequence) -> Sample:
-        response = sequence.tokens[sequence.num_prompt_tokens :]
-        turn = Turn(
-            prompt_ids=sequence.tokens[: sequence.num_prompt_tokens],
-            output_ids=response,
-            logprobs=sequence.logprobs,
-            weight_versions=sequence.versions,
-            finish_reason="",
-            message={"role": "assistant", "content": self._tokenizer.decode(response, skip_special_tokens=False)},
-        )
-        sample = template.with_turn(turn)
-        sample.loss_mask = sequence.mask
-        return sample
+    def _text(self, sequence: TokenSequence) -> str:
+        return self._tokenizer.decode(sequence.ids[sequence.num_prompt_tokens :], skip_special_tokens=False)

@@ -45,9 +45,12 @@ class Traffic:
         self._num_calls = 0
 
     @asynccontextmanager
-    async def call(self, clock: AgentClock) -> AsyncIterator[None]:
-        """Around one call: waits until the gate is open. The agent's `clock` stands at the gate and while weights come."""
-        if not self._open.is_set():
+    async def call(self, clock: AgentClock) -> AsyncIterator[bool]:
+        """Around one call: waits until the gate is open, and yields whether it was closed.
+
+        The agent's `clock` stands at the gate and while weights come.
+        """
+        if was_closed := not self._open.is_set():
             with clock.stopped():
                 await self._open.wait()
         self._book()
@@ -58,7 +61,7 @@ class Traffic:
         if self._expects_weights:
             clock.stop()
         try:
-            yield
+            yield was_closed
         finally:
             self._book()
             del self._clocks[number]

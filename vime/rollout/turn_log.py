@@ -6,11 +6,12 @@ prompt that it was sampled for, in whatever order the calls come. Tools are call
 """
 
 import hashlib
-from array import array
 from collections import Counter
 
-from vime.rollout.progress import SavedTurn
+import numpy as np
+
 from vime.rollout.seeds import Seeds
+from vime.types import Integers, Turn
 
 
 class TurnLog:
@@ -18,11 +19,11 @@ class TurnLog:
 
     __slots__ = ("_num_asked", "_pending", "seeds", "turns")
 
-    def __init__(self, saved: list[SavedTurn] | None = None) -> None:
-        self.turns: list[SavedTurn] = []
+    def __init__(self, saved: list[Turn] | None = None) -> None:
+        self.turns: list[Turn] = []
         self.seeds: Seeds | None = None
         """Of the calls that are sampled; None leaves them to the servers."""
-        self._pending: dict[str, list[SavedTurn]] = {}
+        self._pending: dict[str, list[Turn]] = {}
         self._num_asked: Counter[str] = Counter()
         self._expect(saved or [])
 
@@ -31,16 +32,16 @@ class TurnLog:
         number, self._num_asked[key] = self._num_asked[key], self._num_asked[key] + 1
         return None if self.seeds is None else self.seeds.of_call(key, number)
 
-    def find(self, key: str) -> SavedTurn | None:
+    def find(self, key: str) -> Turn | None:
         """The answer that an earlier run got to this call, once."""
         found = self._pending.get(key)
         return found.pop(0) if found else None
 
-    def keep(self, turn: SavedTurn) -> None:
-        """Adds a call that ended."""
+    def keep(self, turn: Turn) -> None:
+        """Adds a call that ended, with its key and without its prompt, which whoever asks again knows."""
         self.turns.append(turn)
 
-    def saved(self) -> list[SavedTurn]:
+    def saved(self) -> list[Turn]:
         """All turns that another run could use, those of an earlier one included that were not asked for yet."""
         return [*self.turns, *(turn for turns in self._pending.values() for turn in turns)]
 
@@ -50,14 +51,14 @@ class TurnLog:
         self.turns = []
         self._expect(turns)
 
-    def _expect(self, turns: list[SavedTurn]) -> None:
+    def _expect(self, turns: list[Turn]) -> None:
         self._pending, self._num_asked = {}, Counter()
         for turn in turns:
             self._pending.setdefault(turn.key, []).append(turn)
 
 
-def call_key(model: str, token_ids: list[int], max_tokens: int) -> str:
+def call_key(model: str, token_ids: Integers, max_tokens: int) -> str:
     """What identifies a model call: the model, the prompt's token ids and the limit."""
     digest = hashlib.blake2b(f"{model}/{max_tokens}/".encode(), digest_size=16)
-    digest.update(array("q", token_ids).tobytes())
+    digest.update(np.asarray(token_ids, dtype=np.int64).tobytes())
     return digest.hexdigest()

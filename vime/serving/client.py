@@ -23,9 +23,10 @@ from vime.processes.control import UNREACHABLE
 from vime.processes.secret import headers
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
-from vime.serving.reply import Generation, Listener, Reply, StreamError, TooOld
+from vime.serving.reply import Listener, Reply, StreamError, TooOld
+from vime.types import Integers, Turn
 
-__all__ = ["BadRequestError", "Generation", "Listener", "TokenClient"]
+__all__ = ["BadRequestError", "Listener", "TokenClient"]
 
 T = TypeVar("T")
 
@@ -66,15 +67,17 @@ class TokenClient:
 
     async def generate(
         self,
-        token_ids: list[int],
+        token_ids: Integers,
         *,
         sampling: dict[str, Any],
         session_id: str,
         request_id: str,
         minimum_version: int = 0,
         listener: Listener | None = None,
-    ) -> Generation:
-        """The continuation of a prompt; `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
+    ) -> Turn:
+        """The continuation of a prompt, as a turn without prompt and message.
+
+        `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
 
         `listener` is told of tokens as they come. Tokens older than `minimum_version` are thrown away and sampled again: their
         server has not got its weights back yet.
@@ -86,7 +89,7 @@ class TokenClient:
         reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, listener=listener)
         started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
         while not reply.finish_reason:
-            num_kept = len(reply.output_ids)
+            num_kept = reply.num_tokens
             try:
                 await self._attempt(reply, session_id, request_id)
                 continue
@@ -99,7 +102,7 @@ class TokenClient:
                 reply.lose(too_old=isinstance(error, TooOld))
                 is_dropped, reason = isinstance(error, aiohttp.ServerDisconnectedError), describe(error)
             self.calls.num_retries += 1
-            if len(reply.output_ids) > num_kept:  # it was not lost until now
+            if reply.num_tokens > num_kept:  # it was not lost until now
                 found_lost, backoff, num_dropped = None, FIRST_BACKOFF_SECONDS, 0
             num_dropped += is_dropped
             if is_dropped and num_dropped <= NUM_IMMEDIATE_RETRIES:
@@ -116,7 +119,7 @@ class TokenClient:
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
             self._url = await locate(self._endpoint) or self._url
         self._count(token_ids, reply, started)
-        return reply.generation()
+        return reply.turn()
 
     def finish(self, session_id: str) -> None:
         """Tells the router, if there is one, that a session is over: its server then counts as less loaded. Returns at once."""
@@ -139,7 +142,7 @@ class TokenClient:
             async with session.post(f"{self._url}/finish_session", params=query, timeout=timeout) as response:
                 await response.read()  # a router with another policy answers as well, and does nothing
 
-    def _check(self, token_ids: list[int], sampling: dict[str, Any]) -> None:
+    def _check(self, token_ids: Integers, sampling: dict[str, Any]) -> None:
         if not token_ids:
             raise BadRequestError("the prompt is empty")
         total = len(token_ids) + sampling["max_tokens"]
@@ -149,10 +152,10 @@ class TokenClient:
                 f"max_model_len={self._endpoint.max_model_len} of {self._endpoint.name}"
             )
 
-    def _count(self, token_ids: list[int], reply: Reply, started: float) -> None:
+    def _count(self, token_ids: Integers, reply: Reply, started: float) -> None:
         self.calls.num_requests += 1
         self.calls.input_tokens += len(token_ids)
-        self.calls.output_tokens += len(reply.output_ids)
+        self.calls.output_tokens += reply.num_tokens
         self.calls.seconds += time.monotonic() - started
 
     async def _attempt(self, reply: Reply, session_id: str, request_id: str) -> None:

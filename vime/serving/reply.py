@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from vime.types import Integers, Turn
 from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
 
 STREAM_INTERVAL_TOKENS = 64
@@ -26,8 +27,8 @@ class StreamError(Exception):
 class Listener(Protocol):
     """Is told what happens to a request while it is under way."""
 
-    def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-        """More tokens have come, with one entry each per token; they are the reply's for good."""
+    def received(self, piece: Turn) -> None:
+        """More tokens have come; they are the reply's for good."""
         ...
 
     def lost(self) -> None:
@@ -39,22 +40,6 @@ class Listener(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generation:
-    """What a server sampled.
-
-    Example: `Generation(output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 4], finish_reason="stop")`: the weights
-    changed between the two tokens. `finish_reason` is stop or length; `seconds` are those of the attempts that brought tokens,
-    each from its request to its last token.
-    """
-
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
-    finish_reason: str
-    seconds: float = 0.0
-
-
 @dataclass(kw_only=True, slots=True)
 class Reply:
     """The reply to one request; `add` takes what the server sends, `lose` keeps what came before a loss.
@@ -63,14 +48,16 @@ class Reply:
     held until it does. If it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
     """
 
-    prompt: list[int]
+    prompt: Integers
     sampling: dict[str, Any]
     minimum_version: int = 0
     listener: Listener | None = None
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    weight_versions: list[int] = field(default_factory=list)
+    pieces: list[Turn] = field(default_factory=list)
+    """What has come, in order."""
+    num_tokens: int = 0
+    """Sampled tokens in the pieces."""
     finish_reason: str = ""
+    """`stop` or `length` once all of it has come."""
     seconds: float = 0.0
     """Of earlier attempts that brought tokens."""
     attempt_seconds: float = 0.0
@@ -83,12 +70,13 @@ class Reply:
     def body(self) -> dict[str, Any]:
         """What the next attempt asks for: the rest of the reply, behind the prompt and what is there of it."""
         sampling = {**self.sampling, "logprobs": 0, "detokenize": False, "stream_interval": STREAM_INTERVAL_TOKENS}
-        self._num_before = len(self.output_ids)
+        self._num_before = self.num_tokens
         if self._num_before:
             sampling["max_tokens"] -= self._num_before
             if "min_tokens" in sampling:
                 sampling["min_tokens"] = max(0, sampling["min_tokens"] - self._num_before)
-        return {"token_ids": [*self.prompt, *self.output_ids], "sampling_params": sampling, "stream": True}
+        received = (token for piece in self.pieces for token in piece.output_ids)
+        return {"token_ids": [*self.prompt, *received], "sampling_params": sampling, "stream": True}
 
     def add(self, choice: dict[str, Any]) -> None:
         """Takes one event of the stream.
@@ -100,7 +88,7 @@ class Reply:
         self._held_logprobs += [token["logprob"] for token in content]
         reason, spans = choice.get("finish_reason"), choice.get("weight_versions")
         if spans or reason:
-            versions = _versions(spans, len(self.output_ids) - self._num_before, len(self._held_ids))
+            versions = _versions(spans, self.num_tokens - self._num_before, len(self._held_ids))
             if min(versions, default=self.minimum_version) < self.minimum_version:
                 raise TooOld(f"it samples with version {min(versions)}, wanted is {self.minimum_version}")
             if self._goes_on() or reason in ("stop", "length"):
@@ -116,7 +104,7 @@ class Reply:
             self.keep()
             self.seconds += self.attempt_seconds
         self._held_ids, self._held_logprobs, self.attempt_seconds = [], [], 0.0
-        if len(self.output_ids) >= self.sampling["max_tokens"]:
+        if self.num_tokens >= self.sampling["max_tokens"]:
             self.finish_reason = "length"
         if self.listener is not None:
             self.listener.lost()
@@ -125,16 +113,10 @@ class Reply:
         """Keeps what is held, as of the oldest weights that it can be of."""
         self._keep([self.minimum_version] * len(self._held_ids))
 
-    def generation(self) -> Generation:
-        """The finished reply."""
-        assert self.finish_reason, f"{len(self.output_ids)} tokens and no end"
-        return Generation(
-            output_ids=self.output_ids,
-            logprobs=self.logprobs,
-            weight_versions=self.weight_versions,
-            finish_reason=self.finish_reason,
-            seconds=self.seconds + self.attempt_seconds,
-        )
+    def turn(self) -> Turn:
+        """The finished reply; its `seconds` are those of the attempts that brought tokens, each from its request to its last."""
+        assert self.finish_reason, f"{self.num_tokens} tokens and no end"
+        return Turn.joined(self.pieces, finish_reason=self.finish_reason, seconds=self.seconds + self.attempt_seconds)
 
     def _goes_on(self) -> bool:
         return GOES_ON.issuperset(self.sampling)
@@ -146,11 +128,11 @@ class Reply:
             return
         if len(logprobs) != len(ids):
             raise StreamError(f"the server sent {len(logprobs)} logprobs for {len(ids)} tokens")
-        self.output_ids += ids
-        self.logprobs += logprobs
-        self.weight_versions += versions
+        piece = Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions)
+        self.pieces.append(piece)
+        self.num_tokens += len(ids)
         if self.listener is not None:
-            self.listener.received(ids, logprobs, versions)
+            self.listener.received(piece)
 
 
 def _versions(spans: list[dict[str, Any]] | None, start: int, count: int) -> list[int]:

@@ -125,3 +125,7 @@ def _converted(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         wrong = int(np.flatnonzero(converted != array)[0])
         raise ValueError(f"{array[wrong]} at {wrong} is no integer of type {dtype}")
     return converted
+
+
+Integers = list[int] | Column[int]
+Reals = list[float] | Column[float]

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 from vime.errors import SampleError
-from vime.types.column import Column
+from vime.types.column import Column, Integers, Reals
 from vime.types.identity import member_of
-from vime.types.prompt import Message, Turn
 from vime.types.stop_reason import Status, StopReason
+from vime.types.turn import Message, Turn
 
-Integers = list[int] | Column[int]
-Reals = list[float] | Column[float]
 COLUMNS = {"tokens": np.int32, "loss_mask": np.uint8, "rollout_log_probs": np.float32, "weight_versions": np.int32}
 """Fields of a sample with a number for each token, and the type of these numbers once the sample has been accepted."""
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from vime.types.sample import Integers, Reals
+from vime.types.column import Integers, Reals
 
 
 @dataclass(kw_only=True, slots=True)
