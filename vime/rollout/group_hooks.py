@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from vime.config import RolloutConfig
@@ -20,7 +21,7 @@ async def score_group(
 ) -> None:
     """Sets the rewards of the rollouts in the baseline; if the hook fails for good, they leave it."""
     scored = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
-    subgroup = Group(prompt=group.prompt, rollouts=scored, weight_version=group.weight_version)
+    subgroup = replace(group, rollouts=scored)
     reason, message = StopReason.REWARD_RAISED, ""
     for _ in range(config.max_reward_retries + 1):
         try:
@@ -63,6 +64,7 @@ async def run_group_function(
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
             rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
             adopt(rollout)
+        group.index = slot
         return group
     except HookTimeout:
         error = f"rollout.group_function ran longer than generate and reward may together ({limit:g} s)"
@@ -70,4 +72,4 @@ async def run_group_function(
         logger.warning("rollout.group_function raised in slot %d", slot, exc_info=True)
         error = describe(raised)
     failed = [stopped_rollout(slot, member, StopReason.GENERATE_RAISED, error) for member in range(num_rollouts)]
-    return Group(prompt=prompt, rollouts=failed)
+    return Group(index=slot, prompt=prompt, rollouts=failed)

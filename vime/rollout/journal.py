@@ -67,7 +67,7 @@ class Journal:
                 except ValueError:  # torn by a full disk
                     continue
                 if newest_version(group) <= step:
-                    self._recalled[_slot(group), group.prompt.index] = group
+                    self._recalled[group.index, group.prompt.index] = group
         self._replace(later, step)
         return len(self._recalled)
 
@@ -91,10 +91,6 @@ class Journal:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step_{step:06d}.jsonl"
-
-
-def _slot(group: Group) -> int:
-    return group.rollouts[0].group_index
 
 
 def _line(group: Group) -> bytes:

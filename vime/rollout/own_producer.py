@@ -147,6 +147,7 @@ class OwnProducer:
     def _number(self, group: Group) -> None:
         """Numbers of its own for each rollout, so that none stands in for another; samples are checked like `generate`'s."""
         slot, self._runner.next_slot = self._runner.next_slot, self._runner.next_slot + 1
+        group.index = slot
         for member, rollout in enumerate(group.rollouts):
             session = rollout.samples[0].session_id if rollout.samples else ""
             template = template_of(group.prompt, slot=slot, member=member, session=session)

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 
 from vime.rollout.trace import Trace
 
 
 class Places:
-    """`async with places.taken(trace):` waits for one of `limit` places; `with places.counted():` takes none."""
+    """`async with places.taken(trace):` waits for one of `limit` places."""
 
     def __init__(self, limit: int) -> None:
         self.num_running = 0
@@ -17,20 +17,18 @@ class Places:
         self._free = asyncio.Semaphore(limit)
 
     @asynccontextmanager
-    async def taken(self, trace: Trace) -> AsyncIterator[None]:
-        """A place for the block; `trace` gets the time of waiting for it as the rollout's queue."""
-        arrived = time.time()
-        async with self._free:
-            trace.add("queue", kind="queue", started=arrived)
-            with self.counted():
-                yield
+    async def taken(self, trace: Trace, *, queues: bool = True) -> AsyncIterator[None]:
+        """A place for the block, which counts as one rollout; `trace` gets the time of waiting for it as the rollout's queue.
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Counts what happens in the block as one rollout."""
-        self.num_running += 1
-        try:
-            yield
-        finally:
-            self.num_running -= 1
-            self.num_ended += 1
+        What does not queue runs beside the others at once.
+        """
+        arrived = time.time()
+        async with self._free if queues else nullcontext():
+            if queues:
+                trace.add("queue", kind="queue", started=arrived)
+            self.num_running += 1
+            try:
+                yield
+            finally:
+                self.num_running -= 1
+                self.num_ended += 1

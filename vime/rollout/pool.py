@@ -91,7 +91,7 @@ class WorkerPool:
             return await self._dispatcher.run("run_group", arguments, again=again)
         except (WorkerLost, RayTaskError) as error:
             failed = [_failed(slot, member, error) for member in range(num_rollouts)]
-            return Group(prompt=prompt, rollouts=failed, weight_version=version)
+            return Group(index=slot, prompt=prompt, rollouts=failed, weight_version=version)
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout:
         """One rollout of an evaluation item, in the evaluation's run of this number."""

@@ -119,7 +119,7 @@ class RolloutWorker:
         group_run = GroupRun(
             prompt, slot=slot, version=version, num_rollouts=num_rollouts, num_wanted=num_wanted, progress=progress
         )
-        run_member = partial(self._run_member, prompt, slot, version)
+        run_member = partial(self._run_member, self._hooks["train"], prompt, slot=slot, version=version, sampling=self._sampling)
         self._groups[slot] = self._work[black_box.current()] = group_run
         try:
             group = await group_run.run(run_member)
@@ -139,19 +139,17 @@ class RolloutWorker:
         """
         sampling = Sampling(temperature=temperature, top_p=self._config.evaluation.top_p)
         parsed = Row.of(row)
-        with self._places.counted():
-            return await self._run(
-                self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
-                prompt,
-                slot=prompt.index,
-                member=0,
-                version=version,
-                sampling=sampling,
-                trace=Trace(),
-                turns=self._turns(prompt, f"{row}-run{run}"),
-                evaluation=True,
-                baseline=parsed.model,
-            )
+        return await self._run_member(
+            self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
+            prompt,
+            0,
+            self._turns(prompt, f"{row}-run{run}"),
+            slot=prompt.index,
+            version=version,
+            sampling=sampling,
+            evaluation=True,
+            baseline=parsed.model,
+        )
 
     async def progress(self) -> dict[int, Progress]:
         """What is done of the groups at work, by slot."""
@@ -177,35 +175,22 @@ class RolloutWorker:
         """What was asked of each served model since the last call of this."""
         return self._served.calls()
 
-    async def _run_member(self, prompt: Prompt, slot: int, version: int, member: int, turns: TurnLog) -> Rollout:
-        trace = self._trace(slot)
-        turns.seeds = Seeds.of_member(self._config, prompt, str(member))
-        async with self._places.taken(trace):
-            return await self._run(
-                self._hooks["train"],
-                prompt,
-                slot=slot,
-                member=member,
-                version=version,
-                sampling=self._sampling,
-                trace=trace,
-                turns=turns,
-            )
-
-    async def _run(
+    async def _run_member(
         self,
         hooks: Hooks,
         prompt: Prompt,
+        member: int,
+        turns: TurnLog,
         *,
         slot: int,
-        member: int,
         version: int,
         sampling: Sampling,
-        trace: Trace,
-        turns: TurnLog,
         evaluation: bool = False,
         baseline: str | None = None,
     ) -> Rollout:
+        """One rollout, as soon as there is a place for it; every attempt has a session of its own."""
+        trace = Trace() if evaluation else self._trace(slot)
+        turns.seeds = turns.seeds or Seeds.of_member(self._config, prompt, str(member))
         session = f"{prompt.dataset}-{slot}-{member}-{uuid.uuid4().hex[:8]}"
         sessions: list[str] = []
 
@@ -221,16 +206,17 @@ class RolloutWorker:
                 baseline=baseline,
             )
 
-        try:
-            return await run_rollout(
-                hooks=hooks,
-                config=self._config.rollout,
-                make_context=make_context,
-                template=template_of(prompt, slot=slot, member=member, session=session),
-                sampling=sampling,
-            )
-        finally:
-            self._served.finish(sessions)
+        async with self._places.taken(trace, queues=not evaluation):
+            try:
+                return await run_rollout(
+                    hooks=hooks,
+                    config=self._config.rollout,
+                    make_context=make_context,
+                    template=template_of(prompt, slot=slot, member=member, session=session),
+                    sampling=sampling,
+                )
+            finally:
+                self._served.finish(sessions)
 
     def _turns(self, prompt: Prompt, member: str) -> TurnLog:
         turns = TurnLog()

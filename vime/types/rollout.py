@@ -100,6 +100,8 @@ class Rollout:
 class Group:
     """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
 
+    index: int = -1
+    """Which group of the run it is: the `group_index` of its rollouts and samples, given by whatever runs it."""
     prompt: Prompt
     rollouts: list[Rollout] = field(default_factory=list)
     weight_version: int = 0
@@ -113,6 +115,7 @@ class Group:
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return {
+            "index": self.index,
             "prompt": as_dict(self.prompt),
             "rollouts": [rollout.to_dict() for rollout in self.rollouts],
             "weight_version": self.weight_version,
@@ -122,6 +125,7 @@ class Group:
     def from_dict(cls, data: dict[str, Any]) -> "Group":
         """Reads what `to_dict` wrote."""
         return cls(
+            index=data.get("index", -1),
             prompt=Prompt(**data["prompt"]),
             rollouts=[Rollout.from_dict(rollout) for rollout in data["rollouts"]],
             weight_version=data["weight_version"],
