@@ -1,4 +1,4 @@
-"""What a hook gets: its configuration, the served models, and who it is."""
+"""`Context`: the configuration, served models and session that every hook is given."""
 
 import logging
 from dataclasses import dataclass, field
@@ -35,6 +35,6 @@ class Context:
     trace: Trace = field(default_factory=Trace)
     turns: TurnLog = field(default_factory=TurnLog)
     clock: AgentClock = field(default_factory=AgentClock)
-    """What the agent has used of its time."""
+    """How much of its time limit the agent has used."""
     sampled: Sampled = field(default_factory=Sampled)
-    """What the trained model has sampled in this session."""
+    """All tokens that the trained model has sampled in this session."""

@@ -1,4 +1,4 @@
-"""A conversation of several turns whose token ids are held: what was sampled stays as it was, only what is new is rendered.
+"""A conversation of several turns that keeps its token ids: sampled ids stay unchanged, and only new messages are rendered.
 
 conversation = Conversation(model, messages, tools=tools)
 turn = await conversation.reply(max_tokens=512)
@@ -18,9 +18,9 @@ from vime.rollout.sequence import TokenSequence
 from vime.types import Message, Sample, Turn
 
 FORKS = "conversation_forks"
-"""Count of a rollout: how often its template rewrote what it holds (it dropped earlier thinking, say)."""
+"""Counts per rollout how often the chat template rewrote earlier messages (dropped earlier thinking, say)."""
 KEPT = "conversation_kept"
-"""Count of a rollout: how often it went on all the same, because `fork=False`."""
+"""Counts per rollout how often the held ids were kept all the same, because of `fork=False`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,10 +29,10 @@ class Branch:
 
     tokens: TokenSequence
     text: str
-    """As the template wrote it and the model continued it."""
+    """As rendered by the template and continued by the model."""
     prompt_characters: int
     sampled_characters: int = 0
-    """Where the text of the last reply ends."""
+    """Length of the text up to the end of the last reply."""
 
     def add_environment(self, ids: list[int], text: str) -> None:
         """Adds tokens that nobody sampled."""
@@ -51,48 +51,47 @@ class Branch:
 
 
 class Conversation:
-    """Messages and the token ids that they have become."""
+    """The messages of a conversation and the token ids that stand for them."""
 
     def __init__(
         self, model: TokenModel, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, fork: bool = True
     ) -> None:
-        """With `fork`, ids are what the template renders for the whole conversation, or a new branch begins; without, earlier
-        replies stay as they were sampled also where the template would rewrite them."""
+        """With `fork`, a new branch begins where the template rewrites earlier messages. Without, earlier replies stay as they
+        were sampled even there."""
         self.messages = list(messages)
         self.turns: list[Turn] = []
         self._model, self._tools, self._fork = model, tools, fork
         self._tokens = control_tokens(model.tokenizer)
         self._branches: list[Branch] = []
         self._own: set[int] = set()
-        """Positions of replies that read again as they were sampled; a text in them that merely looks like a control token would
-        become one."""
+        """Positions of replies whose text has exactly the control tokens that were sampled: they are rendered as is."""
         self._num_rendered = 0
-        """Messages that the newest branch holds."""
+        """How many messages the newest branch contains."""
         self._rewritten = False
-        """Messages were dropped: the newest branch cannot go on."""
+        """Whether messages were dropped, so that the newest branch cannot be continued."""
 
     def add(self, messages: list[Message]) -> None:
-        """Adds what the user, a tool or the environment says."""
+        """Adds messages of the user, a tool or the environment."""
         self.messages += messages
 
     def drop(self, start: int, stop: int) -> None:
-        """Forgets messages, own replies among them; the next prompt is rendered anew, as a branch of its own."""
+        """Removes messages, including replies of the model; the next prompt is rendered from scratch, as a new branch."""
         del self.messages[start:stop]
         count = stop - start
         self._own = {index if index < start else index - count for index in self._own if not start <= index < stop}
         self._num_rendered, self._rewritten = 0, True
 
     def prompt_ids(self) -> list[int]:
-        """Token ids of the conversation with the prompt of the next reply; what is new is rendered now."""
+        """Token ids of the conversation up to the point where the next reply begins; renders new messages."""
         if self._num_rendered < len(self.messages) or not self._branches:
             self._extend()
             self._num_rendered = len(self.messages)
         return list(self._branches[-1].tokens.ids)
 
     async def reply(self, *, max_tokens: int) -> Turn:
-        """The model's next reply; it is added to the conversation, as sampled.
+        """Samples the model's next reply and adds it to the conversation.
 
-        Raises what `Model.complete` raises.
+        Raises what `TokenModel.complete` raises.
         """
         prompt_ids = await aside(self._num_characters(), self.prompt_ids)
         turn = await self._model.complete(prompt_ids, max_tokens=max_tokens)
@@ -106,7 +105,7 @@ class Conversation:
         return turn
 
     def own_text(self, turn: Turn) -> str:
-        """A reply with its control tokens (`<tool_call>`), but without the one that ends it."""
+        """The text of a reply with its control tokens (`<tool_call>`), except the one that ends it."""
         ids = turn.output_ids
         if ids and ids[-1] == self._model.tokenizer.eos_token_id:
             ids = ids[:-1]
@@ -118,11 +117,11 @@ class Conversation:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the newest branch, without messages that are not rendered yet."""
+        """Length in tokens of the newest branch, without messages that are not yet rendered."""
         return len(self._branches[-1].tokens.ids) if self._branches else 0
 
     def _num_characters(self) -> int:
-        """About as many as rendering works on: the whole conversation, or nothing if there is nothing to render."""
+        """About how many characters rendering has to process: the whole conversation, or none if no message is new."""
         new = self.messages[self._num_rendered :]
         if self._branches and not new:
             return 0
@@ -130,7 +129,7 @@ class Conversation:
         return held + sum(len(message["content"]) for message in new if isinstance(message.get("content"), str))
 
     def _read(self, turn: Turn) -> tuple[str, str, bool]:
-        """A reply's text, the content of its message, and whether it reads again as it was sampled."""
+        """A reply's text, its message's content, and whether the text tokenizes with the control tokens that were sampled."""
         tokenizer = self._model.tokenizer
         text, content = tokenizer.decode(turn.output_ids, skip_special_tokens=False), self.own_text(turn)
         end = tokenizer.eos_token or ""
@@ -139,7 +138,7 @@ class Conversation:
         return text, content, reads_again
 
     def _extend(self) -> None:
-        """Renders new messages behind the held ids, or all of them into a new branch."""
+        """Renders new messages and appends them to the newest branch, or renders all messages into a new one."""
         whole = self._tokens.segments(self.messages, own=self._own, **self._template())
         text = joined(whole)
         if not self._branches or self._rewritten:
@@ -163,7 +162,7 @@ class Conversation:
         self._branches.append(Branch(tokens=TokenSequence.begin(ids), text=text, prompt_characters=len(text)))
 
     def _after_reply(self, text: str) -> list[Segment]:
-        """What the template puts behind any reply and before the next: its end, the new messages, the next prompt."""
+        """What the template puts between two replies: the end of the first, the new messages, the prompt of the next."""
         mark = f"reply{secrets.token_hex(12)}"
         before: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
         segments = self._tokens.segments([*before, *self.messages[self._num_rendered :]], **self._template())

@@ -1,7 +1,7 @@
-"""Which worker runs which work: the least loaded one, and for suspects of killing workers (`vime.rollout.suspects`) one apart.
+"""Assigns work to the least loaded worker, and suspects of killing workers (`vime.rollout.suspects`) to separate workers.
 
-A lost worker takes all of its work along. Another takes its place, and the work is run again; work that loses a worker which has
-nothing else to do is what kills workers, and has failed.
+When a worker is lost, another takes its place and the work is run again. Work that loses a worker which has no other work is what
+kills workers, and has failed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from vime.tasks import together
 logger = logging.getLogger(__name__)
 
 LEAST_ROOM = 4
-"""Workers apart from the others at one time, at least; as many as there are others, if those are more."""
+"""How many separate workers may run at a time: this number, or `num_workers` if that is larger."""
 
 
 class WorkerLost(Exception):
@@ -29,7 +29,7 @@ class Worker(Protocol):
     async def started(self) -> None: ...
     async def run(self, work: Work) -> Any: ...
     async def culprit(self) -> int:
-        """The number of the work in whose code it died, 0 if nobody's."""
+        """The number of the work in whose code it died, 0 if in none."""
         ...
 
     def kill(self) -> None: ...
@@ -43,7 +43,7 @@ class Place:
         self.work: set[Work] = set()
         self.watch: asyncio.Task[None] | None = None
         self.judgement: asyncio.Task[None] | None = None
-        """Begun as soon as the worker is lost: who goes on where."""
+        """Decides where the work of the lost worker is run again; begun as soon as the worker is lost."""
 
     def close(self) -> None:
         """Ends the worker."""
@@ -53,7 +53,7 @@ class Place:
 
 
 class Company:
-    """Work that has a worker apart from all other work."""
+    """Suspected work that shares a worker apart from all other work."""
 
     def __init__(self, members: list[Work]) -> None:
         self.members = set(members)
@@ -61,13 +61,13 @@ class Company:
 
     @property
     def place(self) -> Place | None:
-        """Where it is, None while there is no worker."""
+        """Its worker's place, None while there is no worker."""
         done = self.opening is not None and self.opening.done() and not self.opening.cancelled()
         return self.opening.result() if self.opening is not None and done and self.opening.exception() is None else None
 
 
 class Dispatcher:
-    """The workers and what they run; `watch(place)` looks after a worker and calls `lost` if it is stuck."""
+    """The workers and their work; `watch(place)` supervises a worker and calls `lost` if it is stuck."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Dispatcher:
         await asyncio.wait_for(together(place.worker.started() for place in self._shared), self._start_seconds)
 
     def places(self) -> list[Place]:
-        """Where workers are now: first those for all, then those apart."""
+        """The places of all workers: first the shared ones, then the separate ones."""
         apart = [company.place for company in dict.fromkeys(self._companies.values())]
         return [*self._shared, *(place for place in apart if place is not None)]
 
     async def run(self, method: str, arguments: dict[str, Any], *, again: Callable[[Work], None] = lambda work: None) -> Any:
-        """What a worker answers; `again` sees the work before it is run another time. Raises WorkerLost if it kills workers."""
+        """Returns a worker's result; `again` gets the work before each repetition. Raises WorkerLost if it kills workers."""
         work = Work(number=next(self._numbers), method=method, arguments=arguments)
         self._running.add(work)
         try:
@@ -173,7 +173,7 @@ class Dispatcher:
         return place
 
     def _leave(self, work: Work) -> None:
-        """Work that has ended, or goes on elsewhere, is of no company; the last one closes the door."""
+        """Removes work from its company, because it has ended or is run elsewhere; an empty company is closed."""
         company = self._companies.pop(work, None)
         if company is not None:
             company.members.discard(work)

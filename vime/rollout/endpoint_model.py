@@ -1,6 +1,6 @@
-"""A served model that others run, as an agent sees it: messages in, a message out; its tokens are not seen.
+"""A model behind a chat API as an agent sees it: it takes messages and returns a message; its tokens are not visible.
 
-As a baseline of an evaluation it stands in the trained model's place: it gets the evaluation's sampling, and the trained model's
+As a baseline of an evaluation it takes the trained model's place: it gets the evaluation's sampling, and the trained model's
 tokenizer counts and cuts for it, so that both get the same sections of a document.
 """
 
@@ -40,14 +40,14 @@ class EndpointModel:
     name: str
     max_model_len: int
     sampling: dict[str, float] = field(default_factory=dict)
-    """All that is sent: the model's own, or for a baseline the evaluation's; `chat.body` wins over both."""
+    """The sampling parameters that are sent: the model's own, or for a baseline the evaluation's; `chat.body` overrides both."""
     tokenizer: Any = None
-    """For a baseline the trained model's."""
+    """The trained model's tokenizer, for a baseline."""
     trace: Trace = field(default_factory=Trace)
 
     @property
     def shows_tokens(self) -> bool:
-        """It does not."""
+        """False."""
         return False
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 async def score_group(
     hook: Callable[..., Awaitable[list[Reward]]], group: Group, *, context: Context, config: RolloutConfig
 ) -> None:
-    """Sets the rewards of the rollouts in the baseline; if the hook fails for good, they leave it."""
+    """Sets the rewards of the rollouts in the baseline; if every attempt of the hook fails, they leave the baseline."""
     scored = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
     subgroup = replace(group, rollouts=scored)
     reason, message = StopReason.REWARD_RAISED, ""
@@ -55,7 +55,7 @@ async def run_group_function(
     context: Context,
     config: RolloutConfig,
 ) -> Group:
-    """A group from the user's own orchestration, checked like one of ours; if it fails, its rollouts have failed."""
+    """Runs the user's own group function and checks its samples like any other; if it fails, all of its rollouts have failed."""
     limit = config.generate_timeout_seconds + config.reward_timeout_seconds
     try:
         group: Any = await within(hook(context, prompt, num_rollouts), limit, clock=context.clock)

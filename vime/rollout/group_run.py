@@ -1,4 +1,4 @@
-"""The rollouts of one prompt side by side: first n of m, what of them is done, and what is left when they end."""
+"""Runs the rollouts of one prompt side by side until the first n of m have finished, and reports their progress."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,11 +8,11 @@ from vime.rollout.turn_log import TurnLog
 from vime.types import Group, Prompt, Rollout, StopReason, rollout_id_of
 
 RunMember = Callable[[int, TurnLog], Awaitable[Rollout]]
-"""Runs one member with its turns."""
+"""Runs the rollout of one member, given the turns kept from an earlier run."""
 
 
 class GroupRun:
-    """One group at work; `progress` can be read at any time."""
+    """One group being generated; `progress` can be called at any time."""
 
     def __init__(
         self, prompt: Prompt, *, slot: int, version: int, num_rollouts: int, num_wanted: int, progress: Progress | None
@@ -28,7 +28,7 @@ class GroupRun:
         self._told = set(self._finished)
 
     async def run(self, run_member: RunMember) -> Group:
-        """The group once `num_wanted` rollouts that count have ended, or all have; the others are aborted."""
+        """Returns the group once `num_wanted` rollouts that count have finished, or all have; aborts the others."""
         tasks: dict[asyncio.Future[Rollout], int] = {}
         if not self._has_enough():
             tasks = {asyncio.ensure_future(run_member(member, log)): member for member, log in self._logs.items()}
@@ -50,7 +50,7 @@ class GroupRun:
         return Group(index=self._slot, prompt=self._prompt, rollouts=rollouts, weight_version=self._version)
 
     def progress(self) -> Progress:
-        """What is done at this moment, failures left out."""
+        """What is complete at this moment, without failures."""
         return Progress(
             prompt_index=self._prompt.index,
             version=self._version,
@@ -61,7 +61,7 @@ class GroupRun:
         )
 
     def news(self) -> dict[int, Rollout]:
-        """The rollouts that ended since the last call of this, by member, failures left out."""
+        """The rollouts that finished since the last call of this method, by member, without failures."""
         new = {member: rollout for member, rollout in self._finished.items() if member not in self._told}
         self._told |= new.keys()
         return {member: rollout for member, rollout in new.items() if rollout.counting.in_baseline}
@@ -71,7 +71,7 @@ class GroupRun:
 
 
 def stopped_rollout(slot: int, member: int, reason: StopReason, error: str) -> Rollout:
-    """A rollout that ended without samples."""
+    """A rollout that was stopped and has no samples."""
     rollout = Rollout(rollout_id=rollout_id_of(slot, member), group_index=slot, stop_reason=reason, error=error)
     rollout.status = rollout.counting.status
     return rollout

@@ -24,14 +24,14 @@ from vime.types import Column, Integers, Message, Sampling, Turn
 
 
 class ChatModel(Protocol):
-    """Whatever answers messages: every model in `context.models`."""
+    """A model that answers messages, as every model in `context.models` does."""
 
     name: str
     max_model_len: int
 
     @property
     def shows_tokens(self) -> bool:
-        """Whether it is a `TokenModel`; one behind a chat API, which others run, is not."""
+        """Whether token ids are visible; behind a chat API they are not, and only `chat` works."""
         ...
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
@@ -44,7 +44,7 @@ class ChatModel(Protocol):
 
 
 class TokenModel(ChatModel, Protocol):
-    """A model that also takes and shows token ids, as all do that vLLM serves."""
+    """A model that also takes token ids and returns them, as every model served by vLLM does."""
 
     tokenizer: Any
     trace: Trace
@@ -98,16 +98,16 @@ class ServedModel:
     trace: Trace = field(default_factory=Trace)
     turns: TurnLog = field(default_factory=TurnLog)
     traffic: Traffic | None = None
-    """The gate of the trained model; other models have none."""
+    """The gate that a weight sync closes, for the trained model."""
     clock: AgentClock = field(default_factory=AgentClock)
-    """The agent's time."""
+    """Measures the agent's time."""
     sampled: Sampled | None = None
-    """Keeps what the trained model samples; other models have none."""
+    """Keeps everything that is sampled, for the trained model."""
     _calls: "count[int]" = field(default_factory=count)
 
     @property
     def shows_tokens(self) -> bool:
-        """It does."""
+        """True."""
         return True
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:

@@ -52,7 +52,7 @@ class GroupRunner:
         return group
 
     def forget(self) -> None:
-        """Counts from 0 again, since a batch is complete."""
+        """Resets the counts, because a batch is complete."""
         self._tally.take()
 
 
@@ -68,7 +68,7 @@ class OwnProducer:
 
     @property
     def on_group(self) -> Callable[[Group], None]:
-        """Called with each group that the runner has finished."""
+        """Called with each group that the runner finishes."""
         return self._runner.on_group
 
     @on_group.setter
@@ -76,7 +76,7 @@ class OwnProducer:
         self._runner.on_group = call
 
     def set_version(self, version: int, *, num_batches_left: int | None = None) -> None:
-        """Tells that the servers now hold `version`."""
+        """Announces that the servers now hold `version`."""
         self._runner.version = version
 
     async def batch(self) -> tuple[list[Group], dict[str, float]]:
@@ -111,7 +111,7 @@ class OwnProducer:
         return {"next_slot": self._runner.next_slot, "own": own}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on with what `state` gave. Raises CheckpointError for the state of the built-in producer."""
+        """Restores what `state` returned. Raises CheckpointError for the state of the built-in producer."""
         if "own" not in state:
             raise CheckpointError(f"the checkpoint was made without {KEY}={self._path}: resume without it")
         self._runner.next_slot = state["next_slot"]
@@ -120,7 +120,7 @@ class OwnProducer:
                 self._own.load(state["own"])
 
     async def stop(self) -> None:
-        """Ends what the user's object still runs; that it fails in doing so is only logged, because the run is over."""
+        """Lets the user's object end what it still runs; an error is only logged, because the run is over."""
         if hasattr(self._own, "stop"):
             try:
                 await asyncio.wait_for(self._own.stop(), self._config.max_blocked_seconds)
@@ -145,7 +145,7 @@ class OwnProducer:
                 )
 
     def _number(self, group: Group) -> None:
-        """Numbers of its own for each rollout, so that none stands in for another; samples are checked like `generate`'s."""
+        """Numbers the group and each of its rollouts, and checks their samples like those of `generate`."""
         slot, self._runner.next_slot = self._runner.next_slot, self._runner.next_slot + 1
         group.index = slot
         for member, rollout in enumerate(group.rollouts):

@@ -1,4 +1,4 @@
-"""How many rollouts a worker runs at once, and how many it has run."""
+"""Limits how many rollouts a worker runs at once, and counts those it has run."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from vime.rollout.trace import Trace
 
 
 class Places:
-    """`async with places.taken(trace):` waits for one of `limit` places."""
+    """At most `limit` rollouts run at once within `async with places.taken(trace)`."""
 
     def __init__(self, limit: int) -> None:
         self.num_running = 0
@@ -18,9 +18,9 @@ class Places:
 
     @asynccontextmanager
     async def taken(self, trace: Trace, *, queues: bool = True) -> AsyncIterator[None]:
-        """A place for the block, which counts as one rollout; `trace` gets the time of waiting for it as the rollout's queue.
+        """Waits for a place and counts the block as one rollout; `trace` books the wait as `queue`.
 
-        What does not queue runs beside the others at once.
+        With `queues=False` the block runs at once, beyond the limit.
         """
         arrived = time.time()
         async with self._free if queues else nullcontext():

@@ -1,4 +1,4 @@
-"""What is done of a group that is not finished: kept over a restart, so that nothing that ended is sampled again."""
+"""`Progress`: the completed parts of an unfinished group, kept across a restart so that they are not sampled again."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +8,10 @@ from vime.types import Rollout, Turn
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
-    """Rollouts of a group that ended, and the turns of those that have not, by member.
+    """The finished rollouts of a group, and the turns of unfinished ones, by member.
 
-    Example: of four rollouts, 0 and 2 ended, 1 has two turns: `Progress(prompt_index=7, version=3, finished={0: …, 2: …},
-    turns={1: [turn, turn]})`. It belongs to one prompt, and its tokens are of `version` or newer.
+    Example: of four rollouts, 0 and 2 are finished and 1 has two turns: `Progress(prompt_index=7, version=3, finished={0: …, 2:
+    …}, turns={1: [turn, turn]})`. All of it belongs to one prompt, and its tokens are of `version` or newer.
     """
 
     prompt_index: int
@@ -20,11 +20,11 @@ class Progress:
     turns: dict[int, list[Turn]] = field(default_factory=dict)
 
     def has_any(self) -> bool:
-        """Whether there is something to keep."""
+        """Whether anything is worth keeping."""
         return bool(self.finished) or any(self.turns.values())
 
     def with_finished(self, finished: dict[int, Rollout]) -> "Progress":
-        """This and more rollouts that ended, whose turns are needed no more."""
+        """This progress with more finished rollouts, whose turns are dropped."""
         finished = {**self.finished, **finished}
         turns = {member: turns for member, turns in self.turns.items() if member not in finished}
         return Progress(prompt_index=self.prompt_index, version=self.version, finished=finished, turns=turns)

@@ -1,7 +1,7 @@
-"""What the trained model has sampled in one attempt at a rollout, call by call, tokens of calls that were cut included.
+"""Keeps everything that the trained model samples in one attempt at a rollout, including tokens of interrupted calls.
 
-If the agent's time is over before it returns, its samples are made of this. A call whose prompt goes on from all tokens of
-another is a later turn of the same sequence, as in a conversation whose token ids are held; any other begins its own sequence.
+If the agent runs out of time before it returns, its samples are built from this. A call whose prompt begins with all tokens of an
+earlier sequence becomes a later turn of that sequence, as in a `Conversation`; any other call begins a sequence of its own.
 """
 
 from typing import Any
@@ -13,8 +13,10 @@ from vime.types import Integers, Sample, Turn
 
 
 class Call:
-    """A model call under way (a `vime.serving.reply.Listener`): notes the tokens that come, and stops the agent's clock during
-    a loss."""
+    """A model call in flight: records tokens as they arrive, and stops the agent's clock while the server is lost.
+
+    It is the `vime.serving.reply.Listener` of its request.
+    """
 
     def __init__(self, prompt_ids: Integers, clock: AgentClock, traffic: Traffic | None) -> None:
         self.prompt_ids = prompt_ids
@@ -24,26 +26,26 @@ class Call:
 
     @property
     def turn(self) -> Turn:
-        """What it has given until now, without prompt and message."""
+        """What the call has produced so far, without prompt and message."""
         return self._pieces[0] if len(self._pieces) == 1 else Turn.joined(self._pieces)
 
     def finish(self, turn: Turn) -> None:
-        """The reply is complete."""
+        """Replaces the pieces with the complete reply."""
         self._pieces = [turn]
 
     def received(self, piece: Turn) -> None:
-        """Tokens have come."""
+        """Records tokens that have arrived."""
         self._pieces.append(piece)
         self.ended()
 
     def lost(self) -> None:
-        """The server is lost: until tokens come again, the agent waits through no fault of its own."""
+        """Stops the clock until tokens arrive again: the server is lost, through no fault of the agent."""
         if not self._is_lost:
             self._clock.stop()
         self._is_lost = True
 
     def ended(self) -> None:
-        """Nobody waits for a lost server any more."""
+        """Restarts the clock if it was stopped: no lost server is waited for any more."""
         if self._is_lost:
             self._clock.go()
         self._is_lost = False
@@ -61,12 +63,12 @@ class Sampled:
         self._tokenizer: Any = None
 
     def add(self, call: Call, *, tokenizer: Any) -> None:
-        """A call begins."""
+        """Adds a call that begins."""
         self._calls.append(call)
         self._tokenizer = tokenizer
 
     def samples(self, template: Sample) -> list[Sample]:
-        """Every sampled token in exactly one trainable sequence; none if nothing was sampled."""
+        """Trainable sequences that contain every sampled token exactly once; an empty list if nothing was sampled."""
         sequences: list[TokenSequence] = []
         for call in self._calls:
             turn = call.turn

@@ -20,9 +20,9 @@ from vime.serving.endpoint import Endpoint
 from vime.serving.sampling import sampling_parameters
 
 ACTOR = "actor"
-"""Hooks know the trained model under this name, and what stands in its place."""
+"""The name under which hooks find the trained model, or the baseline in its place."""
 SERVER_TEMPERATURE = 1.0
-"""What vLLM takes where none is sent."""
+"""vLLM's temperature if a request has none."""
 MakeClient = Callable[[Endpoint, ServingConfig], Any]
 """Makes a `TokenClient`, or a `ChatClient` for an endpoint with a chat API."""
 
@@ -42,7 +42,7 @@ class Served:
 
         self.traffic = Traffic()
         self.clock = AgentClock()
-        """Stands while that of any agent does."""
+        """Stopped while the clock of any agent is stopped."""
         self._config = config
         self._endpoints = endpoints
         tokenizers = {name: endpoint.tokenizer for name, endpoint in endpoints.items() if endpoint.chat is None}
@@ -62,7 +62,7 @@ class Served:
         turns: TurnLog | None = None,
         baseline: str | None = None,
     ) -> Context:
-        """What a hook gets in one session; tokens of the trained model are of weight `version` or newer.
+        """The context of one session; tokens of the trained model are of weight `version` or newer.
 
         `sampling` is the trained model's, and that of `baseline`, the name of a model that stands in its place; every other model
         has its own (`serving.models.<name>.sampling`).
@@ -71,34 +71,15 @@ class Served:
         clock, sampled = AgentClock(self.clock), Sampled()
         models: dict[str, TokenModel] = {}
         for name, endpoint in self._endpoints.items():
-            client, own = self._client(name), self._config.serving.models[name]
             if endpoint.chat is not None:
+                own = sampling_parameters(self._config.serving.models[name].sampling)
                 models[name] = EndpointModel(
-                    client=client,
-                    name=name,
-                    max_model_len=endpoint.max_model_len,
-                    sampling=sampling_parameters(own.sampling),
-                    trace=trace,
+                    client=self._client(name), name=name, max_model_len=endpoint.max_model_len, sampling=own, trace=trace
                 )
                 continue
-            is_trained = endpoint.trained
-            models[name] = ServedModel(
-                client=client,
-                tokenizer=self._tokenizers[name],
-                max_model_len=endpoint.max_model_len,
-                temperature=sampling.temperature if is_trained else SERVER_TEMPERATURE,
-                top_p=sampling.top_p if is_trained else 1.0,
-                sampling={} if is_trained else sampling_parameters(own.sampling),
-                session=session,
-                minimum_version=version if is_trained else 0,
-                chat_template_args=self._config.model.chat_template_args if is_trained else own.chat_template_args,
-                name=name,
-                trace=trace,
-                turns=turns,
-                clock=clock,
-                traffic=self.traffic if is_trained else None,
-                sampled=sampled if is_trained else None,
-            )
+            model = models[name] = self._served_model(name, session, sampling, version)
+            model.trace, model.turns, model.clock = trace, turns, clock
+            model.sampled = sampled if endpoint.trained else None
         if baseline is not None:
             models[ACTOR] = models[baseline].as_baseline(sampling, self._tokenizer_of_actor)
         return Context(
@@ -114,18 +95,35 @@ class Served:
         )
 
     def finish(self, sessions: list[str]) -> None:
-        """The sessions are over: routers count them no longer."""
+        """Ends sessions, so that routers stop counting them as load."""
         for name, client in self._clients.items():
             if self._endpoints[name].chat is None:
                 for session in sessions:
                     client.finish(session)
 
     def calls(self) -> dict[str, Calls]:
-        """What was asked of each model, and of the retrieval service, since the last call of this."""
+        """The calls to each model and to the retrieval service since the last call of this method."""
         counted = {name: client.calls for name, client in self._clients.items()}
         if self._retriever is not None:
             counted[RETRIEVAL] = self._retriever.calls
         return {name: calls.take() for name, calls in counted.items()}
+
+    def _served_model(self, name: str, session: str, sampling: Sampling, version: int) -> ServedModel:
+        endpoint, own = self._endpoints[name], self._config.serving.models[name]
+        is_trained = endpoint.trained
+        return ServedModel(
+            client=self._client(name),
+            tokenizer=self._tokenizers[name],
+            max_model_len=endpoint.max_model_len,
+            temperature=sampling.temperature if is_trained else SERVER_TEMPERATURE,
+            top_p=sampling.top_p if is_trained else 1.0,
+            sampling={} if is_trained else sampling_parameters(own.sampling),
+            session=session,
+            minimum_version=version if is_trained else 0,
+            chat_template_args=self._config.model.chat_template_args if is_trained else own.chat_template_args,
+            name=name,
+            traffic=self.traffic if is_trained else None,
+        )
 
     def _client(self, name: str) -> Any:
         """The client of a model, made inside the event loop that uses it."""

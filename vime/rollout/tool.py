@@ -38,7 +38,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
-    """What came of a tool call.
+    """The outcome of a tool call.
 
     Example: `ToolResult(outcome=Outcome.TIMED_OUT, error="search ran longer than rollout.tool_timeout_seconds=60")`; `error` is
     a line that can be shown to the agent.
@@ -51,7 +51,7 @@ class ToolResult:
 
 
 async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *arguments: Any, **named: Any) -> ToolResult:
-    """Calls `tool(*arguments, **named)`, async or not, and returns whatever comes of it.
+    """Calls `tool(*arguments, **named)`, async or not, and returns its outcome.
 
     ValueError and TypeError are the agent's mistake (refused); everything else is tried again `rollout.max_tool_retries` times.
     A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; what it returns is awaited

@@ -1,8 +1,8 @@
 """Token in, token out: the client of one served model, for many requests at once in one event loop.
 
-Replies are streamed, so a request is limited by its server's silence and not by the length of the reply, and after a loss it
-goes on from what was received, elsewhere or on the server that was started again. A dropped connection is tried again at once, a
-lost server until `recovery_timeout_seconds`, a bad request never. A server that moved is looked up by the actor that keeps it.
+Replies are streamed, so a request times out when its server is silent, however long the reply is; after a loss the request is
+continued from the tokens received, by another server or the restarted one. A dropped connection is retried at once, a lost server
+until `recovery_timeout_seconds`, and a bad request never. The address of a restarted server is asked of the actor that keeps it.
 """
 
 import asyncio
@@ -40,19 +40,19 @@ DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
 
 
 class BadRequestError(VimeError, ValueError):
-    """The server refuses this request (prompt too long, unknown parameter): sending it again would not help."""
+    """The server refuses this request (prompt too long, unknown parameter); a retry would not help."""
 
 
 class _Unavailable(Exception):
-    """This attempt failed for a reason that passes."""
+    """This attempt failed for a temporary reason."""
 
 
 LOST = (TooOld, StreamError, _Unavailable, aiohttp.ClientError, asyncio.TimeoutError, OSError)
-"""What an attempt raises for a reason that passes."""
+"""Exceptions of an attempt that failed for a temporary reason."""
 
 
 class TokenClient:
-    """Sends token ids to one endpoint; make one per process and model, inside the event loop that uses it."""
+    """Sends token ids to one endpoint. Create one per process and model, inside the event loop that uses it."""
 
     def __init__(self, endpoint: Endpoint, config: ServingConfig) -> None:
         self.calls = Calls()
@@ -62,7 +62,7 @@ class TokenClient:
         self._attempts = itertools.count()
         self._session: aiohttp.ClientSession | None = None
         self._routed: set[str] = set()
-        """Sessions that the router counts as load of a server."""
+        """Sessions that the router counts as load."""
         self._farewells: set[asyncio.Task[None]] = set()
 
     async def generate(
@@ -79,8 +79,8 @@ class TokenClient:
 
         `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
 
-        `listener` is told of tokens as they come. Tokens older than `minimum_version` are thrown away and sampled again: their
-        server has not got its weights back yet.
+        `listener` is told of tokens as they arrive. Tokens older than `minimum_version` are discarded and sampled again, because
+        their server has not received its weights yet.
         Raises BadRequestError if the request can't work, ServerError if no server answered within the recovery timeout.
         """
         self._check(token_ids, sampling)
@@ -122,7 +122,7 @@ class TokenClient:
         return reply.turn()
 
     def finish(self, session_id: str) -> None:
-        """Tells the router, if there is one, that a session is over: its server then counts as less loaded. Returns at once."""
+        """Tells the router, if there is one, that a session is over and no longer loads its server. Returns at once."""
         if session_id in self._routed and self._session is not None:
             self._routed.remove(session_id)
             task = asyncio.create_task(self._tell_finished(self._session, session_id))
@@ -159,7 +159,7 @@ class TokenClient:
         self.calls.seconds += time.monotonic() - started
 
     async def _attempt(self, reply: Reply, session_id: str, request_id: str) -> None:
-        """Asks for the rest of a reply and reads it to its end."""
+        """Requests the rest of a reply and reads it to its end."""
         if self._session is None:
             self._session = _open_session(self._endpoint.secret)
         # Every attempt has an id of its own: the server may still be at work on the one that was lost.
@@ -189,7 +189,7 @@ class TokenClient:
             response.release()
 
     async def _events(self, response: aiohttp.ClientResponse, reply: Reply) -> AsyncIterator[dict[str, Any]]:
-        """The events of a stream; comments are signs of life. It is read to its end, so that its connection can be used again."""
+        """The events of a stream, which is read to its end so that its connection can be reused. Comments are signs of life."""
         buffer, lost = b"", None
         while lost is None:
             try:
@@ -206,7 +206,7 @@ class TokenClient:
         raise lost
 
     async def _heard(self, something: Awaitable[T], reply: Reply) -> T:
-        """What a server sends next; raises _Unavailable if it is silent for too long, a pause for a weight sync aside."""
+        """Waits for what a server sends next; raises _Unavailable if it is silent for too long other than for a weight sync."""
         waiting = asyncio.ensure_future(something)
         limit = self._config.silence_timeout_seconds
         try:

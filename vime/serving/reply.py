@@ -1,4 +1,4 @@
-"""One reply as it comes in, over as many attempts as it takes: what was received is kept, and the next goes on from it."""
+"""One reply as it arrives, over as many attempts as it takes; each attempt continues from the tokens received so far."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -7,17 +7,16 @@ from vime.types import Integers, Turn
 from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
 
 STREAM_INTERVAL_TOKENS = 64
-"""Tokens that a server sends at a time, after the first: so many are sampled again at most when it is killed."""
+"""How many tokens a server sends at a time, after the first; at most so many are lost and sampled again when it is killed."""
 GOES_ON = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logit_bias"}
 )
-"""Under these sampling parameters the continuation of a prompt and the half of its reply is the other half. Others (penalties,
-structured output) count from where the reply begins, and a seed's draws do, so with them it is sampled again from there: what
-has a seed then comes out as it would have been."""
+"""Sampling parameters under which a reply can be continued from its first half. Others (penalties, structured output, a seed)
+depend on where the reply begins, so with them a reply is sampled again from its beginning; with a seed it comes out the same."""
 
 
 class TooOld(Exception):
-    """The server samples with older weights than the request may have."""
+    """The server samples with older weights than the request allows."""
 
 
 class StreamError(Exception):
@@ -25,18 +24,18 @@ class StreamError(Exception):
 
 
 class Listener(Protocol):
-    """Is told what happens to a request while it is under way."""
+    """Follows a request while it is in flight."""
 
     def received(self, piece: Turn) -> None:
-        """More tokens have come; they are the reply's for good."""
+        """Called when more tokens have arrived, which will stay part of the reply."""
         ...
 
     def lost(self) -> None:
-        """The server is lost; until tokens come again the request waits for it or for another."""
+        """Called when the server is lost; until tokens arrive again, the request waits for it or for another."""
         ...
 
     def is_paused(self) -> bool:
-        """Whether servers are known to be silent now because weights are brought to them."""
+        """Whether servers are known to be silent at present because they receive weights."""
         ...
 
 
@@ -44,8 +43,8 @@ class Listener(Protocol):
 class Reply:
     """The reply to one request; `add` takes what the server sends, `lose` keeps what came before a loss.
 
-    Tokens whose weight version the server does not tell at once (one that was not started by `vime.serving.vllm_server`) are
-    held until it does. If it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
+    A server that was not started by `vime.serving.vllm_server` reports weight versions late; its tokens are held until then. If
+    it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
     """
 
     prompt: Integers
@@ -53,22 +52,22 @@ class Reply:
     minimum_version: int = 0
     listener: Listener | None = None
     pieces: list[Turn] = field(default_factory=list)
-    """What has come, in order."""
+    """The tokens received, in order."""
     num_tokens: int = 0
     """Sampled tokens in the pieces."""
     finish_reason: str = ""
-    """`stop` or `length` once all of it has come."""
+    """`stop` or `length` once the reply is complete."""
     seconds: float = 0.0
-    """Of earlier attempts that brought tokens."""
+    """Duration of earlier attempts that brought tokens."""
     attempt_seconds: float = 0.0
-    """From the request of this attempt to its last token until now."""
+    """Time from the request of this attempt to its latest token."""
     _held_ids: list[int] = field(default_factory=list)
     _held_logprobs: list[float] = field(default_factory=list)
     _num_before: int = 0
-    """Tokens of earlier attempts."""
+    """How many tokens earlier attempts brought."""
 
     def body(self) -> dict[str, Any]:
-        """What the next attempt asks for: the rest of the reply, behind the prompt and what is there of it."""
+        """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest."""
         sampling = {**self.sampling, "logprobs": 0, "detokenize": False, "stream_interval": STREAM_INTERVAL_TOKENS}
         self._num_before = self.num_tokens
         if self._num_before:
@@ -79,7 +78,7 @@ class Reply:
         return {"token_ids": [*self.prompt, *received], "sampling_params": sampling, "stream": True}
 
     def add(self, choice: dict[str, Any]) -> None:
-        """Takes one event of the stream.
+        """Processes one event of the stream.
 
         Raises TooOld if its tokens are older than `minimum_version`, StreamError if the server gave the request up.
         """
@@ -99,7 +98,7 @@ class Reply:
             raise StreamError(f"the server ended the generation: {reason}")
 
     def lose(self, *, too_old: bool = False) -> None:
-        """The attempt has failed; what came is kept, unless it is of weights that are `too_old` or cannot be gone on from."""
+        """Ends a failed attempt; its tokens are kept, unless their weights are `too_old` or the reply cannot be continued."""
         if not too_old and self._goes_on():
             self.keep()
             self.seconds += self.attempt_seconds
@@ -110,7 +109,7 @@ class Reply:
             self.listener.lost()
 
     def keep(self) -> None:
-        """Keeps what is held, as of the oldest weights that it can be of."""
+        """Keeps the held tokens, as sampled by the oldest weights that they can be of."""
         self._keep([self.minimum_version] * len(self._held_ids))
 
     def turn(self) -> Turn:

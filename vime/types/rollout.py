@@ -1,4 +1,4 @@
-"""`Rollout` and `Group`: what the executions of an agent on one prompt came to, and what hooks say of them."""
+"""`Rollout` and `Group`: the executions of an agent on one prompt, and the rewards and logs that hooks return for them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,11 +53,11 @@ class Rollout:
     generation_seconds: float = 0.0
     reward_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
-    """Time by the kind of its spans."""
+    """Seconds spent on each kind of span."""
     counts: dict[str, int] = field(default_factory=dict)
-    """What happened on the way, for example `{"tool_calls": 3, "tool_timeouts": 1}`."""
+    """Counts of events, for example `{"tool_calls": 3, "tool_timeouts": 1}`."""
     spans: list[Span] = field(default_factory=list)
-    """Its timeline, if it is traced (`logger.trace_share`)."""
+    """The timeline, if this rollout is traced (`logger.trace_share`)."""
 
     @property
     def member(self) -> int:

@@ -1,4 +1,4 @@
-"""`Turn`: what one model call gave. The same object goes from the client of the server to the sample that is trained."""
+"""`Turn`: the result of one model call, shared by everything from the server's client to the sample that is trained."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from vime.types.column import Column, Integers, Reals
 
 Message = dict[str, Any]
 NUMBERS = {"prompt_ids": np.int32, "output_ids": np.int32, "logprobs": np.float32, "weight_versions": np.int32}
-"""Fields of a turn with a number for each token, and the type of these numbers."""
+"""Fields of a turn with one number per token, and the type of these numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,8 +20,9 @@ class Turn:
     Example: `Turn(prompt_ids=[1, 5], output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 3], finish_reason="stop",
     message={"role": "assistant", "content": "hi"})`; logprobs are natural logarithms under the sampling temperature.
 
-    Lists become read-only columns, which read like lists (`vime.types.Column`). As nobody can change a turn, all who need it hold
-    the same one. A client knows neither prompt nor message; `context.models[name]` adds them and shares the rest.
+    Lists are converted to columns, which are read-only and otherwise behave like lists (`vime.types.Column`); so a turn can be
+    shared and never needs to be copied. Clients leave prompt and message empty; `context.models[name]` adds them and shares the
+    columns.
     """
 
     prompt_ids: Integers = field(default_factory=list)
@@ -29,18 +30,18 @@ class Turn:
     logprobs: Reals = field(default_factory=list)
     weight_versions: Integers = field(default_factory=list)
     finish_reason: str = ""
-    """`stop` or `length`, an endpoint's own word, or nothing if the reply has not ended."""
+    """`stop`, `length`, or the reason that an endpoint gives; empty if the reply is not complete."""
     message: Message = field(default_factory=dict)
     usage: tuple[int, int] | None = None
-    """Tokens read and written, as an endpoint counted them whose ids are not seen; None where ids are."""
+    """Tokens read and written, as counted by an endpoint that does not show their ids; None where the ids are known."""
     seconds: float = 0.0
-    """From the request that was answered to its last token: without waiting for a sync, and without servers that were lost or
-    attempts that failed before. A turn that is not sampled again has the seconds of when it was."""
+    """Time from the request that was answered to its last token, without waiting for a sync, lost servers and failed attempts. A
+    turn that was kept from an earlier run has the time that it took then."""
     key: str = ""
-    """A digest of what was asked (model, prompt and limit), by which a rollout that is run again finds the turn."""
+    """A digest of the request (model, prompt and limit), by which a restarted rollout finds the turn."""
 
     def __post_init__(self) -> None:
-        """Lists, or the text of columns, become columns."""
+        """Converts lists, or the text of columns, to columns."""
         for name, dtype in NUMBERS.items():
             value = getattr(self, name)
             if not isinstance(value, Column):
@@ -53,7 +54,7 @@ class Turn:
 
     @classmethod
     def joined(cls, pieces: Iterable["Turn"], *, finish_reason: str = "", seconds: float = 0.0) -> "Turn":
-        """The turn whose tokens came in these pieces."""
+        """The turn whose tokens arrived in these pieces."""
         parts = list(pieces)
         return cls(
             output_ids=_end_to_end([part.output_ids for part in parts], NUMBERS["output_ids"]),
@@ -64,7 +65,7 @@ class Turn:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What of a turn is kept until its rollout is run again, without prompt and message; `Turn(**…)` reads it back."""
+        """The part of a turn that is kept for a restarted rollout, without prompt and message; `Turn(**…)` reads it back."""
         names = ("key", "output_ids", "logprobs", "weight_versions", "finish_reason", "seconds")
         return {name: getattr(self, name) for name in names}
 
