@@ -30,7 +30,7 @@ class Replies:
     def __init__(self, replies: list[list[int]]) -> None:
         self._replies = list(replies)
 
-    async def generate(self, token_ids: list[int], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, **_: Any) -> Any:
         """The next reply."""
         await asyncio.sleep(0.01)
         ids = self._replies.pop()

@@ -47,7 +47,7 @@ class SimulatedServer:
         """Sessions are nothing to it."""
 
     async def generate(
-        self, token_ids: list[int], *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
+        self, token_ids: Any, *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
     ) -> Any:
         if request_id.endswith("-0"):
             future = asyncio.get_running_loop().create_future()

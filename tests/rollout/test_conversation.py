@@ -56,7 +56,7 @@ class Scripted:
         self.tokenizer, self.replies = tokenizer, list(replies)
         self.prompts: list[list[int]] = []
 
-    async def generate(self, token_ids: list[int], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, **_: Any) -> Any:
         self.prompts.append(token_ids)
         reply = self.replies.pop(0)
         ids = self.tokenizer.encode(reply, add_special_tokens=False) if isinstance(reply, str) else reply

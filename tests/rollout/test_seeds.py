@@ -22,7 +22,7 @@ class Server:
     def __init__(self) -> None:
         self.seeds: list[Any] = []
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Turn:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Turn:
         self.seeds.append(sampling.get("seed"))
         await asyncio.sleep(0.002 / (1 + len(token_ids)))
         return Turn(output_ids=[token_of(sampling.get("seed", 0))], logprobs=[-0.5], weight_versions=[0], finish_reason="stop")

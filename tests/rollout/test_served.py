@@ -26,7 +26,7 @@ class Recorder:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Any:
         self.asked.append(sampling)
         return Turn(output_ids=[1], logprobs=[-0.1], weight_versions=[0], finish_reason="stop", seconds=0.1)
 

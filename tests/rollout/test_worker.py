@@ -36,7 +36,7 @@ class SimulatedServer:
         """Sessions are nothing to it."""
 
     async def generate(
-        self, token_ids: list[int], *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
+        self, token_ids: Any, *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
     ) -> Any:
         if self.fail_after is not None and len(self.prompts) >= self.fail_after:
             self.fail_after = None

@@ -20,7 +20,7 @@ class Client:
     def __init__(self, endpoint: Endpoint, config: Any) -> None:
         self._url = endpoint.url
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **about: Any) -> Turn:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **about: Any) -> Turn:
         if "lost" in self._url:
             raise ServerError(f"{self._url} gave no answer")
         logprob = math.nan if "broken" in self._url else LOGPROB - 0.01 * ("wrong" in self._url) - 5e-5 * ("drifts" in self._url)

@@ -33,7 +33,7 @@ def tools_case() -> step_case.StepCase:
 class RandomServer:
     """Samples any tokens but control tokens, as the benchmark's model does."""
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **named: Any) -> Turn:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **named: Any) -> Turn:
         count = sampling["max_tokens"]
         ids = random.Random(len(token_ids)).choices(range(7, 1024), k=count)
         return Turn(output_ids=ids, logprobs=[-7.0] * count, weight_versions=[0] * count, finish_reason="length", seconds=0.5)

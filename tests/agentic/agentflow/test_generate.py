@@ -38,7 +38,7 @@ class Script:
     reply: Callable[[str], str]
     calls: list[tuple[list[int], list[int], float]] = field(default_factory=list)
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Turn:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Turn:
         text = str(TOKENIZER.decode(token_ids)).split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
         ids = [*TOKENIZER.encode(self.reply(text), add_special_tokens=False), TOKENIZER.eos_token_id]
         finished, ids = len(ids) <= sampling["max_tokens"], ids[: sampling["max_tokens"]]

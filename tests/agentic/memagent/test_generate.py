@@ -29,7 +29,7 @@ class Script:
     replies: list[str]
     prompts: list[str] = field(default_factory=list)
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Turn:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Turn:
         self.prompts.append(TOKENIZER.decode(token_ids))
         ids = [*TOKENIZER.encode(self.replies[len(self.prompts) - 1], add_special_tokens=False), TOKENIZER.eos_token_id]
         finished = len(ids) <= sampling["max_tokens"]

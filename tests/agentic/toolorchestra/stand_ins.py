@@ -53,7 +53,7 @@ class Server:
         """Read and written."""
         return sum(map(len, self.prompt_ids)), sum(map(len, self.sampled))
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Any:
         text = str(TOKENIZER.decode(token_ids, skip_special_tokens=False))
         reply = self.reply(text)
         if reply == "sleep":

@@ -107,7 +107,7 @@ class Oracle:
     def finish(self, session_id: str) -> None:
         """Sessions are nothing to it."""
 
-    async def generate(self, token_ids: list[int], *, session_id: str, **_: Any) -> Any:
+    async def generate(self, token_ids: Any, *, session_id: str, **_: Any) -> Any:
         ids = self.tokenizer.encode(self.scripts[session_id].pop(0), add_special_tokens=False)
         logprobs, versions = [-0.5] * len(ids), [4] * len(ids)
         return Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
