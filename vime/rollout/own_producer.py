@@ -1,6 +1,6 @@
-"""A user's class in the producer's place (`rollout.producer`): it decides what runs when, and what it returns is checked.
+"""Runs a user's class in the producer's place (`rollout.producer`), which decides which prompts run when; checks its batches.
 
-Everything else stays: workers and their isolation, the staleness bound, evaluation beside it, checkpoints and resuming.
+Workers and their isolation, the staleness bound, evaluation, checkpoints and resuming work as with the built-in producer.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class OwnProducer:
         self._runner.version = version
 
     async def batch(self) -> tuple[list[Group], dict[str, float]]:
-        """The user's next batch, and what of it failed.
+        """The user's next batch, and counts of its failures.
 
         Raises HookError, which names the class, for what it raises and for a batch that breaks its contract.
         """
@@ -97,7 +97,7 @@ class OwnProducer:
         return groups, tally.take()
 
     async def state(self) -> dict[str, Any]:
-        """What the next run needs: the slots that are used up, and what the user's `state` says."""
+        """What a resumed run needs: the number of the next slot, and the result of the user's `state`."""
         own = None
         if hasattr(self._own, "state"):
             with naming(KEY, self._path):
