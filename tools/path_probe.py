@@ -21,6 +21,7 @@ THINGS = {
         "vime.types": {"Turn", "Sample", "Rollout", "Group", "TrainSample"},
         "vime.serving": {"Generation", "ChatReply"},
         "vime.rollout": {"SavedTurn", "SampledCall", "TokenSequence", "Branch"},
+        "vime.batches": {"Batch"},
         "vime.trainer": {"PackedUpdate", "Shard", "Block", "Row", "MicroBatches", "MicroBatch"},
     },
     WEIGHT: {"vime": {"WeightPayload", "FileUpdateInfo"}},
