@@ -4,6 +4,7 @@ It is started by the environment variables below (`sitecustomize` calls `install
 hand-over to a file of its process as soon as it happens, because workers are killed and not ended.
 """
 
+import inspect
 import os
 import sys
 import threading
@@ -72,7 +73,8 @@ class Probe:
         if code.co_name in LOSSES:
             self._note(SAMPLE, self._caller(frame), LOSS)
         values = frame.f_locals
-        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]:
+        num_more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + num_more]:
             if (kind := self._kind(values.get(name))) is not None:
                 self._note(kind, self._caller(frame), file)
 
