@@ -6,26 +6,14 @@ tokenizer counts and cuts for it, so that both get the same sections of a docume
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from vime.errors import ServerError
 from vime.rollout.plain_text import render
 from vime.rollout.trace import Trace
 from vime.serving.client import BadRequestError
+from vime.serving.external import ChatClient
 from vime.types import Integers, Message, Sampling, Turn
-
-
-class ChatClient(Protocol):
-    """Messages in, a message out (`vime.serving.external.ChatClient`)."""
-
-    async def chat(
-        self,
-        messages: list[Message],
-        *,
-        max_tokens: int,
-        tools: list[dict[str, Any]] | None = None,
-        sampling: dict[str, float] | None = None,
-    ) -> Turn: ...
 
 
 @dataclass(kw_only=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Any
 from ray.exceptions import RayActorError, RayTaskError
 
 from vime.cluster.nodes import Nodes
-from vime.cluster.placement import Place as NodePlace
+from vime.cluster.placement import Place
 from vime.config import RunConfig
-from vime.rollout.dispatch import Dispatcher, Place, WorkerLost
+from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
 from vime.rollout.group_run import stopped_rollout
 from vime.rollout.progress import Progress
 from vime.rollout.ray_worker import RayWorker
@@ -151,7 +151,7 @@ class WorkerPool:
     def _create(self, index: int) -> RayWorker:
         """Workers are spread over the nodes."""
         environment = {"PYTHONHASHSEED": "0"} if self._config.deterministic else None  # the order of a set of texts
-        options = self._nodes.options(NodePlace(node=index % len(self._nodes)), environment=environment)
+        options = self._nodes.options(Place(node=index % len(self._nodes)), environment=environment)
         worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, retrieval=self._retrieval)
         self._workers.append(worker)
         return worker
@@ -170,12 +170,12 @@ class WorkerPool:
         return [answer for answer in answers if answer is not None]
 
     def _actors(self) -> list[Any]:
-        return [worker.actor for place in self._dispatcher.places() if isinstance(worker := place.worker, RayWorker)]
+        return [worker.actor for station in self._dispatcher.stations() if isinstance(worker := station.worker, RayWorker)]
 
-    async def _watch(self, place: Place) -> None:
+    async def _watch(self, station: Station) -> None:
         """Collects finished rollouts from a worker, and has it replaced if it does not answer or nothing ends in it."""
-        assert isinstance(place.worker, RayWorker)
-        actor, patience = place.worker.actor, max(self._config.serving.start_timeout_seconds, self._answer_seconds)
+        assert isinstance(station.worker, RayWorker)
+        actor, patience = station.worker.actor, max(self._config.serving.start_timeout_seconds, self._answer_seconds)
         seen, since = 0, 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -183,14 +183,14 @@ class WorkerPool:
                 state: WorkerState = await asyncio.wait_for(actor.ready.remote(), patience)
                 patience = self._answer_seconds
             except (RayActorError, asyncio.TimeoutError) as error:
-                self._dispatcher.lost(place, f"a rollout worker does not answer: {error!r}")
+                self._dispatcher.lost(station, f"a rollout worker does not answer: {error!r}")
                 return
-            for work in place.work:
+            for work in station.work:
                 work.heard |= state.news.get(work.number, {})
             if state.num_ended != seen or state.num_running == 0:
                 seen, since = state.num_ended, state.active_seconds
             elif state.active_seconds - since > self._stuck_seconds:
-                self._dispatcher.lost(place, f"in a rollout worker nothing ended for {self._stuck_seconds:.0f} s")
+                self._dispatcher.lost(station, f"in a rollout worker nothing ended for {self._stuck_seconds:.0f} s")
                 return
 
 
