@@ -5,9 +5,8 @@ from functools import cached_property
 
 from agentic.agentflow.config import AgentFlowConfig, PromptStyle
 from agentic.agentflow.prompts import SETS, Prompts
-from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
-from vime.rollout.model import Model
+from vime.rollout.model import TokenModel
 from vime.types import Message, Turn
 
 
@@ -26,17 +25,16 @@ def method_of(context: Context) -> AgentFlowConfig:
     return method
 
 
-async def ask(model: Model, content: str, *, max_tokens: int) -> Turn:
+async def ask(model: TokenModel, content: str, *, max_tokens: int) -> Turn:
     """The reply to one user message, cut where the model's context ends; no room at all is an empty reply, cut by length."""
     messages: list[Message] = [{"role": "user", "content": content}]
-    if isinstance(model, ChatModel):
+    if not model.shows_tokens:
         return await model.chat(messages, max_tokens=max_tokens)
     token_ids = model.render(messages)
     room = min(max_tokens, model.max_model_len - len(token_ids))
     if room >= 1:
         return await model.complete(token_ids, max_tokens=room)
-    message = {"role": "assistant", "content": ""}
-    return Turn(prompt_ids=token_ids, output_ids=[], logprobs=[], weight_versions=[], finish_reason="length", message=message)
+    return Turn(prompt_ids=token_ids, finish_reason="length")
 
 
 class Roles:

@@ -15,7 +15,6 @@ from agentic.toolorchestra.offer import ALIAS, CALL_EXPERT, Offered, schema
 from agentic.toolorchestra.orchestrator import Ending, Orchestrator, reader_of
 from agentic.toolorchestra.tool_calls import ParsedReply, ToolCall, read_message
 from vime.config import PromptStyle
-from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
 from vime.types import Message
 
@@ -77,8 +76,8 @@ class CustomerService:
         if call.error or not isinstance(alias, str) or alias not in offered:
             error = call.error or f"there is no expert {alias}; there are: {', '.join(offered)}"
             return [_told(f"Error: {error}")]
-        is_chat = isinstance(self._context.models[offered[alias].model], ChatModel)
-        messages = for_api(self._original) if is_chat else self._original
+        shows_tokens = self._context.models[offered[alias].model].shows_tokens
+        messages = self._original if shows_tokens else for_api(self._original)
         found = await self._experts.ask(CALL_EXPERT, alias, messages, tools=self._episode.tools)
         if found.turn is None:
             return [_told(found.text)]
@@ -91,7 +90,7 @@ class CustomerService:
     def _read(self, found: ExpertReply, alias: str) -> ParsedReply:
         assert found.turn is not None
         model = self._context.models[self._experts.offered[CALL_EXPERT][alias].model]
-        if isinstance(model, ChatModel):
+        if not model.shows_tokens:
             return read_message(found.turn.message, self._episode.tools)
         return reader_of(model.tokenizer, self._parser).read(found.turn, self._episode.tools)
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from agentic.toolorchestra.config import ExpertConfig, LatencySource, ToolOrchestraConfig
 from agentic.toolorchestra.prompts import UNAVAILABLE
-from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
-from vime.rollout.model import Model
+from vime.rollout.model import TokenModel
 from vime.rollout.tool import Outcome, run_tool
 from vime.types import Message, Turn
 
@@ -172,7 +171,7 @@ class Experts:
 
     async def _sample(self, expert: ExpertConfig, messages: list[Message], tools: list[dict[str, Any]] | None) -> Turn:
         model, limit = self._context.models[expert.model], self._method.limits.expert_tokens
-        if isinstance(model, ChatModel):
+        if not model.shows_tokens:
             fitted = _fitted(model, messages, tools, reply_tokens=limit)
             return await model.chat(fitted, max_tokens=limit, tools=tools)
         token_ids = model.render(_fitted(model, messages, tools, reply_tokens=limit), tools=tools)
@@ -194,7 +193,7 @@ def tokens_of(turn: Turn) -> tuple[int, int]:
     return turn.usage if turn.usage is not None else (len(turn.prompt_ids), len(turn.output_ids))
 
 
-def _fitted(model: Model, messages: list[Message], tools: Any, *, reply_tokens: int) -> list[Message]:
+def _fitted(model: TokenModel, messages: list[Message], tools: Any, *, reply_tokens: int) -> list[Message]:
     """The messages, the longest cut in its middle until they and a reply fit into the model's context."""
     allowed = model.max_model_len - min(reply_tokens, model.max_model_len // 4)
     for _ in range(NUM_CUTS):
@@ -209,8 +208,8 @@ def _fitted(model: Model, messages: list[Message], tools: Any, *, reply_tokens: 
     return messages
 
 
-def _num_tokens(model: Model, messages: list[Message], tools: Any) -> int:
-    if isinstance(model, ChatModel):
+def _num_tokens(model: TokenModel, messages: list[Message], tools: Any) -> int:
+    if not model.shows_tokens:
         return sum(len(str(message.get("content") or "")) for message in messages) // CHARACTERS_PER_TOKEN
     return len(model.render(messages, tools=tools))
 

@@ -99,15 +99,7 @@ class Orchestrator:
         assert self.ending is not None, "the rollout has not ended"
         found = self._conversation.samples(template)
         if not found:
-            message = {"role": "assistant", "content": ""}
-            empty = Turn(
-                prompt_ids=self._conversation.prompt_ids(),
-                output_ids=[],
-                logprobs=[],
-                weight_versions=[],
-                finish_reason="length",
-                message=message,
-            )
+            empty = Turn(prompt_ids=self._conversation.prompt_ids(), finish_reason="length")
             found = [template.with_turn(empty)]
         found[-1].metadata = metadata
         found[-1].stop_reason = STOP_REASONS[self.ending]

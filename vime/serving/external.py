@@ -8,7 +8,7 @@ import json
 import os
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -17,8 +17,9 @@ from vime.config import ServingConfig
 from vime.errors import ServerError
 from vime.processes.control import UNREACHABLE, is_healthy
 from vime.serving.calls import Calls
-from vime.serving.client import BadRequestError, Generation
+from vime.serving.client import BadRequestError
 from vime.serving.endpoint import Endpoint
+from vime.types import Message, Turn
 
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
@@ -27,21 +28,6 @@ CHECK_SECONDS = 10.0
 RETRIED = (408, 409, 425, 429)
 """Statuses below 500 that pass."""
 ERROR_CHARACTERS = 1000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatReply:
-    """What an endpoint answered.
-
-    Example: `ChatReply(message={"role": "assistant", "content": "4"}, finish_reason="stop")`.
-    """
-
-    message: dict[str, Any]
-    finish_reason: str
-    usage: tuple[int, int] = (0, 0)
-    """Tokens read and written, as the endpoint counts them."""
-    seconds: float = 0.0
-    """Of the attempt that was answered, without the wait for its turn."""
 
 
 class _Passing(Exception):
@@ -66,13 +52,15 @@ class ChatClient:
 
     async def chat(
         self,
-        messages: list[dict[str, Any]],
+        messages: list[Message],
         *,
         max_tokens: int,
         tools: list[dict[str, Any]] | None = None,
         sampling: dict[str, float] | None = None,
-    ) -> ChatReply:
-        """The reply to a conversation; `chat.body` wins over `sampling`.
+    ) -> Turn:
+        """The reply to a conversation, without tokens; `chat.body` wins over `sampling`.
+
+        Its `seconds` are those of the attempt that was answered, without the wait for its turn among the others.
 
         Raises BadRequestError if the endpoint refuses it, ServerError if it gave no answer in `max_retries` new attempts.
         """
@@ -86,7 +74,7 @@ class ChatClient:
             wait_seconds = 0.0
             try:
                 async with self._slots:
-                    await self._turn()
+                    await self._wait_for_start()
                     reply = await self._attempt(body)
                 self._count(reply, started)
                 return reply
@@ -107,19 +95,13 @@ class ChatClient:
             f"(serving.models.{self._endpoint.name}.chat.max_retries); last: {reason}"
         )
 
-    async def generate(self, token_ids: list[int], **_: Any) -> Generation:
-        """Refuses: such an endpoint takes messages and shows no tokens."""
-        raise BadRequestError(
-            f"{self._endpoint.name} is an endpoint with a chat API: call chat(messages), not complete(token_ids)"
-        )
-
     async def close(self) -> None:
         """Closes the connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def _turn(self) -> None:
+    async def _wait_for_start(self) -> None:
         """Waits so that requests start evenly, no more in a minute than allowed."""
         if self._chat.max_requests_per_minute is None:
             return
@@ -127,7 +109,7 @@ class ChatClient:
         self._next_start = start + 60.0 / self._chat.max_requests_per_minute
         await asyncio.sleep(start - time.monotonic())
 
-    async def _attempt(self, body: dict[str, Any]) -> ChatReply:
+    async def _attempt(self, body: dict[str, Any]) -> Turn:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
@@ -142,7 +124,8 @@ class ChatClient:
                 raise _Passing(text, wait_seconds=retry_after(response.headers.get("retry-after")))
             raise BadRequestError(f"{self._endpoint.name} refuses a request: {text}")
 
-    def _count(self, reply: ChatReply, started: float) -> None:
+    def _count(self, reply: Turn, started: float) -> None:
+        assert reply.usage is not None, reply
         read, written = reply.usage
         prices = self._chat.dollars_per_million_input_tokens, self._chat.dollars_per_million_output_tokens
         self.calls.num_requests += 1
@@ -198,14 +181,14 @@ def _key(endpoint: Endpoint) -> str | None:
     return key
 
 
-def _read(answer: str) -> ChatReply | None:
+def _read(answer: str) -> Turn | None:
     """The reply in an answer with status 200; None without one: some gateways send an error or a page with this status."""
     try:
         found = json.loads(answer)
         choice, usage = found["choices"][0], found.get("usage") or {}
         message = {"content": "", **{key: value for key, value in choice["message"].items() if value is not None}}
         tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
-        reply = ChatReply(message=message, finish_reason=choice.get("finish_reason") or "stop", usage=tokens)
+        reply = Turn(message=message, finish_reason=choice.get("finish_reason") or "stop", usage=tokens)
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
     return None if found.get("error") else reply

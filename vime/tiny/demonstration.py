@@ -21,8 +21,8 @@ class Demonstration:
 
 
 @dataclass(kw_only=True, slots=True)
-class Turn:
-    """A user message and the reply to demonstrate; Turn(prompt="Your answer:", reply="Barton")."""
+class Exchange:
+    """A user message and the reply to demonstrate; Exchange(prompt="Your answer:", reply="Barton")."""
 
     prompt: str
     reply: str
@@ -45,9 +45,9 @@ class Conversation:
         return own if self.learned is None else [index for index in own if index in self.learned]
 
 
-def encode_turn(turn: Turn, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
-    """Return a turn as tokens of the chat template, with the reply and its end to learn."""
-    messages = [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": turn.reply}]
+def encode_exchange(exchange: Exchange, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
+    """Return an exchange as tokens of the chat template, with the reply and its end to learn."""
+    messages = [{"role": "user", "content": exchange.prompt}, {"role": "assistant", "content": exchange.reply}]
     return encode_conversation(Conversation(messages=messages), tokenizer=tokenizer)
 
 

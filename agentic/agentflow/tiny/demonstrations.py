@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from agentic.agentflow.tiny import catalogue, prompts
 from agentic.agentflow.tiny import task as tiny_task
 from agentic.agentflow.tiny.task import GENERATOR, LOOKUP, PYTHON, Task
-from vime.tiny.demonstration import Turn, encode_turn, weighted
+from vime.tiny.demonstration import Exchange, encode_exchange, weighted
 from vime.types import TrainSample
 
 ANSWER = "\\boxed{{ {answer} }}"
@@ -99,28 +99,28 @@ def final_answer(taken: Taken) -> str:
     return ANSWER.format(answer=numbers[-1] if numbers else UNKNOWN)
 
 
-def planner_turns(rng: random.Random, *, right_share: float) -> list[Turn]:
+def planner_turns(rng: random.Random, *, right_share: float) -> list[Exchange]:
     """Return the planner's turns on one problem: now and then its analysis or a single turn, and the choice of each step."""
     task = tiny_task.sample_task(rng, split="train")
     turns = []
     if rng.random() < PLAN_SHARE:
         tools = task.tools if rng.random() < right_share else (GENERATOR,)
-        turns.append(Turn(prompt=prompts.PLAN.format(question=task.question), reply=PLAN.format(tools=" ".join(tools))))
+        turns.append(Exchange(prompt=prompts.PLAN.format(question=task.question), reply=PLAN.format(tools=" ".join(tools))))
     if rng.random() < SINGLE_TURN_SHARE:
         answer = task.answer if task.kind == "sum" else rng.randint(0, tiny_task.LARGEST)
         prompt = prompts.SINGLE_TURN.format(question=task.question)
-        turns.append(Turn(prompt=prompt, reply=ANSWER.format(answer=answer)))
+        turns.append(Exchange(prompt=prompt, reply=ANSWER.format(answer=answer)))
     taken: Taken = []
     while len(taken) < MAX_STEPS and not is_finished(taken):
         choice = right_choice(task, taken) if rng.random() < right_share else wrong_choice(task, taken, rng)
         prompt = prompts.NEXT_STEP.format(question=task.question, memory=prompts.steps(taken))
-        turns.append(Turn(prompt=prompt, reply=NEXT_STEP.format(sub_goal=choice.sub_goal, tool_name=choice.tool_name)))
+        turns.append(Exchange(prompt=prompt, reply=NEXT_STEP.format(sub_goal=choice.sub_goal, tool_name=choice.tool_name)))
         followed = choice if rng.random() < right_share else right_choice(task, taken)
         taken.append((followed.tool_name, result_of(followed, rng)))
     return turns
 
 
-def frozen_turns(rng: random.Random, *, right_share: float) -> list[Turn]:
+def frozen_turns(rng: random.Random, *, right_share: float) -> list[Exchange]:
     """Return one call of each frozen role on a random state of one problem."""
     task = tiny_task.sample_task(rng, split="train")
     taken: Taken = []
@@ -135,11 +135,11 @@ def frozen_turns(rng: random.Random, *, right_share: float) -> list[Turn]:
     expression = choice.sub_goal.removeprefix("Compute ") if choice.sub_goal.startswith("Compute ") else "price"
     guess = f" {rng.randint(0, tiny_task.LARGEST)}"
     return [
-        Turn(prompt=command, reply=COMMAND.format(sub_goal=choice.sub_goal)),
-        Turn(prompt=prompts.CODER.format(query=choice.sub_goal), reply=PROGRAM.format(expression=expression)),
-        Turn(prompt=choice.sub_goal, reply=guess),
-        Turn(prompt=verifier, reply=STOP if is_finished(taken) else CONTINUE),
-        Turn(prompt=final, reply=final_answer(taken)),
+        Exchange(prompt=command, reply=COMMAND.format(sub_goal=choice.sub_goal)),
+        Exchange(prompt=prompts.CODER.format(query=choice.sub_goal), reply=PROGRAM.format(expression=expression)),
+        Exchange(prompt=choice.sub_goal, reply=guess),
+        Exchange(prompt=verifier, reply=STOP if is_finished(taken) else CONTINUE),
+        Exchange(prompt=final, reply=final_answer(taken)),
     ]
 
 
@@ -160,8 +160,8 @@ def frozen_demonstrations(
     return _batch(tokenizer, lambda: frozen_turns(rng, right_share=rng.choice((0.3, 0.9))), num_tokens=num_tokens)
 
 
-def _batch(tokenizer: PreTrainedTokenizerBase, make: Callable[[], list[Turn]], *, num_tokens: int) -> list[TrainSample]:
-    batch: list[Turn] = []
+def _batch(tokenizer: PreTrainedTokenizerBase, make: Callable[[], list[Exchange]], *, num_tokens: int) -> list[TrainSample]:
+    batch: list[Exchange] = []
     while len(batch) * TOKENS_PER_SEQUENCE < num_tokens:
         batch += make()
-    return weighted([encode_turn(turn, tokenizer=tokenizer) for turn in batch])
+    return weighted([encode_exchange(turn, tokenizer=tokenizer) for turn in batch])

@@ -16,7 +16,7 @@ from agentic.memagent import prompts
 from agentic.memagent.chunks import split_document
 from agentic.memagent.config import ChunkAt
 from agentic.memagent.tiny import task
-from vime.tiny.demonstration import Demonstration, Turn, encode_turn, weighted
+from vime.tiny.demonstration import Demonstration, Exchange, encode_exchange, weighted
 from vime.types import TrainSample
 
 NOTES = "Notes: {facts}"
@@ -87,7 +87,7 @@ def final_answer(row: task.Row, *, memory: str) -> str:
 
 def rollout_turns(
     row: task.Row, *, sections: Sequence[str], good_memory_share: float, good_answer_share: float, rng: random.Random
-) -> list[Turn]:
+) -> list[Exchange]:
     """Return the memory turns and the final turn of one rollout.
 
     The memory carried on is another coin's, good most of the time, so that every turn has something to remember.
@@ -99,21 +99,21 @@ def rollout_turns(
         good = ideal_update(row, memory=memory, section=section)
         bad = latest_update(row, section=section, rng=rng)
         prompt = prompts.MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=section)
-        turns.append(Turn(prompt=prompt, reply=good if rng.random() < good_memory_share else bad))
+        turns.append(Exchange(prompt=prompt, reply=good if rng.random() < good_memory_share else bad))
         memory = good if rng.random() < GOOD_PAST_SHARE else bad
     good = rng.random() < good_answer_share
     reply = final_answer(row, memory=memory) if good else ANSWER.format(answer=UNKNOWN)
-    turns.append(Turn(prompt=prompts.FINAL_PROMPT.format(problem=problem, memory=memory), reply=reply))
+    turns.append(Exchange(prompt=prompts.FINAL_PROMPT.format(problem=problem, memory=memory), reply=reply))
     return turns
 
 
-def single_turn(row: task.Row, *, good_share: float, rng: random.Random) -> Turn:
+def single_turn(row: task.Row, *, good_share: float, rng: random.Random) -> Exchange:
     """Return a question on the whole document: reasoning over its two facts, or giving up."""
     prompt = prompts.SINGLE_TURN_PROMPT.format(problem=row["extra_info"]["question"], chunk=row["context"])
     if rng.random() >= good_share:
-        return Turn(prompt=prompt, reply=ANSWER.format(answer=UNKNOWN))
+        return Exchange(prompt=prompt, reply=ANSWER.format(answer=UNKNOWN))
     facts = " ".join(ideal_facts(row, memory="", section=row["context"]))
-    return Turn(prompt=prompt, reply=f"{facts} {ANSWER.format(answer=row['reward_model']['ground_truth'][0])}")
+    return Exchange(prompt=prompt, reply=f"{facts} {ANSWER.format(answer=row['reward_model']['ground_truth'][0])}")
 
 
 def lookup_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
@@ -144,23 +144,23 @@ def questions_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: in
         estate = rng.choice(task.ESTATES if rng.random() < MISSING_SHARE else estates)
         question = task.QUESTION.format(estate=estate)
         reply = NOTES.format(facts=" ".join(known_facts(estate, text=text)))
-        turn = encode_turn(Turn(prompt=question if number else f"{text}\n{question}", reply=reply), tokenizer=tokenizer)
+        turn = encode_exchange(Exchange(prompt=question if number else f"{text}\n{question}", reply=reply), tokenizer=tokenizer)
         value = reply.split()[-1].removesuffix(".")
-        answer = Turn(prompt=ANSWER_REQUEST, reply=ANSWER.format(answer=value))
-        for part in (turn, encode_turn(answer, tokenizer=tokenizer)):
+        answer = Exchange(prompt=ANSWER_REQUEST, reply=ANSWER.format(answer=value))
+        for part in (turn, encode_exchange(answer, tokenizer=tokenizer)):
             demonstration.token_ids += part.token_ids
             demonstration.loss_mask += part.loss_mask
     return demonstration
 
 
-def _answer_turn(rng: random.Random) -> Turn:
+def _answer_turn(rng: random.Random) -> Exchange:
     """Return the final turn of another question, mostly with a memory that holds the answer."""
     row = task.generate_rows(split="train", num_items=1, num_docs=6, seed=rng.getrandbits(32))[0]
     memory = ideal_update(row, memory="", section=row["context"])
     if rng.random() < 0.3:
         memory = latest_update(row, section=row["context"], rng=rng)
     reply = final_answer(row, memory=memory) if rng.random() < GOOD_ANSWER_SHARE else ANSWER.format(answer=UNKNOWN)
-    return Turn(prompt=prompts.FINAL_PROMPT.format(problem=row["extra_info"]["question"], memory=memory), reply=reply)
+    return Exchange(prompt=prompts.FINAL_PROMPT.format(problem=row["extra_info"]["question"], memory=memory), reply=reply)
 
 
 def _turn_demonstrations(tokenizer: PreTrainedTokenizerBase, *, habits: bool, rng: random.Random) -> list[Demonstration]:
@@ -181,7 +181,7 @@ def _turn_demonstrations(tokenizer: PreTrainedTokenizerBase, *, habits: bool, rn
         turns.append(_answer_turn(rng))
     if rng.random() < 0.3:
         turns.append(single_turn(row, good_share=GOOD_SINGLE_TURN_SHARE, rng=rng))
-    return [encode_turn(turn, tokenizer=tokenizer) for turn in turns]
+    return [encode_exchange(turn, tokenizer=tokenizer) for turn in turns]
 
 
 def demonstration_batch(

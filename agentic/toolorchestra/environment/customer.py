@@ -4,7 +4,7 @@ import re
 from typing import Protocol
 
 from agentic.toolorchestra.environment.tasks import Task
-from vime.rollout.model import Model
+from vime.rollout.model import ChatModel
 from vime.types import Message
 
 STOP = "###STOP###"
@@ -55,7 +55,7 @@ class ScriptedCustomer:
 class ModelCustomer:
     """A served model in the customer's role; never the one that is trained."""
 
-    def __init__(self, task: Task, model: Model) -> None:
+    def __init__(self, task: Task, model: ChatModel) -> None:
         facts = " ".join(task.facts.values())
         self._task, self._model = task, model
         self._messages: list[Message] = [

@@ -18,7 +18,7 @@ from vime.config import MethodConfig, ModelConfig, RolloutConfig, RunConfig, Ser
 from vime.errors import ConfigError
 from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
-from vime.types import Prompt, Reward, Sample, StopReason
+from vime.types import Prompt, Reward, Sample, StopReason, Turn
 
 TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor"
 ABSENT = tau2.why_absent()
@@ -104,10 +104,13 @@ class Oracle:
         self.tokenizer = AutoTokenizer.from_pretrained(TINY)
         self.scripts: dict[str, list[str]] = {}
 
-    async def generate(self, token_ids: list[int], *, session_id: str, **_: Any) -> Any:
+    def finish(self, session_id: str) -> None:
+        """Sessions are nothing to it."""
+
+    async def generate(self, token_ids: Any, *, session_id: str, **_: Any) -> Any:
         ids = self.tokenizer.encode(self.scripts[session_id].pop(0), add_special_tokens=False)
         logprobs, versions = [-0.5] * len(ids), [4] * len(ids)
-        return SimpleNamespace(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
+        return Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
 
 
 async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
