@@ -12,7 +12,7 @@ from agentic.agentflow import executor, planner, verifier
 from agentic.agentflow.config import AgentFlowConfig, TrainedTurns
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.prompts import memory_text
-from agentic.agentflow.roles import Role, Roles, method_of
+from agentic.agentflow.roles import Role, Roles
 from agentic.agentflow.tools.toolbox import ToolBox
 from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
@@ -61,14 +61,14 @@ class Rollout:
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One sample per turn of the planner; the last one's metadata has the final answer."""
-    method, toolbox = method_of(context), toolbox_of(context.config)
+    method, toolbox = AgentFlowConfig.of(context.config), toolbox_of(context.config)
     rollout = Rollout(
         method=method,
         roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
         context=context,
         toolbox=toolbox,
         template=sample,
-        question=question_of(sample),
+        question=sample.question,
     )
     turn = await planner.plan(rollout.roles, rollout.question)
     rollout.analysis = turn.text.strip()
@@ -86,12 +86,6 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     cut = last.metadata["cut"]
     last.stop_reason = StopReason.TOKEN_LIMIT if cut else STOP_REASONS[end]
     return rollout.samples
-
-
-def question_of(sample: Sample) -> str:
-    """The question's text: the last message of the prompt."""
-    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
-    return sample.prompt[-1]["content"]
 
 
 async def _step(rollout: Rollout) -> LoopEnd | None:
@@ -174,8 +168,6 @@ _toolboxes: dict[int, tuple[RunConfig, ToolBox]] = {}
 
 def toolbox_of(config: RunConfig) -> ToolBox:
     """The tools of a run, one box per process because a box keeps answers."""
-    method = config.method
-    assert isinstance(method, AgentFlowConfig), f"method is a {type(method).__name__}"
     if id(config) not in _toolboxes:
-        _toolboxes[id(config)] = (config, ToolBox(method.tools, config))
+        _toolboxes[id(config)] = (config, ToolBox(AgentFlowConfig.of(config).tools, config))
     return _toolboxes[id(config)][1]

@@ -7,9 +7,9 @@ A set of prompts has one template per call. Fields: all but SINGLE_TURN have {qu
 
 from dataclasses import dataclass
 
-from agentic.agentflow.config import PromptStyle
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.tiny import prompts as tiny_prompts
+from vime.config import PromptStyle
 
 PLAN = """\
 Task: study the question below and work out what it takes to answer it.

@@ -6,10 +6,9 @@ Where rules cannot decide, the judge of `method.roles.judge` does, if there is o
 from dataclasses import replace
 
 from agentic.agentflow.config import AgentFlowConfig
-from agentic.agentflow.roles import method_of
 from vime.grading.answer import has_box
 from vime.grading.grade import grade
-from vime.grading.judge import Judge, JudgeConfig
+from vime.grading.judge import Judge
 from vime.rollout.context import Context
 from vime.types import Reward, Sample
 
@@ -41,17 +40,7 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 def judge_of(context: Context) -> Judge | None:
     """The judge, if the role map names one."""
-    settings = judge_settings(method_of(context))
+    settings = AgentFlowConfig.of(context.config).judge_config()
     if settings is None:
         return None
     return Judge(context, replace(settings, keep_verdicts=not context.config.deterministic))
-
-
-def judge_settings(method: AgentFlowConfig) -> JudgeConfig | None:
-    """Who judges within what, None if nobody does."""
-    limits, model = method.judging, method.roles.judge
-    if model is None:
-        return None
-    return JudgeConfig(
-        model=model, max_tokens=limits.max_tokens, timeout_seconds=limits.timeout_seconds, num_tries=limits.num_tries
-    )

@@ -3,8 +3,9 @@
 from enum import Enum
 from functools import cached_property
 
-from agentic.agentflow.config import AgentFlowConfig, PromptStyle
+from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.prompts import SETS, Prompts
+from vime.config import PromptStyle
 from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
 from vime.rollout.model import Model
@@ -17,13 +18,6 @@ class Role(str, Enum):
     executor = "executor"
     verifier = "verifier"
     generator = "generator"
-
-
-def method_of(context: Context) -> AgentFlowConfig:
-    """The method's settings."""
-    method = context.config.method
-    assert isinstance(method, AgentFlowConfig), f"method is a {type(method).__name__}"
-    return method
 
 
 async def ask(model: Model, content: str, *, max_tokens: int) -> Turn:
@@ -45,7 +39,7 @@ class Roles:
     def __init__(self, context: Context, *, toolbox: dict[str, str]) -> None:
         """`toolbox` has the description of each tool by its name."""
         self._context = context
-        self._method = method_of(context)
+        self._method = AgentFlowConfig.of(context.config)
         self.toolbox = toolbox
 
     @property

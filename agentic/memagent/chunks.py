@@ -5,15 +5,21 @@ A document of millions of tokens is tokenized block by block: only one block's t
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
-
-from agentic.memagent.config import ChunkAt
 
 PARAGRAPH = "\n\n"
 BLOCK_CHARACTERS = 1_000_000
 """Documents up to this length are tokenized whole; blocks of longer ones end with a paragraph, where tokenizers cut too."""
 REMEMBERED_CHARACTERS = 50_000_000
 """Documents whose chunks a process remembers, together."""
+
+
+class ChunkAt(Enum):
+    """Where a document may be cut: after any token (the paper), or only between paragraphs."""
+
+    token = "token"
+    paragraph = "paragraph"
 
 
 def split_document(text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: int, chunk_at: ChunkAt) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """MemAgent's settings; importing this module makes them known to Hydra as `schema/method/memagent`."""
 
 from dataclasses import dataclass
-from enum import Enum
 from math import ceil
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 
+from agentic.memagent.chunks import ChunkAt, split_document
 from vime.config import MethodConfig, RunConfig
 from vime.errors import Problem
 from vime.hooks import load_hook
@@ -15,13 +15,6 @@ PUBLISHED_DOCUMENT_TOKENS = 28_000
 """Of the published training set: 200 paragraphs of about 140 tokens."""
 PROMPT_TOKENS = 256
 """Room for the prompt's own words and the question; the longest question of HotpotQA has about 150 tokens."""
-
-
-class ChunkAt(Enum):
-    """Where a document may be cut: after any token (the paper), or only between paragraphs."""
-
-    token = "token"
-    paragraph = "paragraph"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -89,8 +82,6 @@ class FileTokenizer:
 
 def num_generated_chunks(config: RunConfig, method: MemAgentConfig) -> int | None:
     """Chunks of the first generated training document; None if there is no generator, or no tokenizer on this machine."""
-    from agentic.memagent.chunks import split_document
-
     dataset, file = config.data.train, Path(config.model.checkpoint) / "tokenizer.json"
     if dataset.generator is None or not file.is_file():
         return None

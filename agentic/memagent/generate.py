@@ -22,10 +22,9 @@ SPLITTER = Splitter()
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One sample per chunk and one for the answer."""
-    method = context.config.method
-    assert isinstance(method, MemAgentConfig), f"method is a {type(method).__name__}"
+    method = MemAgentConfig.of(context.config)
     model = context.models["actor"]
-    problem = question_of(sample)
+    problem = sample.question
     chunks = SPLITTER.split(
         document_of(sample),
         tokenizer=model.tokenizer,
@@ -62,12 +61,6 @@ def cap(text: str, tokenizer: Any, max_tokens: int) -> tuple[str, int, bool]:
     if len(ids) <= max_tokens:
         return text, len(ids), False
     return tokenizer.decode(ids[:max_tokens]).strip(), max_tokens, True
-
-
-def question_of(sample: Sample) -> str:
-    """The question's text: the last message of the prompt."""
-    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
-    return sample.prompt[-1]["content"]
 
 
 def document_of(sample: Sample) -> str:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 from agentic.memagent import prompts
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt
+from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.tiny import task
 from vime.tiny.demonstration import Demonstration, Turn, encode_turn, weighted
 from vime.types import TrainSample
