@@ -1,10 +1,9 @@
 """The episode of a row: a task of the built-in shop, or one of τ²-bench."""
 
-from agentic.toolorchestra.config import EndpointConfig, ToolOrchestraConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.environment.customer import ModelCustomer, ScriptedCustomer
 from agentic.toolorchestra.environment.episode import Episode, ShopEpisode
 from agentic.toolorchestra.environment.tasks import Task
-from agentic.toolorchestra.experts import method_of
 from agentic.toolorchestra.tau2_scores import MAX_STEPS
 from vime.errors import ConfigError, Problem
 from vime.rollout.context import Context
@@ -27,7 +26,7 @@ def domain_of(sample: Sample) -> str:
 
 def make_episode(context: Context, sample: Sample) -> Episode:
     """Raises ConfigError for a row of neither: ToolScale's have no database that could be asked."""
-    method, metadata = method_of(context), sample.metadata
+    method, metadata = ToolOrchestraConfig.of(context.config), sample.metadata
     if "task" in metadata:
         task = Task.from_dict(metadata["task"])
         customer = ScriptedCustomer(task)
@@ -44,16 +43,11 @@ def make_episode(context: Context, sample: Sample) -> Episode:
 
 
 def _tau2_episode(method: ToolOrchestraConfig, domain: str, task_id: str) -> Episode:
-    from agentic.toolorchestra import tau2
+    from agentic.toolorchestra.tau2 import load_tasks
+    from agentic.toolorchestra.tau2_episode import Tau2Episode
 
-    task = next((task for task in tau2.load_tasks(domain) if str(task.id) == task_id), None)
+    task = next((task for task in load_tasks(domain) if str(task.id) == task_id), None)
     if task is None:
         raise ConfigError([Problem(key=f"tau2 {domain} task", value=task_id, remedy="there is no such task in this version")])
-    user, judge = _endpoint(method.tau2_user), _endpoint(method.tau2_judge)
-    return tau2.Tau2Episode(domain, task, user=user, judge=judge, max_errors=method.limits.environment_errors)
-
-
-def _endpoint(config: EndpointConfig):
-    from agentic.toolorchestra.tau2 import Endpoint
-
-    return Endpoint(model=config.model, arguments=dict(config.arguments)) if config.model else None
+    judge = method.tau2_judge if method.tau2_judge.model else None
+    return Tau2Episode(domain, task, user=method.tau2_user, judge=judge, max_errors=method.limits.environment_errors)

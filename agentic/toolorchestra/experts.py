@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from agentic.toolorchestra.config import ExpertConfig, LatencySource, ToolOrchestraConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.prompts import UNAVAILABLE
+from agentic.toolorchestra.settings import ExpertConfig, LatencySource
 from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
 from vime.rollout.model import Model
@@ -116,7 +117,7 @@ class Experts:
         """No call lasts longer than the rollout may."""
         self.offered = offered
         self._context, self._account = context, account
-        self._method = method_of(context)
+        self._method = ToolOrchestraConfig.of(context.config)
         self._errors: Counter[str] = Counter()
 
     async def ask(
@@ -180,13 +181,6 @@ class Experts:
         if room < 1:
             raise ValueError(f"{len(token_ids)} tokens leave no room in a context of {model.max_model_len}")
         return await model.complete(token_ids, max_tokens=room)
-
-
-def method_of(context: Context) -> ToolOrchestraConfig:
-    """The method's settings."""
-    method = context.config.method
-    assert isinstance(method, ToolOrchestraConfig), f"method is a {type(method).__name__}"
-    return method
 
 
 def tokens_of(turn: Turn) -> tuple[int, int]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentic.toolorchestra import prompts
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.customer_service import CustomerService, orchestrators_messages, orchestrators_tools
 from agentic.toolorchestra.environment.episode import Outcome
 from agentic.toolorchestra.episodes import domain_of, is_function_calling, make_episode
-from agentic.toolorchestra.experts import Account, Experts, method_of
+from agentic.toolorchestra.experts import Account, Experts
 from agentic.toolorchestra.offer import offer, question_schemas
 from agentic.toolorchestra.orchestrator import Ending, Orchestrator
 from agentic.toolorchestra.tools import QuestionTools
@@ -34,7 +35,7 @@ class Result:
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One rollout in the mode of its row; usually one sequence, more where the chat template rewrites or turns were dropped."""
-    method, question = method_of(context), question_of(sample)
+    method, question = ToolOrchestraConfig.of(context.config), sample.question
     account = Account()
     offered = offer(method, question, seed=context.config.seed)
     experts = Experts(context, offered, account)
@@ -56,15 +57,9 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     return orchestrator.samples(sample, metadata)
 
 
-def question_of(sample: Sample) -> str:
-    """The row's question: the last message of its prompt."""
-    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
-    return sample.prompt[-1]["content"]
-
-
 async def _solve(context: Context, sample: Sample, experts: Experts, account: Account) -> Result:
     """The question-answering mode: one tool a turn, until the tool answer has answered."""
-    question, wording = question_of(sample), prompts.SETS[method_of(context).prompt_style]
+    question, wording = sample.question, prompts.SETS[ToolOrchestraConfig.of(context.config).prompt_style]
     messages: list[Message] = [
         {"role": "system", "content": wording.system},
         {"role": "user", "content": wording.question.format(question=question)},
@@ -100,7 +95,7 @@ async def _solve(context: Context, sample: Sample, experts: Experts, account: Ac
 async def _serve(context: Context, sample: Sample, experts: Experts, account: Account) -> Result:
     """The function-calling mode: the built-in shop or a domain of τ²-bench."""
     episode = make_episode(context, sample)
-    method = method_of(context)
+    method = ToolOrchestraConfig.of(context.config)
     service = CustomerService(context, episode, experts, method.parser)
     opening = await episode.start()
     tools = orchestrators_tools(episode.tools, experts.offered)

@@ -4,7 +4,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from agentic.toolorchestra.config import ExpertConfig, ToolOrchestraConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.settings import ExpertConfig
 
 Offered = dict[str, dict[str, ExpertConfig]]
 """Experts by tool and alias."""

@@ -3,7 +3,8 @@
 from enum import Enum
 from typing import Any
 
-from agentic.toolorchestra.experts import Account, method_of
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.experts import Account
 from agentic.toolorchestra.tool_calls import THINK_START, ParsedReply, ToolCallReader
 from vime.rollout.context import Context
 from vime.rollout.conversation import Conversation
@@ -61,7 +62,7 @@ class Orchestrator:
         self.text = ""
         """All that was said in replies."""
         self._context, self._account = context, account
-        self._method, self._model = method_of(context), context.models["actor"]
+        self._method, self._model = ToolOrchestraConfig.of(context.config), context.models["actor"]
         self._conversation = Conversation(self._model, messages, tools=tools)
         self._num_kept = len(messages)
 

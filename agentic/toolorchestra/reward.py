@@ -4,9 +4,8 @@ from collections import Counter
 from statistics import pstdev
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
-from agentic.toolorchestra.experts import method_of
 from agentic.toolorchestra.outcome import answer_is_right
-from agentic.toolorchestra.rewards import Features, Preference, Scale, group_rewards, well_formed
+from agentic.toolorchestra.rewards import Features, Preference, group_rewards, well_formed
 from vime.grading.judge import Judge, JudgeConfig
 from vime.rollout.context import Context
 from vime.types import Group, Reward, Rollout, Sample, StopReason
@@ -27,7 +26,7 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
         return Reward(score=solved, metrics={"strict": solved, "judged": 0.0})
     answer, labels = metadata["final_output"], samples[-1].label
     right, judged = any(answer_is_right(answer, label) for label in labels), False
-    shaping = method_of(context).shaping
+    shaping = ToolOrchestraConfig.of(context.config).shaping
     if not right and answer.strip() and shaping.judge is not None:
         keep_verdicts = not context.config.deterministic
         judge = Judge(context, JudgeConfig(model=shaping.judge, max_tokens=shaping.judge_tokens, keep_verdicts=keep_verdicts))
@@ -38,11 +37,10 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 async def group_reward(context: Context, group: Group) -> list[Reward]:
     """Rewards by the variant; samples that a filter leaves out are marked and still stand in the group's baseline."""
-    method, rollouts = method_of(context), group.rollouts
+    method, rollouts = ToolOrchestraConfig.of(context.config), group.rollouts
     shaping = method.shaping
-    scale = Scale(dollars=shaping.dollars, seconds=shaping.latency_seconds, share=shaping.share)
     preference = preference_of(method, group)
-    rewards = group_rewards(shaping.variant, [features_of(rollout) for rollout in rollouts], preference, scale)
+    rewards = group_rewards(shaping.variant, [features_of(rollout) for rollout in rollouts], preference, shaping.scale())
     homogeneous = len(rewards) < 2 or pstdev(rewards) <= shaping.min_deviation
     found = []
     for rollout, score in zip(rollouts, rewards, strict=True):
@@ -68,10 +66,7 @@ def features_of(rollout: Rollout) -> Features:
 def preference_of(method: ToolOrchestraConfig, group: Group) -> Preference:
     """The row's preference, else the configuration's. Raises ValueError for a weight outside 0 to 1."""
     own = group.prompt.metadata.get("preference")
-    if own:
-        return Preference(**own)
-    weights = method.preference
-    return Preference(accuracy=weights.accuracy, cost=weights.cost, latency=weights.latency, tools=dict(weights.tools))
+    return Preference(**own) if own else method.preference.preference()
 
 
 def _is_well_formed(rollout: Rollout) -> bool:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from agentic.toolorchestra import prompts
-from agentic.toolorchestra.experts import ExpertReply, Experts, method_of
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.experts import ExpertReply, Experts
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, ENHANCE_REASONING, SEARCH
 from agentic.toolorchestra.tool_calls import ToolCall
 from vime.agent.result import SandboxResult
@@ -51,7 +52,7 @@ class QuestionTools:
 
     def __init__(self, context: Context, experts: Experts, question: str) -> None:
         self._context, self._experts, self._question = context, experts, question
-        method = method_of(context)
+        method = ToolOrchestraConfig.of(context.config)
         self._limits, self._prompts = method.limits, prompts.SETS[method.prompt_style]
         self._findings = Findings()
 

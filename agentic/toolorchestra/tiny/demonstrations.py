@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.toolorchestra.config import ExpertConfig
 from agentic.toolorchestra.customer_service import orchestrators_tools
 from agentic.toolorchestra.environment import tasks
 from agentic.toolorchestra.environment.shop import TOOLS
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, SEARCH, question_schemas
+from agentic.toolorchestra.settings import ExpertConfig
 from agentic.toolorchestra.tiny import prompts
 from agentic.toolorchestra.tiny import task as tiny_task
 from agentic.toolorchestra.tiny.catalogue import FACTS, GOODS, TOWNS
