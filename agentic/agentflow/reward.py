@@ -1,6 +1,6 @@
-"""AgentFlow's reward: 1 if the final answer is right, by the rules of its kind of question, else 0.
+"""AgentFlow's reward: 1 if the final answer is correct, otherwise 0.
 
-Where rules cannot decide, the judge of `method.roles.judge` does, if there is one.
+The rules for the question's kind decide first; where they cannot, the model `method.roles.judge` decides, if there is one.
 """
 
 from dataclasses import replace
@@ -13,11 +13,11 @@ from vime.rollout.context import Context
 from vime.types import Reward, Sample
 
 DEFAULT_GRADER = "maths"
-"""Of rows that name none (DAPO-Math-17k)."""
+"""Grader of rows that name none (DAPO-Math-17k)."""
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
-    """Scores the final output of a rollout; metrics say whether it had a box, and who decided."""
+    """Scores the final output of a rollout; the metrics record whether it had a box and whether the judge decided."""
     metadata = samples[-1].metadata
     answer = metadata["final_output"]
     found = await grade(
@@ -39,7 +39,7 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 
 def judge_of(context: Context) -> Judge | None:
-    """The judge, if the role map names one."""
+    """The judge of this run, or None if there is none."""
     settings = AgentFlowConfig.of(context.config).judge_config()
     if settings is None:
         return None

@@ -1,4 +1,4 @@
-"""The baseline without a scaffold: the trained model asked once, without tools."""
+"""The single-turn baseline: the trained model is asked once, without tools."""
 
 from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.generate import grading_metadata
@@ -9,7 +9,7 @@ from vime.types import Sample, StopReason
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to the question, at most as long as a planner's turn."""
+    """One reply to the question, of at most as many tokens as a planner turn."""
     method, question = AgentFlowConfig.of(context.config), sample.question
     content = SETS[method.prompt_style].single_turn.format(question=question)
     turn = await ask(context.models[method.roles.planner], content, max_tokens=method.max_planner_tokens)

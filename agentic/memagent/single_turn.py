@@ -1,4 +1,4 @@
-"""The baseline without a scaffold: the whole document in one prompt, its middle cut out where the context is too short."""
+"""The single-turn baseline: the document in one prompt, without its middle if the context is too short for all of it."""
 
 from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.generate import document_of
@@ -7,13 +7,13 @@ from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 LONGEST_TOKEN = 64
-"""Characters; hardly any token is longer."""
+"""Characters of a token; hardly any token is longer."""
 MARGIN_TOKENS = 8
-"""Text around a cut may tokenize into a few more tokens than its halves."""
+"""Tokens reserved because the text around the cut may tokenize into a few more tokens than its halves."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to question and document, at most as long as the answers of the scaffold."""
+    """One reply to the question and the document."""
     method = MemAgentConfig.of(context.config)
     model = context.models["actor"]
     problem = sample.question
