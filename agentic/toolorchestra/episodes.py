@@ -1,4 +1,4 @@
-"""The episode of a row: a task of the built-in shop, or one of τ²-bench."""
+"""Makes the episode of a row: a task of the built-in shop, or one of τ²-bench."""
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.environment.customer import ModelCustomer, ScriptedCustomer
@@ -13,19 +13,19 @@ SHOP = "shop"
 
 
 def is_function_calling(sample: Sample) -> bool:
-    """Whether a row is a conversation with a customer, not a question."""
+    """Whether a row is a conversation with a customer rather than a question."""
     return "task" in sample.metadata or sample.metadata.get("category") == "func_call"
 
 
 def domain_of(sample: Sample) -> str:
-    """The name of a row's domain, for scores; questions without one are `qa`."""
+    """The name of a row's domain, by which scores are grouped; `qa` for questions without one."""
     metadata = sample.metadata
     domain = metadata.get("domain") or str(metadata.get("eid") or "").partition("____")[0]
     return str(domain or (SHOP if "task" in metadata else "qa"))
 
 
 def make_episode(context: Context, sample: Sample) -> Episode:
-    """Raises ConfigError for a row of neither: ToolScale's have no database that could be asked."""
+    """The episode of a row. Raises ConfigError for rows of other kinds: ToolScale publishes no databases to play its tasks on."""
     method, metadata = ToolOrchestraConfig.of(context.config), sample.metadata
     if "task" in metadata:
         task = Task.from_dict(metadata["task"])
@@ -36,7 +36,7 @@ def make_episode(context: Context, sample: Sample) -> Episode:
     if "domain" in metadata and "task_id" in metadata:
         return _tau2_episode(method, str(metadata["domain"]), str(metadata["task_id"]))
     remedy = (
-        "this row has no task of the shop and no domain and task_id of tau2, and ToolScale publishes no databases to run its "
+        "this row has neither a task of the shop nor a domain and task_id of tau2, and ToolScale publishes no databases for its "
     )
     remedy += "tasks on: make the training file with `python -m agentic.toolorchestra.data … --only qa`"
     raise ConfigError([Problem(key="data.train", value=metadata.get("eid", ""), remedy=remedy)])

@@ -1,7 +1,7 @@
 """ToolOrchestra's rollout (arXiv 2511.21689): the orchestrator answers a question with tools and experts, or serves a customer.
 
-Its sampled tokens are trained; what tools, experts and customers say never is. What was asked of whom, and at what price, stands
-in the metadata of the rollout's last sequence.
+Only tokens that the orchestrator sampled are trained, never those of tools, experts and customers. The metadata of the rollout's
+last sequence record every call with its price.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ from vime.rollout.context import Context, Sampling
 from vime.types import Message, Sample
 
 ANSWER_CHARACTERS = 4000
-"""How much of the final answer stays in the metadata."""
+"""Characters of the final answer that the metadata keep."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Result:
-    """What one mode made of a row, beside the account."""
+    """The outcome of one mode, beside the account."""
 
     orchestrator: Orchestrator
     tools: Counter[str] = field(default_factory=Counter)
@@ -34,7 +34,10 @@ class Result:
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One rollout in the mode of its row; usually one sequence, more where the chat template rewrites or turns were dropped."""
+    """One rollout in the mode of its row.
+
+    It is usually one sequence; there are more where the chat template rewrites the history or turns were dropped.
+    """
     method, question = ToolOrchestraConfig.of(context.config), sample.question
     account = Account()
     offered = offer(method, question, seed=context.config.seed)
@@ -58,7 +61,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 
 async def _solve(context: Context, sample: Sample, experts: Experts, account: Account) -> Result:
-    """The question-answering mode: one tool a turn, until the tool answer has answered."""
+    """The question-answering mode: one tool per turn, until the tool `answer` has given the answer."""
     question, wording = sample.question, prompts.SETS[ToolOrchestraConfig.of(context.config).prompt_style]
     messages: list[Message] = [
         {"role": "system", "content": wording.system},

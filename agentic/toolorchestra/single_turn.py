@@ -1,4 +1,4 @@
-"""The baseline without a scaffold: the trained model asked once, without tools or experts."""
+"""The single-turn baseline: the trained model is asked once, without tools or experts."""
 
 from agentic.toolorchestra import prompts
 from agentic.toolorchestra.config import ToolOrchestraConfig
@@ -8,7 +8,7 @@ from vime.types import Sample, StopReason
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to the question; without tools nobody can change a customer's database, so those rows score 0."""
+    """One reply to the question. Rows with a customer score 0, because their database cannot be changed without tools."""
     model, method = context.models["actor"], ToolOrchestraConfig.of(context.config)
     limits = method.limits
     content = prompts.SETS[method.prompt_style].answer.format(context="", question=sample.question)

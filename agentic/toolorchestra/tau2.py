@@ -1,7 +1,6 @@
-"""The tasks of τ²-bench (sierra-research/tau2-bench 1.0.1) as rows, and access to its package, which is optional.
+"""The tasks of τ²-bench (sierra-research/tau2-bench 1.0.1) as rows, and access to its package; `tau2_episode.py` plays the tasks.
 
-README.md says how the package is installed; the one of that name in package registries is another. `tau2_episode.py` plays the
-tasks.
+The package is optional; README.md says how to install it. The package of the same name in package registries is a different one.
 """
 
 import importlib
@@ -28,15 +27,15 @@ def tau2_module(name: str) -> Any:
 
 
 def why_absent() -> str:
-    """Why the package cannot be used, "" if it can. The registries' tau2 is a chemistry package without `tau2.registry`."""
+    """Why the package cannot be used, "" if it can. The tau2 of package registries, for chemistry, has no `tau2.registry`."""
     if importlib.util.find_spec("tau2") is None:
         return f"the package tau2 is not installed: {INSTALL}"
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # litellm would ask the network for its prices
     try:
         if importlib.util.find_spec("tau2.registry") is None:
-            return f"the package tau2 is another one (of chemistry): pip uninstall tau2, then {INSTALL}"
+            return f"the package tau2 is the one for chemistry: pip uninstall tau2, then {INSTALL}"
         importlib.import_module("tau2.registry")
-        importlib.import_module("loguru").logger.disable("tau2")  # it tells every step
+        importlib.import_module("loguru").logger.disable("tau2")  # it logs every step
     except ImportError as error:
         return f"the package tau2 lacks {error.name or error}: install it with its dependencies, {INSTALL}"
     return ""
@@ -55,7 +54,7 @@ def load_tasks(domain: str, split: str = "base") -> list[Any]:
 
 
 def availability() -> dict[str, str]:
-    """What is wrong with each domain's data, "" where they are complete."""
+    """The problem with each domain's data, "" where they are complete."""
     found: dict[str, str] = {}
     for domain in DOMAINS:
         try:
@@ -68,7 +67,7 @@ def availability() -> dict[str, str]:
 
 
 def needs_judge(task: Any) -> bool:
-    """Whether a task's reward asks a model about sentences."""
+    """Whether a task's reward needs a model to judge assertions about the conversation."""
     criteria = task.evaluation_criteria
     basis = {getattr(part, "value", part) for part in (criteria.reward_basis or [])} if criteria else set()
     return bool(criteria and criteria.nl_assertions) and "NL_ASSERTION" in basis
@@ -77,7 +76,7 @@ def needs_judge(task: Any) -> bool:
 def rows(
     *, num_items: int | None, seed: int, domains: list[str], split: str = "base", without_judge: bool = False
 ) -> list[dict[str, Any]]:
-    """Rows for `data.*.generator`: every task of the domains once, shuffled by the seed unless the split is base."""
+    """Rows for `data.*.generator`: every task of the domains once, shuffled with the seed unless the split is base."""
     found = [
         {"prompt": str(task.user_scenario), "answer": task.id, "domain": domain, "task_id": task.id, "category": "func_call"}
         for domain in domains

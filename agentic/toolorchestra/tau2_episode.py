@@ -28,7 +28,7 @@ _threads = Threads("tau2", num_threads=NUM_THREADS)
 
 
 class Tau2Episode:
-    """One task. Replies go to tau2's orchestrator, which runs user and environment in a thread until it is our turn again."""
+    """One task. After each reply, tau2's orchestrator runs user and environment in a thread until the agent's next turn."""
 
     def __init__(
         self,
@@ -41,8 +41,10 @@ class Tau2Episode:
         max_errors: int = MAX_ERRORS,
         seed: int = 300,
     ) -> None:
-        """`user` is an `EndpointConfig`, or a user of tau2's (`HalfDuplexUser`). Raises ConfigError for a task that needs a judge
-        where there is none."""
+        """`user` is an `EndpointConfig`, or one of tau2's users (`HalfDuplexUser`).
+
+        Raises ConfigError if the task needs a judge and there is none.
+        """
         if judge is None and needs_judge(task):
             remedy = "its reward asks a judge: give one, or leave such tasks out (without_judge)"
             raise ConfigError([Problem(key=f"tau2 {domain} task", value=task.id, remedy=remedy)])
@@ -67,13 +69,13 @@ class Tau2Episode:
 
     @property
     def end(self) -> End | None:
-        """None while it goes on."""
+        """Why the conversation ended, or None while it goes on."""
         if not self._orchestrator.done:
             return None
         return ENDS.get(self._orchestrator.termination_reason.value, End.too_many_errors)
 
     async def start(self) -> list[Message]:
-        """The policy, what was said before if the task says so, and the user's first message."""
+        """The policy, the task's earlier messages if it has any, and the user's first message."""
         await _threads.run(self._initialize)
         said = [_message(message) for message in self._orchestrator.trajectory if _is_agents(message)]
         new = await self._until_our_turn()
@@ -81,7 +83,7 @@ class Tau2Episode:
         return [system, *said, *new]
 
     async def step(self, content: str, calls: list[ToolCall]) -> list[Message]:
-        """A message to the user, or calls; tau2 takes no empty message, so one of no words says that."""
+        """Sends a message to the user, or calls; tau2 accepts no empty message, so `(no message)` replaces it."""
         data = tau2_module("data_model.message")
         words = [
             data.ToolCall(id=f"call_{self._orchestrator.step_count}_{index}", name=call.name, arguments=call.arguments)
@@ -92,7 +94,7 @@ class Tau2Episode:
         return await self._until_our_turn(ours=True)
 
     async def outcome(self) -> Outcome:
-        """tau2's reward: the product over the task's basis; 0 unless user or agent ended it."""
+        """tau2's reward: the product over the parts of the task's reward basis; 0 unless user or agent ended the conversation."""
         return await _threads.run(self._evaluate)
 
     def _initialize(self) -> None:
@@ -102,7 +104,7 @@ class Tau2Episode:
         self._orchestrator.initialize()
 
     async def _until_our_turn(self, *, ours: bool = False) -> list[Message]:
-        """What is new for the agent once the orchestrator waits for it; `ours`: the first step is its own."""
+        """Steps until the agent's next turn and returns the new messages; `ours` if the first step is the agent's."""
         seen = len(self._orchestrator.trajectory)
         role = tau2_module("orchestrator.orchestrator").Role
         while not self._orchestrator.done and (ours or self._orchestrator.to_role is not role.AGENT):
@@ -141,7 +143,7 @@ class Tau2Episode:
 
 
 def _make_agent(environment: Any) -> Any:
-    """An agent of tau2's that says what was put into `reply`."""
+    """An agent for tau2's orchestrator that replies with the content of its attribute `reply`."""
     base: Any = tau2_module("agent.base_agent").HalfDuplexAgent
 
     class Replying(base):
@@ -156,19 +158,19 @@ def _make_agent(environment: Any) -> Any:
             return reply, state
 
         def set_seed(self, seed: int) -> None:
-            """Sampling is the trainer's."""
+            """Ignores the seed, because the trainer sets the sampling."""
 
     return Replying(tools=environment.get_tools(), domain_policy=environment.get_policy())
 
 
 def _set_judge(judge: EndpointConfig) -> None:
-    """tau2 names its judge in module constants."""
+    """Sets the module constants by which tau2 names its judge."""
     module = tau2_module("evaluator.evaluator_nl_assertions")
     module.DEFAULT_LLM_NL_ASSERTIONS, module.DEFAULT_LLM_NL_ASSERTIONS_ARGS = judge.model, dict(judge.arguments)
 
 
 def _is_agents(message: Any) -> bool:
-    """Whether the agent sees a message: not what the user does with tools of their own."""
+    """Whether the agent sees a message; it does not see the user's calls of their own tools."""
     if message.role == "tool":
         return message.requestor == "assistant"
     return not (message.role == "user" and message.is_tool_call())
