@@ -1,1 +1,1 @@
-"""Rows, prompts, the buffer of finished groups, and packing."""
+"""Rows of data sets, and the prompts made from them."""
