@@ -1,7 +1,7 @@
 """The trained model, its agent method, the data, the objective and the trainer."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.config.choices import (
     Aggregation,
@@ -26,6 +26,8 @@ from vime.errors import Problem
 
 if TYPE_CHECKING:
     from vime.config import RunConfig
+
+MethodType = TypeVar("MethodType", bound="MethodConfig")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -69,6 +71,12 @@ class MethodConfig:
     single_turn: str = "vime.rollout.single_turn.generate"
     """The baseline row: the model asked once, without the scaffold; same signature as `generate`."""
     credit: Credit = Credit.share
+
+    @classmethod
+    def of(cls: type[MethodType], config: "RunConfig") -> MethodType:
+        """The run's method settings as this class; a hook reads its own settings with it. They must be of this class."""
+        assert isinstance(config.method, cls), f"the run's method is a {type(config.method).__name__}, not a {cls.__name__}"
+        return config.method
 
     def problems(self, config: "RunConfig") -> list[Problem]:
         """What this method's settings demand of the rest of the run; checked before anything starts."""

@@ -67,6 +67,11 @@ class Sample:
         return sample
 
     @property
+    def question(self) -> str:
+        """The text of its prompt, or of the last message of its prompt."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
+
+    @property
     def member(self) -> int:
         """The place of its rollout in the group, from 0."""
         return member_of(self.rollout_id)

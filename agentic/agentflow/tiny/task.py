@@ -1,8 +1,7 @@
 """Generated arithmetic and small word problems that need the right tools in the right order.
 
-A sum needs the Python tool. A bill or a rest needs a price first, which only the price list knows (`tiny_catalogue.py`), and
-then the Python tool. Numbers are below 100. A fifth of the prices and of the sums, chosen
-by hash, is asked about in the evaluation split only.
+A sum needs the Python tool. A bill or a rest needs a price from the price list first (`catalogue.py`), and then the Python tool.
+Numbers are below 100. A fifth of the prices and of the sums, chosen by hash, occurs in the evaluation split only.
 """
 
 import hashlib
@@ -54,12 +53,12 @@ class Task:
 
     @property
     def lookup_goal(self) -> str:
-        """The sub-goal for the price list."""
+        """The sub-goal of looking up the price."""
         return LOOKUP_GOAL.format(goods=self.goods, town=self.town)
 
     @property
     def compute_goal(self) -> str:
-        """The sub-goal for the Python tool."""
+        """The sub-goal of computing the answer."""
         return COMPUTE_GOAL.format(left=self.left, sign=self.sign, right=self.right)
 
     @property
@@ -97,7 +96,7 @@ def _sample_word_problem(rng: random.Random, kind: Kind) -> Task:
 
 
 def generate_rows(*, split: Split, num_items: int, seed: int, kinds: tuple[Kind, ...] = KINDS) -> list[Row]:
-    """Return num_items problems of the kinds wanted."""
+    """Return num_items problems of the given kinds as rows."""
     rows = []
     for index in range(num_items):
         task = sample_task(random.Random(f"{split}/{seed}/{index}"), split=split, kinds=tuple(kinds))

@@ -8,8 +8,8 @@ from typing import Any
 from transformers import AutoTokenizer
 
 import agentic.memagent
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt, MemAgentConfig
+from agentic.memagent.chunks import ChunkAt, split_document
+from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.eval_log import eval_log
 from agentic.memagent.generate import CHARACTERS_LOGGED, cap, generate
 from agentic.memagent.reward import score

@@ -10,8 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import agentic.memagent
 from agentic.memagent import prompts
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt
+from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.tiny import demonstrations
 from agentic.memagent.tiny import task as tiny_task
 from agentic.memagent.tiny.model import build_tokenizer

@@ -7,8 +7,9 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from agentic.toolorchestra.config import ExpertConfig, LimitsConfig, ToolOrchestraConfig, ToolsConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.generate import generate
+from agentic.toolorchestra.settings import ExpertConfig, LimitsConfig, ToolsConfig
 from vime.agent.sandbox import sandbox_problem
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError

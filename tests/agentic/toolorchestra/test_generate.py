@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.config import LimitsConfig, RandomizationConfig, ToolOrchestraConfig, ToolsConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.environment.tasks import REFUSAL, Task
 from agentic.toolorchestra.eval_log import eval_log
 from agentic.toolorchestra.experts import CallEnd
 from agentic.toolorchestra.offer import offer, question_schemas
 from agentic.toolorchestra.prompts import UNAVAILABLE
 from agentic.toolorchestra.reward import reward
+from agentic.toolorchestra.settings import LimitsConfig, RandomizationConfig, ToolsConfig
 from agentic.toolorchestra.single_turn import generate as generate_single_turn
 from tests.agentic.toolorchestra.stand_ins import (
     BOTH,
