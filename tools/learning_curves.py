@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from vime.config import AlgorithmName
-from vime.preflight.rules.algorithm import ESSENCE
+from vime.preflight.rules.algorithm import NAMED
 from vime.report.metrics import curves, read_metrics
 
 RUNS = Path("outputs/learning_curves")
@@ -131,7 +131,7 @@ def tenths(curve: Curve) -> str:
 def main() -> int:
     """Runs what was asked for; the result is written after every run, so that an interruption keeps what is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [name.value for name in (*ESSENCE, AlgorithmName.sft)]
+    names = [name.value for name in (*NAMED, AlgorithmName.sft)]
     parser.add_argument("--algorithms", nargs="+", choices=names, default=names)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])

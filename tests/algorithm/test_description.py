@@ -7,7 +7,7 @@ from vime.preflight.compose import compose_run
 
 def test_a_change_of_any_part_shows():
     plain = describe(AlgorithmConfig())
-    assert plain == "reward minus group mean, by its deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL"
+    assert plain == "reward minus group mean, divided by group deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL"
     changes = [
         {"whitening": True},
         {"ratio": RatioLevel.sequence},

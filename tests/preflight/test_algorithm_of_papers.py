@@ -87,7 +87,5 @@ def test_the_plan_and_the_first_lines_of_a_run_say_which_it_is(words: list[str],
     config.mode = type(config.mode).train
     for lines in (summary(config), header_lines(config, CONF)):
         (line,) = [line for line in lines if "objective" in line]
-        assert (
-            f"{name}: reward minus group mean, by its deviation; clipped token ratio 0.8 … {1.2 if name == 'grpo' else 1.3}"
-            in line
-        )
+        high = 1.2 if name == "grpo" else 1.3
+        assert f"{name}: reward minus group mean, divided by group deviation; clipped token ratio 0.8 … {high}" in line

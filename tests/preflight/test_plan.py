@@ -157,8 +157,8 @@ def test_the_plan_says_how_generation_and_training_overlap():
     text = lines(
         "rollout.max_staleness=2", "rollout.num_oversampled_prompts=4", "rollout.partial_rollouts=true", "serving.keep_cache=true"
     )
-    assert "at most 2 weight versions old" in text and "values of the old ones kept" in text
-    assert "first 16 of 20 groups; the others go on in the next batch" in text
+    assert "at most 2 weight versions old" in text and "keep the KV cache" in text
+    assert "first 16 of 20 groups; the others continue in the next batch" in text
     text = lines("rollout.num_oversampled_samples_per_prompt=2", "algorithm=dapo")
     assert "first 8 of 10 rollouts; the others are aborted" in text and "dynamic_sampling" in text
 

@@ -1,1 +1,1 @@
-"""Advantages, losses, KL estimators and aggregation: pure functions."""
+"""Advantages, losses, KL estimators and aggregation as pure functions."""

@@ -1,8 +1,8 @@
-"""Advantages of rollouts within their group, by identity: a missing or failed member never shifts another's baseline.
+"""Advantages of rollouts within their group, by identity: a missing or failed member never changes the baseline of another.
 
 GRPO (arXiv 2402.03300, section 4.1.2): A_i = (R_i - mean(R)) / std(R) over the rollouts of a prompt; without the division
 it is Dr. GRPO's (arXiv 2503.20783). RLOO (arXiv 2402.14740, section 3): A_i = R_i - mean of the other rewards.
-REINFORCE++ (arXiv 2501.03262): A_i = R_i, whitened over the batch later. Only rollouts whose stop reason counts enter the
+REINFORCE++ (arXiv 2501.03262): A_i = R_i, whitened over the batch later. Only rollouts whose stop reason counts are part of the
 baseline (`vime.types.COUNTS`).
 """
 
@@ -14,26 +14,26 @@ from vime.types import Group, Rollout
 
 EPSILON = 1e-6
 Advantages = float | list[float]
-"""Of one rollout: the same for all its samples, or one for each, in their order."""
+"""Advantage of one rollout for all its samples, or a list with one for each sample, in their order."""
 
 
 def group_advantages(config: AlgorithmConfig, groups: list[Group]) -> dict[int, Advantages]:
-    """Advantage of every trained rollout by `rollout_id`: one for all its samples, or one for each if their rewards differ.
+    """The advantage of every trained rollout by `rollout_id`, with one for each sample where their rewards differ.
 
-    With a baseline, a group of one and a group whose rewards are all equal have advantages of zero.
+    With a baseline, advantages are zero in a group of one rollout and in a group whose rewards are all equal.
     """
     advantages: dict[int, Advantages] = {}
     for group in groups:
         counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
         found = _compare_group(config, counted)
         trained = {rollout.rollout_id for rollout in counted if rollout.counting.trained}
-        assert not trained & set(advantages), f"rollouts {sorted(trained & set(advantages))} stand in two groups"
+        assert not trained & set(advantages), f"rollouts {sorted(trained & set(advantages))} are in two groups"
         advantages |= {rollout_id: value for rollout_id, value in found.items() if rollout_id in trained}
     return advantages
 
 
 def compare(config: AlgorithmConfig, rewards: dict[int, float]) -> dict[int, float]:
-    """Advantages from the rewards in one baseline; their order does not matter, down to the last bit.
+    """Advantages from the rewards of one group; the result does not depend on their order, down to the last bit.
 
     Example: `{3: 1.0, 5: 0.0, 6: 0.0}` gives `{3: 1.0, 5: -0.5, 6: -0.5}` with `baseline=leave_one_out normalization=none`.
     """
@@ -48,10 +48,10 @@ def compare(config: AlgorithmConfig, rewards: dict[int, float]) -> dict[int, flo
 
 
 def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int, Advantages]:
-    """Advantages of rollouts in one baseline, by identity.
+    """Advantages of the rollouts of one group, by identity.
 
-    Where a sample's reward differs from its rollout's, its advantage does by as much, on the same scale; the group's deviation is
-    then over all samples, every rollout with equal weight.
+    The advantage of a sample differs from that of its rollout by as much as their rewards do, on the same scale. The deviation of
+    the group is then over all samples, and every rollout has equal weight.
     """
     rewards = {rollout.rollout_id: shaped_reward(config, rollout) for rollout in rollouts}
     differences = {rollout.rollout_id: reward_differences(rollout) for rollout in rollouts}
@@ -68,13 +68,13 @@ def _compare_group(config: AlgorithmConfig, rollouts: list[Rollout]) -> dict[int
 
 
 def reward_differences(rollout: Rollout) -> list[float]:
-    """By how much the reward of each sample differs from its rollout's; that of a sample that is not trained does not."""
+    """The difference between the reward of each sample and that of its rollout; 0 for samples that are not trained."""
     kept = [None if sample.remove_sample else sample.reward for sample in rollout.samples]
     return [0.0 if reward is None else reward - rollout.reward for reward in kept]
 
 
 def shaped_reward(config: AlgorithmConfig, rollout: Rollout) -> float:
-    """The reward, less what its length costs (DAPO's soft overlong punishment, arXiv 2503.14476, equation 13)."""
+    """The reward minus the penalty for its length (DAPO's soft overlong punishment, arXiv 2503.14476, equation 13)."""
     if config.overlong_max_tokens is None:
         return rollout.reward
     over = rollout.num_response_tokens - (config.overlong_max_tokens - config.overlong_buffer_tokens)
@@ -84,6 +84,6 @@ def shaped_reward(config: AlgorithmConfig, rollout: Rollout) -> float:
 
 
 def has_signal(group: Group) -> bool:
-    """True if the rewards in the group's baseline differ, among rollouts or among the samples of one."""
+    """Whether the rewards of a group differ, among its rollouts or among the samples of one of them."""
     counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
     return len({rollout.reward for rollout in counted}) > 1 or any(any(reward_differences(rollout)) for rollout in counted)

@@ -1,7 +1,7 @@
-"""From groups to optimizer updates: advantages, credit over the samples of a rollout, and each token's weight in the loss.
+"""From groups to optimizer updates: advantages, their credit to samples, and the weight of each token in the loss.
 
-All averaging is decided here, so the trainer only sums: loss = sum of token_weight * loss_mask * token_loss. The order of
-samples, their packing and their sharding cannot change it.
+All averages are decided here, so the trainer only sums: loss = sum of token_weight * loss_mask * token_loss. The order, packing
+and sharding of samples cannot change the loss.
 """
 
 import random
@@ -25,11 +25,11 @@ def build_updates(
     version: int | None = None,
     advantage: AdvantageFunction = group_advantages,
 ) -> tuple[list[list[TrainSample]], dict[str, float]]:
-    """Splits the batch into `num_updates` parts by rollouts and turns each into weighted samples.
+    """Splits a batch into `num_updates` parts by rollouts, and turns each part into weighted samples.
 
-    Rollouts that do not count for training and samples marked `remove_sample` are left out; the latter still stand in the
-    baseline. `version` is that of the trainer's weights, from which each token's staleness follows; without it nothing is
-    stale. Returns the updates and metrics of the advantages.
+    Rollouts that do not count for training and samples marked `remove_sample` are left out; the latter are still part of the
+    baseline. `version` is the version of the trainer's weights, from which the staleness of each token follows; without it no
+    token is stale. Returns the updates and metrics of the advantages.
     """
     advantages = advantage(config, groups)
     rollouts = [r for group in groups for r in group.rollouts if r.rollout_id in advantages and r.samples]
@@ -53,7 +53,7 @@ def build_updates(
 
 
 def _of_samples(rollouts: list[Rollout], advantages: Mapping[int, Advantages]) -> dict[int, float]:
-    """The advantage of every sample, by `id` of the sample."""
+    """The advantage of every sample by its `id()`."""
     found: dict[int, float] = {}
     for rollout in rollouts:
         given = advantages[rollout.rollout_id]
@@ -66,7 +66,8 @@ def _of_samples(rollouts: list[Rollout], advantages: Mapping[int, Advantages]) -
 def _weigh(
     config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit, version: int | None
 ) -> list[TrainSample]:
-    """Weighted samples of one update, with the advantage of each by its `id`; see `Aggregation` for what has equal weight."""
+    """The weighted samples of one update; `Aggregation` says what has equal weight, and `advantages` are by `id()` of the "
+    "sample."""
     counted = {r.rollout_id: [(s, s.num_trained_tokens) for s in r.samples if not s.remove_sample] for r in rollouts}
     counted = {rollout_id: [pair for pair in pairs if pair[1]] for rollout_id, pairs in counted.items()}
     kept = {rollout_id: pairs for rollout_id, pairs in counted.items() if pairs}
@@ -90,9 +91,9 @@ def _weigh(
 
 
 def _without_gradient_left_out(config: AlgorithmConfig, samples: list[TrainSample]) -> list[TrainSample]:
-    """Leaves out samples whose gradient is exactly zero: no advantage, and no other term in the loss.
+    """Leaves out samples whose gradient is exactly zero, because their advantage is zero and the loss has no other term.
 
-    Weights were fixed before, so the gradient is the same; at least one sample stays, so the optimizer takes its step.
+    Weights are already fixed, so the gradient does not change. At least one sample stays, so that the optimizer takes its step.
     """
     if config.kl_coefficient or config.entropy_coefficient or config.whitening or config.loss is not None:
         return samples

@@ -1,9 +1,9 @@
-"""Importance weights for tokens that the engine sampled and the trainer learns from, since their logprobs differ a little.
+"""Importance weights that correct for the difference between the logprobs of the engine, which sampled, and the trainer.
 
 With rho_t = exp(log trainer_old - log engine) of a token, the weight is rho_t itself (level `token`), the product over its
-sequence (`sequence`), or the geometric mean over it (`geometric`). Outside of low … high it is truncated (TIS,
+sequence (`sequence`), or the geometric mean over it (`geometric`). Outside low … high it is truncated (TIS,
 https://fengyao.notion.site/off-policy-rl) or set to 0 (IcePop, arXiv 2510.18855, on tokens; masked importance sampling on
-sequences). A veto drops a whole sequence for a single token that the trainer finds all but impossible.
+sequences). A veto drops a whole sequence if one of its tokens is almost impossible for the trainer.
 
 Shape suffix: N response tokens.
 """

@@ -1,29 +1,29 @@
-"""One line that says what an objective is made of, so that nothing a preset or recipe set stays unseen."""
+"""A training objective in one line, which shows every option that a preset or a recipe has set."""
 
 from vime.config import Aggregation, AlgorithmConfig, AlgorithmName, Baseline, CorrectionMode, Normalization, RatioLevel
 
 BASELINES = {
     Baseline.mean: "reward minus group mean",
-    Baseline.leave_one_out: "reward minus mean of the others",
+    Baseline.leave_one_out: "reward minus mean of the others in the group",
     Baseline.none: "reward",
 }
 
 
 def describe(config: AlgorithmConfig) -> str:
-    """Advantage, ratio and clipping, average, KL and correction in words.
+    """The advantage, the ratio and its clipping, the average, the KL term and the correction in words.
 
-    Example: `reward minus group mean, by its deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL`.
+    Example: `reward minus group mean, divided by group deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL`.
     """
     if config.name is AlgorithmName.sft:
         return "negative log-likelihood of demonstrations"
     advantage = BASELINES[config.baseline]
-    advantage += ", by its deviation" if config.normalization is Normalization.std else ""
+    advantage += ", divided by group deviation" if config.normalization is Normalization.std else ""
     advantage += ", whitened over the batch" if config.whitening else ""
     weight = "sequence" if config.ratio is RatioLevel.sequence else "token"
     ratio = f"{config.surrogate.value} {weight} ratio {1 - config.clip_low:g} … {1 + config.clip_high:g}"
     ratio += f", dual clip {config.dual_clip:g}" if config.dual_clip is not None else ""
     constant = config.aggregation is Aggregation.constant
-    average = f"sum by {config.constant_tokens} tokens" if constant else f"mean over {config.aggregation.value}s"
+    average = f"sum divided by {config.constant_tokens} tokens" if constant else f"mean over {config.aggregation.value}s"
     kl = f"KL {config.kl_coefficient:g} {config.kl_estimator.value} in the {config.kl_place.value}"
     parts = [advantage if config.advantage is None else config.advantage, ratio if config.loss is None else config.loss]
     parts += [average, kl if config.kl_coefficient else "no KL"]

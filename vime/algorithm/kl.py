@@ -1,7 +1,7 @@
 """Estimators of KL(policy || reference) from tokens that the policy sampled.
 
 With x = log(policy) - log(reference) of the sampled token (http://joschu.net/blog/kl-approx.html):
-k1 = x is unbiased and noisy, k2 = x²/2 is biased and quiet, k3 = exp(-x) - 1 + x is unbiased and never negative;
+k1 = x is unbiased with a high variance, k2 = x²/2 is biased with a low one, k3 = exp(-x) - 1 + x is unbiased and never negative;
 `low_var_kl` is k3 clamped to ±10, so that one token cannot outweigh a batch.
 
 Shape suffix: N trained response tokens.
@@ -13,14 +13,14 @@ from vime.config import KLEstimator
 
 LOW_VAR_KL_LIMIT = 10.0
 LOG_RATIO_LIMIT = 20.0
-"""exp() of more is useless as a loss and close to infinity; the estimate is flat beyond it."""
+"""Bound of the log ratio: exp() of a larger one is close to infinity, so the estimate is constant beyond it."""
 
 
 def unbiased(kl_N: torch.Tensor, logprobs_N: torch.Tensor, old_logprobs_N: torch.Tensor) -> torch.Tensor:
     """The estimate times policy / old policy, gradient through both (DeepSeek-V3.2, arXiv 2512.02556, equation 7).
 
-    Its mean over tokens of the old policy is the KL for every policy, so its gradient is the KL's; without the ratio the
-    gradient of k1 averages to zero, of k2 is right on-policy, and of k3 is another divergence's.
+    Its mean over tokens of the old policy is the KL for every policy, so its gradient is that of the KL. Without the ratio, the
+    gradient of k1 averages to zero, that of k2 is right on-policy, and that of k3 belongs to another divergence.
     """
     return torch.exp((logprobs_N - old_logprobs_N).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) * kl_N
 

@@ -1,8 +1,8 @@
 """Losses per token: pure functions on flat tensors over the response tokens of a micro-batch, in any precision.
 
-A loss returns `(token_loss, metrics)`. The trainer sums `token_weight * mask * token_loss`; all averaging is in the weights.
-Metrics are sums over the masked tokens, which the trainer adds over micro-batches and ranks and divides by the number of
-tokens; a name that ends in `_max` is a maximum instead. A user's own `algorithm.loss` follows the same rules.
+A loss returns `(token_loss, metrics)`. The trainer sums `token_weight * mask * token_loss`; all averages are in the weights.
+Metrics are sums over the trained tokens, which the trainer adds up over micro-batches and ranks and divides by the number of
+tokens; a metric whose name ends in `_max` is a maximum instead. A user's own `algorithm.loss` follows the same rules.
 
 Shape suffix: N response tokens.
 """
@@ -15,7 +15,7 @@ from vime.config import AlgorithmConfig, RatioLevel, Surrogate
 Metrics = dict[str, torch.Tensor]
 
 LOG_RATIO_LIMIT = 20.0
-"""exp() of more overflows soon; such a token is clipped anyway."""
+"""Bound of the log ratio: exp() of a larger one may overflow, and such a token is clipped in any case."""
 
 
 def policy_loss(
@@ -28,7 +28,7 @@ def policy_loss(
 ) -> tuple[torch.Tensor, Metrics]:
     """The policy gradient loss of every token, shape [N], 0 where masked.
 
-    All tensors have shape [N]; `sequences` numbers the sequence of each token. What stands where `mask` is 0 has no
+    All tensors have shape [N]; `sequences` holds the number of each token's sequence. Values where `mask` is 0 have no
     influence, not even NaN. The importance ratio is per token or per sequence, the surrogate PPO's or CISPO's.
     """
     keep_N = mask > 0
@@ -45,9 +45,9 @@ def policy_loss(
 
 
 def _sequence_log_ratio(log_ratio_N: torch.Tensor, keep_N: torch.Tensor, sequences_N: torch.Tensor) -> torch.Tensor:
-    """GSPO's ratio (arXiv 2507.18071, equation 7) on each token, with the token's own gradient (equation 14).
+    """GSPO's sequence ratio (arXiv 2507.18071, equation 7) at each token, with the gradient of the token (equation 14).
 
-    For an advantage that is equal over the sequence the gradient is that of the ratio itself.
+    If the advantage is equal over the sequence, the gradient is that of the sequence ratio itself.
     """
     own_N = log_ratio_N.detach()
     return sequence_mean(own_N, keep_N, sequences_N) + (log_ratio_N - own_N)
@@ -84,15 +84,15 @@ def sft_loss(logprobs: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def entropy_of_logits(logits: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats of the distribution over the last dimension, by its definition -sum p log p.
+    """Entropy in nats of the distribution over the last dimension, by the definition -sum p log p.
 
-    The trainer computes the same in chunks and over vocabulary shards (`vime.trainer.logprob`); this is its reference.
+    The trainer computes the same in chunks and over vocabulary shards (`vime.trainer.logprob`); tests compare it with this.
     """
     logprobs = torch.log_softmax(logits, dim=-1)
     return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def masked_max(values_N: torch.Tensor, mask_N: torch.Tensor) -> torch.Tensor:
-    """Largest value where the mask is set, 0 if nowhere."""
+    """The largest value where the mask is set, or 0 if it is set nowhere."""
     kept_N = values_N[mask_N > 0]
     return kept_N.max() if kept_N.numel() else values_N.new_zeros(())

@@ -1,4 +1,4 @@
-"""A user's advantages (`algorithm.advantage`): what they raise or get wrong ends the run with the function's name."""
+"""A user's advantages (`algorithm.advantage`): an exception or a wrong result ends the run with the name of the function."""
 
 import math
 from collections.abc import Mapping
@@ -14,13 +14,15 @@ KEY = "algorithm.advantage"
 
 
 def own_advantage(path: str) -> AdvantageFunction:
-    """The function at a path; called, it raises HookError for what it raises and for advantages that cannot be trained on."""
+    """The function at a path; a call raises HookError for an exception in it and for advantages that cannot be trained on."""
     hook = load_named(KEY, path)
 
     def checked(config: AlgorithmConfig, groups: list[Group]) -> Mapping[int, Advantages]:
         found = hook(config, groups)
         if not isinstance(found, Mapping):
-            raise HookError(f"{KEY}={path} returned {type(found).__name__}, not a dictionary of advantages by rollout_id")
+            raise HookError(
+                f"{KEY}={path} returned {type(found).__name__}: it must return a dictionary of advantages by rollout_id"
+            )
         num_samples = {rollout.rollout_id: len(rollout.samples) for group in groups for rollout in group.rollouts}
         for rollout_id, value in found.items():
             if rollout_id not in num_samples:

@@ -25,13 +25,13 @@ def with_kl_penalty(
 
 
 def moments(advantages: list[torch.Tensor]) -> dict[str, float]:
-    """Number, sum and sum of squares of all values; each adds up over ranks."""
+    """Number, sum and sum of squares of all values, which may be added up over ranks."""
     values = torch.cat(advantages).double()
     return {"number": float(values.numel()), "sum": float(values.sum()), "squares": float(values @ values)}
 
 
 def mean_and_deviation(moments: dict[str, float]) -> tuple[float, float]:
-    """Mean and population standard deviation from `moments`; zeros of nothing."""
+    """Mean and population standard deviation from `moments`, or zeros if there are no values."""
     if not moments["number"]:
         return 0.0, 0.0
     mean = moments["sum"] / moments["number"]
@@ -39,7 +39,7 @@ def mean_and_deviation(moments: dict[str, float]) -> tuple[float, float]:
 
 
 def whitened(advantages_N: torch.Tensor, *, mean: float, deviation: float) -> torch.Tensor:
-    """(A - mean) / deviation over the batch (REINFORCE++, arXiv 2501.03262); zeros if all are equal."""
+    """(A - mean) / deviation over the batch (REINFORCE++, arXiv 2501.03262), or zeros if all advantages are equal."""
     if deviation <= EPSILON:
         return torch.zeros_like(advantages_N)
     return (advantages_N - mean) / (deviation + EPSILON)

@@ -1,11 +1,12 @@
 """The typed configuration of a run: one dataclass per Hydra group, and `RunConfig` that holds them.
 
-The default lives on the field, the choice in `conf/`, the recipe in `conf/experiment`, today's wish on the command line.
-Every field is read somewhere outside this package (a test holds it). Nothing here imports torch, so `--help` stays quick.
+A field has its default, its range and its documentation; choices are files in `conf/`, recipes are files in `conf/experiment/`.
+Every field is read somewhere outside this package (a test holds it). Nothing here imports torch, so `--help` is fast.
 """
 
 from dataclasses import dataclass, field
 
+from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig
 from vime.config.choices import (
     Aggregation,
     AlgorithmName,
@@ -43,15 +44,8 @@ from vime.config.generation import (
     ServerGroupConfig,
     ServingConfig,
 )
-from vime.config.learning import (
-    AlgorithmConfig,
-    CorrectionConfig,
-    DataConfig,
-    DatasetConfig,
-    MethodConfig,
-    ModelConfig,
-    TrainerConfig,
-)
+from vime.config.learning import AlgorithmConfig, CorrectionConfig, TrainerConfig
+from vime.config.ranges import Natural
 from vime.config.surroundings import (
     ClusterConfig,
     EvaluationConfig,
@@ -114,28 +108,44 @@ __all__ = [
 
 @dataclass(kw_only=True, slots=True)
 class RunConfig:
-    """One run."""
+    """All settings of one run."""
 
     mode: Mode = Mode.train
+    """What the program does: train, evaluate, or show the plan of a run without starting it."""
     name: str = "run"
-    """Folder under `outputs/`."""
-    seed: int = 0
+    """Name of the run and of its folder under `outputs/`."""
+    seed: Natural = 0
+    """Seed of the order of the prompts and of every other random choice of the run."""
     deterministic: bool = False
-    """Two runs with the same configuration and seed on one machine give the same tokens, rewards and weights. Generation is
-    slower, and settings that make results depend on time or on servers of others are refused."""
+    """Whether two runs with the same configuration and seed give the same tokens, rewards and weights on one machine. Generation
+    is slower, and settings whose results depend on time or on external servers are refused."""
     resume: bool = False
-    """Continue the run in `outputs/<name>` that was started last, from its last checkpoint."""
+    """Whether to continue the newest run of this name in `outputs/` from its last checkpoint."""
     output_dir: str | None = None
+    """Folder of the run; null takes a new folder `outputs/<name>/<time>`."""
     model: ModelConfig = field(default_factory=ModelConfig)
+    """The trained model."""
     method: MethodConfig = field(default_factory=MethodConfig)
+    """The agent: how a rollout is generated and scored."""
     data: DataConfig = field(default_factory=DataConfig)
+    """Training prompts and evaluation sets."""
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    """The training objective."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """Optimizer, parallelism, batching, checkpoints."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """Batches of rollouts, their sampling and their limits."""
     serving: ServingConfig = field(default_factory=ServingConfig)
+    """Served models, router, health limits."""
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    """Limits of programs that agents run."""
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+    """The retrieval service."""
     reward_service: RewardServiceConfig = field(default_factory=RewardServiceConfig)
+    """An external reward service."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    """Machines and GPUs."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """The evaluation protocol."""
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    """Metrics trackers, rollout files and traces."""

@@ -1,4 +1,4 @@
-"""What a setting with a fixed set of values can be: one enumeration each, its members' names as they stand in YAML."""
+"""Settings with a fixed set of values: one enumeration each, whose members have the names that are written in YAML."""
 
 from enum import Enum
 
@@ -12,7 +12,7 @@ class Mode(Enum):
 
 
 class Family(Enum):
-    """Architectures with a Megatron bridge."""
+    """Architectures that the trainer supports."""
 
     qwen2 = "qwen2"
     qwen3 = "qwen3"
@@ -21,14 +21,14 @@ class Family(Enum):
 
 
 class AlgorithmName(Enum):
-    """Training objectives by name; `conf/algorithm/<name>.yaml` names the paper and says what each is made of."""
+    """Training objectives by name; `conf/algorithm/<name>.yaml` says what each one is, and names its paper."""
 
     paper = "paper"
-    """What the method's paper uses, as a recipe or the command line may have changed it."""
+    """The objective of the method's paper; recipes and the command line may change every option."""
     slime_agentic = "slime_agentic"
-    """What slime-agentic's public reproduction of the method uses."""
+    """The objective of slime-agentic's public reproduction of the method."""
     custom = "custom"
-    """Options of your own choice."""
+    """An objective of your own."""
     grpo = "grpo"
     dr_grpo = "dr_grpo"
     dapo = "dapo"
@@ -41,7 +41,7 @@ class AlgorithmName(Enum):
 
 
 class Baseline(Enum):
-    """What is subtracted from a rollout's reward: its group's mean, the mean of the others in its group, or nothing."""
+    """What is subtracted from the reward of a rollout: the mean of its group, the mean of the others in its group, or nothing."""
 
     mean = "mean"
     leave_one_out = "leave_one_out"
@@ -49,42 +49,42 @@ class Baseline(Enum):
 
 
 class Normalization(Enum):
-    """What divides the centred reward of a group: its standard deviation, or nothing."""
+    """What the difference to the baseline is divided by: the standard deviation of the group, or nothing."""
 
     std = "std"
     none = "none"
 
 
 class RatioLevel(Enum):
-    """Of what the importance ratio is: of each token, or of its whole sequence (the geometric mean of the tokens')."""
+    """Whether each token has an importance ratio, or each sequence (the geometric mean over its tokens)."""
 
     token = "token"
     sequence = "sequence"
 
 
 class Surrogate(Enum):
-    """What the ratio does in the loss: PPO's clipped objective, or CISPO's clipped weight that stops no gradient."""
+    """How the importance ratio enters the loss: PPO's clipped objective, or CISPO's clipped weight, which masks no gradient."""
 
     clipped = "clipped"
     cispo = "cispo"
 
 
 class Credit(Enum):
-    """How a rollout's advantage is spread onto its samples: whole to each, or divided by their number."""
+    """How the samples of a rollout get its advantage: each the whole of it, or each an equal part."""
 
     share = "share"
     split = "split"
 
 
 class PromptStyle(Enum):
-    """The prompts' length: for models that read instructions, or for tiny ones that have learned the fields by heart."""
+    """Length of the prompts: full ones with instructions, or tiny ones for tiny models that were trained on their fields."""
 
     full = "full"
     tiny = "tiny"
 
 
 class Aggregation(Enum):
-    """What is averaged with equal weight: tokens, samples or rollouts; `constant` sums tokens and divides by a constant."""
+    """What has equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant."""
 
     token = "token"
     sample = "sample"
@@ -102,14 +102,14 @@ class KLEstimator(Enum):
 
 
 class KLPlace(Enum):
-    """Where the KL to the reference stands: a term of the loss, or a penalty on the reward of each token."""
+    """Whether the KL divergence from the reference is a term of the loss or a penalty on the reward of each token."""
 
     loss = "loss"
     reward = "reward"
 
 
 class CorrectionMode(Enum):
-    """What becomes of an importance weight outside its bounds: moved to the bound, or set to 0."""
+    """Whether an importance weight outside its bounds is moved to the bound (`truncate`) or set to 0 (`mask`)."""
 
     none = "none"
     truncate = "truncate"
@@ -117,7 +117,7 @@ class CorrectionMode(Enum):
 
 
 class CorrectionLevel(Enum):
-    """Of what the importance weight is: of a token, of its sequence (the product), or of its average token (geometric)."""
+    """Whether an importance weight belongs to a token, to its sequence (the product) or to its average token (geometric mean)."""
 
     token = "token"
     sequence = "sequence"
@@ -125,14 +125,14 @@ class CorrectionLevel(Enum):
 
 
 class OldLogprobs(Enum):
-    """Whose logprobs stand in the denominator of the importance ratio."""
+    """Source of the logprobs in the denominator of the importance ratio."""
 
     engine = "engine"
     trainer = "trainer"
 
 
 class BadUpdate(Enum):
-    """What follows if a loss or gradient is not finite: the run stops, or the update is skipped and counted."""
+    """What follows a loss or gradient that is not finite: the run stops, or the update is skipped and counted."""
 
     stop = "stop"
     skip = "skip"
@@ -146,7 +146,7 @@ class Precision(Enum):
 
 
 class CpuProducts(Enum):
-    """Which library multiplies float32 matrices on the CPU: PyTorch's own choice, oneDNN, or what suits the processor."""
+    """Library for float32 matrix products on the CPU: PyTorch's choice, oneDNN, or the faster one for the processor."""
 
     auto = "auto"
     pytorch = "pytorch"
@@ -164,7 +164,7 @@ class Schedule(Enum):
 class WeightTransfer(Enum):
     """How weights reach the servers; `auto` chooses by placement.
 
-    Files in shared memory (`shm`) or on a disk that all nodes see (`disk`); from process to process on one GPU (`ipc`), between
+    Through files in shared memory (`shm`) or on a disk that all nodes see (`disk`), between processes on one GPU (`ipc`), between
     GPUs (`nccl`), or over the network without GPUs (`gloo`).
     """
 
@@ -177,14 +177,14 @@ class WeightTransfer(Enum):
 
 
 class ModelAPI(Enum):
-    """How a served model is asked: with token ids (vLLM's), or with messages, whose tokens are not seen (OpenAI's)."""
+    """How a served model is called: with token ids (vLLM), or with messages, whose tokens remain unknown (OpenAI's chat API)."""
 
     tokens = "tokens"
     chat = "chat"
 
 
 class ServerRole(Enum):
-    """What a group of servers does: all of a request, or only reading its prompt, or only writing its reply."""
+    """Which part of a request a group of servers handles: all of it, the prompt (prefill), or the reply (decode)."""
 
     regular = "regular"
     prefill = "prefill"
@@ -192,14 +192,14 @@ class ServerRole(Enum):
 
 
 class RetrievalBackend(Enum):
-    """What finds passages: BM25 over words, or FAISS over embeddings."""
+    """How passages are found: BM25 over words, or FAISS over embeddings."""
 
     bm25 = "bm25"
     faiss = "faiss"
 
 
 class VectorSearch(Enum):
-    """How FAISS searches: all vectors, some cells of an inverted file, or a graph of neighbours (HNSW)."""
+    """How FAISS searches: through all vectors, some cells of an inverted file, or a graph of neighbours (HNSW)."""
 
     flat = "flat"
     ivf = "ivf"
@@ -207,7 +207,7 @@ class VectorSearch(Enum):
 
 
 class Pooling(Enum):
-    """Which hidden states of an encoder make the vector of a text: the mean over its tokens, or the last token's."""
+    """Vector of a text from the hidden states of an encoder: the mean over its tokens, or that of the last token."""
 
     mean = "mean"
     last = "last"

@@ -1,70 +1,79 @@
-"""What stands around learning and generation: sandbox, retrieval, machines, evaluation, logging."""
+"""Sandbox, retrieval, reward service, cluster, evaluation and logging."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from vime.config.choices import Before, Pooling, RetrievalBackend, Tracker, VectorSearch, WeightTransfer
+from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
+
+SandboxMemory = Annotated[int, Range(least=32 * 2**20, why="Python itself needs 32 MiB")]
+LogBytes = Annotated[int, Range(least=2**20)]
 
 
 @dataclass(kw_only=True, slots=True)
 class SandboxConfig:
-    """What a program of an agent may use (`vime.agent.sandbox`)."""
+    """Limits of a program that an agent runs in a sandbox (`vime.agent.sandbox`)."""
 
-    wall_seconds: float = 30.0
-    cpu_seconds: float = 20.0
-    """Of one process."""
-    memory_bytes: int = 512 * 2**20
-    """Of each process, and of all together."""
-    num_processes: int = 32
-    """Processes and threads at one time."""
-    file_bytes: int = 16 * 2**20
-    """Size of one file; all files in its /tmp may have four times as much."""
-    output_characters: int = 4000
-    """Of stdout, from its start, and of stderr, to its end; a program that writes more is ended."""
+    wall_seconds: Positive = 30.0
+    """Wall-clock limit of a program."""
+    cpu_seconds: Positive = 20.0
+    """CPU time limit per process."""
+    memory_bytes: SandboxMemory = 512 * 2**20
+    """Memory limit of each process, and of all processes of a program together."""
+    num_processes: Count = 32
+    """Processes and threads of a program at one time."""
+    file_bytes: Count = 16 * 2**20
+    """Size limit of one file; all files of a program in its /tmp may take four times as much."""
+    output_characters: Count = 4000
+    """Characters that are kept of stdout, from its start, and of stderr, up to its end; a program that writes more is ended."""
     packages: list[str] = field(default_factory=lambda: ["mpmath", "numpy", "sympy"])
-    """Installed packages that programs may import besides the standard library; those that are not installed are left out."""
+    """Installed packages that programs may import besides the standard library; packages that are not installed are left out."""
     allow_unsandboxed: bool = False
-    """Where no sandbox can run, programs run as ordinary processes of this user, with its files and its network."""
+    """Whether programs may run as ordinary processes of this user, with its files and its network, where no sandbox can run."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RetrievalConfig:
-    """The retrieval service; there is none without `corpus` or `url`."""
+    """The retrieval service; none is used without `corpus`, `generator` or `url`."""
 
     corpus: str | None = None
-    """JSONL of passages, {"id", "title", "text"} a line."""
+    """JSONL file of passages, one {"id", "title", "text"} per line."""
     generator: str | None = None
-    """Dotted path of a function of no arguments that returns passages, in place of `corpus`; the run folder keeps them."""
+    """Dotted path of a function without arguments that returns the passages, in place of `corpus`; they are kept in the run
+    folder."""
     url: str | None = None
-    """Address of a service that runs already; vime then starts none."""
+    """Address of a retrieval service that is already running; vime then starts none."""
     backend: RetrievalBackend = RetrievalBackend.bm25
+    """How passages are found."""
     search: VectorSearch = VectorSearch.flat
+    """How FAISS searches its index."""
     embedding: str = "hashed"
-    """For FAISS: `hashed` (TF-IDF of hashed n-grams, projected at random; needs no model), or an encoder: the Hugging Face id or
-    folder of one that the service loads, or its name at `embedding_url`."""
+    """Embedding for FAISS: `hashed` (TF-IDF of hashed n-grams under a random projection, which needs no model), the Hugging Face
+    id or folder of an encoder, or the name of a model at `embedding_url`."""
     embedding_url: str | None = None
-    """Address of a server with OpenAI's embeddings API (vLLM's, for example)."""
-    embedding_dimensions: int = 512
-    """Of `embedding=hashed`; an encoder has its own."""
+    """Address of a server with OpenAI's embeddings API, such as vLLM's."""
+    embedding_dimensions: Annotated[int, Range(least=8, most=8192)] = 512
+    """Dimensions of `embedding=hashed`; an encoder has its own."""
     pooling: Pooling = Pooling.mean
-    """Of an encoder that the service loads."""
+    """How an encoder that the service loads turns its hidden states into one vector."""
     query_instruction: str = ""
-    """Put before each query, not before passages, where an encoder was trained so."""
+    """Text put before each query, but not before passages, for encoders that were trained with one."""
     index_folder: str | None = None
-    """Where the index is kept, to be read again by later runs of the same corpus and settings; None is the run folder."""
-    topk: int = 5
-    """Passages per query where the request does not say."""
-    port: int = 0
-    """0 takes a free one."""
-    num_threads: int = 1
-    """Of FAISS."""
-    start_timeout_seconds: float = 600.0
-    """Building the index included."""
-    request_timeout_seconds: float = 15.0
-    """How long a search may take, new attempts at a service that was lost included."""
+    """Folder that keeps the index for later runs with the same corpus and settings; null takes the run folder."""
+    topk: Annotated[int, Range(least=1, most=1000)] = 5
+    """Passages per query where the request gives no number."""
+    port: Port = 0
+    """Port of the service; 0 takes a free one."""
+    num_threads: Annotated[int, Range(least=1, most=1024)] = 1
+    """CPU threads of FAISS."""
+    start_timeout_seconds: Positive = 600.0
+    """Time limit for the start of the service, with building the index."""
+    request_timeout_seconds: Positive = 15.0
+    """Time limit of a search, with new attempts if the service is lost."""
 
     @property
     def is_started(self) -> bool:
-        """Whether the run has a service of its own."""
+        """Whether the run starts a service of its own."""
         return self.url is None and (self.corpus is not None or self.generator is not None)
 
     @property
@@ -75,88 +84,105 @@ class RetrievalConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RewardServiceConfig:
-    """A service over HTTP that scores rollouts; `method.reward=vime.reward_service.hook.reward` asks it."""
+    """An HTTP service that scores rollouts; it is called by `method.reward=vime.reward_service.hook.reward`."""
 
     url: str | None = None
-    """Where batches are posted, for example https://host/score."""
+    """Address to which batches are posted, for example https://host/score."""
     api_key_variable: str | None = None
-    """The environment variable that holds the key, sent as `Authorization: Bearer …`; None sends none."""
-    max_batch_size: int = 16
-    """Rollouts in one request."""
-    max_batch_wait_seconds: float = 0.05
-    """How long the first rollout of a batch waits for others."""
-    max_concurrent_requests: int = 16
-    """Shared evenly by the rollout workers, at least one each."""
-    max_requests_per_minute: float | None = None
-    """Shared evenly by the rollout workers; None is without limit."""
-    request_timeout_seconds: float = 15.0
-    """One request; all attempts together must fit into `rollout.reward_timeout_seconds`."""
-    max_retries: int = 2
+    """Environment variable that holds the key, which is sent as `Authorization: Bearer …`; null sends none."""
+    max_batch_size: Count = 16
+    """Most rollouts in one request."""
+    max_batch_wait_seconds: NonNegative = 0.05
+    """How long the first rollout of a batch waits for further ones."""
+    max_concurrent_requests: Count = 16
+    """Requests at a time, shared evenly by the rollout workers; each worker may send at least one."""
+    max_requests_per_minute: Positive | None = None
+    """Rate limit of the service, shared evenly by the rollout workers; null sets no limit."""
+    request_timeout_seconds: Positive = 15.0
+    """Time limit of one request; all attempts together must fit into `rollout.reward_timeout_seconds`."""
+    max_retries: Natural = 2
     """New attempts after 408, 409, 425, 429, 5xx, a lost connection or the time limit, with growing waits between them."""
-    max_pending: int = 1024
-    """Rollouts of one rollout worker that wait for a request or are in one; the next ones wait before them."""
+    max_pending: Count = 1024
+    """Rollouts of one rollout worker in requests or queued for one; further rollouts wait until there is room."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ClusterConfig:
-    """Where things run."""
+    """The machines, and how trainer and servers share them."""
 
     name: str = "laptop"
-    num_nodes: int = 1
-    gpus_per_node: int = 0
+    """Name of the cluster in plans and logs."""
+    num_nodes: Count = 1
+    """Number of machines."""
+    gpus_per_node: Natural = 0
+    """GPUs of each machine; 0 runs everything on CPUs."""
     colocated: bool = True
-    """Trainer and servers share the GPUs and take turns."""
-    num_trainer_gpus: int = 0
-    num_server_gpus: int = 0
-    num_frozen_gpus: int = 0
-    """The last of the GPUs for servers, kept for models that are not trained; 0 lets those share the GPUs of the trained one."""
+    """Whether trainer and servers share the GPUs and take turns."""
+    num_trainer_gpus: Natural = 0
+    """GPUs for the trainer."""
+    num_server_gpus: Natural = 0
+    """GPUs for servers; 0 on a cluster with GPUs means that the servers are already running elsewhere."""
+    num_frozen_gpus: Natural = 0
+    """GPUs, counted from the last of those for servers, that are kept for frozen models; with 0 frozen models share the GPUs of
+    the trained one."""
     share_frozen_gpus: bool = False
-    """Frozen servers that are more than their GPUs take them in turn, several on one GPU; `gpu_memory_utilization` divides it."""
-    gpu_memory_gib: float = 80.0
-    """Memory of one GPU, for the plan."""
+    """Whether several frozen servers may share one GPU where there are more of them than GPUs; `gpu_memory_utilization` divides
+    its memory."""
+    gpu_memory_gib: Positive = 80.0
+    """Memory of one GPU in GiB, for plans and checks."""
     weight_transfer: WeightTransfer = WeightTransfer.auto
+    """How weights travel from the trainer to the servers."""
     ray_address: str | None = None
-    """Address of a running Ray cluster; None starts one for this run."""
+    """Address of a running Ray cluster; null starts one for this run."""
     host: str = "127.0.0.1"
-    """Address that servers listen on; 0.0.0.0 is on each node the one by which Ray knows it. Beyond the loopback servers, router
-    and retrieval service answer only with the run's secret."""
+    """Address that servers listen on; 0.0.0.0 means on each node the address by which Ray knows it. On any address but the
+    loopback one, servers, router and retrieval service answer only to the secret of the run."""
 
 
 @dataclass(kw_only=True, slots=True)
 class EvaluationConfig:
     """The evaluation protocol, the same for all rows of a table."""
 
-    num_runs: int = 3
-    temperature: float = 1.0
-    top_p: float = 1.0
+    num_runs: Count = 3
+    """Runs of each data set; scores are means over them."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature in evaluations."""
+    top_p: PositiveShare = 1.0
+    """Nucleus sampling in evaluations."""
     rows: list[str] = field(default_factory=lambda: ["single_turn", "scaffold", "trained"])
-    """Which rows to measure: the base model asked once, the untrained scaffold, the trained scaffold. `single_turn@NAME` and
-    `scaffold@NAME` ask another model of `serving.models` instead, a baseline under the same sampling. With `mode=eval`, `trained`
-    is what `scaffold` measures, under the name that fits a trained checkpoint."""
+    """What is evaluated: `single_turn` is the base model asked once, `scaffold` the agent before training, `trained` the agent
+    after training. `single_turn@NAME` and `scaffold@NAME` ask another model of `serving.models`, as a baseline under the same
+    sampling. With `mode=eval`, `trained` measures the same as `scaffold`, under the name that fits a trained checkpoint."""
     before: Before = Before.full
-    """What is measured before training. `full` measures every row but `trained`, for the table. `one_run` scores the untrained
-    scaffold once per data set, beside the first batch: it begins the curve of the scores and enters no table. `none` measures
-    nothing. What the table lacks then, a run with `mode=eval` measures."""
-    extra_temperatures: list[float] = field(default_factory=list)
-    """The untrained scaffold is scored at these as well (one run each), so that a gain is not a matter of sampling."""
-    pass_at: list[int] = field(default_factory=list)
-    """Values of k, at most `num_runs`: also reports the share of items solved at least once in k runs (pass@k) and every time
-    (pass^k)."""
-    max_concurrent_items: int = 256
+    """What is evaluated before training. `full` evaluates every row but `trained`, for the table. `one_run` scores the untrained
+    agent once per data set while the first batch is generated; this starts the score curve and enters no table. `none` evaluates
+    nothing. Rows that are left out can be measured with `mode=eval`."""
+    extra_temperatures: list[NonNegative] = field(default_factory=list)
+    """Further temperatures at which the untrained agent is scored, with one run each, to show that a gain is not due to
+    sampling."""
+    pass_at: list[Count] = field(default_factory=list)
+    """Values of k, up to `num_runs`, for which two shares are reported: items solved at least once in k runs (pass@k), and items
+    solved in all k runs (pass^k)."""
+    max_concurrent_items: Count = 256
+    """Items that are evaluated at a time."""
 
 
 @dataclass(kw_only=True, slots=True)
 class LoggerConfig:
-    """Where metrics go besides the run folder. Keys come from the environment."""
+    """Where metrics go besides the run folder. Keys are read from the environment."""
 
     tracker: Tracker = Tracker.none
+    """Service that receives the metrics."""
     project: str = "vime"
+    """Name of the project in Weights & Biases."""
     offline: bool = False
+    """Whether Weights & Biases writes to the run folder only, to be uploaded later."""
     save_rollouts: bool = True
-    """Write every step's rollouts as JSONL."""
-    max_rollouts_bytes: int = 20 * 2**30
-    """Of these files together; those of the first steps are removed for later ones."""
-    trace_share: float = 0.02
-    """Share of groups whose timelines go into `trace.json`, for Perfetto; the driver's own is always there, unless this is 0."""
-    max_trace_bytes: int = 256 * 2**20
-    """Of `trace.json` and its earlier parts together; the oldest part is removed for new events."""
+    """Whether the rollouts of every step are written as JSONL."""
+    max_rollouts_bytes: LogBytes = 20 * 2**30
+    """Size limit of all rollout files together; files of the first steps are removed to make room."""
+    trace_share: Share = 0.02
+    """Share of groups whose timelines are written to `trace.json`, for Perfetto. The driver's timeline is always written, unless
+    the share is 0."""
+    max_trace_bytes: LogBytes = 256 * 2**20
+    """Size limit of `trace.json` and its earlier parts together; the oldest part is removed to make room."""

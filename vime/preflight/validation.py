@@ -1,7 +1,7 @@
 """Checks a configuration before anything starts, and reports every problem at once.
 
-A rule is a function `RunConfig -> list[Problem]` in `vime/preflight/rules/`. Those of this machine (GPUs, ports, files, disk,
-keys) are left out of `mode=plan`, which plans for another.
+A rule is a function `RunConfig -> list[Problem]` in `vime/preflight/rules/`. `mode=plan` may plan for another machine, so it
+leaves out the rules about this one (GPUs, ports, files, disk, keys).
 """
 
 from collections.abc import Callable
@@ -32,7 +32,6 @@ Rule = Callable[[RunConfig], list[Problem]]
 
 RULES: tuple[Rule, ...] = (
     numbers.ranges,
-    numbers.sampling,
     method.complete,
     method.hooks_fit,
     method.own_rules,
@@ -43,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     algorithm.staleness,
     batch.updates,
     rollout.partial,
+    rollout.compared,
     rollout.group_sizes,
     rollout.own_producer,
     rollout.kept_cache,
@@ -80,7 +80,7 @@ RULES: tuple[Rule, ...] = (
     sampling.trained_model,
     sampling.frozen_models,
     retrieval.complete,
-    retrieval.numbers,
+    retrieval.own_port,
     deterministic.repeatable,
     reward_service.complete,
     reward_service.times,
@@ -113,13 +113,13 @@ BY_SERVER: tuple[Rule, ...] = (
     machine.ports_free,
     machine.shared_memory,
 )
-"""Rules that go through every server and its GPUs: not asked where the number of them is out of range."""
+"""Rules that go through all servers and their GPUs; they are left out while a number of servers is out of range."""
 
 
 def find_problems(config: RunConfig) -> list[Problem]:
-    """What is wrong with a configuration, each problem once."""
+    """All problems of a configuration, each of them once."""
     if missing := method.chosen(config):
-        return missing  # what else is missing comes with a method
+        return missing  # a method brings most other settings
     rules = RULES if config.mode is Mode.plan else (*RULES, *MACHINE_RULES)
     wrong = [problem.key for problem in numbers.ranges(config)]
     if any(key.startswith("serving.models.") and key.endswith(SERVER_SIZES) for key in wrong):
@@ -128,7 +128,7 @@ def find_problems(config: RunConfig) -> list[Problem]:
 
 
 def validate(config: RunConfig) -> None:
-    """Raises `ConfigError` with all problems."""
+    """Raises `ConfigError` with all problems of a configuration, if there are any."""
     problems = find_problems(config)
     if problems:
         raise ConfigError(problems)

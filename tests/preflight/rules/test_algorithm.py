@@ -16,7 +16,7 @@ from vime.config import (
     Surrogate,
 )
 from vime.preflight.compose import compose_run
-from vime.preflight.rules.algorithm import ESSENCE, bounds, combinations, essence, staleness
+from vime.preflight.rules.algorithm import NAMED, bounds, choices_of, combinations, essence, staleness
 from vime.preflight.validation import find_problems
 
 CLUSTERS = ("one_node", "two_nodes")
@@ -55,13 +55,37 @@ def test_what_belongs_together_is_accepted():
     assert keys_of(name=AlgorithmName.sft, correction=TRUNCATE) == set()
 
 
-def test_every_named_policy_algorithm_has_an_essence():
-    assert set(AlgorithmName) - set(ESSENCE) == {
+def test_the_files_say_what_the_algorithms_are():
+    assert set(AlgorithmName) - set(NAMED) == {
         AlgorithmName.paper,
         AlgorithmName.slime_agentic,
         AlgorithmName.custom,
         AlgorithmName.sft,
     }
+    assert len({tuple(choices_of(name).items()) for name in NAMED}) == len(NAMED)
+    assert choices_of(AlgorithmName.dr_grpo) == {
+        **{"baseline": "mean", "normalization": "none", "whitening": False, "aggregation": "constant"},
+    }
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_choice_of_an_algorithm_is_kept_and_its_numbers_are_free(name: AlgorithmName):
+    assert choices_of(name)
+    for key, value in choices_of(name).items():
+        config = compose_run([f"algorithm={name.value}", "mode=plan"]).config
+        assert essence(config) == []
+        kind: Any = type(old := getattr(config.algorithm, key))
+        others = [not value] if kind is bool else [choice for choice in kind if choice is not old]
+        for other in others:
+            setattr(config.algorithm, key, other)
+            (problem,) = essence(config)
+            assert problem.key == f"algorithm.{key}" and f"algorithm.{key}={str(value).lower()}" in problem.remedy
+        config.algorithm.name = AlgorithmName.custom
+        assert essence(config) == []
+    config = compose_run(
+        [f"algorithm={name.value}", "algorithm.clip_high=0.5", "algorithm.kl_coefficient=0.1", "mode=plan"]
+    ).config
+    assert essence(config) == []
 
 
 STALE = "algorithm.correction.mode"

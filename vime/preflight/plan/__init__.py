@@ -1,4 +1,4 @@
-"""`mode=plan`: what a run would do, computed from the configuration alone; starts nothing and needs no GPU."""
+"""`mode=plan` shows what a run would do, from its configuration alone; it starts nothing and needs no GPU."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What each served model is, and how its requests are spread."""
+"""The section Serving of a plan: the served models, their servers and routers, retrieval and reward service."""
 
 from vime.cluster.placement import ServerGroup, server_groups
 from vime.config import (
@@ -15,7 +15,7 @@ from vime.serving.sampling import sampling_parameters
 
 
 def serving(config: RunConfig) -> list[str]:
-    """What each served model is, and how its requests are spread."""
+    """One line for each served model, its groups of servers and its router, and for the services."""
     if config.algorithm.name is AlgorithmName.sft:
         return ["none: algorithm=sft asks no model"]
     lines = [f"{name}: {_served(config, name, model)}" for name, model in config.serving.models.items()]
@@ -84,5 +84,5 @@ def _group(group: ServerGroup, *, on_gpus: bool) -> str:
 
 
 def num_servers(name: str, model: ServedModelConfig) -> int:
-    """Servers of a model, started or external; more than one stand behind a router."""
+    """The number of servers of a model, started or external; a router distributes requests where there are several."""
     return sum(group.settings.num_replicas for group in server_groups(name, model)) or len(model.urls)

@@ -1,4 +1,4 @@
-"""Every process of a run: where it is, its port, what it holds, and its memory."""
+"""The sections Placement and Memory of a plan: node, GPUs, port, share of the model and memory of every process."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from vime.preflight.plan.models import num_servers
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One trainer rank or one server: where it runs and what it holds, in bytes.
+    """One trainer rank or one server: its place, and its memory in bytes by purpose.
 
     Example: `Part(name="trainer rank 3", node=0, gpus=(3,), memory={"weights": 2_000_000, "optimizer": 12_000_000})`.
     """
@@ -29,11 +29,11 @@ class Part:
     memory: dict[str, float]
     port: str = ""
     holds: str = ""
-    """Of a trainer rank: its share of the model and of the data."""
+    """Share of a trainer rank in the model and the data."""
 
 
 def parts(config: RunConfig) -> list[Part]:
-    """Trainer ranks, then the servers that this run starts."""
+    """The trainer ranks, then the servers that this run starts."""
     found = [
         Part(
             name=f"trainer rank {rank}",
@@ -57,7 +57,7 @@ def parts(config: RunConfig) -> list[Part]:
 
 
 def holds(config: RunConfig, rank: int) -> str:
-    """Which share of the model and the data a trainer rank has, for example `tensor 1 of 2, layers 0-13, data 3 of 4`."""
+    """The share of a trainer rank in the model and the data, for example `tensor 1 of 2, layers 0-13, data 3 of 4`."""
     trainer, model, own = config.trainer, config.model, position_of(rank, config.trainer)
     runs = layers_of(own.pipeline, trainer, model.num_layers)
     words = [("layers " + " and ".join(f"{run.start}-{run.stop - 1}" for run in runs), trainer.pipeline_parallel_size)]
@@ -71,7 +71,7 @@ def holds(config: RunConfig, rank: int) -> str:
 
 
 def memory(config: RunConfig) -> list[str]:
-    """The sum per part, beside what a GPU has; and how much context the KV cache holds."""
+    """The memory of each kind of process, warnings where a GPU is too small, the size of the KV cache, and tokens in memory."""
     lines = []
     seen: dict[str, Part] = {}
     for part in parts(config):
@@ -82,11 +82,11 @@ def memory(config: RunConfig) -> list[str]:
     if config.algorithm.kl_coefficient and config.cluster.gpus_per_node:
         lines.append(f"reference model: {gib(trainer_memory(config)['weights'])} of main memory for each trainer rank")
     if recomputes(config.trainer):
-        lines.append("recomputation: layers keep their inputs only and are computed again in the backward pass")
+        lines.append("recomputation: layers keep only their inputs, and activations are computed again in the backward pass")
     limit = config.cluster.gpu_memory_gib * GIB
     for name, part in seen.items():
         if config.cluster.gpus_per_node and sum(part.memory.values()) > limit:
-            remedy = "split it further, set trainer.recompute=true, or make trainer.max_tokens_per_micro_batch smaller"
+            remedy = "use larger parallel sizes, trainer.recompute=true or a smaller trainer.max_tokens_per_micro_batch"
             lines.append(f"! {name} needs more than the {config.cluster.gpu_memory_gib:g} GiB of a GPU: {remedy}")
     for moment, held in sync_memory(config).items():
         pieces = ", ".join(f"{piece} {gib(size)}" for piece, size in held.items() if size)
@@ -99,13 +99,13 @@ def memory(config: RunConfig) -> list[str]:
     batch, store, driver = (gib(size(config)) for size in (batch_bytes, object_store_bytes, driver_bytes))
     lines.append(
         f"tokens of a batch: at most {batch}, if every expected call fills its context; Ray's object store has {store} of shared "
-        f"memory, finished groups take at most {driver} in the driver"
+        f"memory, and finished groups take at most {driver} in the driver"
     )
     return lines
 
 
 def placement_table(config: RunConfig) -> Table:
-    """One line per process."""
+    """A table with one row for each process."""
     table = Table("process", "node", "GPU", "port", "memory", "holds", title="Placement", title_justify="left")
     for part in parts(config):
         gpus = ", ".join(map(str, part.gpus)) or "-"

@@ -1,8 +1,13 @@
-"""The objective: a name keeps what makes it itself, and options that contradict each other are refused."""
+"""The training objective: a named algorithm is what its file says, and options that contradict each other are refused."""
 
 from enum import Enum
+from functools import cache
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from vime.config import (
+    AlgorithmConfig,
     AlgorithmName,
     Baseline,
     CorrectionMode,
@@ -13,58 +18,61 @@ from vime.config import (
     Surrogate,
 )
 from vime.errors import Problem
+from vime.preflight.compose import CONF
 from vime.preflight.rules.numbers import value_at
 
-ESSENCE: dict[AlgorithmName, dict[str, str | bool]] = {
-    AlgorithmName.grpo: {
-        "baseline": "mean",
-        "normalization": "std",
-        "whitening": False,
-        "ratio": "token",
-        "surrogate": "clipped",
-    },
-    AlgorithmName.dr_grpo: {"baseline": "mean", "normalization": "none", "whitening": False, "aggregation": "constant"},
-    AlgorithmName.dapo: {"baseline": "mean", "normalization": "std", "surrogate": "clipped", "aggregation": "token"},
-    AlgorithmName.rloo: {"baseline": "leave_one_out", "normalization": "none", "whitening": False},
-    AlgorithmName.gspo: {"baseline": "mean", "ratio": "sequence", "surrogate": "clipped", "aggregation": "sample"},
-    AlgorithmName.cispo: {"baseline": "mean", "ratio": "token", "surrogate": "cispo"},
-    AlgorithmName.reinforce_plus_plus: {"baseline": "none", "normalization": "none", "whitening": True},
-    AlgorithmName.reinforce_plus_plus_baseline: {"baseline": "mean", "normalization": "none", "whitening": True},
-}
-"""Without these values an algorithm is another one; a paper's recipe and `custom` may be changed at will."""
+UNFIXED = (AlgorithmName.paper, AlgorithmName.slime_agentic, AlgorithmName.custom)
+"""Names without a fixed meaning: recipes and the command line may change every option."""
+NAMED = tuple(name for name in AlgorithmName if name not in (*UNFIXED, AlgorithmName.sft))
+"""Policy gradient algorithms with a fixed meaning."""
+
+
+@cache
+def choices_of(name: AlgorithmName) -> dict[str, str | bool]:
+    """The choices (words and truth values, not numbers) that `conf/algorithm/<name>.yaml` makes, by key; none for a method's own.
+
+    Example: `{"baseline": "mean", "ratio": "sequence", …}` for gspo.
+    """
+    if name in UNFIXED:
+        return {}
+    file: Any = OmegaConf.to_container(OmegaConf.load(CONF / "algorithm" / f"{name.value}.yaml"))
+    defaults, values = AlgorithmConfig(), file.get("algorithm", file)
+    return {key: value for key, value in values.items() if key != "name" and isinstance(getattr(defaults, key), (Enum, bool))}
 
 
 def essence(config: RunConfig) -> list[Problem]:
-    """An algorithm is what its name says, whatever a preset, a recipe or the command line set."""
+    """A named algorithm keeps the choices of its file, whatever a preset, a recipe or the command line sets."""
     name, problems = config.algorithm.name, []
-    for key, wanted in ESSENCE.get(name, {}).items():
+    for key, wanted in choices_of(name).items():
         value = value_at(config, f"algorithm.{key}")
         found = value.value if isinstance(value, Enum) else value
         if found != wanted:
-            text = str(wanted).lower()
-            remedy = f"{name.value} requires algorithm.{key}={text}; for an objective of your own give algorithm.name=custom"
+            remedy = (
+                f"{name.value} requires algorithm.{key}={str(wanted).lower()} (conf/algorithm/{name.value}.yaml); "
+                "for an objective of your own give algorithm.name=custom"
+            )
             problems.append(Problem(key=f"algorithm.{key}", value=found, remedy=remedy))
     return problems
 
 
 def bounds(config: RunConfig) -> list[Problem]:
-    """No range is turned round."""
+    """Upper bounds are at least the lower ones."""
     algorithm, correction, problems = config.algorithm, config.algorithm.correction, []
     if 0 <= algorithm.clip_high < algorithm.clip_low:
-        remedy = f"give at least algorithm.clip_low={algorithm.clip_low:g}: ratios are clipped to 1 - clip_low … 1 + clip_high"
+        remedy = f"must be at least algorithm.clip_low={algorithm.clip_low:g}: the clip range is 1 - clip_low … 1 + clip_high"
         problems.append(Problem(key="algorithm.clip_high", value=algorithm.clip_high, remedy=remedy))
     if 0 < correction.high < correction.low:
-        remedy = f"give at least algorithm.correction.low={correction.low:g}"
+        remedy = f"must be at least algorithm.correction.low={correction.low:g}"
         problems.append(Problem(key="algorithm.correction.high", value=correction.high, remedy=remedy))
     most = algorithm.overlong_max_tokens
     if most is not None and algorithm.overlong_buffer_tokens > most >= 1:
-        remedy = f"it is a part of algorithm.overlong_max_tokens={most}: give at most that"
+        remedy = f"must be at most algorithm.overlong_max_tokens={most}, below which the buffer lies"
         problems.append(Problem(key="algorithm.overlong_buffer_tokens", value=algorithm.overlong_buffer_tokens, remedy=remedy))
     return problems
 
 
 def combinations(config: RunConfig) -> list[Problem]:
-    """Options that would have no effect, or a wrong one, together."""
+    """Options that together have no effect or a wrong one."""
     algorithm = config.algorithm
     if algorithm.name is AlgorithmName.sft:
         return []
@@ -75,7 +83,7 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.old_logprobs",
                 value=algorithm.old_logprobs.value,
-                remedy="algorithm.correction weighs the trainer's old logprobs against the engine's: give trainer",
+                remedy="algorithm.correction compares the trainer's old logprobs with the engine's: give trainer",
             ),
         ),
         (
@@ -83,7 +91,8 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.normalization",
                 value=algorithm.normalization.value,
-                remedy="with algorithm.baseline=none no group is compared: give none, and whitening=true to scale by the batch",
+                remedy="algorithm.baseline=none compares no group, so a group has no deviation to divide by: give none, and "
+                "algorithm.whitening=true to scale advantages by the batch",
             ),
         ),
         (
@@ -91,7 +100,7 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.dual_clip",
                 value=algorithm.dual_clip,
-                remedy="cispo bounds the ratio itself: give null, and lower algorithm.clip_high",
+                remedy="algorithm.surrogate=cispo bounds the ratio itself: give null, and lower algorithm.clip_high instead",
             ),
         ),
         (
@@ -99,7 +108,7 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.kl_unbiased",
                 value=True,
-                remedy="a reward has no gradient to set right: give false, or algorithm.kl_place=loss",
+                remedy="a KL penalty on the reward has no gradient to correct: give false, or algorithm.kl_place=loss",
             ),
         ),
     )
@@ -107,16 +116,16 @@ def combinations(config: RunConfig) -> list[Problem]:
 
 
 def staleness(config: RunConfig) -> list[Problem]:
-    """Tokens of older weights are weighed by how likely those weights made them: by the ratio itself, or by a correction."""
+    """Tokens that older weights sampled are corrected for it, by the importance ratio itself or by `algorithm.correction`."""
     algorithm, bound = config.algorithm, config.rollout.max_staleness
     if algorithm.name is AlgorithmName.sft or algorithm.old_logprobs is OldLogprobs.engine or bound < 1:
         return []
     if config.algorithm.correction.mode is not CorrectionMode.none:
         return []
     remedy = (
-        f"tokens are up to rollout.max_staleness={bound} weight versions old, and with algorithm.old_logprobs=trainer the ratio "
-        "starts at the weights in training, so the policy that sampled them is ignored: give "
-        "algorithm.correction.mode=truncate, or algorithm.old_logprobs=engine, or rollout.max_staleness=0"
+        f"tokens are up to rollout.max_staleness={bound} weight versions old, and with algorithm.old_logprobs=trainer the "
+        "importance ratio ignores the policy that sampled them: give algorithm.correction.mode=truncate, or "
+        "algorithm.old_logprobs=engine, or rollout.max_staleness=0"
     )
     return [Problem(key="algorithm.correction.mode", value=algorithm.correction.mode.value, remedy=remedy)]
 

@@ -1,4 +1,4 @@
-"""Batch arithmetic, the schedule of the learning rate, what is evaluated, and which checkpoints are kept for it."""
+"""The sizes of batches, the learning rate schedule, the rows of an evaluation, and the best checkpoint."""
 
 from vime.config import AlgorithmName, RunConfig, Schedule
 from vime.errors import Problem
@@ -6,7 +6,7 @@ from vime.evaluation.conditions import AT, LABELS, SCAFFOLD, SINGLE_TURN
 
 
 def updates(config: RunConfig) -> list[Problem]:
-    """Every optimizer step has a rollout for each data-parallel rank."""
+    """Every optimizer step has at least one rollout for each data-parallel rank."""
     trainer, rollout = config.trainer, config.rollout
     rollouts = rollout.num_prompts * rollout.num_samples_per_prompt
     if config.algorithm.name is AlgorithmName.sft or min(trainer.num_updates_per_batch, trainer.data_parallel_size) < 1:
@@ -16,60 +16,65 @@ def updates(config: RunConfig) -> list[Problem]:
         return []
     remedy = (
         f"rollout.num_prompts={rollout.num_prompts} × rollout.num_samples_per_prompt={rollout.num_samples_per_prompt} are "
-        f"{rollouts} rollouts, and every update needs one for each of trainer.data_parallel_size={trainer.data_parallel_size} "
+        f"{rollouts} rollouts, and every update needs one for each of the "
+        f"trainer.data_parallel_size={trainer.data_parallel_size} "
         f"ranks: give at most {most}, or make the batch larger"
     )
     return [Problem(key="trainer.num_updates_per_batch", value=trainer.num_updates_per_batch, remedy=remedy)]
 
 
 def schedule(config: RunConfig) -> list[Problem]:
-    """The warm-up ends within the run, and the learning rate does not rise to its minimum."""
+    """The warm-up ends within the run, and the minimum of the learning rate is not above the learning rate."""
     trainer, problems = config.trainer, []
     if trainer.warmup_steps > trainer.num_steps >= 1:
-        remedy = f"the run has trainer.num_steps={trainer.num_steps}: give at most that many"
+        remedy = f"must be at most trainer.num_steps={trainer.num_steps}, the length of the run"
         problems.append(Problem(key="trainer.warmup_steps", value=trainer.warmup_steps, remedy=remedy))
     if trainer.lr_schedule is not Schedule.constant and trainer.min_lr > trainer.lr:
-        remedy = f"the schedule ends here: give at most trainer.lr={trainer.lr:g}"
+        remedy = f"the schedule ends at this value: give at most trainer.lr={trainer.lr:g}"
         problems.append(Problem(key="trainer.min_lr", value=trainer.min_lr, remedy=remedy))
     return problems
 
 
 def evaluation_rows(config: RunConfig) -> list[Problem]:
-    """Only rows that exist are asked for, each once, of models that are served."""
+    """The rows of an evaluation exist, are given once each, and name served models."""
     names, baselines = config.evaluation.rows, {name for name, model in config.serving.models.items() if not model.trained}
     known = [*LABELS, *(f"{way}{AT}{name}" for name in sorted(baselines) for way in (SINGLE_TURN, SCAFFOLD))]
     unknown = [name for name in names if name not in known]
     if not unknown and len(set(names)) == len(names):
         return []
-    what = f"there is no row {', '.join(map(repr, unknown))}" if unknown else "a row stands twice"
+    what = f"there is no row {', '.join(map(repr, unknown))}" if unknown else "a row is given twice"
     if any(AT in name for name in unknown):
         what += " (a baseline is single_turn@NAME or scaffold@NAME, with NAME one of serving.models that is not trained)"
     return [Problem(key="evaluation.rows", value=names, remedy=f"{what}: give some of {', '.join(known)}")]
 
 
 def pass_at(config: RunConfig) -> list[Problem]:
-    """pass@k and pass^k are of at most as many runs as there are."""
+    """pass@k and pass^k need at least k runs."""
     evaluation = config.evaluation
-    wrong = [k for k in evaluation.pass_at if not 1 <= k <= evaluation.num_runs]
-    remedy = f"give values from 1 to evaluation.num_runs={evaluation.num_runs}, or more runs"
+    wrong = [k for k in evaluation.pass_at if k > evaluation.num_runs]
+    remedy = f"give values of at most evaluation.num_runs={evaluation.num_runs}, or more runs"
     return [Problem(key="evaluation.pass_at", value=evaluation.pass_at, remedy=remedy)] if wrong else []
 
 
 def best_checkpoint(config: RunConfig) -> list[Problem]:
-    """A best checkpoint has a metric that is measured, at steps that are saved."""
+    """The metric of the best checkpoint is measured during training, at steps that are saved."""
     trainer, metric = config.trainer, config.trainer.keep_best
     if metric is None:
         return []
     known = ["evaluation", *(f"evaluation/{dataset.name}" for dataset in config.data.evaluation)]
     if config.algorithm.name is AlgorithmName.sft:
-        remedy = "algorithm=sft evaluates nothing during training: remove it"
+        remedy = "algorithm=sft evaluates nothing during training: remove this"
     elif metric not in known or len(known) == 1:
-        remedy = f"give one of {', '.join(known)}" if len(known) > 1 else "there is no data.evaluation to measure it: remove it"
+        remedy = (
+            f"give one of {', '.join(known)}"
+            if len(known) > 1
+            else "data.evaluation is empty, so nothing measures it: remove this"
+        )
     elif trainer.evaluate_every < 1:
-        remedy = "nothing is evaluated during training: set trainer.evaluate_every, a multiple of trainer.save_every"
+        remedy = "nothing is evaluated during training: set trainer.evaluate_every to a multiple of trainer.save_every"
     elif trainer.save_every >= 1 and trainer.evaluate_every % trainer.save_every:
         remedy = (
-            f"evaluated steps must be saved: make trainer.evaluate_every={trainer.evaluate_every} a multiple of "
+            f"every evaluated step must be saved: make trainer.evaluate_every={trainer.evaluate_every} a multiple of "
             f"trainer.save_every={trainer.save_every}"
         )
     else:

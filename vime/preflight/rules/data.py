@@ -1,4 +1,4 @@
-"""Data sets: one source each, names of their own."""
+"""Data sets: each has one source and a name of its own."""
 
 import inspect
 import re
@@ -17,38 +17,41 @@ def datasets(config: RunConfig) -> dict[str, DatasetConfig]:
 
 
 def sources(config: RunConfig) -> list[Problem]:
-    """A data set comes from a path or from a generator, not from both or neither."""
+    """A data set comes either from a path or from a generator."""
     problems = []
     for key, dataset in datasets(config).items():
         if dataset.path and dataset.generator:
             remedy = f"{key}.generator={dataset.generator} is given as well: set one of them to null"
             problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
         if not dataset.path and not dataset.generator:
-            remedy = f"no data: give {key}.path (jsonl, json, parquet or a Hugging Face id) or {key}.generator (module.function)"
+            remedy = (
+                f"the data set has no source: give {key}.path (jsonl, json, parquet or a Hugging Face id) or {key}.generator "
+                "(module.function)"
+            )
             problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
         if dataset.generator and dataset.num_items is None:
-            remedy = "a generator needs to know how many rows to make: give a number"
+            remedy = "a generator needs the number of rows to make: give a number"
             problems.append(Problem(key=f"{key}.num_items", value=None, remedy=remedy))
     return problems
 
 
 def names(config: RunConfig) -> list[Problem]:
-    """Evaluation sets have different names, which are file names too."""
+    """Evaluation sets have different names, which are also file names."""
     problems, seen = [], set()
     for key, dataset in datasets(config).items():
         if not _FILE_NAME.fullmatch(dataset.name):
-            remedy = "give a name of letters, digits, '_', '-' and '.': files are named after it"
+            remedy = "files are named after it: use only letters, digits, '_', '-' and '.'"
             problems.append(Problem(key=f"{key}.name", value=dataset.name, remedy=remedy))
         if key != "data.train":
             if dataset.name in seen:
-                remedy = "another evaluation set has this name: give each its own"
+                remedy = "another evaluation set has this name: give each set a name of its own"
                 problems.append(Problem(key=f"{key}.name", value=dataset.name, remedy=remedy))
             seen.add(dataset.name)
     return problems
 
 
 def demonstrations(config: RunConfig) -> list[Problem]:
-    """Supervised training needs something to imitate."""
+    """Supervised training has demonstrations."""
     if config.algorithm.name is not AlgorithmName.sft or config.data.demonstrations:
         return []
     remedy = "algorithm=sft needs a function that makes demonstrations: give module.function, or choose algorithm=grpo"
@@ -56,7 +59,7 @@ def demonstrations(config: RunConfig) -> list[Problem]:
 
 
 def generators(config: RunConfig) -> list[Problem]:
-    """Every generator can be imported, and takes the arguments it will get."""
+    """Every generator can be imported and accepts the arguments that it is called with."""
     problems = []
     for key, dataset in datasets(config).items():
         if not dataset.generator:
@@ -70,6 +73,6 @@ def generators(config: RunConfig) -> list[Problem]:
         try:
             inspect.signature(function).bind(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
         except (TypeError, ValueError) as error:
-            remedy = f"{dataset.generator} does not take them ({error}); it gets num_items, seed and these"
+            remedy = f"{dataset.generator} does not accept them ({error}); it is called with num_items, seed and these"
             problems.append(Problem(key=f"{key}.generator_args", value=dataset.generator_args, remedy=remedy))
     return problems

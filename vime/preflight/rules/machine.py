@@ -1,4 +1,4 @@
-"""What this machine must have: GPUs, files, free ports, disk, keys. Not asked by `mode=plan`."""
+"""Requirements on this machine: GPUs, files, free ports, disk space, keys. `mode=plan` leaves these rules out."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ GIB = 2**30
 
 
 def gpus(config: RunConfig) -> list[Problem]:
-    """The GPUs of this node are there; on a running Ray cluster they may be elsewhere."""
+    """This machine has the GPUs of a node, unless the run uses a running Ray cluster."""
     cluster = config.cluster
     if cluster.gpus_per_node == 0 or cluster.ray_address is not None:
         return []
@@ -33,7 +33,10 @@ def gpus(config: RunConfig) -> list[Problem]:
     found = min(devices, len([gpu for gpu in visible.split(",") if gpu.strip()])) if visible is not None else devices
     if found >= cluster.gpus_per_node:
         return []
-    remedy = f"this machine has {found}: choose cluster=laptop or one_gpu, set cluster.ray_address, or look first with mode=plan"
+    remedy = (
+        f"this machine has {found} GPUs: choose cluster=laptop or cluster=one_gpu, or set cluster.ray_address; mode=plan needs "
+        "no GPU"
+    )
     return [Problem(key="cluster.gpus_per_node", value=cluster.gpus_per_node, remedy=remedy)]
 
 
@@ -76,7 +79,7 @@ def ports_free(config: RunConfig) -> list[Problem]:
 
 
 def api_keys(config: RunConfig) -> list[Problem]:
-    """The keys of endpoints are in the environment."""
+    """The environment has the API keys of endpoints."""
     problems = []
     for name, model in config.serving.models.items():
         variable = model.chat.api_key_variable
@@ -89,7 +92,7 @@ def api_keys(config: RunConfig) -> list[Problem]:
 
 
 def files(config: RunConfig) -> list[Problem]:
-    """Data files are there."""
+    """Data files exist."""
     problems = []
     for key, dataset in datasets(config).items():
         path = dataset.path
@@ -97,22 +100,22 @@ def files(config: RunConfig) -> list[Problem]:
             continue
         is_file = path.endswith(DATA_SUFFIXES) or path.startswith(("/", ".", "~"))
         if is_file or not (_HUB_ID.fullmatch(path) or re.fullmatch(r"[\w.-]+", path)):
-            remedy = f"there is no such file (looked in {Path.cwd()}): give an existing one or a Hugging Face id"
+            remedy = f"there is no such file (in {Path.cwd()}): give an existing file or a Hugging Face id"
             problems.append(Problem(key=f"{key}.path", value=path, remedy=remedy))
     return problems
 
 
 def run_folder(config: RunConfig) -> list[Problem]:
-    """The run folder is new, or is resumed."""
+    """The run folder holds no other run, unless it is resumed."""
     folder = Path(config.output_dir or ".")
     if config.resume or not (folder / "config.yaml").exists():
         return []
-    remedy = "the folder holds a run already: choose another, or add resume=true"
+    remedy = "the folder already holds a run: choose another one, or add resume=true to continue it"
     return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
 
 
 def disk(config: RunConfig) -> list[Problem]:
-    """Checkpoints fit on the disk."""
+    """There is disk space for the checkpoints."""
     if config.mode is not Mode.train:
         return []
     folder = Path(config.output_dir or ".").absolute()
@@ -121,19 +124,21 @@ def disk(config: RunConfig) -> list[Problem]:
     kept = config.trainer.keep_checkpoints + (config.trainer.keep_best is not None)
     needed, free = (kept + 1) * one, shutil.disk_usage(existing).free
     if free < GIB:
-        remedy = f"{existing} has {free / 2**20:.0f} MiB left, a run needs 1 GiB and more: give output_dir on another disk"
+        remedy = (
+            f"{existing} has only {free / 2**20:.0f} MiB left, and a run needs at least 1 GiB: give an output_dir on another disk"
+        )
         return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
     if needed <= free:
         return []
     remedy = (
         f"{kept} checkpoints of {one / GIB:.1f} GiB and the one being written need "
-        f"{needed / GIB:.0f} GiB, {existing} has {free / GIB:.0f}: keep fewer, or set output_dir on another disk"
+        f"{needed / GIB:.0f} GiB, but {existing} has {free / GIB:.0f} GiB: keep fewer, or give an output_dir on another disk"
     )
     return [Problem(key="trainer.keep_checkpoints", value=config.trainer.keep_checkpoints, remedy=remedy)]
 
 
 def shared_memory(config: RunConfig) -> list[Problem]:
-    """Weights that servers on this node get as files fit into shared memory: at every sync, or when one restarts."""
+    """Shared memory has room for the weights that servers read from files, at every sync or when a server restarts."""
     shared, cluster = Path("/dev/shm"), config.cluster
     if config.mode is not Mode.train or config.algorithm.name is AlgorithmName.sft or cluster.num_nodes > 1:
         return []
@@ -144,15 +149,13 @@ def shared_memory(config: RunConfig) -> list[Problem]:
     needed, free = versions * num_parameters(config.model) * BYTES[config.trainer.precision], shutil.disk_usage(shared).free
     if needed <= free:
         return []
-    what = "weights for a server that restarts" if way in DIRECT else "two versions of the weights"
-    remedy = (
-        f"{what}, {needed / GIB:.1f} GiB, do not fit into {shared} with {free / GIB:.1f} GiB free: make it larger, or use disk"
-    )
+    what = "the weights for a restarted server" if way in DIRECT else "two versions of the weights"
+    remedy = f"{what} need {needed / GIB:.1f} GiB, but {shared} has {free / GIB:.1f} GiB free: enlarge it, or use disk"
     return [Problem(key="cluster.weight_transfer", value=cluster.weight_transfer.value, remedy=remedy)]
 
 
 def address(config: RunConfig) -> list[Problem]:
-    """Servers that start on this machine can listen on the given address."""
+    """Servers on this machine can listen on the given address."""
     cluster = config.cluster
     if cluster.ray_address is not None:
         return []
@@ -166,14 +169,14 @@ def address(config: RunConfig) -> list[Problem]:
 
 
 def tracker_key(config: RunConfig) -> list[Problem]:
-    """Weights & Biases has a key, or writes to disk only."""
+    """Weights & Biases has a key, unless it is offline."""
     logger = config.logger
     if logger.tracker is not Tracker.wandb or logger.offline or os.environ.get("WANDB_API_KEY"):
         return []
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     if netrc.exists() and "wandb" in netrc.read_text():
         return []
-    remedy = "there is no key: set the environment variable WANDB_API_KEY, or logger.offline=true, or logger=none"
+    remedy = "Weights & Biases needs a key: set the environment variable WANDB_API_KEY, or logger.offline=true, or logger=none"
     return [Problem(key="logger.tracker", value="wandb", remedy=remedy)]
 
 
@@ -187,9 +190,9 @@ def _checkpoint_problems(key: str, value: str) -> list[Problem]:
     try:
         json.loads((folder / "config.json").read_text())
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-        return [Problem(key=key, value=value, remedy=f"its config.json cannot be read ({error}): fetch the checkpoint again")]
+        return [Problem(key=key, value=value, remedy=f"its config.json cannot be read ({error}): download the checkpoint again")]
     if not any((folder / name).exists() for name in TOKENIZER_FILES):
-        remedy = f"the folder has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): copy the model's into it"
+        remedy = f"the folder has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): copy the model's tokenizer into it"
         problems.append(Problem(key=key, value=value, remedy=remedy))
     if not any(folder.glob("*.safetensors")):
         problems.append(Problem(key=key, value=value, remedy="the folder has no *.safetensors: give a checkpoint with weights"))
@@ -198,14 +201,14 @@ def _checkpoint_problems(key: str, value: str) -> list[Problem]:
 
 def _hub_problems(key: str, value: str) -> list[Problem]:
     if value.startswith(("/", ".", "~")) or not _HUB_ID.fullmatch(value):
-        return [Problem(key=key, value=value, remedy="there is no such folder: give an existing one or a Hugging Face id")]
+        return [Problem(key=key, value=value, remedy="there is no such folder: give an existing folder or a Hugging Face id")]
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() not in ("1", "true", "yes", "on"):
         return []
     from huggingface_hub import try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(value, "config.json"), str):
         return []
-    remedy = "HF_HUB_OFFLINE is set and the model is not in the cache: fetch it before (hf download), or give a folder"
+    remedy = "HF_HUB_OFFLINE is set and the model is not in the cache: download it first (hf download), or give a folder"
     return [Problem(key=key, value=value, remedy=remedy)]
 
 

@@ -1,4 +1,4 @@
-"""Memory of the GPUs that trainer and servers share."""
+"""Memory of GPUs that trainer and servers share."""
 
 from vime.config import AlgorithmName, Mode, RunConfig
 from vime.errors import Problem
@@ -8,7 +8,7 @@ from vime.preflight.rules import numbers
 
 
 def at_a_sync(config: RunConfig) -> list[Problem]:
-    """At a sync, what trainer and servers hold on one GPU fits into it."""
+    """At a weight sync, trainer and servers fit together into the memory of a GPU."""
     trained = next((name for name, model in config.serving.models.items() if model.trained), None)
     is_synced = config.mode is not Mode.eval and config.algorithm.name is not AlgorithmName.sft
     if trained is None or not is_synced or numbers.ranges(config):
@@ -23,7 +23,10 @@ def at_a_sync(config: RunConfig) -> list[Problem]:
         remedy = f"give at most {max(0.0, value - (total - limit) / limit - 0.005):.2f}, or split the trainer's weights further"
         if moment == "loading":
             key, value = "trainer.tensor_parallel_size", config.trainer.tensor_parallel_size
-            remedy = "split the weights further, here or among the servers, or choose a cluster with GPUs of their own for each"
-        problem = f"at a sync a shared GPU of {limit:g} GiB would hold {total:.1f} ({held}): {remedy}"
+            remedy = (
+                "split the weights further, here or among the servers, or choose a cluster with separate GPUs for trainer and "
+                "servers"
+            )
+        problem = f"at a weight sync a shared GPU of {limit:g} GiB would need {total:.1f} GiB ({held}): {remedy}"
         problems.append(Problem(key=key, value=value, remedy=problem))
     return problems

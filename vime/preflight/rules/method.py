@@ -1,4 +1,4 @@
-"""The method: that there is one, that its hooks fit, and what it checks itself."""
+"""The method: one is chosen, its hooks have the right signatures, and its own rules hold."""
 
 import re
 from importlib import metadata
@@ -12,29 +12,30 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def chosen(config: RunConfig) -> list[Problem]:
-    """Somebody said what the agent does: a method, a function of the user, or demonstrations to imitate."""
+    """The run has an agent: a method, a function of the user, or demonstrations."""
     if config.method.name or config.method.generate or config.data.demonstrations:
         return []
     names = ", ".join(sorted({entry_point.name for entry_point in metadata.entry_points(group="vime.methods")}))
-    return [Problem(key="method", value="", remedy=f"choose one with +method=NAME; there are: {names or 'none: run make setup'}")]
+    remedy = f"choose one with +method=NAME (there are: {names or 'none; run make setup'}), or give functions of your own, "
+    return [Problem(key="method", value="", remedy=f"{remedy}method.generate and method.reward")]
 
 
 def complete(config: RunConfig) -> list[Problem]:
-    """A run needs rollouts, and rewards of a hook or of `generate` itself."""
+    """A run has a function for rollouts, and rewards from a hook or from `generate` itself."""
     if config.algorithm.name is AlgorithmName.sft:
         return []
-    remedy = "give method.{}=module.function, or choose a +method="
+    remedy = "give method.{}=module.function, or choose a +method=NAME"
     problems = []
     if not config.method.generate:
         problems.append(Problem(key="method.generate", value="", remedy=remedy.format("generate")))
     if config.method.reward == "":
-        remedy = f"{remedy.format('reward')}; null if generate sets sample.reward"
+        remedy = f"{remedy.format('reward')}, or null if generate sets sample.reward"
         problems.append(Problem(key="method.reward", value="", remedy=remedy))
     return problems
 
 
 def hooks_fit(config: RunConfig) -> list[Problem]:
-    """Every function given by its path can be imported and takes the arguments it will get."""
+    """Every function given by its path can be imported and accepts the arguments that it is called with."""
     paths = {key: value_at(config, key) for key in HOOKS}
     return [problem for key, path in paths.items() if path for problem in check_hook(key, path)]
 
@@ -43,10 +44,10 @@ def run_name(config: RunConfig) -> list[Problem]:
     """The run's name is the name of one folder under `outputs/`."""
     if _FOLDER_NAME.fullmatch(config.name):
         return []
-    remedy = "a folder is called so: give letters, digits, '_', '-' and '.', or choose any folder with output_dir"
+    remedy = "the run folder has this name: use only letters, digits, '_', '-' and '.', or choose a folder with output_dir"
     return [Problem(key="name", value=config.name, remedy=remedy)]
 
 
 def own_rules(config: RunConfig) -> list[Problem]:
-    """What the method's own settings demand."""
+    """The rules of the method itself."""
     return config.method.problems(config)

@@ -1,4 +1,4 @@
-"""Parallel sizes against the model and the GPUs, the way of the weights, and Megatron's own fields."""
+"""Parallel sizes must fit the model and the GPUs, the weight transfer the cluster, and `megatron_args` Megatron."""
 
 import ast
 import difflib
@@ -19,7 +19,7 @@ MEGATRON_SOURCES = ("core/transformer/transformer_config.py", "core/model_parall
 
 
 def trainer_shards(config: RunConfig) -> list[Problem]:
-    """Heads, widths, vocabulary and experts can be split as asked."""
+    """Tensor-parallel sizes divide the heads, the widths and the vocabulary of the model."""
     trainer, model = config.trainer, config.model
     widths = {} if model.num_experts else {"intermediate_size": model.intermediate_size}
     problems = _tensor_shards("trainer.tensor_parallel_size", trainer.tensor_parallel_size, model, widths)
@@ -32,36 +32,36 @@ def trainer_shards(config: RunConfig) -> list[Problem]:
 
 
 def token_shards(config: RunConfig) -> list[Problem]:
-    """Experts under tensor parallelism have tokens that are split over ranks."""
+    """Tensor parallelism with experts needs sequence parallelism."""
     trainer = config.trainer
     if trainer.sequence_parallel or trainer.tensor_parallel_size <= 1 or not config.model.num_experts:
         return []
-    remedy = f"with trainer.tensor_parallel_size={trainer.tensor_parallel_size}, experts get their tokens by rank: give true"
+    remedy = f"with trainer.tensor_parallel_size={trainer.tensor_parallel_size}, experts need sequence parallelism: give true"
     return [Problem(key="trainer.sequence_parallel", value=False, remedy=remedy)]
 
 
 def expert_shards(config: RunConfig) -> list[Problem]:
-    """Experts can be dealt out to ranks as asked."""
+    """The expert-parallel size divides the experts and the ranks of a pipeline stage."""
     trainer, model = config.trainer, config.model
     size, ranks = trainer.expert_parallel_size, stage_size(trainer)
     remedy = None
     if size <= 1:
         return []
     if not model.num_experts:
-        remedy = f"model {model.name} has no experts: give 1"
+        remedy = f"the model {model.name} has no experts: give 1"
     elif model.num_experts % size:
         remedy = f"must divide model.num_experts={model.num_experts}"
     elif ranks % size:
         remedy = (
             f"must divide the {ranks} ranks of a pipeline stage, trainer.tensor_parallel_size={trainer.tensor_parallel_size} × "
             f"trainer.context_parallel_size={trainer.context_parallel_size} × "
-            f"trainer.data_parallel_size={trainer.data_parallel_size}: experts have no ranks of their own"
+            f"trainer.data_parallel_size={trainer.data_parallel_size}, among which experts are divided"
         )
     return [Problem(key="trainer.expert_parallel_size", value=size, remedy=remedy)] if remedy else []
 
 
 def pipeline(config: RunConfig) -> list[Problem]:
-    """Layers fill the stages of the pipeline, and each of its rounds if it is interleaved."""
+    """The layers divide evenly into the stages of the pipeline, and into its rounds if it is interleaved."""
     trainer, model = config.trainer, config.model
     stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
     ends = {name: size for name in UNEVEN_STAGES if (size := trainer.megatron_args.get(name)) is not None}
@@ -71,35 +71,35 @@ def pipeline(config: RunConfig) -> list[Problem]:
     if min(stages, rounds) < 1:
         return []
     if rounds > 1 and stages == 1:
-        remedy = "interleaving needs a pipeline: give 1, or make trainer.pipeline_parallel_size larger"
+        remedy = "an interleaved pipeline needs several stages: give 1, or a larger trainer.pipeline_parallel_size"
         return [Problem(key="trainer.virtual_pipeline_parallel_size", value=rounds, remedy=remedy)]
     layers, middle = model.num_layers - sum(ends.values()), stages - len(ends)
     if bool(layers) != bool(middle) or layers < 0 or (middle and layers % middle):
         asked = f"must divide model.num_layers={model.num_layers}"
         if ends:
-            asked = f"{layers} layers are left for {middle} other stages"
-        remedy = f"{asked}; stages of other sizes are made with trainer.megatron_args ({', '.join(UNEVEN_STAGES)})"
+            asked = f"{layers} layers cannot be divided among the {middle} other stages"
+        remedy = f"{asked}; uneven stages are set by trainer.megatron_args ({', '.join(UNEVEN_STAGES)})"
         return [Problem(key="trainer.pipeline_parallel_size", value=stages, remedy=remedy)]
     uneven = [size for size in (*ends.values(), layers // middle if middle else 0) if size % rounds]
     if uneven:
-        remedy = f"must divide the layers of every stage, but one has {uneven[0]}"
+        remedy = f"must divide the layers of every stage, but one stage has {uneven[0]} layers"
         return [Problem(key="trainer.virtual_pipeline_parallel_size", value=rounds, remedy=remedy)]
     return []
 
 
 def trainer_gpus(config: RunConfig) -> list[Problem]:
-    """On GPUs, every trainer rank has one of its own and none is idle."""
+    """On a cluster with GPUs, there are as many trainer ranks as trainer GPUs."""
     trainer, cluster = config.trainer, config.cluster
     ranks = world_size(trainer)
     if cluster.gpus_per_node == 0 or ranks == cluster.num_trainer_gpus:
         return []
     factors = [f"trainer.{name}={getattr(trainer, name)}" for name in SIZES]
-    remedy = f"{' × '.join(factors)} make {ranks} ranks, one per GPU; change these sizes, or give {ranks}"
+    remedy = f"{' × '.join(factors)} make {ranks} ranks, each on one GPU: change these sizes, or give {ranks}"
     return [Problem(key="cluster.num_trainer_gpus", value=cluster.num_trainer_gpus, remedy=remedy)]
 
 
 def server_gpus(config: RunConfig) -> list[Problem]:
-    """On GPUs, all servers that this run starts fit on the GPUs for servers (without any, `serving.urls` asks for addresses)."""
+    """The servers that this run starts fit on the GPUs for servers."""
     cluster, models = config.cluster, config.serving.models
     if 0 in (cluster.gpus_per_node, cluster.num_server_gpus):
         return []
@@ -120,14 +120,14 @@ def server_gpus(config: RunConfig) -> list[Problem]:
             key = "num_frozen_gpus" if apart and not trained else "num_server_gpus"
             parts = ", ".join(f"{name}: {model.num_replicas} × {model.tensor_parallel_size}" for name, model in local.items())
             which = "trained" if trained else "frozen"
-            remedy = f"the {which} servers need {wanted} of {has[trained]} ({parts}); use fewer replicas, or give "
-            remedy += "serving.models.<name>.urls of running ones"
+            remedy = f"the {which} servers need {wanted} GPUs of {has[trained]} ({parts}): use fewer replicas, or give "
+            remedy += "the addresses of running servers as serving.models.<name>.urls"
             problems.append(Problem(key=f"cluster.{key}", value=getattr(cluster, key), remedy=remedy))
     return problems or shared_gpus(config)
 
 
 def shared_gpus(config: RunConfig) -> list[Problem]:
-    """Servers on one GPU ask for no more than its memory together."""
+    """Servers that share a GPU need no more than its memory together."""
     shares: dict[tuple[int, int], dict[str, float]] = {}
     for name, places in server_places(config).items():
         groups = [group for group in server_groups(name, config.serving.models[name]) for _ in range(group.settings.num_replicas)]
@@ -137,7 +137,10 @@ def shared_gpus(config: RunConfig) -> list[Problem]:
     for (node, gpu), share in shares.items():
         if len(share) > 1 and sum(share.values()) > 1.0:
             parts = " + ".join(f"{value:g} ({name})" for name, value in share.items())
-            remedy = f"GPU {gpu} of node {node} is shared: {parts} is more than all of it; make shares smaller, or give frozen "
+            remedy = (
+                f"the servers on GPU {gpu} of node {node} take more than its memory, {parts}: make their shares smaller, or give "
+                "frozen "
+            )
             remedy += "models GPUs of their own with cluster.num_frozen_gpus"
             key = f"serving.models.{next(reversed(share))}.gpu_memory_utilization"
             return [Problem(key=key, value=list(share.values())[-1], remedy=remedy)]
@@ -160,7 +163,7 @@ def cluster_gpus(config: RunConfig) -> list[Problem]:
 
 
 def weight_transfer(config: RunConfig) -> list[Problem]:
-    """The chosen transport can work where trainer and servers stand."""
+    """The chosen weight transfer works with this placement of trainer and servers."""
     cluster, way = config.cluster, config.cluster.weight_transfer
     on_gpu = cluster.gpus_per_node > 0
     external = any(model.urls for model in config.serving.models.values() if model.trained)
@@ -168,7 +171,7 @@ def weight_transfer(config: RunConfig) -> list[Problem]:
     if way in (WeightTransfer.ipc, WeightTransfer.nccl) and not on_gpu:
         reason = "needs GPUs; use auto, shm or gloo"
     elif way is WeightTransfer.gloo and on_gpu:
-        reason = "is for machines without GPUs; use auto, ipc or nccl"
+        reason = "works only without GPUs; use auto, ipc or nccl"
     elif way in (*DIRECT, WeightTransfer.shm) and external:
         reason = "needs servers that this run starts, but the trained model has urls; use disk"
     elif way is WeightTransfer.shm and cluster.num_nodes > 1:
@@ -176,12 +179,12 @@ def weight_transfer(config: RunConfig) -> list[Problem]:
     elif way is WeightTransfer.ipc and not (cluster.colocated and trained_servers_have_trainers(config)):
         reason = "needs a trainer rank on every GPU of the trained model's servers (cluster.colocated=true); use auto or nccl"
     elif way is WeightTransfer.nccl and cluster.colocated:
-        reason = "needs GPUs of their own for trainer and servers (cluster.colocated=false); use auto or ipc"
+        reason = "needs separate GPUs for trainer and servers (cluster.colocated=false); use auto or ipc"
     return [Problem(key="cluster.weight_transfer", value=way.value, remedy=reason)] if reason else []
 
 
 def turns(config: RunConfig) -> list[Problem]:
-    """Trainer and servers that share GPUs are synchronous."""
+    """Trainer and servers that share GPUs take turns, so training is synchronous."""
     if not takes_turns(config) or config.rollout.max_staleness <= 0:
         return []
     remedy = "trainer and servers take turns on the GPUs (cluster.colocated=true): give 0, or choose cluster=two_nodes"
@@ -189,7 +192,7 @@ def turns(config: RunConfig) -> list[Problem]:
 
 
 def nodes(config: RunConfig) -> list[Problem]:
-    """Several nodes are a running Ray cluster, and no server is cut in two."""
+    """Several nodes need a running Ray cluster, and a server fits on one node."""
     cluster, problems = config.cluster, []
     if cluster.num_nodes > 1 and cluster.ray_address is None:
         remedy = "several nodes need a running Ray cluster (scripts/ray_up.sh): give its address, or auto"
@@ -198,7 +201,7 @@ def nodes(config: RunConfig) -> list[Problem]:
         sizes = [group.settings.tensor_parallel_size for group in server_groups(name, model)]
         if 0 < cluster.gpus_per_node < max(sizes, default=0):
             key, size = f"serving.models.{name}.tensor_parallel_size", max(sizes)
-            remedy = f"a server stays on one node, which has cluster.gpus_per_node={cluster.gpus_per_node}: give at most that"
+            remedy = f"a server cannot span nodes: give at most cluster.gpus_per_node={cluster.gpus_per_node}"
             problems.append(Problem(key=key, value=size, remedy=remedy))
     return problems
 
@@ -212,7 +215,7 @@ def megatron_fields(config: RunConfig) -> list[Problem]:
         if name in REFUSED_ARGS:
             remedy = REFUSED_ARGS[name]
         elif name.startswith("recompute_") and config.trainer.recompute:
-            remedy = "trainer.recompute=true recomputes whole layers: give false to choose here"
+            remedy = "trainer.recompute=true already recomputes whole layers: give trainer.recompute=false to choose here"
         elif known and name not in known:
             match = difflib.get_close_matches(name, known, n=1)
             remedy = "Megatron-core's TransformerConfig has no such field" + (f"; did you mean {match[0]}?" if match else "")
@@ -237,7 +240,7 @@ def transformer_config_fields() -> frozenset[str]:
 
 
 def feed_forward_width(model: ModelConfig) -> int:
-    """Of one expert, or of the only feed-forward network."""
+    """Inner width of an expert, or of the feed-forward layer of a dense model."""
     return model.moe_intermediate_size if model.num_experts else model.intermediate_size
 
 

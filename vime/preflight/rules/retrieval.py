@@ -1,4 +1,4 @@
-"""The retrieval service: what it searches, and where it listens."""
+"""The retrieval service: its passages, its embeddings and its port."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ HASHED = "hashed"
 
 
 def complete(config: RunConfig) -> list[Problem]:
-    """One of corpus and address; addresses are addresses; settings of embeddings go with FAISS."""
+    """The service has one source of passages and valid addresses, and embeddings are used with FAISS only."""
     retrieval, problems = config.retrieval, []
     if (retrieval.corpus or retrieval.generator) and retrieval.url:
-        remedy = "a service that runs already has its own corpus: set one of the two to null"
+        remedy = "a running service has its own corpus: set either this or the corpus to null"
         problems.append(Problem(key="retrieval.url", value=retrieval.url, remedy=remedy))
     if retrieval.corpus and retrieval.generator:
         remedy = f"retrieval.corpus={retrieval.corpus} is given as well: set one of the two to null"
@@ -26,41 +26,32 @@ def complete(config: RunConfig) -> list[Problem]:
         if value is not None and not is_address(value):
             problems.append(Problem(key=f"retrieval.{key}", value=value, remedy="is not an address: give http://host:port"))
     if retrieval.embedding_url is not None and retrieval.embedding == HASHED:
-        remedy = "give the name of the model that is served there, as retrieval.embedding"
+        remedy = "also give the name of the model that is served there, as retrieval.embedding"
         problems.append(Problem(key="retrieval.embedding_url", value=retrieval.embedding_url, remedy=remedy))
     if retrieval.embedding != HASHED and retrieval.backend is RetrievalBackend.bm25:
         remedy = "BM25 has no embeddings: set retrieval.backend=faiss"
         problems.append(Problem(key="retrieval.embedding", value=retrieval.embedding, remedy=remedy))
     if retrieval.is_there and NAME in config.serving.models:
-        remedy = "the retrieval service has this name in metrics and logs: call the model something else"
+        remedy = "the retrieval service has this name in metrics and logs: give the model another name"
         problems.append(Problem(key=f"serving.models.{NAME}", value="set", remedy=remedy))
     return problems
 
 
-def numbers(config: RunConfig) -> list[Problem]:
-    """Counts and limits are in range, and the port is the service's own."""
-    retrieval, problems = config.retrieval, []
-    for key, low, high in (("topk", 1, 1000), ("embedding_dimensions", 8, 8192), ("num_threads", 1, 1024)):
-        value = getattr(retrieval, key)
-        if not low <= value <= high:
-            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy=f"give {low} to {high}"))
-    for key in ("start_timeout_seconds", "request_timeout_seconds"):
-        value = getattr(retrieval, key)
-        if not 0 < value < float("inf"):
-            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy="give more than 0"))
-    port = retrieval.port
-    if port and not LOWEST_PORT <= port <= HIGHEST_PORT:
+def own_port(config: RunConfig) -> list[Problem]:
+    """The port is not reserved for the system and not that of a server."""
+    port, problems = config.retrieval.port, []
+    if 0 < port < LOWEST_PORT:
         remedy = f"give a port from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for a free one"
         problems.append(Problem(key="retrieval.port", value=port, remedy=remedy))
     for name, _, model in port_settings(config):
         if port and model.port and model.port <= port < model.port + max(model.num_replicas, 1):
-            remedy = f"port {port} is {name}'s already: give another, or 0 for a free one"
+            remedy = f"port {port} already belongs to {name}: give another port, or 0 for a free one"
             problems.append(Problem(key="retrieval.port", value=port, remedy=remedy))
     return problems
 
 
 def corpus_there(config: RunConfig) -> list[Problem]:
-    """The corpus is a file, or its generator can be imported."""
+    """The corpus is an existing file, or its generator can be imported."""
     path, generator = config.retrieval.corpus, config.retrieval.generator
     if generator is not None:
         try:
@@ -70,7 +61,7 @@ def corpus_there(config: RunConfig) -> list[Problem]:
             return [Problem(key="retrieval.generator", value=generator, remedy=remedy)]
     if path is None or Path(path).is_file():
         return []
-    remedy = f"there is no such file (looked in {Path.cwd()}): give a JSONL file of passages"
+    remedy = f"there is no such file (in {Path.cwd()}): give a JSONL file of passages"
     return [Problem(key="retrieval.corpus", value=path, remedy=remedy)]
 
 

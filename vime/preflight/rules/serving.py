@@ -1,4 +1,4 @@
-"""Served models: which of them is trained, their ports and addresses, their groups, their router, and endpoints of others."""
+"""Served models: which one is trained, their ports, addresses, groups and router, and external endpoints."""
 
 import re
 from urllib.parse import urlparse
@@ -23,13 +23,16 @@ def one_trained(config: RunConfig) -> list[Problem]:
     models, problems = config.serving.models, []
     trained = [name for name, model in models.items() if model.trained]
     if not trained:
-        remedy = f"no served model is trained (there are: {', '.join(models) or 'none'}): give trained=true to {TRAINED_NAME}"
+        remedy = (
+            f"no served model is trained (there are: {', '.join(models) or 'none'}): set "
+            f"serving.models.{TRAINED_NAME}.trained=true"
+        )
         problems.append(Problem(key="serving.models", value=", ".join(models), remedy=remedy))
     elif len(trained) > 1:
-        remedy = f"{len(trained)} models are trained: leave trained=true on {TRAINED_NAME} only"
+        remedy = f"{len(trained)} models have trained=true: keep it for {TRAINED_NAME} only"
         problems.append(Problem(key="serving.models", value=", ".join(trained), remedy=remedy))
     elif trained != [TRAINED_NAME]:
-        remedy = f"the trained model is always called {TRAINED_NAME}: rename it"
+        remedy = f"the trained model must have the name {TRAINED_NAME}: rename it"
         problems.append(Problem(key="serving.models", value=trained[0], remedy=remedy))
     for name in trained:
         if models[name].checkpoint not in (None, config.model.checkpoint):
@@ -39,34 +42,42 @@ def one_trained(config: RunConfig) -> list[Problem]:
 
 
 def urls(config: RunConfig) -> list[Problem]:
-    """Servers that run already have http addresses, each given once; a cluster without GPUs for servers needs some."""
+    """Addresses of running servers are valid and unique; a cluster without GPUs for servers needs some."""
     problems: list[Problem] = []
     elsewhere = config.cluster.gpus_per_node > 0 and config.cluster.num_server_gpus == 0
     for name, model in config.serving.models.items():
         key = f"serving.models.{name}.urls"
         if elsewhere and not model.urls and config.algorithm.name is not AlgorithmName.sft:
-            remedy = "cluster.num_server_gpus=0 means that servers run already: give their addresses, [http://host:port]"
+            remedy = (
+                "cluster.num_server_gpus=0 means that the servers are already running: give their addresses, [http://host:port]"
+            )
             problems.append(Problem(key=key, value=model.urls, remedy=remedy))
         bad = [url for url in model.urls if not is_address(url)]
         problems += [Problem(key=key, value=url, remedy="is not an address: give http://host:port") for url in bad]
         if model.served_name is not None and not model.urls:
-            remedy = "is the name on servers that run already (urls); the run's own have the name of the table"
+            remedy = (
+                "is only for running servers (urls); a server that this run starts has its name in serving.models: remove this"
+            )
             problems.append(Problem(key=f"serving.models.{name}.served_name", value=model.served_name, remedy=remedy))
         if len(set(model.urls)) != len(model.urls):
-            problems.append(Problem(key=key, value=model.urls, remedy="an address stands twice: give each once"))
+            problems.append(Problem(key=key, value=model.urls, remedy="an address is given twice: give each address once"))
     return problems
 
 
 def router(config: RunConfig) -> list[Problem]:
-    """The router knows the policy."""
+    """The router has such a policy."""
     policy = config.serving.router_policy
     if policy in ROUTER_POLICIES:
         return []
-    return [Problem(key="serving.router_policy", value=policy, remedy=f"give one of {', '.join(ROUTER_POLICIES)}")]
+    return [
+        Problem(
+            key="serving.router_policy", value=policy, remedy=f"there is no such policy: give one of {', '.join(ROUTER_POLICIES)}"
+        )
+    ]
 
 
 def ports(config: RunConfig) -> list[Problem]:
-    """Chosen ports are in range and belong to one server each; whether they are free is asked on the machine."""
+    """Chosen ports are in range and belong to one server each; `machine.ports_free` checks that they are free."""
     problems: list[Problem] = []
     owners: dict[int, str] = {}
     for name, key, model in port_settings(config):
@@ -78,7 +89,7 @@ def ports(config: RunConfig) -> list[Problem]:
             need = f"{len(wanted)} replicas need {wanted[0]} to {wanted[-1]}: " if len(wanted) > 1 else ""
             remedy = f"{need}give ports from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for free ones"
         elif shared := next((port for port in wanted if port in owners), None):
-            remedy = f"port {shared} is {owners[shared]}'s already: give another, or 0 for a free one"
+            remedy = f"port {shared} already belongs to {owners[shared]}: give another port, or 0 for a free one"
         if remedy is not None:
             problems.append(Problem(key=key, value=model.port, remedy=remedy))
         owners |= dict.fromkeys(wanted, name)
@@ -86,7 +97,7 @@ def ports(config: RunConfig) -> list[Problem]:
 
 
 def groups(config: RunConfig) -> list[Problem]:
-    """Groups of servers are complete: prefill has decode, on GPUs, and the model says nothing that they say."""
+    """Groups of servers are complete: prefill comes with decode and on GPUs, and no setting is given by group and model both."""
     problems: list[Problem] = []
     for name, model in config.serving.models.items():
         if not model.groups:
@@ -94,52 +105,54 @@ def groups(config: RunConfig) -> list[Problem]:
         key = f"serving.models.{name}"
         total = sum(group.num_replicas for group in model.groups.values())
         if model.urls:
-            remedy = "its servers run already (urls): remove the groups"
+            remedy = "its servers are already running (urls): remove the groups"
             problems.append(Problem(key=f"{key}.groups", value=", ".join(model.groups), remedy=remedy))
         elif model.num_replicas not in (1, total):
-            remedy = f"its groups have {total} servers together: leave this out, or change theirs"
+            remedy = f"its groups have {total} servers in all: remove this, or change num_replicas of the groups"
             problems.append(Problem(key=f"{key}.num_replicas", value=model.num_replicas, remedy=remedy))
         if model.port:
-            remedy = f"it has groups: give each a port of its own, {key}.groups.<group>.port"
+            remedy = f"the model has groups: give each group its port, {key}.groups.<group>.port"
             problems.append(Problem(key=f"{key}.port", value=model.port, remedy=remedy))
         problems += _role_problems(config, key, model)
     return problems
 
 
 def chat_endpoints(config: RunConfig) -> list[Problem]:
-    """An endpoint with a chat API has one address, is not trained, and nothing that servers of this run have."""
+    """An endpoint with a chat API has one address, is frozen, and takes no settings of servers that this run starts."""
     problems: list[Problem] = []
     for name, model in config.serving.models.items():
         key = f"serving.models.{name}"
         if model.api is ModelAPI.tokens:
             if model.chat != ChatConfig():
-                remedy = f"is read only for an endpoint with OpenAI's chat API: set {key}.api=chat"
+                remedy = f"has an effect only on an endpoint with OpenAI's chat API: set {key}.api=chat, or remove this"
                 problems.append(Problem(key=f"{key}.chat", value="set", remedy=remedy))
             continue
         if model.trained:
-            remedy = "training needs the tokens and their logprobs, which a chat API does not show: serve it with api=tokens"
+            remedy = "training needs token ids and logprobs, which a chat API does not return: give api=tokens"
             problems.append(Problem(key=f"{key}.api", value=model.api.value, remedy=remedy))
         if len(model.urls) != 1:
-            remedy = "an endpoint with a chat API has one address: give [https://host/v1]"
+            remedy = "an endpoint with a chat API needs exactly one address: give [https://host/v1]"
             problems.append(Problem(key=f"{key}.urls", value=model.urls, remedy=remedy))
         if model.vllm_args or model.checkpoint:
             ignored = "vllm_args" if model.vllm_args else "checkpoint"
-            remedy = f"has no effect on an endpoint that others run: remove it, or choose {key}.api=tokens"
+            remedy = f"has no effect on an external endpoint: remove it, or give {key}.api=tokens"
             problems.append(Problem(key=f"{key}.{ignored}", value=getattr(model, ignored), remedy=remedy))
         variable = model.chat.api_key_variable
         if variable is not None and not VARIABLE.fullmatch(variable):  # it may be the key itself: it is not shown
-            remedy = "is the name of an environment variable, in capitals, not the key: export it, and give its name"
+            remedy = (
+                "must be the name of an environment variable, in capitals, not the key itself: export the key, and give the name"
+            )
             problems.append(Problem(key=f"{key}.chat.api_key_variable", value="…", remedy=remedy))
         reserved = sorted({"model", "messages", "tools", "stream", "n"} & set(model.chat.body))
         problems += [
-            Problem(key=f"{key}.chat.body.{word}", value=model.chat.body[word], remedy="is set by vime: remove it")
+            Problem(key=f"{key}.chat.body.{word}", value=model.chat.body[word], remedy="vime sets this field itself: remove it")
             for word in reserved
         ]
     return problems
 
 
 def load_format(config: RunConfig) -> list[Problem]:
-    """Random weights are for the trained model of a training run only, whose servers get the trainer's before they are asked."""
+    """Only the trained model of a training run may start with random weights, which the trainer replaces at once."""
     problems: list[Problem] = []
     for name, model in config.serving.models.items():
         if model.trained and config.mode is not Mode.eval:
@@ -149,19 +162,19 @@ def load_format(config: RunConfig) -> list[Problem]:
         for key, arguments in settings.items():
             given = next((word for word in ("load_format", "load-format") if arguments.get(word) == "dummy"), None)
             if given is not None:
-                remedy = "no trainer brings this model's weights, it would answer with random ones: remove this"
+                remedy = "no trainer replaces the random weights of this model, so its answers would be random: remove this"
                 problems.append(Problem(key=f"{key}.vllm_args.{given}", value="dummy", remedy=remedy))
     return problems
 
 
 def context(config: RunConfig) -> list[Problem]:
-    """The trained model is not served with more positions than it has."""
+    """The trained model is served with at most as many positions as it has."""
     limit = config.model.max_position_embeddings
     return [
         Problem(
             key=f"serving.models.{name}.max_model_len",
             value=model.max_model_len,
-            remedy=f"the model has model.max_position_embeddings={limit}: give at most that",
+            remedy=f"must be at most model.max_position_embeddings={limit}",
         )
         for name, model in config.serving.models.items()
         if model.trained and model.max_model_len > limit >= 1
@@ -186,12 +199,12 @@ def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> lis
     remedies = []
     if roles != {ServerRole.prefill, ServerRole.decode}:
         missing = sorted(role.value for role in {ServerRole.prefill, ServerRole.decode} - roles)
-        extra = "regular servers cannot stand beside them" if ServerRole.regular in roles else ""
+        extra = "regular groups cannot be combined with them" if ServerRole.regular in roles else ""
         need = f"there is no group with role={' or '.join(missing)}" if missing else ""
-        remedies.append(f"{'; '.join(filter(None, (need, extra)))}: prefill and decode groups come together, or all are regular")
+        remedies.append(f"{'; '.join(filter(None, (need, extra)))}: give both prefill and decode groups, or only regular ones")
     if not config.cluster.gpus_per_node:
         remedies.append(
-            "prefill and decode servers pass their caches from GPU to GPU: choose a cluster with GPUs, or role=regular"
+            "prefill and decode servers need GPUs to transfer their KV cache: choose a cluster with GPUs, or role=regular"
         )
     return [Problem(key=f"{key}.groups", value=value, remedy=remedy) for remedy in remedies]
 

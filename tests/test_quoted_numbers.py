@@ -1,0 +1,109 @@
+"""Every measured number of a README stands in a file under `results/`, which the README names beside it.
+
+Measure again, run the tool that writes the file, and change the README; `LIMITS` is for quantities that nobody measures.
+"""
+
+import re
+
+import pytest
+
+from tests.quoted_numbers import NUMBER, ROOT, blocks, cells, is_result, mistakes, quoted_in_prose
+
+ROOMS = ("agentic", "conf", "results", "tools", "vime")
+READMES = ["README.md", *sorted(str(file.relative_to(ROOT)) for room in ROOMS for file in (ROOT / room).rglob("README.md"))]
+LIMITS: dict[str, tuple[str, ...]] = {
+    "agentic/memagent/README.md": ("takes a process less than 1 GB",),  # the bound of a test
+    "agentic/toolorchestra/README.md": ('"5%" is "5"', "eight GPUs of 288 GB"),  # an example; a machine
+    "tools/README.md": ("(2.6 MB)", "(0.2 MB;", "55 GiB of device memory"),  # sizes of wheels; what a program asks for
+    "vime/agent/README.md": ("a look every 50 ms", "some 50 ms beyond"),
+    "vime/preflight/plan/README.md": ("as large as that and 512 MiB",),
+    "vime/grading/README.md": ("math-verify gets 6 s", "two of 25 s"),
+    "vime/retrieval/README.md": ("a body above 32 MiB",),
+    "vime/rollout/README.md": ("has not compared after 6 s", "every 5 s"),
+    "vime/trainer/README.md": ("within 5 % where attention",),  # the bound of a test
+    "vime/weights/README.md": ("differ by 13 % of its largest value",),  # the tolerance of a check
+}
+"""Quantities that are settings, limits and bounds, as they stand in the text."""
+
+
+def text_of(readme: str) -> str:
+    return (ROOT / readme).read_text()
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_every_number_of_a_readme_stands_in_the_results_it_names(readme: str):
+    assert mistakes(text_of(readme), limits=LIMITS.get(readme, ())) == []
+
+
+def test_every_exception_is_still_in_the_text():
+    texts = {readme: " ".join(text_of(readme).split()) for readme in LIMITS}
+    missing = [(readme, phrase) for readme, phrases in LIMITS.items() for phrase in phrases if phrase not in texts[readme]]
+    assert missing == []
+
+
+def altered(number: str) -> str:
+    """Another number of the same length: its last digit before the exponent is one more, or 0 for 9."""
+    mantissa, mark, exponent = number.partition("e")
+    return f"{mantissa[:-1]}{(int(mantissa[-1]) + 1) % 10}{mark}{exponent}"
+
+
+def with_one_altered(text: str) -> list[str]:
+    """The text once for each quoted number, with a wrong one in its place."""
+    found = []
+    for block in blocks(text):
+        for row in filter(is_result, block.rows):
+            first = row.index("|", 1)
+            spots = [match.span() for match in re.finditer(NUMBER, row) if match.start() > first]
+            found += [text.replace(row, row[:start] + altered(row[start:end]) + row[end:]) for start, end in spots]
+        if not block.rows and block.sources:
+            for number in quoted_in_prose(block.prose):
+                last = re.findall(NUMBER, number)[-1]
+                wrong = number.removesuffix(last) + altered(last)
+                found.append(re.sub(rf"(?<![\d.,]){re.escape(number)}(?![\d.]*\d)", wrong, text, count=1))
+    return found
+
+
+def test_a_wrong_number_anywhere_in_a_readme_is_found():
+    tried, missed = 0, []
+    for readme in READMES:
+        for text in with_one_altered(text_of(readme)):
+            tried += 1
+            if mistakes(text, limits=LIMITS.get(readme, ())) == []:
+                changed = [line for line in text.splitlines() if line not in text_of(readme).splitlines()]
+                missed.append((readme, changed))
+    assert tried > 200
+    assert len(missed) <= 0.05 * tried, missed  # a wrong number may happen to stand elsewhere in the same file
+
+
+def test_a_number_without_a_file_is_refused_in_prose_and_tables():
+    assert mistakes("It takes 5 min 5 s.") and mistakes("Scores: 97.0 ± 1.9.") and mistakes("It is 3.1 times as fast.")
+    assert mistakes("Scores:\n\n| | a |\n|---|---|\n| trained | **98.0 ± 1.0** |\n")
+    assert mistakes("From `results/nowhere.md`: 97.0 ± 1.9.")[0] == "there is no results/nowhere.md"
+    assert mistakes("It waits for `5 s`, or 3 % of it.") and mistakes("It is `97.0 ± 1.9`.")
+
+
+def test_settings_code_and_names_are_no_measurements():
+    assert (
+        mistakes("Give `serving.start_timeout_seconds=300` (arXiv 2402.03300, section 4.1) 16 × 16 rollouts, Python 3.11.") == []
+    )
+    assert mistakes("    step 3 | 4.1 s | 41.2%\n\n```\n5 ms\n```\n") == []
+    assert mistakes("| setting | value |\n|---|---|\n| clip | 0.2 / 0.3 |\n") == []
+
+
+def test_cells_of_a_row_come_from_one_line_of_the_file_and_in_its_order():
+    row = next(
+        line for line in (ROOT / "results" / "staleness.md").read_text().splitlines() if line.startswith("| max_staleness=4 |")
+    )
+    scores = cells(row)[1:4]
+    table = "From `results/staleness.md`:\n\n| | a | b |\n|---|---|---|\n| x | {} | {} |\n"
+    assert mistakes(table.format(scores[0], scores[2])) == []
+    assert mistakes(table.format(scores[2], scores[0])) != []
+
+
+def test_numbers_of_a_table_may_be_rounded_and_those_of_a_sentence_not():
+    sentence, table = (
+        "With affinity {} % are found (`results/rollout.md`).",
+        "From `results/rollout.md`:\n\n| | % |\n|---|---|\n| it | {} |\n",
+    )
+    assert mistakes(sentence.format("79.86")) == mistakes(table.format("79.86")) == mistakes(table.format("79.9")) == []
+    assert mistakes(sentence.format("79.9")) and mistakes(table.format("79.8")) and mistakes(table.format("79.90"))

@@ -1,0 +1,124 @@
+"""The trained model, the agent method, and the data."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vime.config.choices import Credit, Family
+from vime.config.ranges import Count, Natural
+from vime.errors import Problem
+
+if TYPE_CHECKING:
+    from vime.config import RunConfig
+
+MethodType = TypeVar("MethodType", bound="MethodConfig")
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelConfig:
+    """The trained model. Its shape is given here so that `mode=plan` needs no checkpoint; a checkpoint must agree with it."""
+
+    name: str = "tiny"
+    """Name of the model in run names, plans and result tables."""
+    checkpoint: str = ""
+    """Hugging Face id or folder of the checkpoint that training starts from."""
+    family: Family = Family.qwen3
+    """Architecture of the model."""
+    num_layers: Count = 2
+    """Number of transformer layers."""
+    hidden_size: Count = 128
+    """Width of the residual stream."""
+    num_attention_heads: Count = 4
+    """Query heads of each attention layer."""
+    num_key_value_heads: Count = 2
+    """Key and value heads of each attention layer (grouped-query attention)."""
+    head_dim: Count = 32
+    """Width of one attention head."""
+    intermediate_size: Count = 256
+    """Inner width of a dense feed-forward layer."""
+    vocab_size: Count = 1024
+    """Rows of the embedding table."""
+    tie_word_embeddings: bool = False
+    """Whether the output layer uses the weights of the embedding table."""
+    max_position_embeddings: Count = 2048
+    """Longest sequence in tokens that the checkpoint's position embeddings allow."""
+    num_experts: Natural = 0
+    """Experts of each mixture-of-experts layer; 0 for a dense model."""
+    num_experts_per_token: Natural = 0
+    """Experts that the router chooses for each token; 0 for a dense model."""
+    moe_intermediate_size: Natural = 0
+    """Inner width of one expert; 0 for a dense model."""
+    chat_template_args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the trained model's chat template, for example `enable_thinking: false`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class MethodConfig:
+    """An agent method: its functions, given by dotted path. Methods add their own settings in a subclass."""
+
+    name: str = ""
+    """Name of the method in run names and result tables."""
+    generate: str = ""
+    """Dotted path of `async generate(context, sample, sampling) -> Sample | list[Sample]`, which runs one rollout."""
+    reward: str | None = ""
+    """Dotted path of `async reward(context, samples) -> float | Reward`, which scores the samples of one rollout. It is not
+    called where `generate` has set rewards on the samples; null says that `generate` always does."""
+    group_reward: str | None = None
+    """Dotted path of `async group_reward(context, group) -> list[Reward]`, which scores the rollouts of a group by comparing
+    them."""
+    eval_log: str | None = None
+    """Dotted path of `eval_log(context, results) -> EvalLog`, which adds metrics and figures to an evaluation."""
+    single_turn: str = "vime.rollout.single_turn.generate"
+    """Dotted path of the baseline, which asks the model once without the agent; its signature is that of `generate`."""
+    credit: Credit = Credit.share
+    """How the advantage of a rollout is assigned to its samples."""
+
+    @classmethod
+    def of(cls: type[MethodType], config: "RunConfig") -> MethodType:
+        """The run's method settings as this class; a hook reads its own settings with it. They must be of this class."""
+        assert isinstance(config.method, cls), f"the run's method is a {type(config.method).__name__}, not a {cls.__name__}"
+        return config.method
+
+    def problems(self, config: "RunConfig") -> list[Problem]:
+        """Contradictions between the settings of this method and the rest of the run; checked before anything starts."""
+        return []
+
+    def calls_per_rollout(self, config: "RunConfig") -> int | None:
+        """Expected calls of the trained model in one training rollout, for the plan; None if the number is unknown."""
+        return None
+
+
+@dataclass(kw_only=True, slots=True)
+class DatasetConfig:
+    """Rows from a file (`path`: jsonl, json, parquet, or a Hugging Face id) or from a function (`generator`)."""
+
+    name: str = "train"
+    """Name of the data set in metrics and result tables."""
+    path: str | None = None
+    """File (jsonl, json or parquet) or Hugging Face id of the rows."""
+    split: str = "train"
+    """Split of a Hugging Face data set; a file has one split, named train."""
+    generator: str | None = None
+    """Dotted path of `generator(num_items, seed, **generator_args) -> list[dict]`, which makes the rows instead of `path`."""
+    generator_args: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of `generator`."""
+    num_items: Count | None = None
+    """Number of rows to take; null takes all rows of a file."""
+    seed: Natural = 0
+    """Seed of `generator`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DataConfig:
+    """The prompts to train on and the data sets to evaluate on."""
+
+    train: DatasetConfig = field(default_factory=DatasetConfig)
+    """The training prompts."""
+    evaluation: list[DatasetConfig] = field(default_factory=list)
+    """The data sets of an evaluation."""
+    shuffle: bool = True
+    """Whether the training prompts are shuffled anew in every epoch."""
+    source: str = "vime.data.source.RowSource"
+    """Dotted path of the class that hands out training prompts (`vime.hooks.PromptSource`)."""
+    demonstrations: str | None = None
+    """Dotted path of `demonstrations(tokenizer, step, num_steps, num_tokens, seed) -> list[TrainSample]`, the training data of
+    `algorithm=sft`."""
