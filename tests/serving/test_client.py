@@ -322,8 +322,8 @@ async def test_a_reply_of_a_real_server_that_is_cut_goes_on_as_if_it_had_not_bee
     sampling = {"temperature": 0.0, "max_tokens": 200, "ignore_eos": True}
 
     class Cutting(Heard):
-        def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-            super().received(output_ids, logprobs, weight_versions)
+        def received(self, piece: Turn) -> None:
+            super().received(piece)
             if len(self.tokens) > 1 and client._session and "lost" not in self.events:
                 connector: Any = client._session.connector
                 for connection in connector._acquired:

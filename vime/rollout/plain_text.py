@@ -78,7 +78,7 @@ class ControlTokens:
             ids += known[piece]
         return ids
 
-    def count(self, ids: list[int]) -> int:
+    def count(self, ids: Collection[int]) -> int:
         """How many control tokens are among ids."""
         return sum(map(self.ids.__contains__, ids))
 

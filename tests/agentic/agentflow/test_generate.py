@@ -21,7 +21,7 @@ from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
 from vime.config import Aggregation, AlgorithmConfig, Credit, RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
+from vime.rollout.model import ServedModel, TokenModel
 from vime.rollout.trace import Trace
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, Turn
 
@@ -113,7 +113,7 @@ def context_of(planner: Script, base: Script, *, evaluation: bool = False, **set
         **{"prompt_style": PromptStyle.tiny, "tools": tools, "roles": RolesConfig(coder=None, judge=None), **settings}
     )
     trace = Trace(keep_spans=True)
-    models = {
+    models: dict[str, TokenModel] = {
         name: ServedModel(
             client=client,
             tokenizer=TOKENIZER,

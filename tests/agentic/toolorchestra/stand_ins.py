@@ -15,7 +15,7 @@ from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
 from vime.retrieval.client import Passage
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
+from vime.rollout.model import ServedModel, TokenModel
 from vime.rollout.trace import Trace
 from vime.rollout.turn_log import TurnLog
 from vime.types import Sample, Turn
@@ -111,7 +111,7 @@ def context_of(
     )
     trace, turns = Trace(), TurnLog()
     servers: dict[str, Any] = {"actor": actor, "small": small, "large": large}
-    models = {
+    models: dict[str, TokenModel] = {
         name: ServedModel(
             client=client,
             tokenizer=TOKENIZER,
