@@ -17,6 +17,7 @@ from typing import Any
 
 from agentic.toolorchestra.outcome import normalize
 from vime.config import DatasetConfig
+from vime.data.cleaning import without_nulls
 from vime.data.rows import load_rows
 
 logger = logging.getLogger(__name__)
@@ -26,13 +27,6 @@ FUNC_CALL, QA = "func_call", "qa"
 """Categories of rows: a task with a database, or a question with an answer."""
 MAX_ANSWER_CHARACTERS = 400
 """Longest reference answer; a longer one cannot be compared word by word."""
-
-
-def without_nulls(value: Any) -> Any:
-    """The value without keys that hold null, at any depth; nulls in lists are kept."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def from_toolscale(row: Row) -> Row | None:

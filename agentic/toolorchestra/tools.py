@@ -7,7 +7,6 @@ from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.experts import ExpertReply, Experts
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, ENHANCE_REASONING, SEARCH
 from agentic.toolorchestra.tool_calls import ToolCall
-from vime.agent.result import SandboxResult
 from vime.agent.sandbox import Sandbox
 from vime.errors import ServerError
 from vime.retrieval.client import Passage
@@ -117,7 +116,7 @@ class QuestionTools:
             return ToolOutput(text=text, failed=True)
         result = await run_sandbox(self._context, ENHANCE_REASONING, Sandbox(self._context.config.sandbox).run, program)
         self._context.trace.count(f"sandbox_{result.reason}")
-        output = _described(result)
+        output = result.text()
         self._findings.programs.append(f"{program.strip()}\n-> {output}")
         return ToolOutput(text=output, failed=result.reason != "finished" or result.exit_code != 0)
 
@@ -152,10 +151,3 @@ def _newest(pieces: list[str], max_characters: int) -> str:
             break
         kept.insert(0, piece[:max_characters])
     return "\n".join(kept)
-
-
-def _described(result: SandboxResult) -> str:
-    output = result.stdout.strip()
-    if result.reason == "finished" and result.exit_code == 0:
-        return output or "(the program printed nothing)"
-    return f"{output}\n[{result.reason}, exit code {result.exit_code}] {result.stderr.strip()}".strip()

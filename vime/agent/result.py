@@ -27,6 +27,13 @@ class SandboxResult:
     reason: str
     seconds: float
 
+    def text(self) -> str:
+        """The output as an agent is shown it, followed by how the program ended unless it succeeded."""
+        output = self.stdout.strip()
+        if self.reason == "finished" and self.exit_code == 0:
+            return output or "(the program printed nothing)"
+        return f"{output}\n[{self.reason}, exit code {self.exit_code}] {self.stderr.strip()}".strip()
+
 
 def result_of(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
     """The result of a program that has ended. Raises SandboxError if it never began."""

@@ -55,7 +55,7 @@ def clean(rows: Iterable[Row], recipe: Recipe) -> Cleaned:
         if recipe.keep_empty is not None and original.get(recipe.keep_empty):
             result.num_left_out += 1
             continue
-        row = _without_nulls(original) if recipe.drop_nulls else original
+        row = without_nulls(original) if recipe.drop_nulls else original
         row = {recipe.rename.get(name, name): value for name, value in row.items() if name not in recipe.drop}
         key_field = recipe.rename.get(recipe.question, recipe.question)
         check_schema(row, recipe.schema, number)
@@ -95,6 +95,13 @@ def question_key(row: Row, name: str, instruction: list[str]) -> str:
     return " ".join(_without_instruction(text, instruction).lower().split())
 
 
+def without_nulls(value: Any) -> Any:
+    """The value without keys that hold null, at any depth; nulls in lists are kept."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overlap:
     """How many questions of one set another set contains: word for word (same), or 13 consecutive words of them (similar)."""
@@ -122,12 +129,6 @@ def _without_instruction(text: str, instruction: list[str]) -> str:
     for part in instruction:
         text = text.replace(part, "")
     return text.strip()
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _answer(row: Row) -> Any:

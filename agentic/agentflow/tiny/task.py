@@ -4,14 +4,13 @@ A sum needs the Python tool. A bill or a rest needs a price from the price list 
 Numbers are below 100. A fifth of the prices and of the sums, chosen by hash, occurs in the evaluation split only.
 """
 
-import hashlib
 import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentic.agentflow.tiny.catalogue import GOODS, TOWNS, price_of
+from vime.data.split import Split, split_of
 
-Split = Literal["train", "eval"]
 Kind = Literal["sum", "bill", "rest"]
 Row = dict[str, Any]
 
@@ -26,7 +25,6 @@ QUESTIONS: dict[Kind, str] = {
 LOOKUP_GOAL = "price of {goods} in {town}"
 COMPUTE_GOAL = "Compute {left} {sign} {right}"
 SIGNS = ("+", "-", "*")
-EVALUATION_SHARE = 0.2
 LARGEST = 99
 
 
@@ -65,12 +63,6 @@ class Task:
     def tools(self) -> tuple[str, ...]:
         """The right tools, in order."""
         return (PYTHON,) if self.kind == "sum" else (LOOKUP, PYTHON)
-
-
-def split_of(subject: str) -> Split:
-    """Return the only split that asks about a sum or about the price of these goods in this town."""
-    digest = hashlib.sha256(subject.encode()).digest()
-    return "eval" if digest[0] < 256 * EVALUATION_SHARE else "train"
 
 
 def sample_task(rng: random.Random, *, split: Split, kinds: tuple[Kind, ...] = KINDS) -> Task:

@@ -5,7 +5,6 @@ import re
 
 from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool, model_problems
-from vime.agent.result import SandboxResult
 from vime.agent.sandbox import Sandbox, sandbox_problem
 from vime.config import Mode, RunConfig
 from vime.errors import Problem
@@ -51,7 +50,7 @@ class PythonCoder(Tool):
             raise ValueError(f"a program of {len(code)} characters is too long: give at most {MAX_CODE_CHARACTERS}")
         result = await run_sandbox(context, self.name, self._sandbox.run, code)
         context.trace.count(f"sandbox_{result.reason}")
-        return describe(result)
+        return result.text()
 
     async def _write(self, context: Context, query: str) -> str:
         assert self.config.model is not None
@@ -84,12 +83,3 @@ def is_program(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(isinstance(node, _SIGNS_OF_CODE) for node in ast.walk(tree))
-
-
-def describe(result: SandboxResult) -> str:
-    """A program's output and how it ended, as one text for the planner's memory."""
-    output = result.stdout.strip()
-    if result.reason == "finished" and result.exit_code == 0:
-        return output or "(the program printed nothing)"
-    end = f"[{result.reason}, exit code {result.exit_code}] {result.stderr.strip()}".strip()
-    return f"{output}\n{end}".strip()

@@ -5,11 +5,11 @@ facts about other estates and people. Every name is one token of the tiny tokeni
 fifth of the estates, chosen by hash, is asked about in the evaluation split only.
 """
 
-import hashlib
 import random
-from typing import Any, Literal
+from typing import Any
 
-Split = Literal["train", "eval"]
+from vime.data.split import Split, split_of
+
 Row = dict[str, Any]
 
 DATA_SOURCE = "memagent_tiny"
@@ -18,7 +18,6 @@ OWNER_FACT = "The owner of {estate} is {person}."
 HOME_FACT = "The home of {person} is {city}."
 DOCUMENT = "Document {number}:\n{title}\n{sentence}"
 DOCUMENT_SEPARATOR = "\n\n"
-EVALUATION_SHARE = 0.2
 MIN_DOCS = 2
 
 
@@ -34,15 +33,9 @@ MAX_DISTINCT = 2 * min(len(ESTATES), len(PEOPLE)) - 2
 """Most documents that differ; beyond this number, facts are repeated."""
 
 
-def split_of_estate(estate: str) -> Split:
-    """Return the only split that asks about this estate."""
-    digest = hashlib.sha256(estate.encode()).digest()
-    return "eval" if digest[0] < 256 * EVALUATION_SHARE else "train"
-
-
 def estates_of_split(split: Split) -> list[str]:
     """Return the estates that questions of this split are about."""
-    return [estate for estate in ESTATES if split_of_estate(estate) == split]
+    return [estate for estate in ESTATES if split_of(estate) == split]
 
 
 def owner_document(estate: str, person: str) -> tuple[str, str]:

@@ -1,16 +1,13 @@
 """Generated tasks of the shop as rows; a fifth of all order numbers occurs in the evaluation split only."""
 
-import hashlib
 import random
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from agentic.toolorchestra.environment.database import Action, Data, ToolError, replayed
 from agentic.toolorchestra.environment.shop import DELIVERED, PENDING, STATUSES, TOOLS
+from vime.data.split import Split, split_of
 
-Split = Literal["train", "eval"]
-
-EVALUATION_SHARE = 0.2
 NUM_ORDER_IDS = 1000
 CUSTOMERS = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
 ITEMS = ("lamp", "chair", "kettle", "clock", "rug", "desk", "mirror", "vase")
@@ -67,11 +64,6 @@ def generate_tasks(
         task = make_task(rng, numbers=rng.sample(numbers, num_orders), tells_all=tells_all)
         rows.append({"prompt": task.opening, "answer": task.id, "task": asdict(task)})
     return rows
-
-
-def split_of(order_id: str) -> Split:
-    """The split whose tasks may name this order."""
-    return "eval" if hashlib.sha256(order_id.encode()).digest()[0] < 256 * EVALUATION_SHARE else "train"
 
 
 def make_task(rng: random.Random, *, numbers: list[str], tells_all: bool) -> Task:

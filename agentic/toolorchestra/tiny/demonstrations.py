@@ -22,6 +22,7 @@ from agentic.toolorchestra.tiny.catalogue import FACTS, GOODS, TOWNS
 from agentic.toolorchestra.tiny.shop import REFUSED, Play, Step, call_text
 from agentic.toolorchestra.tiny.task import Question
 from agentic.toolorchestra.tools import Findings
+from vime.data.split import split_of
 from vime.tiny.demonstration import Conversation, encode_conversation, filled
 from vime.types import Message, TrainSample
 
@@ -145,7 +146,7 @@ def _maybe_passage(question: Question, rng: random.Random) -> str | None:
 def new_play(rng: random.Random) -> Play:
     """A customer about an order of the training split."""
     numbers = [number for number in map("{:04}".format, rng.sample(range(tasks.NUM_ORDER_IDS), 12))]
-    numbers = [number for number in numbers if tasks.split_of(number) == "train"]
+    numbers = [number for number in numbers if split_of(number) == "train"]
     return Play(task=tasks.make_task(rng, numbers=numbers[:3], tells_all=True))
 
 

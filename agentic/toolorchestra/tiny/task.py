@@ -5,13 +5,13 @@ only the senior expert can read. A fifth of all sums, facts, prices and order nu
 split only.
 """
 
-import hashlib
 import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentic.toolorchestra.environment.tasks import EVALUATION_SHARE, Split, generate_tasks
+from agentic.toolorchestra.environment.tasks import generate_tasks
 from agentic.toolorchestra.tiny.catalogue import FACTS, GOODS, TOWNS, fact_of, price_of
+from vime.data.split import Split, split_of
 
 Kind = Literal["sum", "fact", "price"]
 QUESTION_KINDS: tuple[Kind, ...] = ("sum", "fact", "price")
@@ -35,11 +35,6 @@ class Question:
     text: str
     answer: str
     subject: str = ""
-
-
-def split_of(text: str) -> Split:
-    """The split that may ask this question."""
-    return "eval" if hashlib.sha256(text.encode()).digest()[0] < 256 * EVALUATION_SHARE else "train"
 
 
 def sample_question(rng: random.Random, *, split: Split | None = None, kinds: tuple[Kind, ...] = QUESTION_KINDS) -> Question:
