@@ -15,6 +15,7 @@ import sys
 from vime.config import Mode
 from vime.errors import ConfigError, Problem, VimeError
 from vime.preflight.compose import CONF, compose_run, register_schemas
+from vime.preflight.documentation import help_topics, show_documentation
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
 
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     overrides = [word for word in words if word not in MULTIRUN]
     flags = [word for word in overrides if word.startswith("-")]
     if any(word in HELP for word in flags):
-        show_help([word for word in words if "=" not in word and not word.startswith(("-", "+"))])
+        show_help(words)
     if unknown := [flag for flag in flags if flag.split("=")[0] not in SHOWS]:
         remedy = (
             "there is no such flag, and nothing was done: settings are words like trainer.lr=1e-5 or model=tiny; "
@@ -90,31 +91,23 @@ def report(error: ConfigError) -> None:
         sys.stderr.write(f"  {problem.key}={problem.value}\n      {problem.remedy}\n")
 
 
-def show_help(topics: list[str]) -> None:
-    """Writes the documentation of settings (`--help trainer.lr`), or without one the text of `conf/hydra/help/vime.yaml`.
+def show_help(words: list[str]) -> None:
+    """Writes the documentation of settings (`--help trainer.lr`), or without any the text of `conf/hydra/help/vime.yaml`.
 
     Hydra would list every option of every group first, which takes seconds and which the text does not use.
     """
     from omegaconf import OmegaConf
 
-    if topics:
-        sys.exit(help_with(topics))
+    if topics := help_topics(words):
+        try:
+            sys.stdout.write(show_documentation(topics))
+        except ConfigError as error:
+            report(error)
+            sys.exit(CONFIG_ERROR)
+        sys.exit(0)
     text = OmegaConf.create({"hydra": {"help": OmegaConf.load(CONF / "hydra" / "help" / "vime.yaml")}})
     sys.stdout.write(text.hydra.help.template)
     sys.exit(0)
-
-
-def help_with(topics: list[str]) -> int:
-    """Writes the documentation of settings by their keys or groups of keys; returns the exit code."""
-    from vime.preflight.documentation import show_documentation
-
-    register_schemas()
-    try:
-        sys.stdout.write(show_documentation(topics))
-    except ConfigError as error:
-        report(error)
-        return CONFIG_ERROR
-    return 0
 
 
 def show_with_hydra(words: list[str]) -> None:

@@ -3,13 +3,13 @@
 import dataclasses
 import re
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from vime.config import RunConfig
 from vime.hooks import HOOKS
-from vime.preflight.compose import register_schemas
 from vime.preflight.documentation import settings
 from vime.preflight.rules.numbers import value_at
 from vime.types import Sample
@@ -37,12 +37,13 @@ def named(cell: str) -> list[str]:
     return re.findall(r"`\+?([^`]*)`", cell)
 
 
+@cache
+def keys_of_settings() -> frozenset[str]:
+    return frozenset(setting.key for setting in settings())
+
+
 def exists(key: str) -> bool:
-    register_schemas()
-    path = re.sub(
-        r"^serving\.models\.actor\.(groups\.\w+\.)?", lambda m: f"serving.models.NAME.{'groups.NAME.' if m[1] else ''}", key
-    )
-    return path in {setting.key for setting in settings()}
+    return key.replace(".models.actor.", ".models.NAME.") in keys_of_settings()
 
 
 @pytest.mark.parametrize("row", [*FLAGS, *HOOK_ROWS], ids=lambda row: row[0])

@@ -7,13 +7,12 @@ import sys
 import pytest
 
 from vime.errors import ConfigError
-from vime.preflight.compose import CONF, register_schemas
+from vime.preflight.compose import CONF
 from vime.preflight.documentation import Setting, settings, show_documentation
 
 
 @pytest.fixture(scope="module")
 def every() -> list[Setting]:
-    register_schemas()
     return list(settings())
 
 
@@ -31,7 +30,6 @@ def test_defaults_are_those_of_a_new_configuration(every: list[Setting]):
 
 
 def test_a_topic_is_a_key_a_group_or_a_place_with_a_name_of_ones_own():
-    register_schemas()
     assert show_documentation(["trainer.min_lr"]).startswith(
         "trainer.min_lr=0.0  (a number, at least 0)\n    Learning rate at the end"
     )
@@ -43,7 +41,6 @@ def test_a_topic_is_a_key_a_group_or_a_place_with_a_name_of_ones_own():
 
 
 def test_a_topic_that_is_no_key_gets_the_nearest_one():
-    register_schemas()
     with pytest.raises(ConfigError, match=r"--help=trainer\.lrr: there is no such setting; did you mean trainer\.lr"):
         show_documentation(["trainer.lrr", "seed"])
 

@@ -349,9 +349,9 @@ def test_a_name_on_the_hub_is_not_looked_up():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "two versions of the weights, "),
-        (["cluster.weight_transfer=gloo"], "weights for a server that restarts, "),
-        (["model=qwen2.5-7b", "cluster=one_node"], "weights for a server that restarts, 14.2 GiB, "),
+        ([], "two versions of the weights need "),
+        (["cluster.weight_transfer=gloo"], "the weights for a restarted server need "),
+        (["model=qwen2.5-7b", "cluster=one_node"], "the weights for a restarted server need 14.2 GiB, "),
         (["cluster.weight_transfer=disk"], None),
         (["cluster.num_nodes=2", "cluster.weight_transfer=gloo"], None),
     ],

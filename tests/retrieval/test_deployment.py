@@ -102,7 +102,7 @@ def problems_of(*words: str) -> dict[str, str]:
         ("retrieval.corpus=nowhere.jsonl", "retrieval.corpus", "no such file"),
         ("retrieval.port=80", "retrieval.port", "1024"),
         ("retrieval.topk=0", "retrieval.topk", "1 to 1000"),
-        ("retrieval.num_threads=0", "retrieval.num_threads", "give 1"),
+        ("retrieval.num_threads=0", "retrieval.num_threads", "from 1 to 1024"),
         ("retrieval.url=nonsense", "retrieval.url", "http://host:port"),
         ("retrieval.embedding=some/model", "retrieval.embedding", "retrieval.backend=faiss"),
         ("retrieval.embedding_url=http://127.0.0.1:9", "retrieval.embedding_url", "name of the model"),

@@ -66,8 +66,7 @@ def _of_samples(rollouts: list[Rollout], advantages: Mapping[int, Advantages]) -
 def _weigh(
     config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit, version: int | None
 ) -> list[TrainSample]:
-    """The weighted samples of one update; `Aggregation` says what has equal weight, and `advantages` are by `id()` of the "
-    "sample."""
+    """The weighted samples of one update, with `advantages` by `id()` of the sample; see `Aggregation` for the averages."""
     counted = {r.rollout_id: [(s, s.num_trained_tokens) for s in r.samples if not s.remove_sample] for r in rollouts}
     counted = {rollout_id: [pair for pair in pairs if pair[1]] for rollout_id, pairs in counted.items()}
     kept = {rollout_id: pairs for rollout_id, pairs in counted.items() if pairs}

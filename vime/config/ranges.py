@@ -5,13 +5,14 @@
     dual_clip: Annotated[float, Range(above=1)] | None = None
 
 OmegaConf, dataclasses and pyright see the plain type. `numbers_of` walks a configuration and pairs every number with its
-range, for the rule that checks all of them, and `range_of` says the range of one field, for `--help`.
+range, for the one rule that checks all of them; `range_in` is the range of a single type, which `--help` shows.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
 
@@ -67,8 +68,14 @@ def numbers_of(config: Any, prefix: str = "") -> Iterator[tuple[str, float, Rang
 
     Example: `("rollout.num_prompts", 16, Range(least=1))`.
     """
-    for name, hint in get_type_hints(type(config), include_extras=True).items():
-        yield from _numbers_in(getattr(config, name), range_in(hint), f"{prefix}{name}")
+    for name, allowed in ranges_of(type(config)).items():
+        yield from _numbers_in(getattr(config, name), allowed, f"{prefix}{name}")
+
+
+@cache
+def ranges_of(schema: type) -> dict[str, Range | None]:
+    """The range of every field of a dataclass, None for a field without one."""
+    return {name: range_in(hint) for name, hint in get_type_hints(schema, include_extras=True).items()}
 
 
 def range_in(hint: Any) -> Range | None:

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from vime.config import RunConfig
 from vime.config.ranges import range_in
 from vime.errors import ConfigError, Problem
+from vime.preflight.compose import register_schemas
 
 WIDTH = 120
 NAME = "NAME"
@@ -38,6 +39,11 @@ class Setting:
     text: str
 
 
+def help_topics(words: list[str]) -> list[str]:
+    """The words of a command line that are keys alone, as in `--help trainer.lr`: neither flags nor choices nor values."""
+    return [word for word in words if "=" not in word and not word.startswith(("-", "+"))]
+
+
 def show_documentation(topics: list[str]) -> str:
     """Key, default, allowed values and documentation of every setting under the topics, which are keys or groups of keys.
 
@@ -52,6 +58,7 @@ def show_documentation(topics: list[str]) -> str:
 
 def settings() -> Iterator[Setting]:
     """All settings of a run, and those of every installed method."""
+    register_schemas()
     yield from _settings_of(RunConfig, "")
     base = {field.name for field in dataclasses.fields(RunConfig().method)}
     stored = ConfigStore.instance().repo.get("schema", {}).get("method", {})

@@ -137,11 +137,8 @@ def shared_gpus(config: RunConfig) -> list[Problem]:
     for (node, gpu), share in shares.items():
         if len(share) > 1 and sum(share.values()) > 1.0:
             parts = " + ".join(f"{value:g} ({name})" for name, value in share.items())
-            remedy = (
-                f"the servers on GPU {gpu} of node {node} take more than its memory, {parts}: make their shares smaller, or give "
-                "frozen "
-            )
-            remedy += "models GPUs of their own with cluster.num_frozen_gpus"
+            remedy = f"the servers on GPU {gpu} of node {node} take more than its memory, {parts}: give smaller shares, or keep "
+            remedy += "GPUs for frozen models with cluster.num_frozen_gpus"
             key = f"serving.models.{next(reversed(share))}.gpu_memory_utilization"
             return [Problem(key=key, value=list(share.values())[-1], remedy=remedy)]
     return []
