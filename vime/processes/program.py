@@ -1,4 +1,4 @@
-"""One launched program (a vLLM server or a router): its command, its port, its process, its log."""
+"""A program that the run launches: what it is (`ProgramSpec`), and the process that was launched last (`ProgramProcess`)."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ from typing import IO
 import psutil
 
 from vime.cluster.ports import free_port
+from vime.config import ServingConfig
 from vime.processes.secret import VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -52,28 +53,16 @@ class ProgramSpec:
     environment: dict[str, str | None] = field(default_factory=dict)
     """Set on top of the actor's environment; None removes a variable."""
     secret: str | None = field(default=None, repr=False)
-    """Without which the program answers nothing but its health (`vime.processes.secret`)."""
+    """Without this secret the program answers nothing but its health check (`vime.processes.secret`)."""
     remove: list[str] = field(default_factory=list)
-    """Folders that go when the run is gone (weight payloads in shared memory)."""
+    """Folders to remove when the run is gone (weight payloads in shared memory)."""
     driver_pid: int | None = None
     """The run's driver, if it is on this machine: the run is gone when this process is."""
     health_path: str = "/health"
-    keep_cache: bool = False
-    """A weight update leaves its keys and values as they are."""
-    awaits_weights: bool = False
-    """It starts with random weights and must not answer before it was given real ones."""
-    has_engine: bool = False
-    """It is a vLLM server: its engine is asked too."""
     hub_id: str | None = None
     """The checkpoint that it may have to fetch when it starts."""
-    start_timeout_seconds: float = 300.0
-    """Without a sign of progress (`vime.processes.start_signs`)."""
-    max_start_seconds: float = 3600.0
-    health_interval_seconds: float = 2.0
-    health_failures: int = 5
-    engine_timeout_seconds: float = 120.0
-    max_restarts: int = 3
-    restart_window_seconds: float = 3600.0
+    settings: ServingConfig = field(default_factory=ServingConfig)
+    """Its time limits, health checks and restarts."""
 
     @property
     def url(self) -> str:
@@ -81,8 +70,8 @@ class ProgramSpec:
         return f"http://{self.address}:{self.port}"
 
 
-class Program:
-    """The process of a spec, under the supervisor that ends its tree with it (`vime.processes.launch`)."""
+class ProgramProcess:
+    """The process of a program, under the supervisor that ends its tree with it (`vime.processes.launch`)."""
 
     def __init__(self, spec: ProgramSpec) -> None:
         self.spec = spec
