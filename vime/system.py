@@ -202,7 +202,7 @@ class System:
             if self.retrieval is not None:
                 self.retrieval.start()
                 starts.append(self.retrieval.ready(self._say))
-            asked = self.retrieval.endpoint() if self.retrieval is not None else None
+            asked = self.retrieval.address() if self.retrieval is not None else None
             self.workers = WorkerPool(self._config, self.serving.endpoints(), self.nodes, retrieval=asked)
             starts.append(self.workers.start())
         if self.serving is not None and self.trainer is not None and takes_turns(self._config):

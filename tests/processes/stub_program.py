@@ -22,7 +22,10 @@ HEALTHY = """
             self.end_headers()
         def do_POST(self):
             print(self.path, flush=True)
-            self.send_response(500 if self.path.partition("?")[0] in sys.argv[3:] else 200)
+            path = self.path.partition("?")[0]
+            if f"hang {path}" in sys.argv:
+                time.sleep(3600)
+            self.send_response(500 if f"refuse {path}" in sys.argv else 200)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
             report = b'{"digest": "d", "num_tensors": 0, "pending": false, "wrong": [], "unread": []}'
@@ -38,18 +41,18 @@ def spec(
     folder: Path,
     *,
     start_seconds: float = 0.0,
-    refuses: tuple[str, ...] = (),
+    misbehaves: str = "",
     log: str | None = None,
     health_path: str = "/health",
     **changes,
 ) -> ProgramSpec:
-    """The program that answers 500 to the paths that it `refuses`; changes are settings of `serving`."""
+    """The program; it `misbehaves` by `refuse /PATH` (status 500) or `hang /PATH`; changes are settings of `serving`."""
     settings = {"health_interval_seconds": 0.2, "health_failures": 2, "max_restarts": 2}
     return ProgramSpec(
         name="actor-0",
         address="127.0.0.1",
         port=port,
-        command=[sys.executable, "-c", textwrap.dedent(HEALTHY), PORT, str(start_seconds), *refuses],
+        command=[sys.executable, "-c", textwrap.dedent(HEALTHY), PORT, str(start_seconds), misbehaves],
         log=log or str(folder / "actor-0.log"),
         health_path=health_path,
         settings=ServingConfig(**(settings | changes)),

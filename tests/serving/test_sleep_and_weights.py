@@ -4,8 +4,10 @@ import asyncio
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.processes.stub_program import kill_program, next_launch, spec, wait_for_events
+from vime.errors import ServerError
 from vime.serving.expected_weights import ExpectedWeights
 from vime.serving.server import Server
 from vime.weights.payload import WeightPayload
@@ -93,7 +95,7 @@ async def test_a_successor_of_an_actor_waits_while_the_others_sleep(unused_tcp_p
 
 
 async def test_a_server_that_refuses_to_sleep_is_ended(unused_tcp_port, tmp_path):
-    server = Server(spec(unused_tcp_port, tmp_path, refuses=("/sleep",)))
+    server = Server(spec(unused_tcp_port, tmp_path, misbehaves="refuse /sleep", health_failures=50))
     await server.start()
     pid = await asyncio.wait_for(next_launch(server, None), 60)
     await server.sleep(1)
@@ -102,4 +104,14 @@ async def test_a_server_that_refuses_to_sleep_is_ended(unused_tcp_port, tmp_path
     await server.may_start()
     await asyncio.wait_for(next_launch(server, pid), 60)
     assert [event["event"] for event in await server.events()] == ["sync_failed", "died", "recovered"]
+    await server.stop()
+
+
+async def test_a_server_whose_engine_hangs_is_restarted_and_given_up(unused_tcp_port, tmp_path):
+    hanging = spec(unused_tcp_port, tmp_path, misbehaves="hang /collective_rpc", engine_timeout_seconds=0.5, max_restarts=1)
+    server = Server(hanging)
+    await server.start()
+    assert await wait_for_events(server, "gave_up") == ["hung", "recovered", "hung", "gave_up"]
+    with pytest.raises(ServerError, match=r"was given up: hung: its engine gave no answer for"):
+        await server.ready()
     await server.stop()

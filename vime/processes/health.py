@@ -1,6 +1,6 @@
 """Whether one program is well: its process runs and its health check answers.
 
-Both waits end with a `Fault`; what it takes to be well beyond that, its keeper is told (`vime.processes.keeper`).
+Further conditions, such as a server's first token, are given to its keeper (`vime.processes.keeper`).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.2
 START_CHECK_SECONDS = 2.0
 
 Fault = tuple[str, str]
-"""What happened, in one word, and what is known about it."""
+"""A name for the fault in one word, and its details."""
 
 
 class Health:

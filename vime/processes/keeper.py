@@ -1,8 +1,8 @@
 """Keeps one program alive: launches it, watches it, launches it again, and gives it up after too many faults.
 
-A program alone is ready once it is healthy. Whoever has a keeper can ask for more by three functions of its own: `has_started`
-(true once a healthy program has started in earnest), `prepare` (what must be done before it is ready) and `watch` (returns when
-the program shows a fault that its process and its health check do not).
+By itself a program is ready once it is healthy. The owner of a keeper can add three functions: `has_started` (a further condition
+of a start), `prepare` (work to do before the program is ready) and `watch` (returns a fault that neither the process nor the
+health check shows).
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from vime.processes.secret import headers
 from vime.tasks import cancel
 
 MAX_BACKOFF_SECONDS = 30.0
-"""The longest wait before a restart; what keeps a program from starting (a full disk, a taken GPU) may pass."""
+"""The longest wait before a restart; the cause of a failed start (a full disk, a taken GPU) may be temporary."""
 
 
 class State(Enum):
-    """Where a program stands."""
+    """The state of a program."""
 
     down = auto()
     starting = auto()
     healthy = auto()
-    """It answers, but `prepare` is not done."""
+    """Its health check answers, but `prepare` is not done."""
     ready = auto()
     given_up = auto()
 
@@ -51,7 +51,7 @@ class Keeper:
     ) -> None:
         """A successor takes the place of a lost keeper: it restarts the program also if its own first start fails."""
         self.state = State.down
-        self._process = ProgramProcess(spec)
+        self.process = ProgramProcess(spec)
         self._events = Events(spec.name)
         self._is_successor = is_successor
         self._has_started, self._prepare, self._watch = has_started, prepare, watch
@@ -65,35 +65,25 @@ class Keeper:
         """Why the program was given up."""
 
     @property
-    def spec(self) -> ProgramSpec:
-        """The program; its port changes when it is taken during a restart."""
-        return self._process.spec
-
-    @property
-    def launch_id(self) -> int:
-        """Another number for each launch of the program."""
-        return self._process.launch_id
-
-    @property
     def is_ready(self) -> bool:
         """Whether the program is healthy and prepared."""
         return self.state is State.ready
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the program answers, prepared or not."""
+        """Whether the health check of the program answered, prepared or not."""
         return self.state in (State.healthy, State.ready)
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """Connections to the program, whose requests carry its secret."""
+        """The HTTP client for the program, whose requests carry its secret."""
         assert self._http is not None, "start comes first"
         return self._http
 
     async def start(self) -> None:
         """Launches the program and returns at once."""
-        self._http = aiohttp.ClientSession(headers=headers(self.spec.secret))
-        self._keeping = asyncio.create_task(self._keep(Health(self._process, self._http)))
+        self._http = aiohttp.ClientSession(headers=headers(self.process.spec.secret))
+        self._keeping = asyncio.create_task(self._keep(Health(self.process, self._http)))
         self._keeping.add_done_callback(self._keeping_ended)
 
     async def ready(self) -> None:
@@ -108,7 +98,7 @@ class Keeper:
 
     async def url(self) -> str:
         """Where the program answers; another address after a restart whose port was taken."""
-        return self.spec.url
+        return self.process.spec.url
 
     async def events(self) -> list[dict[str, Any]]:
         """The faults since the last call: died, hung, sync_failed, moved, recovered, gave_up."""
@@ -116,19 +106,19 @@ class Keeper:
 
     async def pid(self) -> int | None:
         """Process id of what was launched: the supervisor's parent, the program's grandparent."""
-        return self._process.pid()
+        return self.process.pid()
 
     async def set_command(self, command: list[str], *, restart: bool) -> None:
-        """Another command from the next launch on, or, with `restart`, now."""
-        self._process.spec = replace(self.spec, command=command)
+        """Sets another command, used from the next launch on, or, with `restart`, at once."""
+        self.process.spec = replace(self.process.spec, command=command)
         if restart:
-            await self._process.kill()
+            await self.process.kill()
 
     async def stop(self) -> None:
         """Ends the program and its processes."""
         if self._keeping is not None:
             self._keeping.cancel()
-        await self._process.kill()
+        await self.process.kill()
         if self._http is not None:
             await self._http.close()
 
@@ -136,10 +126,6 @@ class Keeper:
         """Raises ServerError, with the log's end, if the program was given up."""
         if self.state is State.given_up:
             raise ServerError(self._failure)
-
-    def exit_code(self) -> int | None:
-        """How the program's process ended; None while it runs."""
-        return self._process.exit_code()
 
     def hold_launches(self) -> None:
         """From now on a program that is down is not launched."""
@@ -159,11 +145,11 @@ class Keeper:
         """Ends the program for this reason, so that it is launched again; returns when it has ended."""
         self.withdraw()
         self._events.record(event, detail)
-        await self._process.kill()
+        await self.process.kill()
 
     async def _keep(self, health: Health) -> None:
         """Launch, wait, watch, again: as often as `Restarts` allows, and not if the first start of all fails."""
-        settings, clock = self.spec.settings, asyncio.get_running_loop().time
+        settings, clock = self.process.spec.settings, asyncio.get_running_loop().time
         restarts = Restarts(settings.max_restarts, settings.restart_window_seconds)
         attempt = failed_starts = 0
         while True:
@@ -175,7 +161,7 @@ class Keeper:
             was_ready = fault is None
             failed_starts = 0 if was_ready else failed_starts + 1
             if fault is None:
-                self.state = State.ready  # nothing ran since `prepare` has returned: whoever waits for it finds the state
+                self.state = State.ready  # before anything that waited for `prepare` can run
                 self._settled.set()
                 if attempt or self._is_successor:
                     self._events.record("recovered", f"restart {attempt}")
@@ -183,7 +169,7 @@ class Keeper:
                 fault = await self._until_lost(health)
                 restarts.was_well(clock() - since)
             self.withdraw()
-            await self._process.kill()
+            await self.process.kill()
             self._events.record(*fault)
             if (attempt == 0 and not was_ready and not self._is_successor) or not restarts.take():
                 break
@@ -195,9 +181,9 @@ class Keeper:
     async def _launched(self, health: Health) -> Fault | None:
         """Launches, and waits until the program is healthy or has failed."""
         self.state = State.starting
-        if await self._process.take_port():
-            self._events.record("moved", f"its port was taken, it answers at {self.spec.url}")
-        self._process.launch()
+        if await self.process.take_port():
+            self._events.record("moved", f"its port was taken, it answers at {self.process.spec.url}")
+        self.process.launch()
         fault = await health.until_started(self._has_started)
         self.state = State.healthy if fault is None else State.down
         return fault
@@ -214,8 +200,8 @@ class Keeper:
             await cancel(watches)
 
     def _give_up(self, reason: str) -> None:
-        spec = self.spec
-        self._failure = f"{spec.name} ({spec.url}) was given up: {reason}\n{self._process.log_tail()}"
+        spec = self.process.spec
+        self._failure = f"{spec.name} ({spec.url}) was given up: {reason}\n{self.process.log_tail()}"
         self.state = State.given_up
         self._events.record("gave_up", reason)
         self._settled.set()

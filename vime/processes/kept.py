@@ -13,7 +13,6 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place
-from vime.config import ServingConfig
 from vime.errors import ServerError
 from vime.processes.events import Events
 from vime.processes.keeper import KeeperActor
@@ -35,37 +34,25 @@ START_MARGIN_SECONDS = 60.0
 """For what comes before a program's own start: Ray makes its actor."""
 
 
-def program_spec(
-    name: str,
-    command: list[str],
-    *,
-    port: int,
-    place: Place,
-    nodes: Nodes,
-    run_dir: Path,
-    secret: str | None,
-    settings: ServingConfig,
-    **more: Any,
-) -> ProgramSpec:
-    """The specification of a program at a place of the run; `more` are further fields of `ProgramSpec`."""
-    listen = nodes.listen(place.node)
-    assert secret or is_loopback(listen), f"{name} would listen on {listen} without a secret"
-    return ProgramSpec(
+def program_spec(name: str, command: list[str], *, place: Place, nodes: Nodes, run_dir: Path, **more: Any) -> ProgramSpec:
+    """The specification of a program at a place of the run; `more` are the other fields of `ProgramSpec`."""
+    spec = ProgramSpec(
         name=name,
         command=command,
         address=nodes.host(place.node),
-        listen=listen,
-        port=port,
+        listen=nodes.listen(place.node),
         log=str((run_dir / "logs" / f"{name}.log").resolve()),
-        secret=secret,
         driver_pid=os.getpid(),
-        settings=settings,
         **more,
     )
+    assert spec.secret or is_loopback(spec.listen), f"{name} would listen on {spec.listen} without a secret"
+    return spec
 
 
 class KeptProgram:
     """One program from launch to stop. A program that needs more than a keeper has a subclass with an actor of its own."""
+
+    actor_class: Any = KeeperActor
 
     def __init__(self, spec: ProgramSpec, *, place: Place, nodes: Nodes, run_id: str) -> None:
         self.spec, self.place = spec, place
@@ -87,7 +74,8 @@ class KeptProgram:
         """Makes the actor, which does not launch yet. Ray raises ValueError while it has one of this name."""
         self._made = time.monotonic()
         options = {"name": self.actor_name, "max_concurrency": 1000, **self.nodes.options(self.place)}
-        self.actor = self.new_actor(options, is_successor=is_successor)
+        arguments = {"is_successor": is_successor, **self.actor_arguments()}
+        self.actor = self.actor_class.options(**options).remote(self.spec, **arguments)
 
     def launch(self) -> None:
         """Has the actor launch the program, and returns at once."""
@@ -143,9 +131,9 @@ class KeptProgram:
             logger.warning("%s did not stop cleanly: %s", self.spec.name, error)
         ray.kill(actor)
 
-    def new_actor(self, options: dict[str, Any], *, is_successor: bool) -> Any:
-        """An actor for the program; a successor takes the place of a lost one."""
-        return KeeperActor.options(**options).remote(self.spec, is_successor=is_successor)
+    def actor_arguments(self) -> dict[str, Any]:
+        """Arguments of the actor besides the specification and `is_successor`."""
+        return {}
 
     def moved_spec(self) -> ProgramSpec:
         """The specification after the node of the program's place may have been replaced by another; may take a while."""

@@ -12,7 +12,7 @@ import numpy as np
 from vime.errors import ConfigError, Problem
 
 Progress = Callable[[str, int, int], None]
-"""`progress(phase, done, total)`: what is being done, and how many passages of how many."""
+"""`progress(phase, done, total)`: the phase of the work, and the number of passages done and in all."""
 KEY = "retrieval.corpus"
 CHUNK_BYTES = 1 << 20
 

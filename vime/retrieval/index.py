@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 class Backend(Protocol):
-    """What finds passages: `VectorIndex` or `KeywordIndex`."""
+    """The search of an index: `VectorIndex` or `KeywordIndex`."""
 
     def build(self, corpus: Corpus, progress: Progress) -> None: ...
     def search(self, queries: list[str], topk: int) -> list[list[tuple[int, float]]]: ...
@@ -31,7 +31,7 @@ class Backend(Protocol):
 
 
 class Index:
-    """A corpus and what finds passages in it."""
+    """A corpus and the search in it."""
 
     def __init__(self, corpus: Corpus, backend: Backend) -> None:
         self.corpus, self._backend = corpus, backend
@@ -64,12 +64,12 @@ def open_index(config: RetrievalConfig, folder: Path, progress: Progress) -> Ind
 
 
 def make_backend(config: RetrievalConfig) -> Backend:
-    """What a configuration asks for, empty."""
+    """The search that a configuration asks for, still empty."""
     return KeywordIndex(config) if config.backend is RetrievalBackend.bm25 else VectorIndex(config)
 
 
 def _save(backend: Backend, corpus: Corpus, manifest: dict[str, Any], folder: Path) -> None:
-    """Writes into a folder of its own that takes its name when it is complete."""
+    """Writes into a temporary folder, which is renamed when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = folder.with_name(f"{folder.name}.unfinished-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -85,7 +85,7 @@ def _save(backend: Backend, corpus: Corpus, manifest: dict[str, Any], folder: Pa
 
 
 def _manifest(config: RetrievalConfig, corpus_checksum: str, num_documents: int) -> dict[str, Any]:
-    """What an index was made of; another value of any of these makes another index."""
+    """The manifest of an index; another value of any of its entries makes another index."""
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "corpus_sha256": corpus_checksum,

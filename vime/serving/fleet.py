@@ -34,7 +34,7 @@ class Fleet:
         return [*self.servers, *([self.router] if self.router is not None else [])]
 
     def present(self) -> list[ServerProgram]:
-        """The servers that are there or come back."""
+        """The servers that are not lost for good."""
         return [server for server in self.servers if not server.lost]
 
     def front(self) -> KeptProgram | None:
@@ -60,7 +60,7 @@ class Fleet:
         await asyncio.gather(*watching, *([self.router.watch()] if self.router is not None else []))
 
     async def metrics(self) -> dict[str, float]:
-        """What the servers did since the last call, by the short names of their metrics; empty if none answers."""
+        """The metrics since the last call, by their short names; empty if no server answers."""
         servers = self.present()
         changes: list[ServerMetrics] = []
         for server, now in zip(servers, await asyncio.gather(*[server.ask("metrics") for server in servers])):
@@ -70,7 +70,7 @@ class Fleet:
         return summarize(changes) if changes else {}
 
     async def _moved(self, server: ServerProgram, old: str) -> None:
-        """Tells the router, if there is one, where a server is now."""
+        """Tells the router, if there is one, the new address of a server."""
         router = self.router
         if router is None or router.lost:
             return
@@ -84,7 +84,7 @@ class Fleet:
 
 
 def by_role(servers: Sequence[ServerProgram]) -> dict[ServerRole, list[str]]:
-    """Addresses of the servers that are there, by what they do."""
+    """Addresses of the servers that are not lost, by their role."""
     urls: dict[ServerRole, list[str]] = {}
     for server in servers:
         if not server.lost:
@@ -93,7 +93,7 @@ def by_role(servers: Sequence[ServerProgram]) -> dict[ServerRole, list[str]]:
 
 
 async def reach(calls: list[Any]) -> list[Any]:
-    """What actors answer; None of one that is gone, which another takes the place of."""
+    """The answers of actors; None for an actor that is gone, whose place another one takes."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, RayActorError):

@@ -20,28 +20,21 @@ from vime.serving.server import ServerActor
 class ServerProgram(KeptProgram):
     """A vLLM server as the driver sees it, with the weights that it should hold."""
 
+    actor_class = ServerActor
+
     def __init__(
-        self,
-        group: ServerGroup,
-        port: int,
-        *,
-        plan: Callable[[int], ProgramSpec],
-        expected: ExpectedWeights,
-        place: Place,
-        nodes: Nodes,
-        run_id: str,
+        self, group: ServerGroup, port: int, *, plan: Callable[[int], ProgramSpec], expected: ExpectedWeights, **where: Any
     ) -> None:
-        """`plan` gives the specification for a port, on the machine that the place is on now."""
-        super().__init__(plan(port), place=place, nodes=nodes, run_id=run_id)
+        """`plan` gives the specification for a port, on the machine that the place is on now; `where` is `KeptProgram`'s."""
+        super().__init__(plan(port), **where)
         self.group, self.expected = group, expected
         self._plan = plan
         self.is_asleep = False
         """Whether the trainer has the GPUs: an actor that is made again then waits with its launch."""
 
-    def new_actor(self, options: dict[str, Any], *, is_successor: bool) -> Any:
-        """The actor of a server, which knows the weights that a lost one should have."""
-        create = ServerActor.options(**options)
-        return create.remote(self.spec, expected=self.expected, is_successor=is_successor, asleep=self.is_asleep)
+    def actor_arguments(self) -> dict[str, Any]:
+        """What a successor must know of the lost actor: its weights, and whether it is asleep."""
+        return {"expected": self.expected, "asleep": self.is_asleep}
 
     def moved_spec(self) -> ProgramSpec:
         """The server again: on its port if it is on the same machine, else on a free one."""
@@ -103,12 +96,12 @@ class Planner:
         """The router of a model before these servers, on the first node."""
         place, port = Place(node=0), self._nodes.take_port(0, 0, f"serving.models.{name} (router)")
         command = router_command(self._config.serving, urls=urls)
-        # its path of its own health: by /health it is unhealthy while one of its servers is down
+        # /health is the health of its servers too, and fails while one of them is down
         spec = self._spec(f"{name}-router", command, port=port, place=place, health_path="/liveness")
         return KeptProgram(spec, place=place, nodes=self._nodes, run_id=self._run_id)
 
     def _server_spec(self, name: str, group: ServerGroup, place: Place, arguments: Mapping[str, Any], port: int) -> ProgramSpec:
-        """A server on the machine that its place is on now."""
+        """The specification of a server, on the machine that its place is on now."""
         config, settings = self._config, group.settings
         cpus: list[int] = []
         if is_cpu(config):
@@ -127,7 +120,7 @@ class Planner:
 
 
 def _cpus(position: int, num_servers: int) -> list[int]:
-    """Cores of one of several servers on this machine; none said for a single one, which vLLM places best itself."""
+    """The cores of one of several servers on this machine; empty for a single server, which vLLM places best itself."""
     if num_servers == 1:
         return []
     cores = sorted(os.sched_getaffinity(0))

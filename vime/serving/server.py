@@ -111,7 +111,7 @@ class Server:
         if self._keeper.is_ready:
             async with self._restarted_on_failure(f"version {version}"):
                 await self._control.stop_generation(asleep=self._is_asleep, keep_cache=self._keep_cache)
-                return self._keeper.launch_id
+                return self._keeper.process.launch_id
         self._lock.release()
         return 0
 
@@ -155,7 +155,7 @@ class Server:
             await asyncio.sleep(POLL_SECONDS)
         async with self._lock:
             if self._keeper.is_healthy and not self._is_asleep:
-                launch = self._keeper.launch_id
+                launch = self._keeper.process.launch_id
                 async with self._restarted_on_failure("sleep"):
                     await self._control.post(f"/sleep?level={level}&mode=keep")
                     self._sleeping = launch
@@ -175,19 +175,19 @@ class Server:
 
     async def metrics(self) -> ServerMetrics | None:
         """vLLM's counters, None if the server does not answer now."""
-        return await read_metrics(self._keeper.http, self._keeper.spec.url)
+        return await read_metrics(self._keeper.http, self._keeper.process.spec.url)
 
     async def _has_generated(self) -> bool:
-        spec = self._keeper.spec
+        spec = self._keeper.process.spec
         return await has_generated(self._keeper.http, spec.url, timeout_seconds=spec.settings.start_timeout_seconds)
 
     async def _until_engine_silent(self) -> Fault:
-        limit = self._keeper.spec.settings.engine_timeout_seconds
+        limit = self._keeper.process.spec.settings.engine_timeout_seconds
         while True:
             # Rarely: after every call, a worker in a process of its own spins for a second in wait of the next.
             await asyncio.sleep(limit / CHECKS_PER_TIMEOUT)
             async with self._lock:  # during an update it may be silent, and an update does not begin on a silent engine
-                if await is_silent(self._keeper.http, self._keeper.spec.url, timeout_seconds=limit):
+                if await is_silent(self._keeper.http, self._keeper.process.spec.url, timeout_seconds=limit):
                     self._keeper.withdraw()
                     return "hung", f"its engine gave no answer for {limit:.0f} s"
 
@@ -200,7 +200,7 @@ class Server:
             if self._asked_for != self._expected.version:
                 self._asked_for = self._expected.version
                 self._wants_weights.set()
-            if (code := self._keeper.exit_code()) is not None:
+            if (code := self._keeper.process.exit_code()) is not None:
                 return "died", f"while it waited for its weights, exit code {code}"
             await asyncio.sleep(POLL_SECONDS)
 
@@ -221,7 +221,7 @@ class Server:
             await self._keeper.restart("sync_failed", f"{doing}: {describe(error)}")
 
     async def _apply(self, payload: WeightPayload) -> dict[str, float]:
-        spec = self._keeper.spec
+        spec = self._keeper.process.spec
         return await apply_payload(
             self._keeper.http,
             spec.url,
@@ -235,11 +235,11 @@ class Server:
 
     @property
     def _is_asleep(self) -> bool:
-        return self._sleeping == self._keeper.launch_id
+        return self._sleeping == self._keeper.process.launch_id
 
     @property
     def _control(self) -> Control:
-        spec = self._keeper.spec
+        spec = self._keeper.process.spec
         return Control(self._keeper.http, spec.url, name=spec.name, timeout_seconds=SYNC_TIMEOUT_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""The served models of a run as the driver sees them: where they are now, and how they are started and stopped."""
+"""The served models of a run as the driver sees them: their start, their addresses, sleep, metrics and stop."""
 
 import asyncio
 import shutil
@@ -39,7 +39,7 @@ class Serving:
         awaits_weights: bool = False,
         secret: str | None = None,
     ) -> None:
-        """Without `nodes`, all servers run on this machine; without `secret`, they have one where they need it.
+        """Without `nodes`, all servers run on this machine; without `secret`, one is made where it is needed.
 
         Ray must be running before `start`. With `awaits_weights` a sync must come before the trained model is asked: until then
         its servers have random weights.
@@ -89,15 +89,15 @@ class Serving:
         await asyncio.gather(*[fleet.start_router(limit) for fleet in self._fleets.values()])
 
     async def watch(self) -> None:
-        """Sees to it that lost actors are made again, on another node if theirs is lost; until it is cancelled."""
+        """Makes lost actors again, on another node if theirs is lost, until it is cancelled."""
         await asyncio.gather(*[fleet.watch() for fleet in self._fleets.values()])
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """The served models by name, where they are now; known once `start` has returned."""
+        """The present endpoints of the served models by name; known once `start` has returned."""
         return {name: self._endpoint(name) for name in self._config.serving.models}
 
     def trained_endpoint(self, *, only: Collection[str] | None = None) -> Endpoint:
-        """The model whose weights are synced; with `only`, those of its servers (`actor-0`)."""
+        """The endpoint of the trained model; with `only`, with no other servers than these (`actor-0`)."""
         trained = [name for name, model in self._config.serving.models.items() if model.trained]
         assert len(trained) == 1, f"{len(trained)} trained models"
         return self._endpoint(trained[0], only=only)
@@ -120,7 +120,7 @@ class Serving:
         return {server.spec.name: (server.url, server.group.settings.tensor_parallel_size) for server in servers}
 
     def expect(self, version: int, payload: WeightPayload | None = None) -> None:
-        """Notes what servers of the trained model hold from now on, for actors that are made again.
+        """Notes the weights that servers of the trained model hold from now on, for actors that are made again.
 
         Raises ServerError if no server of a model is left.
         """
@@ -142,7 +142,7 @@ class Serving:
         await reach(calls)
 
     async def wake(self) -> None:
-        """The servers that sleep take the GPUs' memory that they do not have yet, and generate."""
+        """Servers that sleep take the rest of their GPU memory back and go on generating."""
         await reach([server.actor.wake.remote() for server in self._servers()])
 
     async def may_start(self) -> None:
@@ -169,12 +169,12 @@ class Serving:
             await asyncio.sleep(POLL_SECONDS)
 
     async def events(self) -> list[dict[str, Any]]:
-        """What went wrong with servers and routers since the last call, oldest first: {time, server, event, detail}."""
+        """The faults of servers and routers since the last call, oldest first: {time, server, event, detail}."""
         found = await asyncio.gather(*[program.events() for program in self.programs()])
         return sorted((event for events in found for event in events), key=lambda event: event["time"])
 
     async def metrics(self) -> dict[str, float]:
-        """`serving/<name>/<metric>` of the models served by this run: what their servers did since the last call."""
+        """`serving/<name>/<metric>` of the models that this run serves, since the last call."""
         found = await asyncio.gather(*[fleet.metrics() for fleet in self._fleets.values()])
         return {f"serving/{name}/{key}": value for name, of in zip(self._fleets, found) for key, value in of.items()}
 
@@ -184,7 +184,7 @@ class Serving:
         shutil.rmtree(self.payload_folder, ignore_errors=True)
 
     def _servers(self) -> list[ServerProgram]:
-        """All servers that are there or come back."""
+        """All servers that are not lost for good."""
         return [server for fleet in self._fleets.values() for server in fleet.present()]
 
     def _endpoint(self, name: str, *, only: Collection[str] | None = None) -> Endpoint:
@@ -208,7 +208,7 @@ class Serving:
         )
 
     def _share(self, chat: ChatConfig) -> ChatConfig:
-        """What one rollout worker may ask of an endpoint."""
+        """The limits of one rollout worker at an endpoint with a chat API."""
         workers, per_minute = self._config.rollout.num_workers, chat.max_requests_per_minute
         return replace(
             chat,
