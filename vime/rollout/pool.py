@@ -24,7 +24,7 @@ from vime.rollout.traffic import Usage
 from vime.rollout.worker import RolloutWorker
 from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
-from vime.serving.endpoint import Endpoint
+from vime.serving.endpoint import Address, Endpoint
 from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class WorkerPool:
     """`rollout.num_workers` Ray actors."""
 
     def __init__(
-        self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes, *, retrieval: Endpoint | None = None
+        self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes, *, retrieval: Address | None = None
     ) -> None:
         self._config = config
         self._retrieval = retrieval

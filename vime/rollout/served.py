@@ -16,7 +16,7 @@ from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
-from vime.serving.endpoint import Endpoint
+from vime.serving.endpoint import Address, Endpoint
 from vime.serving.sampling import sampling_parameters
 
 ACTOR = "actor"
@@ -36,7 +36,7 @@ class Served:
         endpoints: dict[str, Endpoint],
         *,
         make_client: MakeClient = make_client,
-        retrieval: Endpoint | None = None,
+        retrieval: Address | None = None,
     ) -> None:
         from transformers import AutoTokenizer
 

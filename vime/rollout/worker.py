@@ -30,7 +30,7 @@ from vime.rollout.watchdog import Watchdog
 from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
-from vime.serving.topology import Endpoint
+from vime.serving.endpoint import Address, Endpoint
 from vime.types import Group, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class RolloutWorker:
         endpoints: dict[str, Endpoint],
         *,
         make_client: MakeClient = make_client,
-        retrieval: Endpoint | None = None,
+        retrieval: Address | None = None,
         black_box: Path | None = None,
     ) -> None:
         """`black_box` is the file in which the worker records whose code it is executing."""

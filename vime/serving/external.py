@@ -1,4 +1,4 @@
-"""Endpoints that others run: whether they answer, and the client of one with OpenAI's chat API.
+"""Servers that the run does not start: whether they answer, and the client of those with OpenAI's chat API.
 
 Written on aiohttp like the token client: the `openai` package takes several times as long per call.
 """
@@ -26,12 +26,12 @@ MAX_BACKOFF_SECONDS = 30.0
 POLL_SECONDS = 0.5
 CHECK_SECONDS = 10.0
 RETRIED = (408, 409, 425, 429)
-"""Statuses below 500 that pass."""
+"""Statuses below 500 after which another attempt may succeed."""
 ERROR_CHARACTERS = 1000
 
 
 class _Passing(Exception):
-    """This attempt failed for a reason that passes; with the wait that the endpoint asked for."""
+    """An attempt failed for a temporary reason; `wait_seconds` is the wait that the endpoint asked for."""
 
     def __init__(self, reason: str, *, wait_seconds: float = 0.0) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class ChatClient:
         self._key = _key(endpoint)
         self._slots = asyncio.Semaphore(self._chat.max_concurrent_requests)
         self._next_start = 0.0
-        self._session: aiohttp.ClientSession | None = None
+        self._http: aiohttp.ClientSession | None = None
 
     async def chat(
         self,
@@ -74,7 +74,7 @@ class ChatClient:
             wait_seconds = 0.0
             try:
                 async with self._slots:
-                    await self._wait_for_start()
+                    await self._until_next_start()
                     reply = await self._attempt(body)
                 self._count(reply, started)
                 return reply
@@ -97,12 +97,12 @@ class ChatClient:
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
 
-    async def _wait_for_start(self) -> None:
-        """Waits so that requests start evenly, no more in a minute than allowed."""
+    async def _until_next_start(self) -> None:
+        """Waits so that requests start at even intervals, no more of them in a minute than allowed."""
         if self._chat.max_requests_per_minute is None:
             return
         start = max(self._next_start, time.monotonic())
@@ -110,11 +110,11 @@ class ChatClient:
         await asyncio.sleep(start - time.monotonic())
 
     async def _attempt(self, body: dict[str, Any]) -> Turn:
-        if self._session is None:
+        if self._http is None:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
         url, started = f"{self._endpoint.url}/chat/completions", time.monotonic()
-        async with self._session.post(url, json=body, headers=bearer(self._key)) as response:
+        async with self._http.post(url, json=body, headers=bearer(self._key)) as response:
             answer = await response.text(errors="replace")
             if response.status == 200 and (reply := _read(answer)) is not None:
                 return replace(reply, seconds=time.monotonic() - started)
@@ -136,17 +136,17 @@ class ChatClient:
 
 
 async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None:
-    """Waits for servers that this run does not start.
+    """Waits for servers that the run does not start.
 
     Raises ServerError if one does not answer in time, or refuses the key.
     """
     deadline = time.monotonic() + timeout_seconds
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as http:
         for url in endpoint.worker_urls:
             while not (
-                await _takes_key(session, endpoint)
+                await _takes_key(http, endpoint)
                 if endpoint.chat
-                else await is_healthy(session, f"{url}/health", timeout_seconds=CHECK_SECONDS)
+                else await is_healthy(http, f"{url}/health", timeout_seconds=CHECK_SECONDS)
             ):
                 if time.monotonic() > deadline:
                     raise ServerError(
@@ -155,11 +155,11 @@ async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None
                 await asyncio.sleep(POLL_SECONDS)
 
 
-async def _takes_key(session: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
+async def _takes_key(http: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
     """Whether a chat endpoint answers at all; raises ServerError if it refuses the key."""
     timeout = aiohttp.ClientTimeout(total=CHECK_SECONDS)
     try:
-        async with session.get(f"{endpoint.url}/models", headers=bearer(_key(endpoint)), timeout=timeout) as response:
+        async with http.get(f"{endpoint.url}/models", headers=bearer(_key(endpoint)), timeout=timeout) as response:
             status = response.status
     except UNREACHABLE:
         return False
@@ -195,11 +195,12 @@ def _read(answer: str) -> Turn | None:
 
 
 def bearer(key: str | None) -> dict[str, str]:
+    """The headers of a request with a key."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def without_key(key: str | None, text: str, *, most: int | None = ERROR_CHARACTERS) -> str:
-    """A text as it may be shown: answers and errors may repeat the key."""
+    """A text without the key, which answers and errors may repeat."""
     return (text.replace(key, "…") if key else text)[:most]
 
 
