@@ -75,7 +75,7 @@ async def greedy_tokens(config: Any, folder: Path) -> list[list[int]]:
         found = [await client.generate(prompt, sampling=sampling, session_id="s", request_id="r") for client in clients]
         for client in clients:
             await client.close()
-    return [generation.output_ids for generation in found]
+    return [list(turn.output_ids) for turn in found]
 
 
 @TWO_GPUS

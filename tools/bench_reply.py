@@ -14,10 +14,11 @@ import gc
 import random
 import sys
 import time
-from types import SimpleNamespace
 from typing import Any
 
 from bench_rows import Result, add_options, finish
+
+from vime.types import Turn
 
 LIMIT_MS = 20.0
 WORDS = ["alpha", "the quick brown fox", "\n\nTherefore x^2 =", "Straße", "数学", "1234", "<think>", "<|im_end|>", "e.g.", "\t\t"]
@@ -29,14 +30,12 @@ class Replies:
     def __init__(self, replies: list[list[int]]) -> None:
         self._replies = list(replies)
 
-    async def generate(self, token_ids: list[int], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, **_: Any) -> Any:
         """The next reply."""
         await asyncio.sleep(0.01)
         ids = self._replies.pop()
         size = len(ids)
-        return SimpleNamespace(
-            output_ids=ids, logprobs=[-0.5] * size, weight_versions=[1] * size, finish_reason="stop", seconds=0.0
-        )
+        return Turn(output_ids=ids, logprobs=[-0.5] * size, weight_versions=[1] * size, finish_reason="stop", seconds=0.0)
 
 
 class Gaps:
@@ -72,12 +71,12 @@ async def idle(seconds: float) -> float:
 async def measure(tokenizer: Any, *, num_tokens: int, num_turns: int) -> Gaps:
     """Gaps during the turns of one conversation."""
     from vime.rollout.conversation import Conversation
-    from vime.rollout.model import Model
+    from vime.rollout.model import ServedModel
     from vime.types import Sample
 
     made = [tokenizer.encode(long_text(num_tokens), add_special_tokens=False)[: num_tokens - 1] for _ in range(num_turns)]
     replies: Any = Replies([[*ids, tokenizer.eos_token_id] for ids in made])
-    model = Model(client=replies, tokenizer=tokenizer, max_model_len=10**9, temperature=1.0, top_p=1.0, session="s")
+    model = ServedModel(client=replies, tokenizer=tokenizer, max_model_len=10**9, temperature=1.0, top_p=1.0, session="s")
     conversation, gaps = Conversation(model, [{"role": "user", "content": "go on"}]), Gaps()
     answers = [long_text(num_tokens) for _ in range(num_turns)]
     watching = asyncio.create_task(gaps.watch())

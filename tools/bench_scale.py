@@ -20,12 +20,13 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 from bench_rows import add_options, finish
 from scale_table import compare_batches
+
+from vime.types import Turn
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUP_SIZE, NUM_BATCHES, NUM_CALLS = 8, 2, 3
@@ -42,8 +43,11 @@ class SimulatedServer:
     waiting: list["asyncio.Future[None]"] = field(default_factory=list)
     bytes_in_flight: int = 0
 
+    def finish(self, session_id: str) -> None:
+        """Sessions are nothing to it."""
+
     async def generate(
-        self, token_ids: list[int], *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
+        self, token_ids: Any, *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
     ) -> Any:
         if request_id.endswith("-0"):
             future = asyncio.get_running_loop().create_future()
@@ -55,7 +59,7 @@ class SimulatedServer:
                     other.set_result(None)
             await future
         output = [7 + len(token_ids) % 100] * OUTPUT_TOKENS
-        return SimpleNamespace(
+        return Turn(
             output_ids=output,
             logprobs=[-0.5] * OUTPUT_TOKENS,
             weight_versions=[minimum_version] * OUTPUT_TOKENS,

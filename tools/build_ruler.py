@@ -4,10 +4,11 @@
     python tools/build_ruler.py hotpotqa --source validation.parquet --sizes 25600 --own-files --out data/ruler
     python tools/build_ruler.py niah_multikey_1 --haystack essays.txt --tokens 8192 32768 --tokenizer Qwen/Qwen2.5-7B-Instruct
 
-`hotpotqa` takes HotpotQA's rows as .json, .jsonl or .parquet, in the original's layout (context: [[title, sentences], …]) or
-Hugging Face's (context: {title, sentences}); its sizes are paragraphs, `max` is all that the source has. The further tasks are
-niah_single_1 to 3, niah_multikey_1 to 3, niah_multivalue, niah_multiquery, vt, cwe and fwe; their sizes are sentences or words.
-Use a file with 'data.evaluation=[{name: docs_50, path: data/ruler/hotpotqa_50.jsonl}]'.
+`hotpotqa` reads HotpotQA's rows from a .json, .jsonl or .parquet file, in the original layout (context: [[title, sentences], …])
+or Hugging Face's (context: {title, sentences}). Its sizes are numbers of paragraphs; `max` takes all paragraphs of the source.
+The other tasks are niah_single_1 to 3, niah_multikey_1 to 3, niah_multivalue, niah_multiquery, vt, cwe and fwe; their sizes are
+numbers of sentences or words. A run evaluates a file with 'data.evaluation=[{name: docs_50, path:
+data/ruler/hotpotqa_50.jsonl}]'.
 """
 
 import argparse
@@ -26,13 +27,13 @@ from agentic.memagent.ruler.words import CommonWordsTask, FrequentWordsTask
 HOTPOTQA, VARIABLES, COMMON, FREQUENT = "hotpotqa", "vt", "cwe", "fwe"
 TASKS = (HOTPOTQA, *NEEDLE_TASKS, VARIABLES, COMMON, FREQUENT)
 LARGEST_SIZE = 2**24
-"""Sentences or words; paragraphs are limited by the source."""
+"""Largest size in sentences or words; the source limits the number of paragraphs."""
 
 
 def make_task(name: str, *, seed: int, source: Path | None, haystack: Path | None) -> tuple[Task, int, int]:
-    """The task, its smallest and its largest size.
+    """The task, with its smallest and its largest size.
 
-    Raises `ValueError`, saying what is missing.
+    Raises `ValueError` if the task needs a file that was not given.
     """
     if name == HOTPOTQA:
         if source is None:
@@ -49,9 +50,9 @@ def make_task(name: str, *, seed: int, source: Path | None, haystack: Path | Non
 
 
 def sizes_of(given: argparse.Namespace, task: Task, smallest: int, largest: int) -> dict[str, int]:
-    """Sizes to build by the ends of their file names.
+    """The sizes to build, by the ends of their file names.
 
-    Raises `ValueError` if one cannot be.
+    Raises `ValueError` for a size that the task cannot have.
     """
     if given.tokens:
         from transformers import AutoTokenizer
@@ -65,7 +66,7 @@ def sizes_of(given: argparse.Namespace, task: Task, smallest: int, largest: int)
     sizes = {text: largest if text == "max" else int(text) for text in given.sizes}
     for size in sizes.values():
         if not smallest <= size <= largest:
-            raise ValueError(f"size {size}: this task goes from {smallest} to {largest}")
+            raise ValueError(f"size {size}: give {smallest} to {largest} for this task")
     return {str(size): size for size in sizes.values()}
 
 
@@ -73,21 +74,25 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
-    parser.add_argument("--source", type=Path, help="HotpotQA's rows, for hotpotqa")
-    parser.add_argument("--haystack", type=Path, help="a text file, for the needle tasks that hide in text")
+    parser.add_argument("--source", type=Path, help="file with HotpotQA's rows, for the task hotpotqa")
+    parser.add_argument("--haystack", type=Path, help="text file, for the needle tasks that hide needles in a text")
     length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--sizes", nargs="+", metavar="N", help="paragraphs, sentences or words; max is all of the source")
-    length.add_argument("--tokens", nargs="+", type=int, metavar="N", help="longest documents in tokens of --tokenizer")
-    parser.add_argument("--tokenizer", default="Qwen/Qwen2.5-7B-Instruct", help="Hugging Face id or folder")
+    length.add_argument(
+        "--sizes", nargs="+", metavar="N", help="sizes in paragraphs, sentences or words; max takes the whole source"
+    )
+    length.add_argument("--tokens", nargs="+", type=int, metavar="N", help="longest document in tokens of --tokenizer")
+    parser.add_argument("--tokenizer", default="Qwen/Qwen2.5-7B-Instruct", help="Hugging Face id or folder of the tokenizer")
     parser.add_argument("--num-items", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--own-files", action="store_true", help="each document in a file of its own: for millions of tokens")
+    parser.add_argument(
+        "--own-files", action="store_true", help="write each document into a file of its own, for millions of tokens"
+    )
     parser.add_argument("--out", type=Path, default=Path("data/ruler"))
     return parser, parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
-    """Builds what the command line asks for."""
+    """Builds the files of the command line."""
     parser, given = parse(arguments)
     console = console or Console(highlight=False)
     try:

@@ -2,9 +2,9 @@
 
     python tools/learning_curves.py --steps 20 --output results/learning_curves
 
-Writes PATH.md and PATH.json; run folders stand under outputs/learning_curves, and one that is complete is not run again. `sft`
-starts from the untrained tiny model and its curve is the loss on demonstrations; the others start from the shipped one, and
-theirs is the training reward.
+Writes PATH.md and PATH.json. The run folders are under outputs/learning_curves, and complete runs are not repeated. `sft` starts
+from the untrained tiny model, and its curve is the loss on demonstrations; the other algorithms start from the shipped model, and
+their curve is the training reward.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from vime.report.metrics import curves, read_metrics
 RUNS = Path("outputs/learning_curves")
 START = RUNS / "start"
 NUM_ENDS = 3
-"""Steps averaged at either end of a curve."""
+"""Number of steps that are averaged at each end of a curve."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class Curve:
 
 
 def command_of(algorithm: str, *, steps: int, seed: int) -> list[str]:
-    """The words of one run; supervised steps are short, so there are ten times as many."""
+    """The command-line words of one run; supervised training takes ten times as many steps, because they are short."""
     words = ["+method=memagent", f"algorithm={algorithm}", f"seed={seed}", "evaluation.rows=[]"]
     words += [f"output_dir={RUNS / f'{algorithm}_{seed}'}"]
     if algorithm == AlgorithmName.sft.value:
@@ -69,7 +69,7 @@ def command_of(algorithm: str, *, steps: int, seed: int) -> list[str]:
 
 
 def measure(algorithm: str, *, steps: int, seed: int) -> Curve:
-    """Runs one algorithm, unless its folder has a run that ended, and reads it. Raises `CalledProcessError` if the run fails."""
+    """The curve of one algorithm, which is run unless a complete run exists. Raises `CalledProcessError` if the run fails."""
     words = command_of(algorithm, steps=steps, seed=seed)
     folder = RUNS / f"{algorithm}_{seed}"
     if not (folder / "summary.json").exists():
@@ -93,7 +93,7 @@ def measure(algorithm: str, *, steps: int, seed: int) -> Curve:
 
 
 def table(found: list[Curve]) -> str:
-    """Markdown: one line per run, then the commands, the machine and the code."""
+    """The curves as Markdown: one line per run, then the machine, the commit and the commands."""
     last = found[-1]
     lines = [
         "# Learning curves of all algorithms on the tiny MemAgent task",
@@ -129,7 +129,7 @@ def tenths(curve: Curve) -> str:
 
 
 def main() -> int:
-    """Runs what was asked for; the result is written after every run, so that an interruption keeps what is done."""
+    """Runs the algorithms of the command line; results are written after every run, so that an interruption loses none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [name.value for name in (*NAMED, AlgorithmName.sft)]
     parser.add_argument("--algorithms", nargs="+", choices=names, default=names)

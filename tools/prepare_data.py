@@ -1,12 +1,12 @@
-"""Fetches a data set of tools/datasets.yaml, checks and cleans it, and writes it as JSON lines with a manifest.
+"""Downloads a data set of tools/datasets.yaml, checks and cleans it, and writes it as JSON lines with a manifest.
 
     python tools/prepare_data.py --list
     python tools/prepare_data.py dapo_math_17k aime_2024
     python tools/prepare_data.py hotpotqa_dev --from downloads/validation.parquet     # local files, no network
 
-Every file is of a pinned revision where one is known, its checksum is compared, every row is checked against the schema,
-duplicates are removed, and questions that training and evaluation sets in the same folder share are reported. NAME.jsonl is what
-`data.train.path` takes; NAME.manifest.json holds source, revision, checksums and counts.
+Files come from a pinned revision where one is known, and known checksums are compared. Every row is checked against the schema,
+duplicates are removed, and questions that training and evaluation sets in the same folder share are reported. `data.train.path`
+takes NAME.jsonl; NAME.manifest.json holds source, revision, checksums and counts.
 """
 
 import argparse
@@ -35,24 +35,24 @@ TIMEOUT_SECONDS = 60.0
 
 
 class PreparationError(Exception):
-    """A data set cannot be prepared; says why and what to do."""
+    """A data set cannot be prepared; the message says why, with the remedy."""
 
 
 def read_table() -> dict[str, dict[str, Any]]:
-    """Entries of the table by name."""
+    """The entries of the table by name."""
     return yaml.safe_load(TABLE.read_text(encoding="utf-8"))
 
 
 def recipe_of(entry: dict[str, Any]) -> Recipe:
-    """How the entry's rows are cleaned."""
+    """The part of a table's entry that says how its rows are cleaned."""
     known = {f.name for f in fields(Recipe)}
     return Recipe(**{name: value for name, value in entry.items() if name in known})
 
 
 def fetch(name: str, entry: dict[str, Any], folder: Path) -> tuple[dict[str, Path], str]:
-    """Local copies of the entry's files by their names, and the revision that they are of.
+    """Downloads the entry's files and returns their paths by name, and the revision.
 
-    Raises `PreparationError` without network, saying which files to give with --from.
+    Raises `PreparationError` if a file cannot be downloaded; the message names the files to give with --from.
     """
     try:
         return _from_url(entry, folder) if "url" in entry else _from_hub(entry)
@@ -90,9 +90,9 @@ def _from_url(entry: dict[str, Any], folder: Path) -> tuple[dict[str, Path], str
 
 
 def local(paths: list[Path]) -> dict[str, Path]:
-    """Files given by hand; a folder stands for its files.
+    """The given local files by name; a folder stands for all its files.
 
-    Raises `PreparationError` if one is not there.
+    Raises `PreparationError` if a path does not exist.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -104,7 +104,7 @@ def local(paths: list[Path]) -> dict[str, Path]:
 
 
 def check_sums(files: dict[str, Path], expected: dict[str, str], *, console: Console) -> dict[str, str]:
-    """SHA-256 by file. Raises `PreparationError` if one is not what the table says."""
+    """SHA-256 of each file. Raises `PreparationError` if one differs from the table."""
     found = {}
     for name, path in files.items():
         digest = hashlib.sha256()
@@ -114,13 +114,13 @@ def check_sums(files: dict[str, Path], expected: dict[str, str], *, console: Con
         found[name] = digest.hexdigest()
         wanted = next((value for known, value in expected.items() if known == name or Path(known).name == name), None)
         if wanted is not None and wanted != found[name]:
-            raise PreparationError(f"{path}: its SHA-256 is {found[name]}, expected {wanted}: a damaged or another file")
-        console.print(f"  {name}: SHA-256 {found[name][:16]}… {'as expected' if wanted else '(none to compare with)'}")
+            raise PreparationError(f"{path}: its SHA-256 is {found[name]}, expected {wanted}: download the file again")
+        console.print(f"  {name}: SHA-256 {found[name][:16]}… {'as expected' if wanted else '(the table has none)'}")
     return found
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file by its ending. Raises `PreparationError` for one that is not known."""
+    """The rows of a file. Raises `PreparationError` if its ending is unknown."""
     if path.suffix not in READERS:
         raise PreparationError(f"{path}: give one of {', '.join(READERS)}")
     return READERS[path.suffix](path)
@@ -158,7 +158,7 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: list[Path], c
     """
     console.print(f"[bold]{name}[/bold] from {', '.join(map(str, given)) if given else entry.get('url') or entry['repository']}")
     if entry["revision"] == NOT_PINNED and not given:
-        console.print(f"  revision: {NOT_PINNED}, not pinned: another day may give other rows", style="yellow")
+        console.print(f"  revision {NOT_PINNED} is not pinned: later downloads may give other rows", style="yellow")
     files, revision = (local(given), "local files") if given else fetch(name, entry, out)
     sums = check_sums(files, entry.get("sha256", {}), console=console)
     rows = (row for path in files.values() for row in read_rows(path))
@@ -189,7 +189,7 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: list[Path], c
 
 
 def overlaps(name: str, entry: dict[str, Any], cleaned: Cleaned, out: Path) -> dict[str, dict[str, Any]]:
-    """What this set shares with each prepared set of the other role, by its name."""
+    """The questions that this set shares with each prepared set of the other role, by the set's name."""
     table, found = read_table(), {}
     own = [_key(row, entry) for row in cleaned.rows]
     for other, about in table.items():
@@ -221,17 +221,23 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     """Prepares the data sets of the command line."""
     table = read_table()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets, see --list")
-    parser.add_argument("--list", action="store_true", help="show all data sets")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets to prepare, see --list")
+    parser.add_argument("--list", action="store_true", help="list all data sets")
     parser.add_argument(
-        "--from", dest="given", nargs="+", type=Path, default=[], metavar="PATH", help="local files of one data set"
+        "--from",
+        dest="given",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="local files or folders of one data set, instead of a download",
     )
     parser.add_argument("--out", type=Path, default=Path("data"))
     given = parser.parse_args(arguments)
     console = console or Console(highlight=False, soft_wrap=True)
     unknown = [name for name in given.names if name not in table]
     if unknown or not (given.list or given.names) or (given.given and len(given.names) != 1):
-        what = f"there is no {', '.join(unknown)}" if unknown else "give one NAME with --from, or names, or --list"
+        what = f"there is no data set {', '.join(unknown)}" if unknown else "give one NAME with --from, or names, or --list"
         parser.error(f"{what}; there are: {', '.join(table)}")
     if given.list:
         for name, entry in table.items():

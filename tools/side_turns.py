@@ -1,7 +1,7 @@
-"""A side of a comparison: a process that waits for its turn, does one step and says how long it took.
+"""One side of a benchmark: a process that waits for its turn, does one step and reports how long it took.
 
-Sides take turns, so that the noise of a shared machine falls on all alike. Nothing but the standard library and PyTorch is
-imported here, because a side may run under another Python installation than this project's.
+The sides take turns, so that the noise of a shared machine affects all of them alike. This module imports only the standard
+library, because a side may run under another Python installation than this project's.
 """
 
 import json
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 MARK = "@turn "
-"""Begins the lines that are meant for the parent; libraries print others."""
+"""Prefix of the lines for the parent; libraries may print other lines."""
 
 
 def serve(build: Callable[[Path], Callable[[], dict[str, float] | None]]) -> None:
-    """Child: a line with a folder builds the step of that case and runs it once, untimed; an empty line runs and times it.
+    """Runs in the child: a line with a folder builds the step of that case and runs it once; an empty line times the step.
 
-    What a step returns goes with its times.
+    The values that a step returns are reported with its times.
     """
     step: Callable[[], dict[str, float] | None] | None = None
     for line in sys.stdin:
         if folder := line.strip():
-            step = None  # its memory goes before the next is built
+            step = None  # frees its memory before the next is built
             step = build(Path(folder))
             step()
             _answer({})
@@ -44,7 +44,7 @@ def _answer(value: dict[str, Any]) -> None:
 
 
 class Side:
-    """Parent: a program that serves turns. Raises `RuntimeError` with the end of what it wrote if it dies."""
+    """Runs in the parent: a program that serves turns. Raises `RuntimeError` with the end of its output if it dies."""
 
     def __init__(self, command: list[str], *, num_threads: int) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive"}
@@ -56,20 +56,20 @@ class Side:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return self._process.pid
 
     def begin(self, folder: Path) -> None:
-        """Builds what the case in `folder` needs, and warms up."""
+        """Has the child build the step of the case in `folder` and run it once."""
         self._ask(str(folder))
 
     def turn(self) -> dict[str, float]:
-        """Seconds of one step, by the clock (`wall`) and of all its threads (`cpu`), and what the step returns."""
+        """Wall time (`wall`) and CPU time (`cpu`) of one step in seconds, with the values that the step returns."""
         return self._ask("")
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with suppress(BrokenPipeError):  # then reading finds the end, and says why
+        with suppress(BrokenPipeError):  # reading then finds the end and reports why
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         for line in self._process.stdout:

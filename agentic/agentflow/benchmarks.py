@@ -1,8 +1,8 @@
-"""The ten benchmarks of AgentFlow's tables (arXiv 2510.05592, Tables 1 and 2), and the rows of their files.
+"""The ten benchmarks of AgentFlow's tables (arXiv 2510.05592, tables 1 and 2), and the rows of their files.
 
-A data set of the configuration is one of them with `generator: agentic.agentflow.benchmarks.rows` and
-`generator_args: {benchmark: aime24, folder: …}`. The public files load as they are: `agentflow_<name>.json`, or `<name>.json`, or
-`<name>/data/data.json` under the folder, a list of {"query", "answer", "pid"}.
+A run evaluates one with `generator: agentic.agentflow.benchmarks.rows` and `generator_args: {benchmark: aime24, folder: …}`. The
+public files are read unchanged: `agentflow_<name>.json`, `<name>.json` or `<name>/data/data.json` below the folder, each a list
+of objects with "query", "answer" and "pid".
 """
 
 import json
@@ -18,19 +18,20 @@ from vime.errors import ConfigError, Problem
 class Benchmark:
     """One test set.
 
-    `num_items` are in the public file, `num_items_of_paper` in the paper's table. Example: `BENCHMARKS["aime24"]`.
+    `num_items` is the number of items in the public file, `num_items_of_paper` that of the paper's table. Example:
+    `BENCHMARKS["aime24"]`.
     """
 
     title: str
     grader: str
-    """Kind of `vime.grading.grade.grade`."""
+    """Kind of grader for `vime.grading.grade.grade`."""
     table: int
     num_items: int
     num_items_of_paper: int
 
     @property
     def judged(self) -> bool:
-        """Whether an answer that is not the reference word for word can be right, so that a judge has something to say."""
+        """Whether an answer can be right without matching the reference word for word, so that a judge is needed."""
         return self.grader == "qa"
 
 
@@ -50,9 +51,10 @@ _FILES = ("agentflow_{name}.json", "{name}.json", "{name}/data/data.json")
 
 
 def rows(*, num_items: int | None, seed: int, benchmark: str, folder: str) -> list[dict[str, Any]]:
-    """Rows of a benchmark for `vime.data.rows`: prompt, ground truth, and as metadata its name, grader and item.
+    """Rows of a benchmark for `vime.data.rows`: prompt and ground truth, with benchmark, grader and item number as metadata.
 
-    All of a file in its order, or `num_items` of it drawn with `seed`. Raises ConfigError if there is no such benchmark or file.
+    All items in the file's order, or `num_items` of them drawn with `seed`. Raises ConfigError if there is no such benchmark or
+    file.
     """
     items = load_items(benchmark, Path(folder).expanduser())
     if num_items is not None and num_items < len(items):
@@ -71,7 +73,7 @@ def rows(*, num_items: int | None, seed: int, benchmark: str, folder: str) -> li
 
 
 def load_items(benchmark: str, folder: Path) -> list[dict[str, Any]]:
-    """The items of a benchmark's file as they are. Raises ConfigError with the remedy if there are none."""
+    """The items of a benchmark's file, unchanged. Raises ConfigError if there is no such benchmark, file or format."""
     key = "data.generator_args"
     if benchmark not in BENCHMARKS:
         remedy = f"there is no such benchmark: choose from {', '.join(BENCHMARKS)}"

@@ -1,6 +1,6 @@
-"""AgentFlow's settings; importing this module makes them known to Hydra as `schema/method/agentflow`."""
+"""AgentFlow's settings and what they demand of a run; importing this module registers `schema/method/agentflow` with Hydra."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 
 from hydra.core.config_store import ConfigStore
@@ -8,10 +8,13 @@ from hydra.core.config_store import ConfigStore
 from agentic.agentflow.tools.config import ToolConfig
 from vime.config import Credit, MethodConfig, PromptStyle, RunConfig
 from vime.errors import Problem
+from vime.grading.judge import JudgeConfig
+
+PLANNER, JUDGE = "planner", "judge"
 
 
 class TrainedTurns(Enum):
-    """Which of the planner's turns are trained: the choices of a next step (the paper), or its analysis as well."""
+    """Which of the planner's turns are trained: the choices of the next step (the paper), or the initial plan as well."""
 
     next_step = "next_step"
     plan_and_next_step = "plan_and_next_step"
@@ -19,17 +22,17 @@ class TrainedTurns(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class RolesConfig:
-    """The served model of each role (a name in `serving.models`); all but the planner are frozen and may share one."""
+    """The served model of each role, by its name in `serving.models`. All but the planner are frozen and may share one."""
 
     planner: str = "actor"
     executor: str = "base"
     verifier: str = "base"
     generator: str = "base"
-    """Writes the final answer, and answers for the tool base_generator."""
+    """Model that writes the final answer."""
     coder: str | None = "base"
-    """Writes the programs of the tool python_coder; None takes its queries as programs."""
+    """Model that writes the programs of the tool python_coder; null runs the tool's query itself as the program."""
     judge: str | None = "base"
-    """Decides about answers that no rule can compare; None leaves those at 0."""
+    """Model that decides about answers that no rule can compare; null scores those answers 0."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,15 +40,16 @@ class JudgingConfig:
     """Limits of the judge."""
 
     max_tokens: int = 512
+    """Longest reply of the judge."""
     timeout_seconds: float = 25.0
-    """One call; all of them must fit into `rollout.reward_timeout_seconds`."""
+    """Time limit of one call; all `num_tries` calls must fit into `rollout.reward_timeout_seconds`."""
     num_tries: int = 2
-    """Calls until one has a readable verdict."""
+    """How often the judge is asked until a reply has a readable verdict."""
 
 
 @dataclass(kw_only=True, slots=True)
 class AgentFlowConfig(MethodConfig):
-    """The paper's loop and limits (arXiv 2510.05592, section 4.1); `credit=split` is the 1/T of its equation 5."""
+    """AgentFlow's loop and limits (arXiv 2510.05592, section 4.1). `credit=split` is the factor 1/T of the paper's equation 5."""
 
     name: str = "agentflow"
     generate: str = "agentic.agentflow.generate.generate"
@@ -55,29 +59,81 @@ class AgentFlowConfig(MethodConfig):
     credit: Credit = Credit.split
     roles: RolesConfig = field(default_factory=RolesConfig)
     tools: dict[str, ToolConfig] = field(default_factory=dict)
-    """By name: the built-in ones of `tools/`, and your own by path; base_generator is always among them."""
+    """Tools by name: built-in ones (agentic/agentflow/tools) and your own (`path`). base_generator must be among them."""
     judging: JudgingConfig = field(default_factory=JudgingConfig)
     trained_roles_allowed: bool = False
-    """Whether frozen roles and the judge may be served by the trained model, which then changes under them."""
+    """Allow the trained model to play frozen roles or the judge too; these roles then change as it is trained."""
     trained_turns: TrainedTurns = TrainedTurns.next_step
+    """Planner turns that are trained: only the choices of the next step (next_step), or the initial plan too
+    (plan_and_next_step)."""
     prompt_style: PromptStyle = PromptStyle.full
+    """Set of prompts: full for real models, tiny for the models of the laptop task."""
     max_steps: int = 3
-    """Steps of a rollout in training."""
+    """Most steps of a training rollout."""
     max_evaluation_steps: int = 10
+    """Most steps of an evaluation rollout."""
     max_planner_tokens: int = 2048
-    """Longest turn of the planner."""
+    """Most tokens of one planner turn."""
     max_frozen_tokens: int = 2048
-    """Longest turn of executor, verifier and generator."""
+    """Most tokens of one turn of the executor, the verifier or the generator."""
     max_rollout_tokens: int = 131_072
-    """Sampled tokens of the planner's turns, after which no further step begins."""
+    """Tokens sampled by the planner in one rollout after which no further step begins."""
     max_seconds: float = 500.0
-    """Time after which no further step begins and the answer is written from what there is."""
+    """Time after which no further step begins; the generator then answers from the steps taken so far."""
+
+    def judge_config(self) -> JudgeConfig | None:
+        """The judge with its limits, or None if no model judges."""
+        if self.roles.judge is None:
+            return None
+        return JudgeConfig(model=self.roles.judge, **asdict(self.judging))
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Every role has a server, the trained one serves the planner alone, and limits are possible."""
-        from agentic.agentflow.rules import all_problems  # it imports what `--help` does without
+        """Checks that limits are positive, every role is served, only the planner is trained, and each tool has what it needs."""
+        from agentic.agentflow.tools.toolbox import tool_problems  # it imports much that `--help` does without
 
-        return all_problems(self, config)
+        judge = self.judge_config()
+        judging = judge.problems(config, key=f"method.roles.{JUDGE}") if judge is not None else []
+        roles = [*_role_problems(self, config), *_fallback_problems(self)]
+        return [*_limit_problems(self), *roles, *judging, *tool_problems(config)]
+
+
+def _limit_problems(method: AgentFlowConfig) -> list[Problem]:
+    names = ("max_steps", "max_evaluation_steps", "max_planner_tokens", "max_frozen_tokens", "max_rollout_tokens")
+    found = [
+        Problem(key=f"method.{name}", value=getattr(method, name), remedy="give at least 1")
+        for name in names
+        if getattr(method, name) < 1
+    ]
+    if method.max_seconds <= 0:
+        found.append(Problem(key="method.max_seconds", value=method.max_seconds, remedy="give more than 0 seconds"))
+    return found
+
+
+def _fallback_problems(method: AgentFlowConfig) -> list[Problem]:
+    if "base_generator" in method.tools:
+        return []
+    remedy = "base_generator answers where the planner names an unknown tool: add method.tools.base_generator.model"
+    return [Problem(key="method.tools", value=", ".join(method.tools), remedy=remedy)]
+
+
+def _role_problems(method: AgentFlowConfig, config: RunConfig) -> list[Problem]:
+    found: list[Problem] = []
+    served = config.serving.models
+    for role, name in asdict(method.roles).items():
+        key = f"method.roles.{role}"
+        if name is None:
+            continue
+        if name not in served:
+            remedy = f"no model is served under this name (there are: {', '.join(served)}): give one of these, "
+            found.append(Problem(key=key, value=name, remedy=f"{remedy}or describe it as serving.models.{name}"))
+        elif role == PLANNER and not served[name].trained:
+            found.append(Problem(key=key, value=name, remedy="the planner is the trained role: give the trained model, actor"))
+        elif role != PLANNER and served[name].trained and not method.trained_roles_allowed:
+            remedy = f"is the trained model, so the {role} would change with the planner"
+            remedy += " and could learn to approve its answers" if role == JUDGE else ""
+            remedy += ": give a frozen model, or set method.trained_roles_allowed=true"
+            found.append(Problem(key=key, value=name, remedy=remedy))
+    return found
 
 
 ConfigStore.instance().store(group="schema/method", name="agentflow", node=AgentFlowConfig)

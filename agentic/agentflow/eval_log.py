@@ -1,4 +1,4 @@
-"""What an evaluation of AgentFlow says besides its score: turns, parsing, tools, the verifier, and why loops ended."""
+"""Metrics of an AgentFlow evaluation beside its score: turns, parsing, tools, the verifier, and why loops ended."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ Step = dict[str, Any]
 def eval_log(context: Any, results: list[Item]) -> EvalLog:
     """Shares (0 to 1) over steps or items, means over items, and a histogram of the tools.
 
-    `results` are finished items: {"dataset": …, "strict": …, "metrics": {…}, "samples": [{"metadata": {…}}, …]}. Items without a
-    loop (the single-turn baseline) have no metrics of it.
+    `results` are finished items: {"dataset": …, "strict": …, "metrics": {…}, "samples": [{"metadata": {…}}, …]}. Items of the
+    single-turn baseline have no loop and do not enter the metrics of the loop.
     """
     loops = [[sample["metadata"] for sample in item["samples"]] for item in results]
     ended = [metadata for metadata in loops if metadata and "loop_end" in metadata[-1]]
@@ -58,7 +58,7 @@ def _step_shares(steps: list[Step]) -> dict[str, float]:
 
 
 def _failures_by_tool(steps: list[Step]) -> Counter[str]:
-    """How many calls of each tool failed, for tools with a failure."""
+    """The number of failed calls by tool, for tools with a failure."""
     return Counter(step["tool"] for step in steps if step["tool_failed"])
 
 
@@ -75,7 +75,7 @@ def _scores(results: list[Item]) -> dict[str, float]:
 
 
 def _first_tools(loops: list[list[Step]]) -> dict[str, float]:
-    """The share of loops whose first tool was the right one, where the row says which that is."""
+    """The share of loops whose first tool was the right one, for rows that name the right tool."""
     known = [loop for loop in loops if "first_tool" in loop[-1]]
     if not known:
         return {}

@@ -1,7 +1,7 @@
 """The executor: turns a sub-goal into a command, and the command into a tool call.
 
-A command is a line like `execution = tool.execute(query=\"\"\"…\"\"\")`. It is read as syntax and never executed: of the whole
-text only the string constant of `query` is used.
+A command is a line like `execution = tool.execute(query=\"\"\"…\"\"\")`. It is parsed and never executed: only the string
+constant of `query` is used.
 """
 
 import ast
@@ -14,7 +14,7 @@ from agentic.agentflow.roles import Role, Roles
 NO_COMMAND = "No command found."
 NOT_UNDERSTOOD = 'Command parse error: write execution = tool.execute(query="""…""").'
 MAX_COMMAND_CHARACTERS = 20_000
-"""Longer text is no command; it also bounds what the parser gets to read."""
+"""Longer text is not parsed as a command."""
 _MARKER = "Generated Command:"
 _FENCE = "```"
 _LANGUAGES = ("python", "py")
@@ -24,7 +24,7 @@ _SINGLE = re.compile(r"query\s*=\s*(?:\"([^\"\n]*)\"|'([^'\n]*)')")
 
 
 async def write_command(roles: Roles, question: str, choice: NextStep, *, tool: str) -> str:
-    """Asks the executor for the command of a step that the tool of this name will take; `find_command` reads its reply."""
+    """Asks the executor for the command that calls a tool for the sub-goal, and reads it from the reply."""
     content = roles.prompts.executor.format(
         question=question,
         sub_goal=choice.sub_goal,
@@ -37,7 +37,7 @@ async def write_command(roles: Roles, question: str, choice: NextStep, *, tool: 
 
 def find_command(reply: str) -> str:
     """The command in a reply: the fenced block after "Generated Command:", else the longest fenced block of Python, else the
-    text from `execution = tool.execute(` on; `NO_COMMAND` if there is none of these."""
+    text from `execution = tool.execute(` on; `NO_COMMAND` if the reply has none of these."""
     after = reply.rsplit(_MARKER, 1)
     if len(after) == 2 and (blocks := _fenced(after[1])):
         return blocks[0][1]
@@ -52,9 +52,10 @@ def find_command(reply: str) -> str:
 
 
 def query_of(command: str) -> str | None:
-    """The query of a command, None if it cannot be read.
+    """The query of a command, or None if it cannot be read.
 
-    As syntax first: the last call `tool.execute(query="…")`; where that fails, by the quotes after `query=`.
+    The command is parsed as Python first, and its last call `tool.execute(query="…")` is used. If that fails, the query is the
+    text in quotes after `query=`.
     """
     if len(command) > MAX_COMMAND_CHARACTERS or _CALL not in command:
         return None

@@ -1,7 +1,7 @@
 """AgentFlow's rollout (arXiv 2510.05592, section 3): plan; then next step, command, tool, memory, verification; then the answer.
 
-Each planner turn is a fresh conversation of one user message and a sequence of its own. Which of them are trained is
-`method.trained_turns`; what the frozen roles and the tools did stands in the metadata of the step's sequence.
+Each planner turn is a new conversation of one user message and becomes a training sequence of its own; `method.trained_turns`
+says which of these are trained. The metadata of a step's sequence record what the frozen roles and the tools did.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from agentic.agentflow import executor, planner, verifier
 from agentic.agentflow.config import AgentFlowConfig, TrainedTurns
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.prompts import memory_text
-from agentic.agentflow.roles import Role, Roles, method_of
+from agentic.agentflow.roles import Role, Roles
 from agentic.agentflow.tools.toolbox import ToolBox
 from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
@@ -20,9 +20,9 @@ from vime.rollout.tool import Outcome
 from vime.types import Sample, StopReason, Turn
 
 FALLBACK_TOOL = "base_generator"
-"""Takes over where the planner names no tool, or one that there is not."""
+"""Tool that is called where the planner names none or an unknown one."""
 CHARACTERS_LOGGED = 1_000
-"""How much of each text stays in the metadata, for people who read rollouts."""
+"""Characters of each text that the metadata keep for readers of rollouts."""
 
 
 class LoopEnd(str, Enum):
@@ -44,7 +44,7 @@ STOP_REASONS = {
 
 @dataclass(kw_only=True, slots=True)
 class Rollout:
-    """What one rollout has at hand, and what it has so far."""
+    """The state of one rollout: its settings, models and tools, and what has been done so far."""
 
     method: AgentFlowConfig
     roles: Roles
@@ -56,19 +56,19 @@ class Rollout:
     memory: Memory = field(default_factory=Memory)
     samples: list[Sample] = field(default_factory=list)
     num_tokens: int = 0
-    """Written by the planner; of an endpoint, whose tokens are not seen, as it counts them."""
+    """Tokens that the planner has sampled; an endpoint that returns no token ids reports their number."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One sample per turn of the planner; the last one's metadata has the final answer."""
-    method, toolbox = method_of(context), toolbox_of(context.config)
+    """One sample per planner turn; the metadata of the last one hold the final answer."""
+    method, toolbox = AgentFlowConfig.of(context.config), toolbox_of(context.config)
     rollout = Rollout(
         method=method,
         roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
         context=context,
         toolbox=toolbox,
         template=sample,
-        question=question_of(sample),
+        question=sample.question,
     )
     turn = await planner.plan(rollout.roles, rollout.question)
     rollout.analysis = turn.text.strip()
@@ -88,14 +88,8 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     return rollout.samples
 
 
-def question_of(sample: Sample) -> str:
-    """The question's text: the last message of the prompt."""
-    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
-    return sample.prompt[-1]["content"]
-
-
 async def _step(rollout: Rollout) -> LoopEnd | None:
-    """One step; returns why it was the last one, if it was."""
+    """Takes one step and returns why the loop ends with it, or None if it goes on."""
     roles, memory = rollout.roles, rollout.memory
     turn = await planner.next_step(roles, rollout.question, analysis=rollout.analysis, memory=memory)
     if turn.finish_reason == "length" and not (turn.output_ids or turn.text):  # the steps so far fill the context
@@ -129,7 +123,7 @@ async def _step(rollout: Rollout) -> LoopEnd | None:
 
 
 async def _call(rollout: Rollout, tool: str, query: str | None) -> tuple[str, bool]:
-    """What the tool answers or why it does not, and whether it failed; without a query it is not called."""
+    """The tool's answer or error message, and whether the call failed. Without a query the tool is not called."""
     if query is None:
         return executor.NOT_UNDERSTOOD, False
     called = await rollout.toolbox.call(rollout.context, tool, query)
@@ -147,7 +141,7 @@ def _end_after(rollout: Rollout, verdict: verifier.Verdict) -> LoopEnd | None:
 
 
 async def _final_answer(rollout: Rollout) -> str:
-    """What the generator answers from the steps."""
+    """The generator's answer from the steps taken."""
     content = rollout.roles.prompts.final.format(
         question=rollout.question, analysis=rollout.analysis, memory=memory_text(rollout.roles.style, rollout.memory)
     )
@@ -155,7 +149,7 @@ async def _final_answer(rollout: Rollout) -> str:
 
 
 def _keep(rollout: Rollout, turn: Turn, /, *, trained: bool, **metadata: Any) -> None:
-    """Adds a turn of the planner to the rollout's samples."""
+    """Adds a planner turn to the rollout's samples."""
     sample = rollout.template.with_turn(turn, cut=turn.finish_reason == "length", **metadata)
     if not trained:
         sample.loss_mask = [0] * sample.response_length
@@ -164,7 +158,7 @@ def _keep(rollout: Rollout, turn: Turn, /, *, trained: bool, **metadata: Any) ->
 
 
 def grading_metadata(template: Sample, question: str) -> dict[str, Any]:
-    """What the reward needs of the row: the question, and what `vime.grading` and `eval_log` are told."""
+    """Metadata for the reward and `eval_log`: the question, and the row's fields about grading."""
     kept = ("grader", "benchmark", "item", "first_tool")
     return {"question": question, **{name: template.metadata[name] for name in kept if name in template.metadata}}
 
@@ -173,9 +167,7 @@ _toolboxes: dict[int, tuple[RunConfig, ToolBox]] = {}
 
 
 def toolbox_of(config: RunConfig) -> ToolBox:
-    """The tools of a run, one box per process because a box keeps answers."""
-    method = config.method
-    assert isinstance(method, AgentFlowConfig), f"method is a {type(method).__name__}"
+    """The tools of a run: one `ToolBox` per process, so that its rollouts share the cached answers."""
     if id(config) not in _toolboxes:
-        _toolboxes[id(config)] = (config, ToolBox(method.tools, config))
+        _toolboxes[id(config)] = (config, ToolBox(AgentFlowConfig.of(config).tools, config))
     return _toolboxes[id(config)][1]

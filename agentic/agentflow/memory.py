@@ -1,4 +1,4 @@
-"""The evolving memory (arXiv 2510.05592, section 3): what each step did, in order; every role but the executor reads it."""
+"""The evolving memory (arXiv 2510.05592, section 3): a record of the steps, which every role but the executor reads."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ class Memory:
     steps: list[Step] = field(default_factory=list)
 
     def add(self, *, tool_name: str, sub_goal: str, command: str, result: str) -> Step:
-        """Adds a step; a long result keeps its beginning and its end."""
+        """Adds a step; of a long result only the beginning and the end are kept."""
         step = Step(number=len(self.steps) + 1, tool_name=tool_name, sub_goal=sub_goal, command=command, result=shortened(result))
         self.steps.append(step)
         return step
@@ -44,7 +44,7 @@ class Memory:
 
 
 def shortened(result: str) -> str:
-    """A result of at most `MAX_RESULT_CHARACTERS` characters and the mark of the cut between its halves."""
+    """The result, with its middle replaced by a mark if it is longer than `MAX_RESULT_CHARACTERS`."""
     if len(result) <= MAX_RESULT_CHARACTERS:
         return result
     half = MAX_RESULT_CHARACTERS // 2

@@ -19,7 +19,7 @@ _END_OF_NAME = re.compile(r"```|\n[ \t]*\n")
 class NextStep:
     """What the planner chose; NextStep(context="3 lamps", sub_goal="Compute 3 * 7", tool_name="Python_Coder").
 
-    All three are empty if the reply had not the three sections.
+    All three are empty if the reply lacks one of the three sections.
     """
 
     context: str = ""
@@ -28,18 +28,18 @@ class NextStep:
 
     @property
     def parsed(self) -> bool:
-        """Whether the sections were there, whatever stood in them."""
+        """Whether the reply had all three sections, whatever their content."""
         return self != NextStep()
 
 
 async def plan(roles: Roles, question: str) -> Turn:
-    """The analysis of the question, before any step."""
+    """Asks for the analysis of the question, before the first step."""
     content = roles.prompts.plan.format(question=question, tools=roles.tool_names, toolbox=roles.toolbox_text)
     return await roles.plan(content)
 
 
 async def next_step(roles: Roles, question: str, *, analysis: str, memory: Memory) -> Turn:
-    """The choice of the next step; `parse_next_step` reads it."""
+    """Asks for the next step; `parse_next_step` reads the reply."""
     content = roles.prompts.next_step.format(
         question=question,
         analysis=analysis,
@@ -51,9 +51,9 @@ async def next_step(roles: Roles, question: str, *, analysis: str, memory: Memor
 
 
 def parse_next_step(reply: str) -> NextStep:
-    """The last complete run of Context, Sub-Goal and Tool Name in a reply; nothing in it is executed.
+    """Reads the last complete sequence of Context, Sub-Goal and Tool Name in a reply.
 
-    Earlier assistant turns, thinking and bold marks are left out; the name ends at an empty line or a code fence.
+    Earlier assistant turns, thinking and bold marks are ignored; the name ends at an empty line or a code fence.
     """
     text = reply.rsplit(ASSISTANT, 1)[-1]
     text = text.split(END_OF_THINKING, 1)[-1].replace("**", "")

@@ -1,4 +1,4 @@
-"""AgentFlow's prompts (arXiv 2510.05592, appendix), in own words: one user message per call, a fresh conversation each.
+"""AgentFlow's prompts (arXiv 2510.05592, appendix) in our own words; each is the only user message of a new conversation.
 
 A set of prompts has one template per call. Fields: all but SINGLE_TURN have {question}; PLAN, NEXT_STEP and VERIFIER have
 {tools} (names) and {toolbox} (a description of each); NEXT_STEP, VERIFIER and FINAL have {analysis} (the plan) and {memory}
@@ -7,9 +7,9 @@ A set of prompts has one template per call. Fields: all but SINGLE_TURN have {qu
 
 from dataclasses import dataclass
 
-from agentic.agentflow.config import PromptStyle
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.tiny import prompts as tiny_prompts
+from vime.config import PromptStyle
 
 PLAN = """\
 Task: study the question below and work out what it takes to answer it.
@@ -151,7 +151,7 @@ SETS = {
 
 
 def memory_text(style: PromptStyle, memory: Memory) -> str:
-    """The steps so far as a prompt shows them: all that is known of each, or tool and result for a tiny model."""
+    """The steps so far as a prompt shows them: every field of each step, or only tool and result for a tiny model."""
     if style is PromptStyle.full:
         return repr(memory.actions())
     return tiny_prompts.steps([(step.tool_name, step.result) for step in memory.steps])

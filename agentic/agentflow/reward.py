@@ -1,24 +1,23 @@
-"""AgentFlow's reward: 1 if the final answer is right, by the rules of its kind of question, else 0.
+"""AgentFlow's reward: 1 if the final answer is correct, otherwise 0.
 
-Where rules cannot decide, the judge of `method.roles.judge` does, if there is one.
+The rules for the question's kind decide first; where they cannot, the model `method.roles.judge` decides, if there is one.
 """
 
 from dataclasses import replace
 
 from agentic.agentflow.config import AgentFlowConfig
-from agentic.agentflow.roles import method_of
 from vime.grading.answer import has_box
 from vime.grading.grade import grade
-from vime.grading.judge import Judge, JudgeConfig
+from vime.grading.judge import Judge
 from vime.rollout.context import Context
 from vime.types import Reward, Sample
 
 DEFAULT_GRADER = "maths"
-"""Of rows that name none (DAPO-Math-17k)."""
+"""Grader of rows that name none (DAPO-Math-17k)."""
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
-    """Scores the final output of a rollout; metrics say whether it had a box, and who decided."""
+    """Scores the final output of a rollout; the metrics record whether it had a box and whether the judge decided."""
     metadata = samples[-1].metadata
     answer = metadata["final_output"]
     found = await grade(
@@ -40,18 +39,8 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 
 def judge_of(context: Context) -> Judge | None:
-    """The judge, if the role map names one."""
-    settings = judge_settings(method_of(context))
+    """The judge of this run, or None if there is none."""
+    settings = AgentFlowConfig.of(context.config).judge_config()
     if settings is None:
         return None
     return Judge(context, replace(settings, keep_verdicts=not context.config.deterministic))
-
-
-def judge_settings(method: AgentFlowConfig) -> JudgeConfig | None:
-    """Who judges within what, None if nobody does."""
-    limits, model = method.judging, method.roles.judge
-    if model is None:
-        return None
-    return JudgeConfig(
-        model=model, max_tokens=limits.max_tokens, timeout_seconds=limits.timeout_seconds, num_tries=limits.num_tries
-    )

@@ -1,80 +1,75 @@
-"""Who is asked, and how: the served model of each role; each with the sampling of its model."""
+"""The roles of a rollout: which served model plays each of them, and how it is asked."""
 
 from enum import Enum
 from functools import cached_property
 
-from agentic.agentflow.config import AgentFlowConfig, PromptStyle
+from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.prompts import SETS, Prompts
-from vime.rollout.chat_model import ChatModel
+from vime.config import PromptStyle
 from vime.rollout.context import Context
-from vime.rollout.model import Model
+from vime.rollout.model import TokenModel
 from vime.types import Message, Turn
 
 
 class Role(str, Enum):
-    """The frozen roles that are asked in the loop itself; judge and coder are asked by the reward and by a tool."""
+    """The frozen roles that the loop calls itself; the reward calls the judge, and a tool the coder."""
 
     executor = "executor"
     verifier = "verifier"
     generator = "generator"
 
 
-def method_of(context: Context) -> AgentFlowConfig:
-    """The method's settings."""
-    method = context.config.method
-    assert isinstance(method, AgentFlowConfig), f"method is a {type(method).__name__}"
-    return method
+async def ask(model: TokenModel, content: str, *, max_tokens: int) -> Turn:
+    """The reply to one user message, of at most `max_tokens` tokens and no more than the model's context leaves.
 
-
-async def ask(model: Model, content: str, *, max_tokens: int) -> Turn:
-    """The reply to one user message, cut where the model's context ends; no room at all is an empty reply, cut by length."""
+    If it leaves none, the reply is empty and its finish reason is `length`.
+    """
     messages: list[Message] = [{"role": "user", "content": content}]
-    if isinstance(model, ChatModel):
+    if not model.shows_tokens:
         return await model.chat(messages, max_tokens=max_tokens)
     token_ids = model.render(messages)
     room = min(max_tokens, model.max_model_len - len(token_ids))
     if room >= 1:
         return await model.complete(token_ids, max_tokens=room)
-    message = {"role": "assistant", "content": ""}
-    return Turn(prompt_ids=token_ids, output_ids=[], logprobs=[], weight_versions=[], finish_reason="length", message=message)
+    return Turn(prompt_ids=token_ids, finish_reason="length")
 
 
 class Roles:
-    """The roles of one rollout, bound to its models, its prompts and the tools that they are told of."""
+    """The roles of one rollout with their models, prompts and the tools that the prompts describe."""
 
     def __init__(self, context: Context, *, toolbox: dict[str, str]) -> None:
         """`toolbox` has the description of each tool by its name."""
         self._context = context
-        self._method = method_of(context)
+        self._method = AgentFlowConfig.of(context.config)
         self.toolbox = toolbox
 
     @property
     def style(self) -> PromptStyle:
-        """Which set of prompts."""
+        """The set of prompts in use."""
         return self._method.prompt_style
 
     @property
     def prompts(self) -> Prompts:
-        """The templates."""
+        """The templates of this set."""
         return SETS[self.style]
 
     @cached_property
     def tool_names(self) -> str:
-        """The names of all tools, as the prompts list them."""
+        """The names of all tools, separated by commas."""
         return ", ".join(self.toolbox)
 
     @cached_property
     def toolbox_text(self) -> str:
-        """One line for each tool: its name and what it does."""
+        """One line per tool: its name and description."""
         return "\n".join(f"{name}: {description}" for name, description in self.toolbox.items())
 
     async def plan(self, content: str) -> Turn:
-        """A turn of the planner."""
+        """A reply of the planner."""
         model = self._context.models[self._method.roles.planner]
         return await ask(model, content, max_tokens=self._method.max_planner_tokens)
 
     async def ask(self, role: Role, content: str) -> Turn:
-        """A turn of a frozen role."""
+        """A reply of a frozen role."""
         names = self._method.roles
         served = {Role.executor: names.executor, Role.verifier: names.verifier, Role.generator: names.generator}
         return await ask(self._context.models[served[role]], content, max_tokens=self._method.max_frozen_tokens)

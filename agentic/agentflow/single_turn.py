@@ -1,15 +1,16 @@
-"""The baseline without a scaffold: the trained model asked once, without tools."""
+"""The single-turn baseline: the trained model is asked once, without tools."""
 
-from agentic.agentflow.generate import grading_metadata, question_of
+from agentic.agentflow.config import AgentFlowConfig
+from agentic.agentflow.generate import grading_metadata
 from agentic.agentflow.prompts import SETS
-from agentic.agentflow.roles import ask, method_of
+from agentic.agentflow.roles import ask
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to the question, at most as long as a planner's turn."""
-    method, question = method_of(context), question_of(sample)
+    """One reply to the question, of at most as many tokens as a planner turn."""
+    method, question = AgentFlowConfig.of(context.config), sample.question
     content = SETS[method.prompt_style].single_turn.format(question=question)
     turn = await ask(context.models[method.roles.planner], content, max_tokens=method.max_planner_tokens)
     answer = sample.with_turn(turn, final_output=turn.text, **grading_metadata(sample, question))

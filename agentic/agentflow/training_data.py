@@ -10,7 +10,7 @@ from typing import Any
 from vime.errors import ConfigError, Problem
 
 GRADERS = {"nq": "qa", "mathhard": "maths", "deepmath": "maths"}
-"""Kind of `vime.grading.grade.grade` by a word of the column `source`."""
+"""Kind of grader for `vime.grading.grade.grade`, by a word in the column `source`."""
 
 
 def rows(*, num_items: int | None, seed: int, file: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The verifier: after each step, are the steps enough to answer the question?"""
+"""The verifier, which decides after each step whether the steps taken suffice to answer the question."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NUM_LAST_LINES = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Verdict(stop=True, parsed=True); `parsed` is False if the reply had no conclusion, which means to go on."""
+    """Verdict(stop=True, parsed=True); `parsed` is False if the reply had no conclusion, and the loop then goes on."""
 
     stop: bool
     parsed: bool
@@ -33,7 +33,7 @@ async def verify(roles: Roles, question: str, *, analysis: str, memory: Memory) 
 
 
 def parse_verdict(reply: str) -> Verdict:
-    """The last `Conclusion: STOP` or `CONTINUE`; without one the last such word of the last three lines; without that, go on."""
+    """Reads the last `Conclusion: STOP` or `CONTINUE`, else the last such word of the last three lines; else it is CONTINUE."""
     found = _CONCLUSION.findall(reply)
     if not found:
         lines = [line for line in reply.splitlines() if line.strip()]

@@ -5,22 +5,28 @@ A document of millions of tokens is tokenized block by block: only one block's t
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
-
-from agentic.memagent.config import ChunkAt
 
 PARAGRAPH = "\n\n"
 BLOCK_CHARACTERS = 1_000_000
-"""Documents up to this length are tokenized whole; blocks of longer ones end with a paragraph, where tokenizers cut too."""
+"""Longest document that is tokenized as a whole; longer ones are split at paragraphs, where tokenizers split too."""
 REMEMBERED_CHARACTERS = 50_000_000
-"""Documents whose chunks a process remembers, together."""
+"""Total length of the documents whose chunks a process remembers."""
+
+
+class ChunkAt(Enum):
+    """Where a document may be cut: after any token (the paper), or only between paragraphs."""
+
+    token = "token"
+    paragraph = "paragraph"
 
 
 def split_document(text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: int, chunk_at: ChunkAt) -> tuple[str, ...]:
-    """Chunks of at most `chunk_tokens` tokens, in order.
+    """Splits a document into chunks of at most `chunk_tokens` tokens, in order.
 
-    A document of more than `max_chunks` chunks loses its middle (the original's centre truncation). With
-    `ChunkAt.paragraph` a paragraph is cut only if it is longer than a chunk.
+    Of a document with more than `max_chunks` chunks the middle is left out, as in the original code. With `ChunkAt.paragraph` a
+    paragraph is cut only if it is longer than a chunk.
     """
     cut = _by_paragraphs if chunk_at is ChunkAt.paragraph else _by_tokens
     chunks = cut(text, tokenizer, chunk_tokens)
@@ -31,14 +37,14 @@ def split_document(text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: 
 
 
 class Splitter:
-    """Remembers the chunks of the latest documents: the rollouts of a group share theirs."""
+    """Caches the chunks of recent documents, because all rollouts of a group read the same one."""
 
     def __init__(self) -> None:
         self._chunks: OrderedDict[tuple[Any, ...], tuple[str, ...]] = OrderedDict()
         self._characters = 0
 
     def split(self, text: str, *, tokenizer: Any, chunk_tokens: int, max_chunks: int, chunk_at: ChunkAt) -> tuple[str, ...]:
-        """As `split_document`."""
+        """The chunks of a document as `split_document` makes them."""
         key = (id(tokenizer), hash(text), len(text), chunk_tokens, max_chunks, chunk_at)
         if key in self._chunks:
             self._chunks.move_to_end(key)

@@ -1,32 +1,25 @@
-"""MemAgent's settings; importing this module makes them known to Hydra as `schema/method/memagent`."""
+"""MemAgent's settings; importing this module registers `schema/method/memagent` with Hydra."""
 
 from dataclasses import dataclass
-from enum import Enum
 from math import ceil
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 
+from agentic.memagent.chunks import ChunkAt, split_document
 from vime.config import MethodConfig, RunConfig
 from vime.errors import Problem
 from vime.hooks import load_hook
 
 PUBLISHED_DOCUMENT_TOKENS = 28_000
-"""Of the published training set: 200 paragraphs of about 140 tokens."""
+"""Tokens of a document in the published training set: 200 paragraphs of about 140 tokens."""
 PROMPT_TOKENS = 256
-"""Room for the prompt's own words and the question; the longest question of HotpotQA has about 150 tokens."""
-
-
-class ChunkAt(Enum):
-    """Where a document may be cut: after any token (the paper), or only between paragraphs."""
-
-    token = "token"
-    paragraph = "paragraph"
+"""Tokens reserved for the prompt's own words and the question; HotpotQA's longest question has about 150."""
 
 
 @dataclass(kw_only=True, slots=True)
 class MemAgentConfig(MethodConfig):
-    """The paper's lengths; a turn needs the question, one chunk, the memory and the reply."""
+    """MemAgent (arXiv 2507.02259): lengths of chunks, memories and answers; the defaults are the paper's."""
 
     name: str = "memagent"
     generate: str = "agentic.memagent.generate.generate"
@@ -34,18 +27,20 @@ class MemAgentConfig(MethodConfig):
     eval_log: str | None = "agentic.memagent.eval_log.eval_log"
     single_turn: str = "agentic.memagent.single_turn.generate"
     chunk_tokens: int = 5000
+    """Most document tokens that one turn reads."""
     chunk_at: ChunkAt = ChunkAt.token
+    """Where a document may be cut into chunks: after any token, or only between paragraphs."""
     max_chunks: int = 512
-    """Longer documents lose their middle."""
+    """Most chunks of a document; of a longer document the middle is left out."""
     max_memory_tokens: int = 1024
-    """Longest reply of a memory turn, which is the next memory."""
+    """Most tokens of the reply in a memory turn, which becomes the next memory."""
     max_final_tokens: int = 1024
-    """Longest reply of the last turn, which answers from the memory."""
+    """Most tokens of the reply in the last turn, which answers from the memory."""
     max_single_turn_tokens: int = 1024
-    """Longest reply of the single-turn baseline."""
+    """Most tokens of the reply in the single-turn baseline."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """A turn fits into the context of the trained model: prompt, chunk, memory and reply."""
+        """Checks that lengths are positive and that prompt, chunk, memory and reply fit into the trained model's context."""
         numbers = ("chunk_tokens", "max_chunks", "max_memory_tokens", "max_final_tokens", "max_single_turn_tokens")
         found = [
             Problem(key=f"method.{name}", value=getattr(self, name), remedy="give at least 1")
@@ -65,13 +60,13 @@ class MemAgentConfig(MethodConfig):
         return found
 
     def calls_per_rollout(self, config: RunConfig) -> int:
-        """One per chunk of a training document, and one to answer."""
+        """One call per chunk of a training document, and one for the answer."""
         chunks = num_generated_chunks(config, self)
         return min(ceil(PUBLISHED_DOCUMENT_TOKENS / self.chunk_tokens) if chunks is None else chunks, self.max_chunks) + 1
 
 
 class FileTokenizer:
-    """A tokenizer of a checkpoint's tokenizer.json alone: quick to load, for the plan."""
+    """A tokenizer read from tokenizer.json alone, which loads quickly enough for `mode=plan`."""
 
     def __init__(self, file: Path) -> None:
         from tokenizers import Tokenizer
@@ -88,9 +83,7 @@ class FileTokenizer:
 
 
 def num_generated_chunks(config: RunConfig, method: MemAgentConfig) -> int | None:
-    """Chunks of the first generated training document; None if there is no generator, or no tokenizer on this machine."""
-    from agentic.memagent.chunks import split_document
-
+    """Number of chunks of the first generated training document; None without a generator or a local tokenizer."""
     dataset, file = config.data.train, Path(config.model.checkpoint) / "tokenizer.json"
     if dataset.generator is None or not file.is_file():
         return None

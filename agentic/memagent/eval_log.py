@@ -1,4 +1,4 @@
-"""What an evaluation of MemAgent says besides its score: how the memory behaves, chunk by chunk."""
+"""Metrics of a MemAgent evaluation beside its score: how the memory develops from chunk to chunk."""
 
 from collections import defaultdict
 from statistics import fmean
@@ -7,14 +7,14 @@ from typing import Any
 from vime.types import EvalLog
 
 SCORES = ("strict", "lenient", "exact_match", "f1", "gold_in_prediction", "sub_em_unguarded")
-"""Scores of the reward that are averaged; the last serves comparisons with published numbers only."""
+"""Scores of the reward that are averaged; the last one only serves comparisons with published numbers."""
 
 
 def eval_log(context: Any, results: list[dict[str, Any]]) -> EvalLog:
-    """Turns per rollout, length of the memory, memories cut at the limit or empty, answers without a box, and all scores.
+    """Turns per rollout, length of the memory, memories that were cut or empty, answers without a box, and all scores.
 
-    The figures are the recall of the gold answer in the whole memory and the memory's length after each chunk; the recall is left
-    out where items do not say `holds_gold`. `results` are finished items of one data set, failed ones included:
+    The figures show the recall of the gold answer in the memory and the memory's length after each chunk; the recall is left out
+    if items lack `holds_gold`. `results` are the finished items of one data set, including failed ones:
     {"label": […], "strict": 1.0, "metrics": {…}, "samples": [{"response": …, "metadata": {…}}, …]}.
     """
     memories = [[s for s in result["samples"] if "memory" in s["metadata"]] for result in results]
@@ -40,7 +40,7 @@ def eval_log(context: Any, results: list[dict[str, Any]]) -> EvalLog:
 
 
 def _by_chunk(memories: list[list[dict[str, Any]]], name: str) -> dict[int, list[float]]:
-    """A number of every memory, by the number of the chunk just read."""
+    """A metadata value of every memory, grouped by the number of the chunk just read."""
     values: dict[int, list[float]] = defaultdict(list)
     for item in memories:
         for sample in item:
@@ -49,6 +49,6 @@ def _by_chunk(memories: list[list[dict[str, Any]]], name: str) -> dict[int, list
 
 
 def _figure(series: str, values: dict[int, list[float]]) -> dict[str, Any]:
-    """Means by chunk, as one line."""
+    """The means by chunk as a figure of one line."""
     positions = sorted(values)
     return {"x": [p + 1 for p in positions], "series": {series: [fmean(values[p]) for p in positions]}}

@@ -1,6 +1,6 @@
 """MemAgent's rollout (arXiv 2507.02259, section 3): read chunk by chunk into a memory, then answer from the memory alone.
 
-Every turn is a fresh conversation of one user message, and an independent training sequence whose sampled tokens are all
+Every turn is a new conversation of one user message and becomes a training sequence of its own, whose sampled tokens are all
 trained. The memory is the model's whole reply, cut at its token limit.
 """
 
@@ -16,16 +16,15 @@ from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 CHARACTERS_LOGGED = 2_000
-"""How much of each memory stays in the metadata, for people to read."""
+"""Characters of each memory that the metadata keep for readers of rollouts."""
 SPLITTER = Splitter()
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One sample per chunk and one for the answer."""
-    method = context.config.method
-    assert isinstance(method, MemAgentConfig), f"method is a {type(method).__name__}"
+    """One sample per chunk, and one for the answer."""
+    method = MemAgentConfig.of(context.config)
     model = context.models["actor"]
-    problem = question_of(sample)
+    problem = sample.question
     chunks = SPLITTER.split(
         document_of(sample),
         tokenizer=model.tokenizer,
@@ -54,9 +53,9 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 
 def cap(text: str, tokenizer: Any, max_tokens: int) -> tuple[str, int, bool]:
-    """A memory of at most `max_tokens` tokens, its number of tokens, and whether it was longer.
+    """The text cut to at most `max_tokens` tokens, its number of tokens, and whether it was cut.
 
-    A reply is no longer than its limit, but read again it may be: tokens of the same text differ, and a baseline's are its own.
+    The sampled reply obeys the limit already, but its text may tokenize into more tokens, and a baseline has another tokenizer.
     """
     ids = tokenizer.encode(text, add_special_tokens=False)
     if len(ids) <= max_tokens:
@@ -64,13 +63,7 @@ def cap(text: str, tokenizer: Any, max_tokens: int) -> tuple[str, int, bool]:
     return tokenizer.decode(ids[:max_tokens]).strip(), max_tokens, True
 
 
-def question_of(sample: Sample) -> str:
-    """The question's text: the last message of the prompt."""
-    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
-    return sample.prompt[-1]["content"]
-
-
 def document_of(sample: Sample) -> str:
-    """The document: in the row, or in a file of its own if it is too long for that."""
+    """The row's document, which is in the row itself or in a file that the row names."""
     file = sample.metadata.get(CONTEXT_FILE)
     return Path(file).read_text(encoding="utf-8") if file else sample.metadata["context"]

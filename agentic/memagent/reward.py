@@ -1,6 +1,6 @@
-"""MemAgent's reward: 1 if the boxed answer equals the gold answer, strictly; lenient scores stand beside it.
+"""MemAgent's reward: 1 if the boxed answer strictly equals the gold answer; lenient scores are reported beside it.
 
-RULER's needle tasks have several answers, all of which are wanted (`metric: all` in the row).
+RULER's needle tasks have several answers and require all of them (`metric: all` in the row).
 """
 
 from vime.grading.boxed import boxed_equal, last_boxed
@@ -30,9 +30,9 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 
 def score(response: str, references: list[str]) -> Reward:
-    """All scores of one answer to a question, 0 or 1 each but F1.
+    """All scores of one answer, each 0 or 1 except F1.
 
-    `sub_em_unguarded` gives an empty answer 1, as slime-agentic does: it serves comparisons with published numbers only.
+    `sub_em_unguarded` scores an empty answer 1, as slime-agentic does; it only serves comparisons with published numbers.
     """
     strict = float(boxed_equal(response, references))
     answer = last_boxed(response)
@@ -52,7 +52,7 @@ def score(response: str, references: list[str]) -> Reward:
 
 
 def score_all(response: str, references: list[str]) -> Reward:
-    """RULER's needle tasks: strictly, the box holds every reference; leniently, the share that the whole answer holds."""
+    """Scores of RULER's needle tasks: strict if the box holds every reference, lenient the share found in the whole reply."""
     answer = last_boxed(response)
     strict = float(answer is not None and string_match_all(answer, references) == 1.0)
     metrics = {"strict": strict, "lenient": string_match_all(response, references), "boxed": float(answer is not None)}

@@ -1,23 +1,22 @@
-"""The baseline without a scaffold: the whole document in one prompt, its middle cut out where the context is too short."""
+"""The single-turn baseline: the document in one prompt, without its middle if the context is too short for all of it."""
 
 from agentic.memagent.config import MemAgentConfig
-from agentic.memagent.generate import document_of, question_of
+from agentic.memagent.generate import document_of
 from agentic.memagent.prompts import SINGLE_TURN_PROMPT
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 LONGEST_TOKEN = 64
-"""Characters; hardly any token is longer."""
+"""Characters of a token; hardly any token is longer."""
 MARGIN_TOKENS = 8
-"""Text around a cut may tokenize into a few more tokens than its halves."""
+"""Tokens reserved because the text around the cut may tokenize into a few more tokens than its halves."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to question and document, at most as long as the answers of the scaffold."""
-    method = context.config.method
-    assert isinstance(method, MemAgentConfig), f"method is a {type(method).__name__}"
+    """One reply to the question and the document."""
+    method = MemAgentConfig.of(context.config)
     model = context.models["actor"]
-    problem = question_of(sample)
+    problem = sample.question
     frame = model.render([{"role": "user", "content": SINGLE_TURN_PROMPT.format(problem=problem, chunk="")}])
     room = model.max_model_len - len(frame) - method.max_single_turn_tokens - MARGIN_TOKENS
     document = document_of(sample)

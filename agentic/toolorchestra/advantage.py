@@ -1,31 +1,30 @@
-"""The published advantage as `algorithm.advantage`: rewards of a group centred, divided by their deviation and clipped.
+"""slime-agentic's advantage as `algorithm.advantage`: (r - mean) / deviation over a group, with the deviation over n, clipped.
 
-With 8 rollouts no score is beyond 2.65, so that the clipping at 3 only matters in larger groups.
+The authors divide by the deviation over n - 1 instead, which is `algorithm.normalization=std`, and clip at 3 as well. In a group
+of n rollouts no advantage exceeds √(n - 1) here and (n - 1) / √n there: 2.65 and 2.47 with the published 8 rollouts. Clipping has
+an effect only in groups of 11 rollouts or more.
 """
 
-from agentic.toolorchestra.rewards import group_advantages
+from statistics import fmean, pstdev
+
 from vime.config import AlgorithmConfig
 from vime.types import Group
 
+CLIP = 3.0
+EPSILON = 1e-6
+
 
 def clipped(config: AlgorithmConfig, groups: list[Group]) -> dict[int, float]:
-    """slime-agentic's: divided by the deviation over n."""
-    return _advantages(groups, unbiased=False)
-
-
-def clipped_unbiased(config: AlgorithmConfig, groups: list[Group]) -> dict[int, float]:
-    """The authors': divided by the deviation over n - 1."""
-    return _advantages(groups, unbiased=True)
-
-
-def _advantages(groups: list[Group], *, unbiased: bool) -> dict[int, float]:
-    """By `rollout_id`; 0 in groups without a difference, whose samples `group_reward` has marked already."""
+    """Advantages by `rollout_id`; 0 throughout a group whose rewards are all equal."""
     found: dict[int, float] = {}
     for group in groups:
         rollouts = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
+        if not rollouts:
+            continue
         rewards = [rollout.reward for rollout in rollouts]
-        scores = group_advantages(rewards, kept=[True] * len(rewards), min_deviation=0.0, unbiased=unbiased)
-        for rollout, score in zip(rollouts, scores, strict=True):
+        mean, deviation = fmean(rewards), pstdev(rewards)
+        for rollout in rollouts:
             if rollout.counting.trained:
-                found[rollout.rollout_id] = score or 0.0
+                score = (rollout.reward - mean) / (deviation + EPSILON) if deviation > 0 else 0.0
+                found[rollout.rollout_id] = max(-CLIP, min(CLIP, score))
     return found

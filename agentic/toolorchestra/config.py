@@ -1,126 +1,25 @@
-"""ToolOrchestra's settings; importing this module makes them known to Hydra as `schema/method/toolorchestra`."""
+"""ToolOrchestra's settings and what they demand of a run; importing this module registers `schema/method/toolorchestra`."""
 
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from agentic.toolorchestra.rewards import Variant
-from vime.config import Credit, MethodConfig, PromptStyle, RunConfig
+from agentic.toolorchestra.settings import (
+    EndpointConfig,
+    ExpertConfig,
+    LatencySource,
+    LimitsConfig,
+    PreferenceConfig,
+    RandomizationConfig,
+    RewardConfig,
+    ToolsConfig,
+)
+from vime.config import AlgorithmName, Credit, DatasetConfig, MethodConfig, Mode, ModelAPI, PromptStyle, RunConfig
 from vime.errors import Problem
+from vime.grading.judge import JudgeConfig
 
-
-class LatencySource(Enum):
-    """Whose milliseconds a rollout's latency is made of: the clock's, or those of the experts' table."""
-
-    measured = "measured"
-    table = "table"
-
-
-@dataclass(kw_only=True, slots=True)
-class ExpertConfig:
-    """An expert as the orchestrator knows it: who it is behind its alias, what it costs, and what it is good at."""
-
-    model: str = "base"
-    """Its name in `serving.models`; several aliases may share one."""
-    dollars_per_million_input_tokens: float = 0.0
-    dollars_per_million_output_tokens: float = 0.0
-    seconds: float = 0.0
-    """Average latency of a call, as the description tells it."""
-    strengths: str = ""
-    """One sentence for the description."""
-
-
-@dataclass(kw_only=True, slots=True)
-class ToolsConfig:
-    """The aliases that each tool offers; a tool without any is not offered. `call_expert` is in both modes."""
-
-    search: list[str] = field(default_factory=list)
-    enhance_reasoning: list[str] = field(default_factory=list)
-    answer: list[str] = field(default_factory=list)
-    call_expert: list[str] = field(default_factory=list)
-
-
-@dataclass(kw_only=True, slots=True)
-class PreferenceConfig:
-    """What the user cares about (the paper's P), 0 to 1 each; a row's own `preference` wins."""
-
-    accuracy: float = 1.0
-    cost: float = 0.0
-    latency: float = 0.0
-    tools: dict[str, float] = field(default_factory=dict)
-    """By alias, for calls of that expert."""
-
-
-@dataclass(kw_only=True, slots=True)
-class RewardConfig:
-    """Which reward, and which rollouts it leaves out of training (`rewards.py`)."""
-
-    variant: Variant = Variant.corrected
-    dollars: float = 0.05
-    """Cost at which half of what `corrected` gives for being cheap is gone."""
-    latency_seconds: float = 30.0
-    """The same for being quick."""
-    share: float = 0.3
-    """How much of a right answer's reward depends on cost, latency and preferred tools (`corrected`)."""
-    latency: LatencySource = LatencySource.measured
-    min_deviation: float = 0.1
-    """Groups whose rewards deviate by this or less are not trained (homogeneity filter)."""
-    format_filter: bool = True
-    """Rollouts without a valid answer, or that called nothing and said nothing, are not trained."""
-    judge: str | None = None
-    """The served model that decides about answers that differ from the label by words; None leaves those at 0."""
-    judge_tokens: int = 512
-
-
-@dataclass(kw_only=True, slots=True)
-class RandomizationConfig:
-    """What changes from question to question, the same for all rollouts of one (the paper's random tools and prices)."""
-
-    shuffle_aliases: bool = False
-    """Which expert stands behind which alias of a tool."""
-    num_aliases: int = 0
-    """How many of a tool's aliases are offered; 0 offers all."""
-    price_factor: float = 1.0
-    """Prices are multiplied by up to this or divided by it; 1 leaves them."""
-
-
-@dataclass(kw_only=True, slots=True)
-class LimitsConfig:
-    """Where a rollout, an expert or a text ends."""
-
-    turns: int = 50
-    """Replies of the orchestrator."""
-    evaluation_turns: int = 50
-    seconds: float = 360.0
-    """Time after which no further reply or call begins."""
-    turn_tokens: int = 4096
-    """Of one reply."""
-    context_tokens: int = 131_072
-    """Of the orchestrator's prompt and reply; middle turns are dropped, oldest first, to hold it."""
-    expert_tokens: int = 8192
-    """Of an expert's reply."""
-    expert_seconds: float = 180.0
-    expert_errors: int = 2
-    """Failures in a row after which an expert counts as unavailable for the rest of the rollout."""
-    documents: int = 5
-    """Passages of a search."""
-    document_characters: int = 500
-    context_characters: int = 24_000
-    """Of documents, programs and attempts that experts are shown; the newest are kept."""
-    environment_errors: int = 10
-    """Wrong calls after which a conversation with a customer ends."""
-
-
-@dataclass(kw_only=True, slots=True)
-class EndpointConfig:
-    """A model by litellm's names, for τ²-bench's user and judge."""
-
-    model: str = ""
-    """Like openai/user; "" is none."""
-    arguments: dict[str, Any] = field(default_factory=dict)
-    """Like {api_base: http://127.0.0.1:8003/v1, api_key: none}."""
+TAU2_ROWS = "agentic.toolorchestra.tau2.rows"
+TRAINING_ROWS = "agentic.toolorchestra.training_data.rows"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -135,7 +34,7 @@ class ToolOrchestraConfig(MethodConfig):
     single_turn: str = "agentic.toolorchestra.single_turn.generate"
     credit: Credit = Credit.share
     experts: dict[str, ExpertConfig] = field(default_factory=dict)
-    """By alias."""
+    """Experts by the alias under which the orchestrator knows them."""
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     shaping: RewardConfig = field(default_factory=RewardConfig)
@@ -144,18 +43,94 @@ class ToolOrchestraConfig(MethodConfig):
     orchestrator_dollars_per_million_input_tokens: float = 0.0
     orchestrator_dollars_per_million_output_tokens: float = 0.0
     prompt_style: PromptStyle = PromptStyle.full
+    """Set of prompts: full for real models, tiny for the models of the laptop task."""
     parser: str = "hermes"
-    """vLLM's parser of the orchestrator's and the experts' tool calls."""
+    """vLLM's tool-call parser for replies of the orchestrator and of experts."""
     customer: str | None = None
-    """The served model that plays the customer of the built-in shop; None follows the task's script."""
+    """Served model that plays the customer of the built-in shop; null answers by the task's script."""
     tau2_user: EndpointConfig = field(default_factory=EndpointConfig)
+    """Model that plays τ²-bench's user."""
     tau2_judge: EndpointConfig = field(default_factory=EndpointConfig)
+    """Model that judges the τ²-bench tasks whose reward asks about sentences."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Every alias has an expert with a server, searches have a service, programs a sandbox, weights lie positive."""
-        from agentic.toolorchestra.rules import all_problems  # it imports what `--help` does without
+        """Checks the settings' own values and that the run serves what they name.
 
-        return all_problems(self, config)
+        `mode=plan` leaves out what depends on the machine: a sandbox, the package tau2.
+        """
+        found = [problem for alias, expert in self.experts.items() for problem in expert.problems(f"method.experts.{alias}")]
+        found += [*self.tools.problems(self.experts), *self.preference.problems(self.experts), *self.shaping.problems()]
+        found += [*self.limits.problems(), *self.randomization.problems()]
+        found += [*_served_problems(self, config), *_tool_problems(self, config), *_baseline_problems(config)]
+        if config.deterministic and self.shaping.latency is LatencySource.measured:
+            remedy = "measured times differ from run to run, which deterministic=true forbids: give table"
+            found.append(Problem(key="method.shaping.latency", value=self.shaping.latency.value, remedy=remedy))
+        return found if config.mode is Mode.plan else [*found, *_machine_problems(self, config)]
+
+
+def _served_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:
+    """Experts, customer and judge are served, and none of them is the trained model."""
+    asked = {f"method.experts.{alias}.model": expert.model for alias, expert in method.experts.items()}
+    judge = method.shaping.judge
+    asked |= {key: name for key, name in (("method.customer", method.customer), ("method.shaping.judge", judge)) if name}
+    found: list[Problem] = []
+    for key, name in asked.items():
+        if name not in config.serving.models:
+            remedy = f"no model is served under this name (there are: {', '.join(config.serving.models)}): give one of these, "
+            found.append(Problem(key=key, value=name, remedy=f"{remedy}or describe it as serving.models.{name}"))
+        elif config.serving.models[name].trained:
+            remedy = "is the trained model, which would change during the run: give a frozen model"
+            found.append(Problem(key=key, value=name, remedy=remedy))
+    return found if judge is None else [*found, *JudgeConfig(model=judge).problems(config, key="method.shaping.judge")]
+
+
+def _tool_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:
+    """Questions can be answered, and searches have a retrieval service."""
+    found: list[Problem] = []
+    if not method.tools.answer and config.algorithm.name is not AlgorithmName.sft:
+        remedy = "a question is answered by the tool answer: give it at least one expert"
+        found.append(Problem(key="method.tools.answer", value=[], remedy=remedy))
+    if method.tools.search and not config.retrieval.is_there:
+        remedy = "the tool search needs the retrieval service: give retrieval.corpus, retrieval.generator or retrieval.url, or "
+        remedy += "leave this list empty"
+        found.append(Problem(key="method.tools.search", value=method.tools.search, remedy=remedy))
+    return found
+
+
+def _baseline_problems(config: RunConfig) -> list[Problem]:
+    """Baselines of the scaffold return token ids, because the orchestrator's calls are read from its tokens."""
+    found: list[Problem] = []
+    for row in config.evaluation.rows:
+        name = row.partition("@")[2]
+        if name in config.serving.models and config.serving.models[name].api is ModelAPI.chat and row.startswith("scaffold"):
+            remedy = f"tool calls are read from tokens, which {name} does not return (api=chat): serve it with api=tokens"
+            found.append(Problem(key="evaluation.rows", value=row, remedy=remedy))
+    return found
+
+
+def _machine_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:
+    """This machine can run sandboxes and τ²-bench where they are needed."""
+    from vime.agent.sandbox import sandbox_problem
+    from vime.preflight.rules.data import datasets
+
+    found: list[Problem] = []
+    if method.tools.enhance_reasoning and not config.sandbox.allow_unsandboxed and (problem := sandbox_problem()):
+        found.append(Problem(key="method.tools.enhance_reasoning", value=method.tools.enhance_reasoning, remedy=problem))
+    if any(map(_uses_tau2, datasets(config).values())):
+        from agentic.toolorchestra.tau2 import why_absent
+
+        if reason := why_absent():
+            found.append(Problem(key="data", value=TAU2_ROWS, remedy=f"{reason}; or choose data without tau2"))
+        if not method.tau2_user.model:
+            remedy = "tau2 needs a model that plays the user: give one, like openai/user, and its tau2_user.arguments.api_base"
+            found.append(Problem(key="method.tau2_user.model", value="", remedy=remedy))
+    return found
+
+
+def _uses_tau2(dataset: DatasetConfig) -> bool:
+    return dataset.generator == TAU2_ROWS or bool(
+        dataset.generator == TRAINING_ROWS and dataset.generator_args.get("tau2_domains")
+    )
 
 
 ConfigStore.instance().store(group="schema/method", name="toolorchestra", node=ToolOrchestraConfig)

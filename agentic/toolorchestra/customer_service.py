@@ -1,7 +1,7 @@
 """The function-calling mode: the orchestrator serves a customer with the domain's tools, and may let an expert take a turn.
 
-The orchestrator's copy of the domain has `call_expert` in place of the transfer to human agents; an expert gets the original
-messages and tools, and its reply is sent as it is.
+The orchestrator sees `call_expert` in place of the transfer to human agents. An expert sees the original messages and tools, and
+its reply is sent unchanged.
 """
 
 import json
@@ -15,7 +15,6 @@ from agentic.toolorchestra.offer import ALIAS, CALL_EXPERT, Offered, schema
 from agentic.toolorchestra.orchestrator import Ending, Orchestrator, reader_of
 from agentic.toolorchestra.tool_calls import ParsedReply, ToolCall, read_message
 from vime.config import PromptStyle
-from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context
 from vime.types import Message
 
@@ -29,13 +28,13 @@ ENDINGS = {
 
 
 def orchestrators_tools(tools: Sequence[dict[str, Any]], offered: Offered) -> list[dict[str, Any]]:
-    """The domain's tools without the transfer, with `call_expert` if there are experts."""
+    """The domain's tools without the transfer to human agents, and with `call_expert` if it is offered."""
     kept = [tool for tool in tools if tool["function"]["name"] != TRANSFER]
     return [*kept, schema(CALL_EXPERT, offered[CALL_EXPERT])] if CALL_EXPERT in offered else kept
 
 
 def orchestrators_messages(messages: Sequence[Message], style: PromptStyle = PromptStyle.full) -> list[Message]:
-    """The opening as the orchestrator sees it: instructions, and the policy without human agents."""
+    """The opening messages as the orchestrator sees them: instructions, and the policy without human agents."""
     first, rest = messages[0], list(messages[1:])
     if first["role"] != "system":
         return [first, *rest]
@@ -44,17 +43,17 @@ def orchestrators_messages(messages: Sequence[Message], style: PromptStyle = Pro
 
 
 class CustomerService:
-    """One conversation; `num_transfers` counts transfers to human agents, whoever called them."""
+    """One conversation; `num_transfers` counts transfers to human agents by the orchestrator or an expert."""
 
     def __init__(self, context: Context, episode: Episode, experts: Experts, parser: str) -> None:
         self.num_transfers = 0
         self.calls: dict[str, int] = {}
-        """Domain tools called, by name, whoever called them."""
+        """Number of calls of each domain tool by the orchestrator or an expert."""
         self._context, self._episode, self._experts, self._parser = context, episode, experts, parser
         self._original: list[Message] = []
 
     async def play(self, orchestrator: Orchestrator, opening: list[Message]) -> None:
-        """Until the episode or the orchestrator ends; `orchestrator.ending` then says why."""
+        """Plays until the episode or the orchestrator ends; `orchestrator.ending` then says why."""
         self._original = list(opening)
         while orchestrator.ending is None:
             reply = await orchestrator.reply()
@@ -65,7 +64,7 @@ class CustomerService:
                 orchestrator.ending = ENDINGS[self._episode.end]
 
     async def _turn(self, reply: ParsedReply) -> list[Message]:
-        """What follows a reply, as the orchestrator is told."""
+        """Handles a reply and returns the messages that follow it, as the orchestrator sees them."""
         if reply.calls and reply.calls[0].name == CALL_EXPERT and CALL_EXPERT in self._experts.offered:
             return await self._expert_turn(reply.calls[0])
         if reply.malformed:
@@ -77,8 +76,8 @@ class CustomerService:
         if call.error or not isinstance(alias, str) or alias not in offered:
             error = call.error or f"there is no expert {alias}; there are: {', '.join(offered)}"
             return [_told(f"Error: {error}")]
-        is_chat = isinstance(self._context.models[offered[alias].model], ChatModel)
-        messages = for_api(self._original) if is_chat else self._original
+        shows_tokens = self._context.models[offered[alias].model].shows_tokens
+        messages = self._original if shows_tokens else for_api(self._original)
         found = await self._experts.ask(CALL_EXPERT, alias, messages, tools=self._episode.tools)
         if found.turn is None:
             return [_told(found.text)]
@@ -91,12 +90,12 @@ class CustomerService:
     def _read(self, found: ExpertReply, alias: str) -> ParsedReply:
         assert found.turn is not None
         model = self._context.models[self._experts.offered[CALL_EXPERT][alias].model]
-        if isinstance(model, ChatModel):
+        if not model.shows_tokens:
             return read_message(found.turn.message, self._episode.tools)
         return reader_of(model.tokenizer, self._parser).read(found.turn, self._episode.tools)
 
     async def _send(self, content: str, calls: list[ToolCall]) -> list[Message]:
-        """Lets the episode go on with a message or with calls, and keeps the original conversation."""
+        """Continues the episode with a message or with calls, and records both in the original conversation."""
         for call in calls:
             self.calls[call.name] = self.calls.get(call.name, 0) + 1
             self.num_transfers += call.name == TRANSFER
@@ -111,7 +110,7 @@ class CustomerService:
 
 
 def for_api(messages: Sequence[Message]) -> list[Message]:
-    """The same conversation as OpenAI's API wants it: arguments as JSON texts, and ids that join calls and results."""
+    """The conversation in the form of OpenAI's API: arguments as JSON texts, and ids that link calls with their results."""
     found: list[Message] = []
     waiting: list[str] = []
     for message in messages:

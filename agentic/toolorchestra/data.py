@@ -1,9 +1,9 @@
-"""ToolScale and GeneralThought as rows of ours; tasks of the evaluation are kept out of training.
+"""Converts ToolScale and GeneralThought to training rows, without the tasks of the evaluation sets.
 
     python -m agentic.toolorchestra.data toolscale.parquet generalthought.parquet --output train.jsonl [--exclude eval.jsonl]
 
-ToolScale (nvidia/ToolScale): tau2-like tasks in ten domains. Its table has one column for every argument of every tool, filled
-with nulls; they are dropped. GeneralThought-430K-filtered: questions with reference answers.
+ToolScale (nvidia/ToolScale) has tasks like those of τ²-bench in ten domains. Its table has a column for every argument of every
+tool, mostly filled with nulls, which are dropped. GeneralThought-430K-filtered has questions with reference answers.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from typing import Any
 
 from agentic.toolorchestra.outcome import normalize
 from vime.config import DatasetConfig
+from vime.data.cleaning import without_nulls
 from vime.data.rows import load_rows
 
 logger = logging.getLogger(__name__)
@@ -25,18 +26,11 @@ Row = dict[str, Any]
 FUNC_CALL, QA = "func_call", "qa"
 """Categories of rows: a task with a database, or a question with an answer."""
 MAX_ANSWER_CHARACTERS = 400
-"""A reference answer that is longer cannot be compared with by words."""
-
-
-def without_nulls(value: Any) -> Any:
-    """The value without keys that hold null, at any depth; nulls in lists are data and stay."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+"""Longest reference answer; a longer one cannot be compared word by word."""
 
 
 def from_toolscale(row: Row) -> Row | None:
-    """A task of ToolScale, None if it names no actions to compare with.
+    """The training row of a ToolScale task, or None if it names no actions to compare with.
 
     Example of the result: `{"problem": "…", "answer": "", "eid": "bank____17", "category": "func_call", "example": {…}}`.
     """
@@ -62,7 +56,7 @@ def from_toolscale(row: Row) -> Row | None:
 
 
 def from_general_thought(row: Row) -> Row | None:
-    """A question of GeneralThought, None without a short reference answer.
+    """The training row of a GeneralThought question, or None if it has no short reference answer.
 
     Example of the result: `{"problem": "2+2?", "answer": "4", "eid": "generalthought____81", "category": "qa"}`.
     """
@@ -75,20 +69,23 @@ def from_general_thought(row: Row) -> Row | None:
 
 
 SOURCES: dict[str, Callable[[Row], Row | None]] = {"toolscale": from_toolscale, "generalthought": from_general_thought}
-"""What makes a row of ours from one of a source."""
+"""The conversion of a row, by its source."""
 
 
 def source_of(row: Row) -> str:
-    """The source of a row, by its columns. Raises ValueError for a row of neither."""
+    """The source of a row, recognized by its columns. Raises ValueError if it is neither of the two."""
     if "evaluation_criteria" in row:
         return "toolscale"
     if "reference_answer" in row:
         return "generalthought"
-    raise ValueError(f"a row with the columns {', '.join(sorted(row))} is of none of {', '.join(SOURCES)}")
+    raise ValueError(f"a row with the columns {', '.join(sorted(row))} is from none of {', '.join(SOURCES)}")
 
 
 def prepare(rows: Iterable[Row], *, evaluation: Iterable[Row] = ()) -> tuple[list[Row], dict[str, int]]:
-    """Training rows, each question once, without those of `evaluation` (rows of ours); and what was left out, by reason."""
+    """Training rows, each question once, without those in `evaluation`; and the number of rows left out, by reason.
+
+    `rows` are in the format of their source, `evaluation` in that of the result.
+    """
     held_ids, held_texts = set(), set()
     for row in evaluation:
         held_ids.add(row.get("eid"))
@@ -111,13 +108,15 @@ def prepare(rows: Iterable[Row], *, evaluation: Iterable[Row] = ()) -> tuple[lis
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The program."""
+    """Runs the program and returns its exit status."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     parser = argparse.ArgumentParser(prog="python -m agentic.toolorchestra.data", description=__doc__)
     parser.add_argument("sources", nargs="+", help="files (jsonl, json, parquet) or Hugging Face ids")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--exclude", nargs="*", default=[], help="rows of evaluations, in the format of the output")
-    parser.add_argument("--only", choices=[FUNC_CALL, QA], help="rows of one category; without it both")
+    parser.add_argument(
+        "--exclude", nargs="*", default=[], help="files of evaluation rows to leave out, in the format of the output"
+    )
+    parser.add_argument("--only", choices=[FUNC_CALL, QA], help="keep the rows of one category only")
     arguments = parser.parse_args(words)
     evaluation = [row for path in arguments.exclude for row in load_rows(DatasetConfig(path=path))]
     rows, left_out = prepare(
@@ -130,14 +129,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _key(row: Row) -> str:
-    """What tells two questions apart: their words, and for tasks what must be done too (many users say the same)."""
+    """Identifies a question by its words and, because many users say the same, by the actions of its task."""
     actions = (row.get("example") or {}).get("evaluation_criteria", {}).get("actions", [])
     done = sorted(json.dumps([action["name"], action.get("arguments")], sort_keys=True) for action in actions)
     return json.dumps([normalize(row["problem"]), done])
 
 
 def _parsed(value: Any) -> Any:
-    """Nested columns come as objects or as JSON texts."""
+    """The value of a nested column, which may be an object or a JSON text."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         try:
             return json.loads(value)

@@ -1,10 +1,9 @@
-"""The episode of a row: a task of the built-in shop, or one of τ²-bench."""
+"""Makes the episode of a row: a task of the built-in shop, or one of τ²-bench."""
 
-from agentic.toolorchestra.config import EndpointConfig, ToolOrchestraConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.environment.customer import ModelCustomer, ScriptedCustomer
 from agentic.toolorchestra.environment.episode import Episode, ShopEpisode
 from agentic.toolorchestra.environment.tasks import Task
-from agentic.toolorchestra.experts import method_of
 from agentic.toolorchestra.tau2_scores import MAX_STEPS
 from vime.errors import ConfigError, Problem
 from vime.rollout.context import Context
@@ -14,20 +13,20 @@ SHOP = "shop"
 
 
 def is_function_calling(sample: Sample) -> bool:
-    """Whether a row is a conversation with a customer, not a question."""
+    """Whether a row is a conversation with a customer rather than a question."""
     return "task" in sample.metadata or sample.metadata.get("category") == "func_call"
 
 
 def domain_of(sample: Sample) -> str:
-    """The name of a row's domain, for scores; questions without one are `qa`."""
+    """The name of a row's domain, by which scores are grouped; `qa` for questions without one."""
     metadata = sample.metadata
     domain = metadata.get("domain") or str(metadata.get("eid") or "").partition("____")[0]
     return str(domain or (SHOP if "task" in metadata else "qa"))
 
 
 def make_episode(context: Context, sample: Sample) -> Episode:
-    """Raises ConfigError for a row of neither: ToolScale's have no database that could be asked."""
-    method, metadata = method_of(context), sample.metadata
+    """The episode of a row. Raises ConfigError for rows of other kinds: ToolScale publishes no databases to play its tasks on."""
+    method, metadata = ToolOrchestraConfig.of(context.config), sample.metadata
     if "task" in metadata:
         task = Task.from_dict(metadata["task"])
         customer = ScriptedCustomer(task)
@@ -37,23 +36,18 @@ def make_episode(context: Context, sample: Sample) -> Episode:
     if "domain" in metadata and "task_id" in metadata:
         return _tau2_episode(method, str(metadata["domain"]), str(metadata["task_id"]))
     remedy = (
-        "this row has no task of the shop and no domain and task_id of tau2, and ToolScale publishes no databases to run its "
+        "this row has neither a task of the shop nor a domain and task_id of tau2, and ToolScale publishes no databases for its "
     )
     remedy += "tasks on: make the training file with `python -m agentic.toolorchestra.data … --only qa`"
     raise ConfigError([Problem(key="data.train", value=metadata.get("eid", ""), remedy=remedy)])
 
 
 def _tau2_episode(method: ToolOrchestraConfig, domain: str, task_id: str) -> Episode:
-    from agentic.toolorchestra import tau2
+    from agentic.toolorchestra.tau2 import load_tasks
+    from agentic.toolorchestra.tau2_episode import Tau2Episode
 
-    task = next((task for task in tau2.load_tasks(domain) if str(task.id) == task_id), None)
+    task = next((task for task in load_tasks(domain) if str(task.id) == task_id), None)
     if task is None:
         raise ConfigError([Problem(key=f"tau2 {domain} task", value=task_id, remedy="there is no such task in this version")])
-    user, judge = _endpoint(method.tau2_user), _endpoint(method.tau2_judge)
-    return tau2.Tau2Episode(domain, task, user=user, judge=judge, max_errors=method.limits.environment_errors)
-
-
-def _endpoint(config: EndpointConfig):
-    from agentic.toolorchestra.tau2 import Endpoint
-
-    return Endpoint(model=config.model, arguments=dict(config.arguments)) if config.model else None
+    judge = method.tau2_judge if method.tau2_judge.model else None
+    return Tau2Episode(domain, task, user=method.tau2_user, judge=judge, max_errors=method.limits.environment_errors)

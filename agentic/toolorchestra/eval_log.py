@@ -1,4 +1,4 @@
-"""What an evaluation of ToolOrchestra says besides its score: domains, tools and experts, cost, latency, turns, endings."""
+"""Metrics of a ToolOrchestra evaluation: scores by domain, calls of tools and experts, cost, latency, turns, endings."""
 
 from collections import Counter
 from statistics import fmean
@@ -10,14 +10,14 @@ from vime.types import EvalLog
 
 Item = dict[str, Any]
 NUM_POINTS = 20
-"""Of the cost-accuracy curve, beside its origin."""
+"""Points of the cost-accuracy curve, besides its origin."""
 
 
 def eval_log(context: Any, results: list[Item]) -> EvalLog:
     """Scores in percent, counts and dollars per item, shares of 0 to 1.
 
     `results` are finished items: {"dataset": …, "strict": …, "metrics": {…}, "samples": [{"metadata": {…}}, …]}. Items without an
-    orchestrator (the single-turn baseline, a rollout that was stopped) have no counts, and stand in the scores.
+    orchestrator (the single-turn baseline, a rollout that was stopped) enter the scores but not the counts.
     """
     played = [item for item in results if item["samples"] and "ending" in item["samples"][-1]["metadata"]]
     if not played:
@@ -41,7 +41,7 @@ def eval_log(context: Any, results: list[Item]) -> EvalLog:
 
 
 def _scores(results: list[Item]) -> dict[str, float]:
-    """The score of every domain, in percent, and the share of answers that the judge decided."""
+    """The score of every domain in percent, and the share of answers that the judge decided."""
     by_domain: dict[str, list[float]] = {}
     for item in results:
         metadata = item["samples"][-1]["metadata"] if item["samples"] else {}
@@ -51,7 +51,7 @@ def _scores(results: list[Item]) -> dict[str, float]:
 
 
 def _calls(found: list[Item]) -> dict[str, float]:
-    """Calls per item, by tool and by expert; of experts also dollars, tokens and what came of the calls."""
+    """Calls per item by tool and by expert; for experts also dollars, tokens and how calls ended."""
     tools: Counter[str] = Counter()
     for metadata in found:
         tools.update(metadata["tool_calls"])
@@ -69,13 +69,13 @@ def _calls(found: list[Item]) -> dict[str, float]:
 
 
 def _tool_figure(found: list[Item]) -> dict[str, Any]:
-    """Calls per item as a figure, experts and tools side by side."""
+    """A figure of the calls per item of all tools and experts."""
     calls = {name.split("/", 1)[1]: value for name, value in _calls(found).items() if name.startswith(("tool/", "expert/"))}
     return {"calls": {"x": sorted(calls), "series": {"calls per item": [calls[name] for name in sorted(calls)]}}} if calls else {}
 
 
 def _cost_accuracy(played: list[Item]) -> dict[str, Any]:
-    """The share of all items that are solved at up to a cost, by that cost in dollars: the front of one evaluation."""
+    """A figure of the share of items that were solved at up to a cost in dollars, by this cost."""
     pairs = [(float(item["samples"][-1]["metadata"]["dollars"]), item["strict"] > 0) for item in played]
     highest = max(cost for cost, _ in pairs)
     costs = [highest * step / NUM_POINTS for step in range(NUM_POINTS + 1)] if highest > 0 else [0.0]

@@ -1,7 +1,7 @@
-"""Calls of experts: limited, isolated, and each counted in tokens, money and milliseconds.
+"""Calls of experts, each with a time limit and booked with its tokens, dollars and milliseconds.
 
-An expert that fails is something the orchestrator is told, never the end of a rollout. After `limits.expert_errors` failures in a
-row it counts as unavailable and is not asked again.
+If an expert fails, the orchestrator is told and the rollout goes on. After `limits.expert_errors` failures in a row the expert's
+model counts as unavailable and is not asked again in this rollout.
 """
 
 from collections import Counter
@@ -9,30 +9,30 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from agentic.toolorchestra.config import ExpertConfig, LatencySource, ToolOrchestraConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.prompts import UNAVAILABLE
-from vime.rollout.chat_model import ChatModel
+from agentic.toolorchestra.settings import ExpertConfig, LatencySource
 from vime.rollout.context import Context
-from vime.rollout.model import Model
+from vime.rollout.model import TokenModel
 from vime.rollout.tool import Outcome, run_tool
 from vime.types import Message, Turn
 
 CHARACTERS_PER_TOKEN = 3
-"""Of an endpoint whose tokens are not seen (slime-agentic's estimate)."""
+"""Estimate for endpoints that return no token ids, as in slime-agentic."""
 NUM_CUTS = 8
 CUT = "\n[…]\n"
 
 
 class CallEnd(str, Enum):
-    """What came of a call."""
+    """How a call ended."""
 
     ANSWERED = "answered"
     EMPTY = "empty"
-    """No words and no tool calls."""
+    """The reply had neither words nor tool calls."""
     FAILED = "failed"
     TIMED_OUT = "timed_out"
     UNAVAILABLE = "unavailable"
-    """Not asked: the circuit breaker is open."""
+    """The expert was not asked, because it failed too often before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +40,8 @@ class ExpertCall:
     """One call of an expert.
 
     Example: `ExpertCall(tool="answer", alias="answer-1", model="base", end=CallEnd.ANSWERED, input_tokens=812, output_tokens=95,
-    dollars=0.0006, milliseconds=2140.0, table_milliseconds=96000.0)`. A call that failed has no tokens: no server said how many;
-    and it has the table's time, because how long it was waited for says something about the server, not about the agent.
+    dollars=0.0006, milliseconds=2140.0, table_milliseconds=96000.0)`. A failed call has no tokens, because no server counted
+    them, and the stated time of its expert, because the time it took depends on the server and not on the agent.
     """
 
     tool: str
@@ -53,13 +53,13 @@ class ExpertCall:
     dollars: float = 0.0
     milliseconds: float = 0.0
     table_milliseconds: float = 0.0
-    """What the table says that a call takes; 0 if none was made."""
+    """The stated latency of the expert; 0 if the expert was not asked."""
     error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertReply:
-    """What the orchestrator gets to know: `turn` is None unless the expert answered; then `text` says why."""
+    """An expert's reply; if the expert did not answer, `turn` is None and `text` tells the orchestrator why."""
 
     text: str
     turn: Turn | None = None
@@ -67,7 +67,7 @@ class ExpertReply:
 
 @dataclass(kw_only=True, slots=True)
 class Account:
-    """All that one rollout used up."""
+    """Everything that one rollout used: calls, tokens, dollars and time."""
 
     calls: list[ExpertCall] = field(default_factory=list)
     orchestrator_input_tokens: int = 0
@@ -77,11 +77,11 @@ class Account:
 
     @property
     def dollars(self) -> float:
-        """Orchestrator and experts."""
+        """Cost of orchestrator and experts together."""
         return self.orchestrator_dollars + sum(call.dollars for call in self.calls)
 
     def seconds(self, source: LatencySource) -> float:
-        """Orchestrator and experts by the time that each call itself took, or experts by their table."""
+        """Measured time of all calls of orchestrator and experts, or the stated latency of the experts' calls alone."""
         if source is LatencySource.table:
             return sum(call.table_milliseconds for call in self.calls) / 1000
         return (self.orchestrator_milliseconds + sum(call.milliseconds for call in self.calls)) / 1000
@@ -98,7 +98,7 @@ class Account:
         ) / 1e6
 
     def metadata(self, source: LatencySource) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """The account as JSON data for a sample's metadata."""
         return {
             "expert_calls": [{**asdict(call), "end": call.end.value} for call in self.calls],
             "dollars": self.dollars,
@@ -110,19 +110,22 @@ class Account:
 
 
 class Experts:
-    """The experts of one rollout, by tool and alias."""
+    """The experts of one rollout."""
 
     def __init__(self, context: Context, offered: dict[str, dict[str, ExpertConfig]], account: Account) -> None:
-        """No call lasts longer than the rollout may."""
+        """`offered` has the experts by tool and alias; their calls are booked in `account`."""
         self.offered = offered
         self._context, self._account = context, account
-        self._method = method_of(context)
+        self._method = ToolOrchestraConfig.of(context.config)
         self._errors: Counter[str] = Counter()
 
     async def ask(
         self, tool: str, alias: str, messages: list[Message], *, tools: list[dict[str, Any]] | None = None
     ) -> ExpertReply:
-        """The reply of the expert behind an alias. Raises KeyError for an alias that the tool does not offer."""
+        """The reply of the expert behind an alias, within the time left to the rollout.
+
+        Raises KeyError for an alias that the tool does not offer.
+        """
         expert, limits = self.offered[tool][alias], self._method.limits
         if self._errors[expert.model] >= limits.expert_errors:
             self._book(tool, alias, expert, CallEnd.UNAVAILABLE)
@@ -172,7 +175,7 @@ class Experts:
 
     async def _sample(self, expert: ExpertConfig, messages: list[Message], tools: list[dict[str, Any]] | None) -> Turn:
         model, limit = self._context.models[expert.model], self._method.limits.expert_tokens
-        if isinstance(model, ChatModel):
+        if not model.shows_tokens:
             fitted = _fitted(model, messages, tools, reply_tokens=limit)
             return await model.chat(fitted, max_tokens=limit, tools=tools)
         token_ids = model.render(_fitted(model, messages, tools, reply_tokens=limit), tools=tools)
@@ -182,20 +185,13 @@ class Experts:
         return await model.complete(token_ids, max_tokens=room)
 
 
-def method_of(context: Context) -> ToolOrchestraConfig:
-    """The method's settings."""
-    method = context.config.method
-    assert isinstance(method, ToolOrchestraConfig), f"method is a {type(method).__name__}"
-    return method
-
-
 def tokens_of(turn: Turn) -> tuple[int, int]:
-    """Tokens read and written, as the server counted them."""
+    """Input and output tokens of a turn, as the server counted them."""
     return turn.usage if turn.usage is not None else (len(turn.prompt_ids), len(turn.output_ids))
 
 
-def _fitted(model: Model, messages: list[Message], tools: Any, *, reply_tokens: int) -> list[Message]:
-    """The messages, the longest cut in its middle until they and a reply fit into the model's context."""
+def _fitted(model: TokenModel, messages: list[Message], tools: Any, *, reply_tokens: int) -> list[Message]:
+    """The messages, shortened in the middle of the longest until they and a reply fit into the model's context."""
     allowed = model.max_model_len - min(reply_tokens, model.max_model_len // 4)
     for _ in range(NUM_CUTS):
         excess = _num_tokens(model, messages, tools) - allowed
@@ -209,13 +205,13 @@ def _fitted(model: Model, messages: list[Message], tools: Any, *, reply_tokens: 
     return messages
 
 
-def _num_tokens(model: Model, messages: list[Message], tools: Any) -> int:
-    if isinstance(model, ChatModel):
+def _num_tokens(model: TokenModel, messages: list[Message], tools: Any) -> int:
+    if not model.shows_tokens:
         return sum(len(str(message.get("content") or "")) for message in messages) // CHARACTERS_PER_TOKEN
     return len(model.render(messages, tools=tools))
 
 
 def _limited(context: Context, seconds: float) -> Context:
-    """The context with the time of an expert, and no second attempt: a failure is counted and told."""
+    """The context with the time limit of an expert's call and without retries, since failures are booked and told."""
     rollout = replace(context.config.rollout, tool_timeout_seconds=seconds, max_tool_retries=0)
     return replace(context, config=replace(context.config, rollout=rollout))

@@ -1,7 +1,7 @@
 """ToolOrchestra's rollout (arXiv 2511.21689): the orchestrator answers a question with tools and experts, or serves a customer.
 
-Its sampled tokens are trained; what tools, experts and customers say never is. What was asked of whom, and at what price, stands
-in the metadata of the rollout's last sequence.
+Only tokens that the orchestrator sampled are trained, never those of tools, experts and customers. The metadata of the rollout's
+last sequence record every call with its price.
 """
 
 from collections import Counter
@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentic.toolorchestra import prompts
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.customer_service import CustomerService, orchestrators_messages, orchestrators_tools
 from agentic.toolorchestra.environment.episode import Outcome
 from agentic.toolorchestra.episodes import domain_of, is_function_calling, make_episode
-from agentic.toolorchestra.experts import Account, Experts, method_of
+from agentic.toolorchestra.experts import Account, Experts
 from agentic.toolorchestra.offer import offer, question_schemas
 from agentic.toolorchestra.orchestrator import Ending, Orchestrator
 from agentic.toolorchestra.tools import QuestionTools
@@ -20,12 +21,12 @@ from vime.rollout.context import Context, Sampling
 from vime.types import Message, Sample
 
 ANSWER_CHARACTERS = 4000
-"""How much of the final answer stays in the metadata."""
+"""Characters of the final answer that the metadata keep."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Result:
-    """What one mode made of a row, beside the account."""
+    """The outcome of one mode, beside the account."""
 
     orchestrator: Orchestrator
     tools: Counter[str] = field(default_factory=Counter)
@@ -33,8 +34,11 @@ class Result:
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One rollout in the mode of its row; usually one sequence, more where the chat template rewrites or turns were dropped."""
-    method, question = method_of(context), question_of(sample)
+    """One rollout in the mode of its row.
+
+    It is usually one sequence; there are more where the chat template rewrites the history or turns were dropped.
+    """
+    method, question = ToolOrchestraConfig.of(context.config), sample.question
     account = Account()
     offered = offer(method, question, seed=context.config.seed)
     experts = Experts(context, offered, account)
@@ -56,15 +60,9 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     return orchestrator.samples(sample, metadata)
 
 
-def question_of(sample: Sample) -> str:
-    """The row's question: the last message of its prompt."""
-    assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
-    return sample.prompt[-1]["content"]
-
-
 async def _solve(context: Context, sample: Sample, experts: Experts, account: Account) -> Result:
-    """The question-answering mode: one tool a turn, until the tool answer has answered."""
-    question, wording = question_of(sample), prompts.SETS[method_of(context).prompt_style]
+    """The question-answering mode: one tool per turn, until the tool `answer` has given the answer."""
+    question, wording = sample.question, prompts.SETS[ToolOrchestraConfig.of(context.config).prompt_style]
     messages: list[Message] = [
         {"role": "system", "content": wording.system},
         {"role": "user", "content": wording.question.format(question=question)},
@@ -100,7 +98,7 @@ async def _solve(context: Context, sample: Sample, experts: Experts, account: Ac
 async def _serve(context: Context, sample: Sample, experts: Experts, account: Account) -> Result:
     """The function-calling mode: the built-in shop or a domain of τ²-bench."""
     episode = make_episode(context, sample)
-    method = method_of(context)
+    method = ToolOrchestraConfig.of(context.config)
     service = CustomerService(context, episode, experts, method.parser)
     opening = await episode.start()
     tools = orchestrators_tools(episode.tools, experts.offered)

@@ -1,10 +1,11 @@
-"""Which experts a question's tools offer, under which alias and at which price; and the schemas that tell it."""
+"""The experts that a question's tools offer, with aliases and prices, and the tool schemas that describe them."""
 
 import random
 from dataclasses import replace
 from typing import Any
 
-from agentic.toolorchestra.config import ExpertConfig, ToolOrchestraConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.settings import ExpertConfig
 
 Offered = dict[str, dict[str, ExpertConfig]]
 """Experts by tool and alias."""
@@ -16,13 +17,13 @@ DESCRIPTIONS = {
     CALL_EXPERT: "Asks an expert.",
 }
 ALIAS = {SEARCH: "model", ENHANCE_REASONING: "model", ANSWER: "model", CALL_EXPERT: "expert"}
-"""The argument that names the expert."""
+"""The argument of each tool that names the expert."""
 
 
 def offer(method: ToolOrchestraConfig, question: str, *, seed: int) -> Offered:
-    """The experts for one question: those of the configuration, randomized by the question if `randomization` says so.
+    """The experts for one question: those of the configuration, randomized as `randomization` says.
 
-    The same for every rollout of the question, so that a group compares what can be compared.
+    All rollouts of a question get the same offer, so that their rewards are comparable.
     """
     rng = random.Random(f"{seed}/{question}")
     how, tools = method.randomization, method.tools
@@ -58,7 +59,7 @@ def question_schemas(offered: Offered) -> list[dict[str, Any]]:
 
 
 def schema(tool: str, experts: dict[str, ExpertConfig], *, extra: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One tool; the description of its alias has every expert's strengths, prices and latency."""
+    """The schema of one tool; the alias argument's description states every expert's strengths, prices and latency."""
     alias = {"type": "string", "enum": list(experts), "description": table(experts)}
     properties = {ALIAS[tool]: alias, **(extra or {})}
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
@@ -66,7 +67,7 @@ def schema(tool: str, experts: dict[str, ExpertConfig], *, extra: dict[str, Any]
 
 
 def table(experts: dict[str, ExpertConfig]) -> str:
-    """A sentence on each expert, then prices and latencies as a table."""
+    """A sentence about each expert, then a table of prices and latencies."""
     sentences = [f"{alias}: {expert.strengths}" for alias, expert in experts.items() if expert.strengths]
     lines = [
         f"{alias} | ${expert.dollars_per_million_input_tokens:g} | ${expert.dollars_per_million_output_tokens:g} | "

@@ -1,26 +1,27 @@
-"""The trained model's side of a rollout: its replies within all limits, and the sequences that are trained."""
+"""The trained model's side of a rollout: its replies, its limits, and the sequences that are trained."""
 
 from enum import Enum
 from typing import Any
 
-from agentic.toolorchestra.experts import Account, method_of
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.experts import Account
 from agentic.toolorchestra.tool_calls import THINK_START, ParsedReply, ToolCallReader
 from vime.rollout.context import Context
 from vime.rollout.conversation import Conversation
 from vime.types import Message, Sample, StopReason, Turn
 
 DROPPED = "context_turns_dropped"
-"""Count of a rollout: turns that the orchestrator no longer sees."""
+"""Metric: turns that were dropped from the orchestrator's context."""
 TAIL_TOKENS = 8
-"""Enough of a prompt's end to see whether it begins the thinking."""
+"""Tokens at a prompt's end that show whether the prompt begins the thinking."""
 
 
 class Ending(str, Enum):
-    """Why a rollout is over."""
+    """Why a rollout ended."""
 
     ANSWERED = "answered"
     NO_CALL = "no_call"
-    """A question's orchestrator called no tool, or wrote a call that is none."""
+    """In the question-answering mode the reply called no tool, or the call could not be read."""
     CUSTOMER_STOP = "customer_stop"
     MAX_STEPS = "max_steps"
     TOO_MANY_ERRORS = "too_many_errors"
@@ -43,7 +44,7 @@ _readers: dict[tuple[int, str], tuple[Any, ToolCallReader]] = {}
 
 
 def reader_of(tokenizer: Any, parser: str) -> ToolCallReader:
-    """The reader for a model's replies, one per process."""
+    """The reader of a model's replies, of which a process makes one."""
     key = (id(tokenizer), parser)
     if key not in _readers:
         _readers[key] = (tokenizer, ToolCallReader(tokenizer, parser=parser))
@@ -51,22 +52,22 @@ def reader_of(tokenizer: Any, parser: str) -> ToolCallReader:
 
 
 class Orchestrator:
-    """One rollout of the trained model."""
+    """The trained model in one rollout."""
 
     def __init__(self, context: Context, messages: list[Message], tools: list[dict[str, Any]], account: Account) -> None:
-        """The first messages, up to the first of the user's, are never dropped."""
+        """Begins the conversation with `messages`, which are never dropped from the context."""
         self.tools = tools
         self.num_turns = self.num_invalid = 0
         self.ending: Ending | None = None
         self.text = ""
-        """All that was said in replies."""
+        """The text of all replies so far."""
         self._context, self._account = context, account
-        self._method, self._model = method_of(context), context.models["actor"]
+        self._method, self._model = ToolOrchestraConfig.of(context.config), context.models["actor"]
         self._conversation = Conversation(self._model, messages, tools=tools)
         self._num_kept = len(messages)
 
     async def reply(self) -> ParsedReply | None:
-        """The next reply as it is read; None, with `ending`, if a limit is reached. Raises what the model raises."""
+        """The next reply, or None with `ending` set if a limit is reached. Raises what the model raises."""
         limits = self._method.limits
         max_turns = limits.evaluation_turns if self._context.evaluation else limits.turns
         if self.num_turns >= max_turns:
@@ -91,30 +92,25 @@ class Orchestrator:
         return reply
 
     def add(self, messages: list[Message]) -> None:
-        """Adds what tools, experts or the customer say: never trained, never read as a call."""
+        """Adds messages of tools, experts or the customer, which are neither trained nor read as calls."""
         self._conversation.add(messages)
 
     def samples(self, template: Sample, metadata: dict[str, Any]) -> list[Sample]:
-        """The sequences to train; `metadata` and the stop reason stand on the last. One of no tokens if nothing was sampled."""
+        """The sequences of the rollout; the last one carries `metadata` and the stop reason.
+
+        If nothing was sampled, there is one sequence without response tokens.
+        """
         assert self.ending is not None, "the rollout has not ended"
         found = self._conversation.samples(template)
         if not found:
-            message = {"role": "assistant", "content": ""}
-            empty = Turn(
-                prompt_ids=self._conversation.prompt_ids(),
-                output_ids=[],
-                logprobs=[],
-                weight_versions=[],
-                finish_reason="length",
-                message=message,
-            )
+            empty = Turn(prompt_ids=self._conversation.prompt_ids(), finish_reason="length")
             found = [template.with_turn(empty)]
         found[-1].metadata = metadata
         found[-1].stop_reason = STOP_REASONS[self.ending]
         return found
 
     def _make_room(self) -> int:
-        """Tokens for the next reply, after middle turns were dropped, oldest first, if they leave too few."""
+        """Number of tokens for the next reply; drops the oldest turns while the context leaves too few."""
         limits = self._method.limits
         total = min(limits.context_tokens, self._model.max_model_len)
         wanted = min(limits.turn_tokens, total // 4)
@@ -124,7 +120,7 @@ class Orchestrator:
                 return min(limits.turn_tokens, left)
 
     def _drop_oldest(self) -> bool:
-        """Forgets the oldest turn, with what followed it; False if only the newest is left."""
+        """Drops the oldest turn with the messages that followed it; False if only the newest turn is left."""
         messages = self._conversation.messages
         replies = [index for index, message in enumerate(messages) if message["role"] == "assistant" and index >= self._num_kept]
         if len(replies) < 2:

@@ -1,10 +1,10 @@
-"""Whether a rollout solved its task: answers by words, function calls by what they did."""
+"""Compares an answer with its label word by word."""
 
 import re
 import unicodedata
 
 MAX_ANSWER_WORDS = 500
-"""A longer answer is wrong (ToolOrchestra's published evaluation)."""
+"""Longest answer that can be correct, as in ToolOrchestra's published evaluation."""
 SHORT_LABEL_WORDS, MAX_TIMES_LONGER = 3, 10
 _SIGNS = str.maketrans(
     {"\u2010": "-", "\u2013": "-", "\u2212": "-", "\u2044": "/", "\u00f7": "/", "\u00d7": "*", "\u2264": "<=", "\u2265": ">="}
@@ -32,11 +32,11 @@ _KEPT = re.compile(
 
 
 def normalize(text: str) -> str:
-    """The words that are compared: compatible characters made equal, small letters, spaces for punctuation.
+    """The text in the form in which words are compared: Unicode-normalized, in lower case, with spaces for punctuation.
 
-    Numbers stay whole (`-5`, `3.14`, `1/4`; `1,234` is `1234`), and so do formulas, with or without spaces (`x + 1` is `x+1`);
-    `<`, `=` and `>` are words. A hyphen or slash next to two letters is punctuation (`well-known`, `km/h`), and so are brackets,
-    `$` and `%`: "5%" is "5".
+    Numbers stay whole (`-5`, `3.14`, `1/4`; `1,234` becomes `1234`), and so do formulas (`x + 1` becomes `x+1`); `<`, `=` and `>`
+    are words. A hyphen or slash next to two letters is punctuation (`well-known`, `km/h`), and so are brackets, `$` and `%`: "5%"
+    becomes "5".
     """
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", text).lower() if not unicodedata.combining(sign))
     plain = _DROPPED.sub("", plain.translate(_SIGNS))
@@ -49,10 +49,10 @@ def normalize(text: str) -> str:
 
 
 def answer_is_right(answer: str, label: str) -> bool:
-    """Equal to the label, or holding it word by word; but a short label in an answer ten times as long proves nothing.
+    """Whether the answer equals the label or contains its words in order; a short label must not make up less than a tenth of it.
 
-    slime-agentic looks for the label's characters, which finds "4" in "14"; here whole words, numbers and formulas of `normalize`
-    must agree: "14", "-4" and "1/4" hold no "4". An empty answer and one of more than 500 words are wrong.
+    slime-agentic searches for the label's characters, which finds "4" in "14". Here whole words, numbers and formulas of
+    `normalize` must agree: "14", "-4" and "1/4" do not contain "4". An empty answer and one of more than 500 words are wrong.
     """
     ours, wanted = normalize(answer).split(), normalize(label).split()
     if not ours or not wanted or len(ours) > MAX_ANSWER_WORDS:

@@ -1,4 +1,4 @@
-"""What the orchestrator and the experts are told; the fields are those of the public reproductions, the words are ours."""
+"""The prompts of orchestrator and experts, with the fields of the public reproductions in our own words."""
 
 import re
 from dataclasses import dataclass
@@ -72,24 +72,24 @@ MAX_QUERY_CHARACTERS = 200
 
 
 def without_thinking(text: str) -> str:
-    """The text after a model's thinking."""
+    """The text without a model's thinking."""
     return _THINKING.sub("", text, count=1) if "</think>" in text else text
 
 
 def tagged(text: str, tag: str) -> str | None:
-    """What stands between the last pair of these tags, None if nothing does."""
+    """The text between the last pair of these tags, or None if there is none."""
     found = [content.strip() for name, content in _TAGGED.findall(without_thinking(text)) if name == tag and content.strip()]
     return found[-1] if found else None
 
 
 def program_of(text: str) -> str | None:
-    """The longest fenced program of a reply."""
+    """The longest fenced program of a reply, or None if there is none."""
     blocks = [block for block in _FENCE.findall(without_thinking(text)) if block.strip()]
     return max(blocks, key=len) if blocks else None
 
 
 def answer_of(text: str) -> str | None:
-    """The answer of a reply: between its tags, else its last box, else what follows "Final Answer:"."""
+    """The answer in a reply: between its tags, else in its last box, else after "Final answer:"; None without any of these."""
     if found := tagged(text, "answer"):
         return found
     from vime.grading.boxed import last_boxed
@@ -102,6 +102,6 @@ def answer_of(text: str) -> str | None:
 
 
 def without_transfer(policy: str) -> str:
-    """The policy with experts in place of human agents, and the tool that calls them in place of the transfer."""
+    """The policy with experts in place of human agents, and `call_expert` in place of the transfer to them."""
     policy = policy.replace("transfer_to_human_agents", "call_expert")
     return re.sub(r"\bhuman agent(s?)\b", r"expert\1", policy, flags=re.IGNORECASE)

@@ -1,33 +1,32 @@
-"""A rollout's outcome, and the rewards of its group by the variant of `method.shaping`."""
+"""Scores a rollout's outcome, and computes the rewards of a group with the variant of `method.shaping`."""
 
 from collections import Counter
 from statistics import pstdev
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
-from agentic.toolorchestra.experts import method_of
 from agentic.toolorchestra.outcome import answer_is_right
-from agentic.toolorchestra.rewards import Features, Preference, Scale, group_rewards, well_formed
+from agentic.toolorchestra.rewards import Features, Preference, group_rewards, well_formed
 from vime.grading.judge import Judge, JudgeConfig
 from vime.rollout.context import Context
 from vime.types import Group, Reward, Rollout, Sample, StopReason
 
 ACCOUNT = "expert_calls"
-"""In the metadata of every rollout that came to its end."""
+"""Key in the metadata of every rollout that was not stopped."""
 STOPPED = (StopReason.TIME_LIMIT, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
-"""What these end would have cost more."""
+"""Stop reasons of rollouts that would have cost more if they had gone on."""
 HOMOGENEOUS, ILL_FORMED = "homogeneous", "ill_formed"
-"""Metrics of a rollout: 1 if this filter keeps it out of training."""
+"""Metrics of a rollout: 1 if the filter of this name leaves it out of training."""
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
-    """1 if the customer's task is solved, or the answer is right by its words or by the judge's verdict; else 0."""
+    """1 if the customer's task is solved, or if the answer is correct word for word or by the judge's verdict; otherwise 0."""
     metadata = samples[-1].metadata
     if metadata["category"] == "func_call":
         solved = float(metadata["episode_reward"] > 0)
         return Reward(score=solved, metrics={"strict": solved, "judged": 0.0})
     answer, labels = metadata["final_output"], samples[-1].label
     right, judged = any(answer_is_right(answer, label) for label in labels), False
-    shaping = method_of(context).shaping
+    shaping = ToolOrchestraConfig.of(context.config).shaping
     if not right and answer.strip() and shaping.judge is not None:
         keep_verdicts = not context.config.deterministic
         judge = Judge(context, JudgeConfig(model=shaping.judge, max_tokens=shaping.judge_tokens, keep_verdicts=keep_verdicts))
@@ -37,12 +36,11 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 
 async def group_reward(context: Context, group: Group) -> list[Reward]:
-    """Rewards by the variant; samples that a filter leaves out are marked and still stand in the group's baseline."""
-    method, rollouts = method_of(context), group.rollouts
+    """The rewards of a group. Samples that a filter leaves out of training are marked and stay in the group's baseline."""
+    method, rollouts = ToolOrchestraConfig.of(context.config), group.rollouts
     shaping = method.shaping
-    scale = Scale(dollars=shaping.dollars, seconds=shaping.latency_seconds, share=shaping.share)
     preference = preference_of(method, group)
-    rewards = group_rewards(shaping.variant, [features_of(rollout) for rollout in rollouts], preference, scale)
+    rewards = group_rewards(shaping.variant, [features_of(rollout) for rollout in rollouts], preference, shaping.scale())
     homogeneous = len(rewards) < 2 or pstdev(rewards) <= shaping.min_deviation
     found = []
     for rollout, score in zip(rollouts, rewards, strict=True):
@@ -55,7 +53,7 @@ async def group_reward(context: Context, group: Group) -> list[Reward]:
 
 
 def features_of(rollout: Rollout) -> Features:
-    """What a rollout did; one that a limit stopped, perhaps before it had an account, has costs that compare with nobody's."""
+    """The features of a rollout; if a limit stopped it, its costs are not compared with those of others."""
     metadata = rollout.samples[-1].metadata if rollout.samples else {}
     correct = rollout.metrics.get("strict", 0.0) > 0
     if ACCOUNT not in metadata:
@@ -66,12 +64,9 @@ def features_of(rollout: Rollout) -> Features:
 
 
 def preference_of(method: ToolOrchestraConfig, group: Group) -> Preference:
-    """The row's preference, else the configuration's. Raises ValueError for a weight outside 0 to 1."""
+    """The row's preference, or else that of the configuration. Raises ValueError for a weight outside 0 to 1."""
     own = group.prompt.metadata.get("preference")
-    if own:
-        return Preference(**own)
-    weights = method.preference
-    return Preference(accuracy=weights.accuracy, cost=weights.cost, latency=weights.latency, tools=dict(weights.tools))
+    return Preference(**own) if own else method.preference.preference()
 
 
 def _is_well_formed(rollout: Rollout) -> bool:

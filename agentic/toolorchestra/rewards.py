@@ -1,8 +1,8 @@
 """Rewards of ToolOrchestra (arXiv 2511.21689, equation 2 and appendix L), of its public reproductions, and ours.
 
-Pure functions on the rollouts of one group. Cost and latency are held as what they are, amounts that are never negative, and a
-`Preference` has no negative weight: so no caller can turn a price into a bonus. The variants that did so as published are here
-under names that say it.
+Pure functions on the rollouts of one group. Cost and latency are amounts that are never negative, and a `Preference` has no
+negative weight, so no caller can turn a price into a bonus. Two published variants do so by mistake; their names end in
+`sign_error`.
 """
 
 import math
@@ -11,22 +11,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 ACCURACY, COST, LATENCY = "accuracy", "cost", "latency"
-"""Names in slime-agentic's weights, beside those of the tools."""
+"""Names of the weights, beside those of the tools."""
+WEIGHT_REMEDY = "give 0 to 1; a weight above 0 on cost or latency rewards being cheap or quick"
 
 
 class Variant(Enum):
-    """Whose reward."""
+    """The formula of the reward."""
 
     corrected = "corrected"
-    """Ours: see `corrected`."""
+    """This project's: see `corrected`."""
     paper = "paper"
-    """Equation 2: min-max over the group, times the preference, 0 when wrong."""
-    slime_agentic = "slime_agentic"
-    """The same with weights by name; what has no weight counts nothing."""
+    """Equation 2: features min-max normalized over the group, weighted by the preference; 0 when wrong. The code of slime-agentic
+    computes the same for weights that are not negative."""
     slime_agentic_sign_error = "slime_agentic_sign_error"
-    """With the weights it published: negative ones on cost and latency that are negated already, so it pays for both."""
+    """Equation 2 with the weights that slime-agentic published. Those of cost and latency are negative although both features are
+    negated already, so that the most expensive and slowest rollout gets the highest reward."""
     nvlabs_sign_error = "nvlabs_sign_error"
-    """As the authors' code normalizes: cost and latency as they are, within the bounds of their negatives."""
+    """Equation 2 as the authors' code normalizes cost and latency: the amounts themselves, by the bounds of their negatives."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,23 +42,23 @@ class Features:
     dollars: float = 0.0
     seconds: float = 0.0
     calls: Mapping[str, int] = field(default_factory=dict)
-    """Calls of each tool or expert by name."""
+    """Number of calls of each tool or expert, by name."""
     stopped: bool = False
-    """A limit or a failure cut it off: nobody knows what it would have cost, so its amounts are no lowest or highest of a group
-    and earn nothing."""
+    """Whether a limit or a failure ended the rollout. What it would have cost is then unknown: its amounts earn nothing and take
+    no part in the normalization over the group."""
 
     def __post_init__(self) -> None:
         for name, value in {"dollars": self.dollars, "seconds": self.seconds, **self.calls}.items():
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name}={value}: costs, times and counts are 0 or more")
+                raise ValueError(f"{name}={value}: give a finite number that is 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preference:
-    """What a user cares about: weights from 0 to 1 (the paper's P), each for more of something good.
+    """What a user cares about (the paper's P): weights from 0 to 1.
 
-    Example: `Preference(accuracy=1.0, cost=0.3, latency=0.1, tools={"answer-2": 0.2})`; `cost` weighs being cheap, `latency`
-    being quick. Raises ValueError for a weight outside 0 to 1.
+    Example: `Preference(accuracy=1.0, cost=0.3, latency=0.1, tools={"answer-2": 0.2})`; `cost` is the weight of being cheap,
+    `latency` that of being quick. Raises ValueError for a weight outside 0 to 1.
     """
 
     accuracy: float = 1.0
@@ -66,21 +67,25 @@ class Preference:
     tools: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in {ACCURACY: self.accuracy, COST: self.cost, LATENCY: self.latency, **self.tools}.items():
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"the weight of {name} is {value}: give 0 to 1 (less cost and less time count as more)")
+        for name, value in wrong_weights(self.weights()).items():
+            raise ValueError(f"the preference's weight of {name} is {value}: {WEIGHT_REMEDY}")
 
     def weights(self) -> dict[str, float]:
-        """By name, as slime-agentic writes them."""
+        """All weights by name."""
         return {**self.tools, ACCURACY: self.accuracy, COST: self.cost, LATENCY: self.latency}
+
+
+def wrong_weights(weights: Mapping[str, float]) -> dict[str, float]:
+    """The weights that do not lie between 0 and 1, by name."""
+    return {name: weight for name, weight in weights.items() if not 0.0 <= weight <= 1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """The amounts at which half of what `corrected` gives for being cheap and quick is gone, and how much that is at most.
+    """How much of `corrected` depends on cost and latency, and the amounts at which half of the bonus for each is lost.
 
-    Example: `Scale(dollars=0.05, seconds=30.0, share=0.3)`: a right answer is worth 0.7 to 1. Raises ValueError unless amounts
-    are positive and 0 <= share < 1.
+    Example: with `Scale(dollars=0.05, seconds=30.0, share=0.3)` a correct answer is worth 0.7 to 1. Raises ValueError unless the
+    amounts are positive and 0 <= share < 1.
     """
 
     dollars: float = 0.05
@@ -91,11 +96,13 @@ class Scale:
         if not (0 < self.dollars < math.inf and 0 < self.seconds < math.inf):
             raise ValueError(f"dollars={self.dollars}, seconds={self.seconds}: give amounts above 0")
         if not 0 <= self.share < 1:
-            raise ValueError(f"share={self.share}: give 0 or more and less than 1, so that right stays above wrong")
+            raise ValueError(
+                f"share={self.share}: give 0 or more and less than 1, so that a correct answer stays above a wrong one"
+            )
 
 
 PUBLISHED_WEIGHTS: Mapping[str, float] = {ACCURACY: 1.0, COST: -0.3, LATENCY: -0.1}
-"""The weights in slime-agentic's preparation of evaluation data."""
+"""The weights that slime-agentic's data preparation writes."""
 
 
 def group_rewards(variant: Variant, group: Sequence[Features], preference: Preference, scale: Scale) -> list[float]:
@@ -103,19 +110,17 @@ def group_rewards(variant: Variant, group: Sequence[Features], preference: Prefe
     if variant is Variant.corrected:
         return [corrected(features, preference, scale) for features in group]
     if variant is Variant.paper:
-        return paper(group, preference)
-    if variant is Variant.slime_agentic:
-        return slime_agentic(group, preference.weights())
+        return min_max_rewards(group, preference.weights())
     if variant is Variant.slime_agentic_sign_error:
-        return slime_agentic(group, PUBLISHED_WEIGHTS)
+        return min_max_rewards(group, PUBLISHED_WEIGHTS)
     return nvlabs_sign_error(group, preference)
 
 
 def corrected(features: Features, preference: Preference, scale: Scale) -> float:
-    """0 when wrong; when right 1, less at most `scale.share` for what it cost and for tools that are not preferred.
+    """0 for a wrong rollout; for a correct one 1 - share + share × efficiency.
 
-    It looks at no other rollout, so raising one's cost or latency raises nobody's reward; and it keeps the outcome where all are
-    right, which min-max over the group would set to 0.
+    It depends on no other rollout of the group, so higher cost or latency of one never raises the reward of another; and where
+    all rollouts are correct it keeps the reward of the outcome, which min-max normalization sets to 0.
     """
     if not features.correct:
         return 0.0
@@ -123,9 +128,9 @@ def corrected(features: Features, preference: Preference, scale: Scale) -> float
 
 
 def efficiency(features: Features, preference: Preference, scale: Scale) -> float:
-    """From 0 to 1: the preference's mean of cheapness, quickness and the share of calls that went to preferred tools.
+    """From 0 to 1: the weighted mean of cheapness, quickness and the share of calls that went to preferred tools.
 
-    An amount x of scale s counts s / (s + x). 1 if the preference weighs none of the three.
+    Cheapness and quickness are s / (s + x) for an amount x on the scale s. 1 if the preference gives none of the three a weight.
     """
     num_calls = sum(features.calls.values())
     best_tool = max(preference.tools.values(), default=0.0)
@@ -140,16 +145,11 @@ def efficiency(features: Features, preference: Preference, scale: Scale) -> floa
     return (cheap + quick + tools) / total
 
 
-def paper(group: Sequence[Features], preference: Preference) -> list[float]:
-    """Equation 2: the preference times the features, each brought to 0-1 over the group (0 if it is constant); 0 when wrong."""
-    return slime_agentic(group, preference.weights())
+def min_max_rewards(group: Sequence[Features], weights: Mapping[str, float]) -> list[float]:
+    """Equation 2: the weighted sum of the features, each min-max normalized over the group (0 if constant); 0 when wrong.
 
-
-def slime_agentic(group: Sequence[Features], weights: Mapping[str, float]) -> list[float]:
-    """The same for weights by name, of any sign as there; names without a weight count 0.
-
-    Cost and latency are negated before they are normalized, so with a negative weight the dearest and slowest gets most. Rollouts
-    that were stopped stand in the accuracy alone.
+    Cost and latency are negated before they are normalized, so that 1 is the cheapest and the quickest. Names without a weight
+    count 0. Stopped rollouts take part in the normalization of the accuracy alone.
     """
     ended = [features for features in group if not features.stopped]
     columns = {COST: [-features.dollars for features in ended], LATENCY: [-features.seconds for features in ended]}
@@ -166,12 +166,12 @@ def slime_agentic(group: Sequence[Features], weights: Mapping[str, float]) -> li
 
 
 def nvlabs_sign_error(group: Sequence[Features], preference: Preference) -> list[float]:
-    """The paper's, but cost and latency enter as they are, within the minimum and maximum of their negatives: more costs more.
+    """Equation 2, but with cost and latency normalized as in the authors' code: (x + max) / (max - min) for an amount x.
 
-    The values are above 1: (x + max) / (max - min) for an amount x.
+    The code subtracts the minimum of the negated amounts from the amount itself. The result grows with the amount and exceeds 1.
     """
     without = Preference(accuracy=preference.accuracy, tools=preference.tools)
-    rewards = slime_agentic(group, without.weights())
+    rewards = min_max_rewards(group, without.weights())
     columns: tuple[tuple[float, Callable[[Features], float]], ...] = (
         (preference.cost, lambda features: features.dollars),
         (preference.latency, lambda features: features.seconds),
@@ -186,7 +186,7 @@ def nvlabs_sign_error(group: Sequence[Features], preference: Preference) -> list
 
 
 def min_max(values: Sequence[float]) -> list[float]:
-    """Values brought to 0-1; all 0 if they are equal."""
+    """Values mapped linearly to 0 to 1; all 0 if they are equal."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     spread = high - low
     if not spread > 0:
@@ -194,35 +194,16 @@ def min_max(values: Sequence[float]) -> list[float]:
     return [min(1.0, (value - low) / spread) for value in values]
 
 
-def group_advantages(
-    rewards: Sequence[float], *, kept: Sequence[bool], min_deviation: float = 0.1, clip: float = 3.0, unbiased: bool = False
-) -> list[float | None]:
-    """(r - mean) / (deviation + 1e-6) within +-`clip`, None for rollouts that are not trained.
-
-    Not trained are all of a group whose deviation is `min_deviation` or less (homogeneity filter), and those that `kept` names
-    False (format filter); both stand in mean and deviation. `unbiased` divides by n - 1, as the authors' code does; slime-agentic
-    divides by n.
-    """
-    count = len(rewards)
-    if count < 2:
-        return [None] * count
-    mean = sum(rewards) / count
-    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / (count - 1 if unbiased else count))
-    if deviation <= min_deviation:
-        return [None] * count
-    scores = [max(-clip, min(clip, (reward - mean) / (deviation + 1e-6))) for reward in rewards]
-    return [score if keep else None for score, keep in zip(scores, kept, strict=True)]
-
-
 def well_formed(*, num_tool_calls: int, response: str, answer: str | None) -> bool:
-    """The format filter: a rollout that called no tool and said nothing, or has no valid answer, is not trained."""
+    """Whether a rollout passes the format filter: it called a tool or wrote something, and has an answer."""
     return (num_tool_calls > 0 or bool(response.strip())) and bool(answer and answer.strip())
 
 
 def preference_score(features: Features, base: Features, preference: Preference) -> float:
-    """The paper's measure of how well a run follows a preference (appendix L), against the base model's run of the same task.
+    """The paper's measure of how well a rollout follows a preference (appendix L), relative to the base model on the same task.
 
-    Counts and accuracy: m / max(1, m of the base); cost and latency: m of the base / max(1, m). Add it up over the tasks.
+    Call counts and accuracy enter as m / max(1, base's m), cost and latency as base's m / max(1, m). The paper's score is the sum
+    over tasks.
     """
     names = set(features.calls) | set(base.calls)
     score = sum(preference.tools.get(name, 0.0) * features.calls.get(name, 0) / max(1, base.calls.get(name, 0)) for name in names)

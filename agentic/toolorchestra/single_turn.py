@@ -1,18 +1,17 @@
-"""The baseline without a scaffold: the trained model asked once, without tools or experts."""
+"""The single-turn baseline: the trained model is asked once, without tools or experts."""
 
 from agentic.toolorchestra import prompts
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.episodes import domain_of, is_function_calling
-from agentic.toolorchestra.experts import method_of
-from agentic.toolorchestra.generate import question_of
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
-    """One reply to the question; without tools nobody can change a customer's database, so those rows score 0."""
-    model, method = context.models["actor"], method_of(context)
+    """One reply to the question. Rows with a customer score 0, because their database cannot be changed without tools."""
+    model, method = context.models["actor"], ToolOrchestraConfig.of(context.config)
     limits = method.limits
-    content = prompts.SETS[method.prompt_style].answer.format(context="", question=question_of(sample))
+    content = prompts.SETS[method.prompt_style].answer.format(context="", question=sample.question)
     token_ids = model.render([{"role": "user", "content": content}])
     room = max(1, min(limits.turn_tokens, model.max_model_len - len(token_ids)))
     turn = await model.complete(token_ids, max_tokens=room)
@@ -20,7 +19,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     answer = prompts.answer_of(turn.text) or prompts.without_thinking(turn.text).strip()
     result = sample.with_turn(
         turn,
-        question=question_of(sample),
+        question=sample.question,
         domain=domain_of(sample),
         category="func_call" if function_calling else "qa",
         final_output=answer,

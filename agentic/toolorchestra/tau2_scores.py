@@ -1,11 +1,11 @@
-"""τ²-bench's numbers: pass^k over trials of each task, and means over tasks; needs no package."""
+"""τ²-bench's scores: pass^k over the trials of each task, and means over tasks; the package is not needed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
 BASE_TASKS: Mapping[str, int] = {"airline": 50, "retail": 114, "telecom": 114}
-"""Tasks of the base split: 278."""
+"""Number of tasks of the base split by domain, 278 in all."""
 NUM_TRIALS = 4
 MAX_STEPS = 200
 MAX_ERRORS = 10
@@ -22,23 +22,26 @@ class Trial:
 
 
 def pass_hat_k(num_trials: int, num_passed: int, k: int) -> float:
-    """The chance that k trials drawn from these all pass (arXiv 2406.12045). Raises ValueError unless 1 <= k <= trials."""
+    """The probability that k trials drawn from these all pass (arXiv 2406.12045). Raises ValueError for k beyond num_trials."""
     if not 1 <= k <= num_trials:
         raise ValueError(f"pass^{k} of {num_trials} trials: give 1 to {num_trials}")
     return comb(num_passed, k) / comb(num_trials, k)
 
 
 def scores(trials: Sequence[Trial], *, num_trials: int = NUM_TRIALS) -> dict[str, float]:
-    """`<domain>/pass^<k>` and `all/pass^<k>` in percent, each a mean over tasks (so `all` weighs domains by their tasks).
+    """`<domain>/pass^<k>` and `all/pass^<k>` in percent, each a mean over tasks; in `all` every task has the same weight.
 
-    A trial passes with reward 1. Raises ValueError if a task has not all its trials: an incomplete run is not aggregated.
+    A trial passes with reward 1. Raises ValueError if a task lacks some of its trials, because incomplete runs are not
+    aggregated.
     """
     passed: dict[tuple[str, str], dict[int, bool]] = {}
     for trial in trials:
         passed.setdefault((trial.domain, trial.task_id), {})[trial.trial] = trial.reward >= 1.0
     incomplete = [f"{domain} {task}" for (domain, task), found in passed.items() if len(found) != num_trials]
     if incomplete or not passed:
-        raise ValueError(f"{len(incomplete)} tasks have not {num_trials} trials: {', '.join(incomplete[:5]) or 'there are none'}")
+        raise ValueError(
+            f"{len(incomplete)} tasks lack some of their {num_trials} trials: {', '.join(incomplete[:5]) or 'there are none'}"
+        )
     found: dict[str, float] = {}
     for name in [*sorted({domain for domain, _ in passed}), "all"]:
         counts = [sum(results.values()) for (domain, _), results in passed.items() if name in (domain, "all")]
@@ -48,6 +51,6 @@ def scores(trials: Sequence[Trial], *, num_trials: int = NUM_TRIALS) -> dict[str
 
 
 def missing_tasks(tasks_by_domain: Mapping[str, int]) -> dict[str, int]:
-    """Tasks of the base split that are not there, by domain: they belong beside every table that is made without them."""
+    """Number of missing tasks of the base split by domain; a table that was made without them must state it."""
     missing = {domain: total - tasks_by_domain.get(domain, 0) for domain, total in BASE_TASKS.items()}
     return {domain: count for domain, count in missing.items() if count}

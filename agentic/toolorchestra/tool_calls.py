@@ -1,4 +1,4 @@
-"""The tool calls of a reply, by vLLM's own parser, read from the tokens that the model sampled and from nothing else."""
+"""Reads the tool calls of a reply with vLLM's own parsers, from the sampled tokens alone."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ THINK_START, THINK_END = "<think>", "</think>"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """One call. Example: `ToolCall(name="search", arguments={"query": "…"})`; `error` says why it cannot be made, if so."""
+    """One call. Example: `ToolCall(name="search", arguments={"query": "…"})`; a call that cannot be made says why in `error`."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -20,9 +20,10 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedReply:
-    """What a reply says and calls.
+    """The content and the tool calls of a reply.
 
-    Example: `ParsedReply(content="I look it up.", thinking="…", calls=[ToolCall(…)])`. `malformed`: it began a call that is none.
+    Example: `ParsedReply(content="I look it up.", thinking="…", calls=[ToolCall(…)])`. `malformed` if the reply begins a call
+    that cannot be read.
     """
 
     content: str
@@ -32,19 +33,19 @@ class ParsedReply:
 
 
 class ToolCallReader:
-    """Reads replies of one model; make one per process, vLLM's parsers are slow to import."""
+    """Reads the replies of one model; make one per process, because vLLM's parsers are slow to import."""
 
     def __init__(self, tokenizer: Any, *, parser: str = "hermes") -> None:
-        """Raises KeyError for a parser that vLLM has not got."""
+        """Raises KeyError if vLLM has no such parser."""
         from vllm.tool_parsers import ToolParserManager
 
         self._tokenizer = tokenizer
         self._parser: Any = ToolParserManager.get_tool_parser(parser)
 
     def read(self, turn: Turn, tools: list[dict[str, Any]], *, starts_thinking: bool = False) -> ParsedReply:
-        """The calls after the reply's thinking, checked against the schemas of `tools` (OpenAI's form).
+        """The reply's content and its calls, checked against the schemas of `tools` (OpenAI's form).
 
-        `starts_thinking`: the prompt ended within the thinking. What is called while still thinking is not called.
+        Calls within the thinking are ignored. `starts_thinking` if the prompt already began the thinking.
         """
         ids = turn.output_ids
         ids = ids[:-1] if ids and ids[-1] == self._tokenizer.eos_token_id else ids
@@ -78,7 +79,7 @@ def _schemas(tools: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _split_thinking(text: str, *, starts_thinking: bool) -> tuple[str, str]:
-    """Thinking and the rest; thinking that does not end is all there is."""
+    """The thinking and the rest; if the thinking does not end, there is no rest."""
     if not starts_thinking and not text.lstrip().startswith(THINK_START):
         return "", text
     thinking, _, rest = text.partition(THINK_END)
@@ -86,7 +87,7 @@ def _split_thinking(text: str, *, starts_thinking: bool) -> tuple[str, str]:
 
 
 def _checked(name: Any, words: Any, schemas: dict[str, dict[str, Any]]) -> ToolCall:
-    """A call with its arguments as a dictionary; what is wrong with it goes into `error`."""
+    """The call with its arguments as a dictionary, and in `error` what is wrong with it."""
     if not isinstance(name, str) or name not in schemas:
         return ToolCall(name=str(name), error=f"there is no tool {name}; there are: {', '.join(schemas)}")
     try:

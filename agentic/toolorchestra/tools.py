@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from agentic.toolorchestra import prompts
-from agentic.toolorchestra.experts import ExpertReply, Experts, method_of
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.experts import ExpertReply, Experts
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, ENHANCE_REASONING, SEARCH
 from agentic.toolorchestra.tool_calls import ToolCall
-from vime.agent.result import SandboxResult
 from vime.agent.sandbox import Sandbox
 from vime.errors import ServerError
 from vime.retrieval.client import Passage
@@ -19,7 +19,7 @@ NO_SEARCH = "[The search service does not take this query]"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolOutput:
-    """What a call brought: `text` for the orchestrator; `answer` ends the work, "" if the expert gave none.
+    """The result of a call: `text` for the orchestrator, and `answer` if it ends the rollout ("" if the expert gave none).
 
     Example: `ToolOutput(text="[1] Ada Lovelace: …")`.
     """
@@ -27,19 +27,19 @@ class ToolOutput:
     text: str
     answer: str | None = None
     failed: bool = False
-    """The expert, the search or the program did not do what was asked."""
+    """Whether the expert, the search or the program failed."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
-    """What is known so far, as experts are shown it."""
+    """What earlier calls have found, as it is shown to experts."""
 
     documents: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
     attempts: list[str] = field(default_factory=list)
 
     def text(self, max_characters: int) -> str:
-        """All of it under headings, each part without its oldest pieces if it would be longer than a third of the whole."""
+        """All findings under headings; each of the three parts keeps its newest pieces within a third of `max_characters`."""
         parts = {"Documents": self.documents, "Programs and their output": self.programs, "Attempts": self.attempts}
         share = max_characters // 3
         kept = {name: _newest(pieces, share) for name, pieces in parts.items() if pieces}
@@ -51,14 +51,15 @@ class QuestionTools:
 
     def __init__(self, context: Context, experts: Experts, question: str) -> None:
         self._context, self._experts, self._question = context, experts, question
-        method = method_of(context)
+        method = ToolOrchestraConfig.of(context.config)
         self._limits, self._prompts = method.limits, prompts.SETS[method.prompt_style]
         self._findings = Findings()
 
     async def call(self, call: ToolCall) -> ToolOutput:
-        """Runs a call; what is wrong with it is an output as well.
+        """Runs a call; a wrong call returns an error text.
 
-        Raises SandboxError, and ServerError if the search service does not answer: that is the infrastructure's fault.
+        Raises SandboxError if no sandbox starts and ServerError if the search service does not answer, both infrastructure
+        failures.
         """
         if call.error or call.name not in self._experts.offered:
             return ToolOutput(text=f"Error: {call.error or f'there is no tool {call.name}'}", failed=True)
@@ -115,7 +116,7 @@ class QuestionTools:
             return ToolOutput(text=text, failed=True)
         result = await run_sandbox(self._context, ENHANCE_REASONING, Sandbox(self._context.config.sandbox).run, program)
         self._context.trace.count(f"sandbox_{result.reason}")
-        output = _described(result)
+        output = result.text()
         self._findings.programs.append(f"{program.strip()}\n-> {output}")
         return ToolOutput(text=output, failed=result.reason != "finished" or result.exit_code != 0)
 
@@ -150,10 +151,3 @@ def _newest(pieces: list[str], max_characters: int) -> str:
             break
         kept.insert(0, piece[:max_characters])
     return "\n".join(kept)
-
-
-def _described(result: SandboxResult) -> str:
-    output = result.stdout.strip()
-    if result.reason == "finished" and result.exit_code == 0:
-        return output or "(the program printed nothing)"
-    return f"{output}\n[{result.reason}, exit code {result.exit_code}] {result.stderr.strip()}".strip()

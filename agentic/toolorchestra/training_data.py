@@ -1,4 +1,4 @@
-"""Training rows of both modes: questions from a file that `data.py` wrote, and τ²-bench's own training split."""
+"""Training rows of both modes: questions from a file that `data.py` wrote, and tasks of τ²-bench's training split."""
 
 import logging
 import random
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 def rows(*, num_items: int | None, seed: int, file: str, tau2_domains: list[str] | None = None) -> list[dict[str, Any]]:
     """Rows for `data.train.generator`: the file's questions and the tasks of the domains, shuffled.
 
-    ToolScale's rows are left out: it publishes no databases to run them on. Raises ConfigError if the file is missing.
+    ToolScale's rows are left out, because it publishes no databases to play them on. Raises ConfigError if the file is missing.
     """
     if not Path(file).is_file():
         remedy = "there is no such file: write it with `python -m agentic.toolorchestra.data generalthought.parquet --only qa "

@@ -14,8 +14,8 @@ from vime.errors import ConfigError
 from vime.evaluation.protocol import load_prompts
 from vime.files.serialization import from_json, to_json
 from vime.rollout.buffer import Buffer
-from vime.rollout.progress import Progress, SavedTurn
-from vime.types import Group, Prompt, Rollout, Sample, StopReason
+from vime.rollout.progress import Progress
+from vime.types import Group, Prompt, Rollout, Sample, StopReason, Turn
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_a_rows_document_is_a_file_below_the_folder_of_its_rows(tmp_path: Path, 
 def test_a_restored_buffer_has_the_same_groups_unfinished_prompts_and_progress():
     buffer = make_buffer([3, 3, 4, 4])
     finish(buffer, 1)
-    turn = SavedTurn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
+    turn = Turn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
     rollout = Rollout(rollout_id=5, group_index=0, stop_reason=StopReason.ANSWERED, samples=[Sample(tokens=[1])])
     mine = Progress(prompt_index=0, version=3, finished={5: rollout}, turns={6: [turn]})
     other = Progress(prompt_index=77, version=4, turns={0: [turn]})
@@ -219,7 +219,7 @@ def test_a_restored_buffer_has_the_same_groups_unfinished_prompts_and_progress()
 
 def test_progress_that_would_be_too_old_is_sampled_again():
     buffer = make_buffer([3])
-    turn = SavedTurn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
+    turn = Turn(key="k", output_ids=[1], logprobs=[-0.5], weight_versions=[3], finish_reason="stop")
     restored = Buffer()
     restored.load(buffer.state({0: Progress(prompt_index=0, version=3, turns={0: [turn]})}))
     restored.start(5, max_staleness=1)

@@ -3,7 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.virtual_time import run
+from vime.config import ServingConfig
+from vime.processes import keeper
 from vime.processes.keeper import Keeper
 from vime.processes.program import ProgramSpec
 from vime.processes.restarts import Restarts
@@ -35,7 +39,7 @@ class Lives:
     def __init__(self, *seconds: float | None) -> None:
         self._seconds = list(seconds)
 
-    async def until_healthy(self) -> Any:
+    async def until_started(self, has_started: Any) -> Any:
         if self._seconds[0] is None:
             self._seconds.pop(0)
             return "died", "while starting"
@@ -48,35 +52,45 @@ class Lives:
         return "died", "later"
 
 
-def num_launches(*lives: float | None, most: int = 3) -> int:
-    """How often a program is launched before it is given up."""
-    spec = ProgramSpec(name="p", address="127.0.0.1", port=1, command=[], log="", max_restarts=most, restart_window_seconds=HOUR)
+@pytest.fixture
+def num_launches(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """How often a program with these lives is launched before it is given up."""
 
-    async def main() -> int:
-        keeper, program = Keeper(spec), Launched(spec)
-        keeper._program = program  # type: ignore[assignment]
-        await keeper._keep(Lives(*lives))  # type: ignore[arg-type]
-        return program.num_launches
+    def count(*lives: float | None, most: int = 3) -> int:
+        settings = ServingConfig(max_restarts=most, restart_window_seconds=HOUR)
+        launched = Launched(ProgramSpec(name="p", address="127.0.0.1", port=1, command=[], log="", settings=settings))
+        monkeypatch.setattr(keeper, "ProgramProcess", lambda spec: launched)
+        monkeypatch.setattr(keeper, "Health", lambda process, http: Lives(*lives))
 
-    return run(main())[0]
+        async def main() -> int:
+            kept = Keeper(launched.spec)
+            await kept.start()
+            while "gave_up" not in [event["event"] for event in await kept.events()]:
+                await asyncio.sleep(HOUR)
+            await kept.stop()
+            return launched.num_launches
+
+        return run(main())[0]
+
+    return count
 
 
-def test_deaths_in_a_row_use_the_budget_up():
+def test_deaths_in_a_row_use_the_budget_up(num_launches: Any):
     assert num_launches(*[60.0] * 9) == 4
     assert num_launches(60.0, None, None, None, None, None) == 4
     assert num_launches(*[60.0] * 9, most=0) == 1
 
 
-def test_a_first_start_that_fails_is_not_tried_again():
+def test_a_first_start_that_fails_is_not_tried_again(num_launches: Any):
     assert num_launches(None, 60.0) == 1
 
 
-def test_restarts_long_ago_do_not_count():
+def test_restarts_long_ago_do_not_count(num_launches: Any):
     assert num_launches(*[25 * HOUR] * 40, *[60.0] * 9) == 40 + 3
     assert num_launches(60.0, 60.0, 60.0, 1.1 * HOUR, 60.0) == 5
 
 
-def test_a_program_that_is_well_for_half_the_window_each_time_is_given_up():
+def test_a_program_that_is_well_for_half_the_window_each_time_is_given_up(num_launches: Any):
     assert num_launches(*[HOUR / 2] * 20) < 10
 
 

@@ -13,13 +13,14 @@ import aiohttp
 import psutil
 import pytest
 
-from vime.config import RunConfig
+from vime.config import RunConfig, ServingConfig
 from vime.errors import describe
 from vime.preflight.compose import compose_run
 from vime.preflight.rules.security import arguments, reachable
 from vime.processes.program import LISTEN, PORT, ProgramSpec
 from vime.processes.secret import VARIABLE, RequireSecret, headers, is_authorized, is_loopback, run_secret
 from vime.serving.endpoint import Endpoint
+from vime.serving.fleet import Fleet
 from vime.serving.programs import Planner
 from vime.serving.server import Server
 
@@ -66,7 +67,7 @@ async def test_real_servers_and_their_router_serve_with_the_secret(served: dict[
 async def test_the_secret_is_on_no_command_line_and_in_no_log(served: dict[str, Any]):
     stack = served["untied"]
     secret = stack.endpoint.secret
-    actors = [program.actor for program in stack.serving._fleet.programs]
+    actors = [program.actor for program in stack.serving.programs()]
     pids = await asyncio.gather(*[actor.pid.remote() for actor in actors])
     trees = [process for pid in pids for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
     assert len(trees) > 2 * len(pids)
@@ -146,20 +147,21 @@ def planner(config: RunConfig, folder: Path, *, secret: str | None) -> Planner:
     nodes: Any = SimpleNamespace(
         host=lambda node: "10.0.0.7", listen=lambda node: "10.0.0.7", gpus=lambda place: [0], take_port=lambda *_: 20000
     )
-    return Planner(config, nodes, run_dir=folder, payload_folder=folder, secret=secret)
+    return Planner(config, nodes, run_dir=folder, run_id="run", payload_folder=folder, secret=secret)
 
 
 def test_on_two_nodes_every_program_listens_on_the_nodes_address_and_has_the_secret(tmp_path: Path):
     config = compose_run(["+method=memagent", "mode=plan", "model=qwen2.5-7b", "cluster=two_nodes"]).config
-    programs = planner(config, tmp_path, secret=LONG).plan("actor", config.serving.models["actor"])
-    assert len(programs) == config.serving.models["actor"].num_replicas + 1
+    actor = config.serving.models["actor"]
+    programs = Fleet("actor", actor, planner(config, tmp_path, secret=LONG)).programs
+    assert len(programs) == actor.num_replicas + 1
     for program in programs:
         command = program.spec.command
         assert (program.spec.listen, program.spec.secret) == ("10.0.0.7", LONG)
         assert command[command.index("--host") + 1] == LISTEN
         assert LONG not in " ".join(command) and LONG not in str(program.spec.environment)
     with pytest.raises(AssertionError, match="without a secret"):
-        planner(config, tmp_path, secret=None).plan("actor", config.serving.models["actor"])
+        Fleet("actor", actor, planner(config, tmp_path, secret=None))
 
 
 def two_nodes(*words: str) -> RunConfig:
@@ -236,8 +238,7 @@ async def test_a_server_that_wants_its_secret_is_watched_and_given_weights(unuse
             command=command,
             log=str(log),
             secret=LONG,
-            has_engine=True,
-            engine_timeout_seconds=1.0,
+            settings=ServingConfig(engine_timeout_seconds=1.0),
         )
     )
     await server.start()

@@ -48,7 +48,7 @@ async def test_a_killed_service_comes_back_with_its_index_and_searches_wait_for_
     lines: list[str] = []
     try:
         await asyncio.wait_for(retrieval.ready(lines.append), 120)
-        retriever = Retriever(retrieval.endpoint(), config.retrieval)
+        retriever = Retriever(retrieval.address(), config.retrieval)
         assert (await retriever.search("record 17"))[0].id == "p17"
         assert (tmp_path / "retrieval" / "manifest.json").exists()
         (service,) = [
@@ -66,7 +66,7 @@ async def test_a_killed_service_comes_back_with_its_index_and_searches_wait_for_
     finally:
         await retrieval.stop()
     with pytest.raises(ServerError):
-        await Retriever(retrieval.endpoint(), RetrievalConfig(request_timeout_seconds=0.3)).search("record 17")
+        await Retriever(retrieval.address(), RetrievalConfig(request_timeout_seconds=0.3)).search("record 17")
 
 
 async def test_a_corpus_that_cannot_be_read_ends_the_start_with_the_line(tmp_path: Path, ray_cluster: None):

@@ -17,7 +17,7 @@ from vime.retrieval.__main__ import main
 from vime.retrieval.batching import Batcher
 from vime.retrieval.client import BadQueryError, Retriever
 from vime.retrieval.service import MAX_QUERIES, Service
-from vime.serving.endpoint import Endpoint
+from vime.serving.endpoint import Address
 
 GOOD = {"queries": ["record 17", "record 18"], "topk": 3, "return_scores": True}
 
@@ -42,10 +42,9 @@ async def client(corpus_file: Path, tmp_path: Path) -> AsyncIterator[Any]:
         yield client
 
 
-def endpoint_of(client: Any) -> Endpoint:
+def address_of(client: Any) -> Address:
     """Where a service under test is."""
-    url = str(client.make_url("/")).rstrip("/")
-    return Endpoint(name="retrieval", url=url, worker_urls=(), model="", tokenizer="", max_model_len=0, trained=False)
+    return Address(url=str(client.make_url("/")).rstrip("/"))
 
 
 async def test_the_contract(client: Any):
@@ -147,7 +146,7 @@ async def test_a_search_that_fails_costs_its_requests_only():
 
 
 async def test_the_client_reads_passages_and_counts(client: Any):
-    retriever = Retriever(endpoint_of(client), RetrievalConfig(topk=2))
+    retriever = Retriever(address_of(client), RetrievalConfig(topk=2))
     passages = await retriever.search("record 17")
     assert [passages[0].id, passages[0].title, len(passages)] == ["p17", "record 17", 2]
     assert [found[0].id for found in await retriever.search_many(["record 3", "record 4"], topk=1)] == ["p3", "p4"]
@@ -158,10 +157,7 @@ async def test_the_client_reads_passages_and_counts(client: Any):
 
 
 async def test_the_client_gives_a_dead_service_up_within_its_limit():
-    nowhere = Endpoint(
-        name="retrieval", url="http://127.0.0.1:9", worker_urls=(), model="", tokenizer="", max_model_len=0, trained=False
-    )
-    retriever = Retriever(nowhere, RetrievalConfig(request_timeout_seconds=0.5))
+    retriever = Retriever(Address(url="http://127.0.0.1:9"), RetrievalConfig(request_timeout_seconds=0.5))
     with pytest.raises(ServerError, match="request_timeout_seconds"):
         await retriever.search("anything")
     assert retriever.calls.num_retries >= 1 and retriever.calls.num_failures == 1
@@ -208,7 +204,7 @@ async def test_with_a_secret_the_service_answers_nothing_but_its_health_without_
         await until_ready(client)
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "the secret of a run"}):
             assert (await client.post("/retrieve", json=GOOD, headers=headers)).status == 401
-        retriever = Retriever(replace(endpoint_of(client), secret="the secret of a run"), config)
+        retriever = Retriever(replace(address_of(client), secret="the secret of a run"), config)
         assert len(await retriever.search("record 17")) == config.topk
         await retriever.close()
 

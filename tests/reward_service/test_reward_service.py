@@ -247,7 +247,7 @@ async def test_requests_start_evenly_and_a_worker_has_its_share(monkeypatch: pyt
     monkeypatch.setattr(client_module.asyncio, "sleep", at_once)
     monkeypatch.setattr(client_module.time, "monotonic", lambda: 100.0)
     for _ in range(3):
-        await client._turn()
+        await client._until_next_start()
     assert starts == [0.0, 2.0, 4.0]
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from vime.rollout import agent_clock
 from vime.rollout.agent_clock import AgentClock
-from vime.rollout.model import Call
-from vime.rollout.sampled import SampledCall
+from vime.rollout.sampled import Call
 from vime.rollout.traffic import Traffic
 from vime.rollout.within import HookTimeout, within
+from vime.types import Turn
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def test_of_parallel_waits_the_time_is_taken_off_once_inside_and_outside(now: li
 
 
 def test_a_call_stops_the_clock_from_when_its_server_is_lost_until_tokens_come(now: list[float]):
-    clock, sampled = AgentClock(), SampledCall(prompt_ids=[1])
-    call, other = Call(sampled, clock, None), Call(SampledCall(prompt_ids=[1]), clock, None)
-    call.received([5], [-0.5], [3])
+    clock = AgentClock()
+    call, other = Call([1], clock, None), Call([1], clock, None)
+    call.received(Turn(output_ids=[5], logprobs=[-0.5], weight_versions=[3]))
     now[0] += 1
     call.lost()
     other.lost()
@@ -51,11 +51,11 @@ def test_a_call_stops_the_clock_from_when_its_server_is_lost_until_tokens_come(n
     now[0] += 100
     other.ended()
     now[0] += 100
-    call.received([6], [-0.25], [4])
+    call.received(Turn(output_ids=[6], logprobs=[-0.25], weight_versions=[4]))
     now[0] += 2
     call.ended()
     assert clock.seconds == 3
-    assert (sampled.output_ids, sampled.logprobs, sampled.weight_versions) == ([5, 6], [-0.5, -0.25], [3, 4])
+    assert (call.turn.output_ids, call.turn.logprobs, call.turn.weight_versions) == ([5, 6], [-0.5, -0.25], [3, 4])
 
 
 async def test_the_clock_stands_at_a_closed_gate_and_while_weights_come_to_a_call_in_flight(now: list[float]):

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 import agentic.memagent
-from agentic.memagent.config import ChunkAt, MemAgentConfig
+from agentic.memagent.chunks import ChunkAt
+from agentic.memagent.config import MemAgentConfig
 from vime.config import ChatConfig, Mode, RunConfig, ServedModelConfig
 from vime.evaluation.conditions import Row, label_of, needs_trained_model, rows_of, shown_rows
 from vime.rollout.worker import RolloutWorker

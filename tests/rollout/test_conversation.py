@@ -2,17 +2,16 @@
 
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vime.rollout import aside
 from vime.rollout.conversation import FORKS, KEPT, Conversation
-from vime.rollout.model import Model
+from vime.rollout.model import ServedModel
 from vime.rollout.plain_text import ControlTokens
 from vime.rollout.sampled import Sampled
-from vime.types import Sample
+from vime.types import Sample, Turn
 
 PLAIN = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -57,20 +56,20 @@ class Scripted:
         self.tokenizer, self.replies = tokenizer, list(replies)
         self.prompts: list[list[int]] = []
 
-    async def generate(self, token_ids: list[int], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, **_: Any) -> Any:
         self.prompts.append(token_ids)
         reply = self.replies.pop(0)
         ids = self.tokenizer.encode(reply, add_special_tokens=False) if isinstance(reply, str) else reply
         number = len(self.prompts)
         logprobs = [-0.125 * number] * len(ids)
         versions = [number] * len(ids)
-        return SimpleNamespace(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
+        return Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
 
 
-def model_of(tokenizer: Any, replies: list[str | list[int]]) -> Model:
+def model_of(tokenizer: Any, replies: list[str | list[int]]) -> ServedModel:
     """A model that samples given replies."""
     client: Any = Scripted(tokenizer, replies)
-    return Model(client=client, tokenizer=tokenizer, max_model_len=10_000, temperature=1.0, top_p=1.0, session="s")
+    return ServedModel(client=client, tokenizer=tokenizer, max_model_len=10_000, temperature=1.0, top_p=1.0, session="s")
 
 
 def said(tokenizer: Any, sample: Sample, mask: int) -> list[str]:

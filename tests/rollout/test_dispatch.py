@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.virtual_time import run
-from vime.rollout.dispatch import Dispatcher, Place, WorkerLost
+from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
 from vime.rollout.suspects import Work
 
 START_SECONDS, GROUP_SECONDS, DEADLY_SECONDS = 10.0, 60.0, 20.0
@@ -81,9 +81,9 @@ class Simulation:
         await self.dispatcher.start()
         found = await asyncio.gather(*[self.outcome(deadly=deadly) for deadly in kinds])
         await asyncio.sleep(0.1)
-        places = self.dispatcher.places()
-        assert [place.work for place in places] == [set()] * len(places)
-        assert {worker for worker in self.alive if not worker.died.is_set()} == {place.worker for place in places}
+        stations = self.dispatcher.stations()
+        assert [station.work for station in stations] == [set()] * len(stations)
+        assert {worker for worker in self.alive if not worker.died.is_set()} == {station.worker for station in stations}
         self.dispatcher.stop()
         return found
 
@@ -92,7 +92,7 @@ class Simulation:
         self.alive.append(SimulatedWorker(self._name))
         return self.alive[-1]
 
-    async def _watch(self, place: Place) -> None:
+    async def _watch(self, station: Station) -> None:
         return
 
 
@@ -149,7 +149,7 @@ def test_work_lost_twice_by_others_faults_goes_on_apart_and_is_answered():
         running = asyncio.ensure_future(simulation.outcome(deadly=False))
         for _ in range(2):
             await asyncio.sleep(30)
-            simulation.dispatcher.lost(simulation.dispatcher.places()[0], "stuck")
+            simulation.dispatcher.lost(simulation.dispatcher.stations()[0], "stuck")
         return await running
 
     assert run(main())[0] == "answered"
@@ -176,9 +176,9 @@ def test_what_a_lost_worker_had_told_is_known_when_its_work_is_run_again():
         arguments = {"deadly": False}
         running = asyncio.ensure_future(simulation.dispatcher.run("run_group", arguments, again=seen.append))
         await asyncio.sleep(5)
-        (work,) = simulation.dispatcher.places()[0].work
+        (work,) = simulation.dispatcher.stations()[0].work
         work.heard[3] = "done"
-        simulation.dispatcher.lost(simulation.dispatcher.places()[0], "stuck")
+        simulation.dispatcher.lost(simulation.dispatcher.stations()[0], "stuck")
         await running
         return seen[0]
 
@@ -192,7 +192,7 @@ def test_work_that_is_cancelled_while_it_is_judged_keeps_no_worker():
         running = [asyncio.ensure_future(simulation.outcome(deadly=False)) for _ in range(3)]
         for _ in range(2):
             await asyncio.sleep(30)
-            simulation.dispatcher.lost(simulation.dispatcher.places()[0], "stuck")
+            simulation.dispatcher.lost(simulation.dispatcher.stations()[0], "stuck")
         await asyncio.sleep(JUDGEMENT_SECONDS / 2)
         running[0].cancel()
         await asyncio.wait(running)

@@ -9,7 +9,8 @@ from typing import Any
 
 import aiohttp
 
-from vime.serving.client import Generation, TokenClient
+from vime.serving.client import TokenClient
+from vime.types import Turn
 from vime.weights.update import apply_payload
 
 NUM_TOKENS, NUM_TRIES = 700, 8
@@ -48,7 +49,7 @@ async def test_with_the_cache_kept_what_goes_on_differs_and_what_is_new_does_not
     await stack.sync(stack.trainer.export())  # as other tests want it
 
 
-async def over_a_sync(stack: Any, client: TokenClient, sync: Callable[[Any], Awaitable[Any]]) -> tuple[Generation, Any]:
+async def over_a_sync(stack: Any, client: TokenClient, sync: Callable[[Any], Awaitable[Any]]) -> tuple[Turn, Any]:
     """A generation during which the weights changed, and the model before."""
     stack.trainer.step()
     await sync(stack.trainer.export())
@@ -70,7 +71,7 @@ async def over_a_sync(stack: Any, client: TokenClient, sync: Callable[[Any], Awa
     raise AssertionError(f"no request of {NUM_TRIES} was at work during a sync")
 
 
-async def differences(stack: Any, generation: Generation, before: Any) -> dict[str, float]:
+async def differences(stack: Any, generation: Turn, before: Any) -> dict[str, float]:
     """The largest difference of logprobs: of the span before the sync, of the one after, and of that one by the old weights."""
     new_version, after = stack.trainer.version, stack.trainer.model
     border = generation.weight_versions.index(new_version)

@@ -12,7 +12,7 @@ def group(slot: int, *versions: int) -> Group:
     sample = Sample(tokens=[1, *range(len(versions))], loss_mask=[1] * len(versions), weight_versions=list(versions))
     rollout = Rollout(rollout_id=slot, group_index=slot, samples=[sample], stop_reason=StopReason.ANSWERED)
     prompt = Prompt(index=10 + slot, row=slot, messages=[{"role": "user", "content": "ä?"}], ground_truth=["b"])
-    return Group(prompt=prompt, rollouts=[rollout], weight_version=min(versions))
+    return Group(index=slot, prompt=prompt, rollouts=[rollout], weight_version=min(versions))
 
 
 async def test_what_finished_after_the_checkpoint_is_recalled_once_and_equal(tmp_path: Path):

@@ -110,12 +110,12 @@ async def test_a_prompt_that_kills_every_worker_costs_its_own_group_alone(pool: 
     words = ["slow", "deadly", "slow", "slow"]
     groups = await asyncio.gather(*[run(pool, word, tmp_path, slot=slot) for slot, word in enumerate(words)])
     assert groups == [[StopReason.WORKER_LOST if word == "deadly" else StopReason.ANSWERED] * 2 for word in words]
-    assert [place.work for place in pool._dispatcher.places()] == [set()]
+    assert [station.work for station in pool._dispatcher.stations()] == [set()]
 
 
 async def test_of_a_group_that_loses_its_worker_the_rollouts_that_had_ended_are_kept(pool: WorkerPool, tmp_path: Path):
     running = asyncio.create_task(run(pool, "halfway", tmp_path))
-    await until(lambda: any(work.heard for place in pool._dispatcher.places() for work in place.work))
+    await until(lambda: any(work.heard for station in pool._dispatcher.stations() for work in station.work))
     (tmp_path / "told").touch()
     assert await running == [StopReason.ANSWERED] * 2
     assert [(tmp_path / f"ran_{member}").read_text() for member in (0, 1)] == ["x", "xx"]
@@ -150,10 +150,10 @@ async def test_rollouts_that_cannot_be_handed_over_have_failed(pool: WorkerPool,
 
 
 async def test_a_hook_that_spins_costs_one_rollout_and_no_worker(pool: WorkerPool, tmp_path: Path):
-    worker = pool._dispatcher.places()[0].worker
+    worker = pool._dispatcher.stations()[0].worker
     groups = await asyncio.gather(run(pool, "spin", tmp_path), run(pool, "quick", tmp_path, slot=1))
     assert sorted(reason.value for reason in groups[0]) == ["answered", "generate_raised"]
-    assert groups[1] == [StopReason.ANSWERED] * 2 and pool._dispatcher.places()[0].worker is worker
+    assert groups[1] == [StopReason.ANSWERED] * 2 and pool._dispatcher.stations()[0].worker is worker
 
 
 async def test_cancelled_work_ends_in_the_worker(pool: WorkerPool, tmp_path: Path):
@@ -162,12 +162,12 @@ async def test_cancelled_work_ends_in_the_worker(pool: WorkerPool, tmp_path: Pat
     running.cancel()
     await until((tmp_path / "cancelled").exists)
     assert await run(pool, "quick", tmp_path, slot=1) == [StopReason.ANSWERED] * 2
-    await until(lambda: not pool._dispatcher.places()[0].work)
+    await until(lambda: not pool._dispatcher.stations()[0].work)
 
 
 async def test_a_worker_in_which_nothing_ends_any_more_is_replaced(pool: WorkerPool, tmp_path: Path):
     pool._stuck_seconds = 0.5
-    worker = pool._dispatcher.places()[0].worker
+    worker = pool._dispatcher.stations()[0].worker
     running = asyncio.create_task(run(pool, "wait", tmp_path))
-    await until(lambda: pool._dispatcher.places()[0].worker is not worker)
+    await until(lambda: pool._dispatcher.stations()[0].worker is not worker)
     running.cancel()

@@ -62,7 +62,7 @@ class Runner:
             rollout = Rollout(rollout_id=rollout_id_of(slot, member), group_index=slot, samples=[sample], error="broken hook")
             rollout.reward, rollout.stop_reason = float(member), self.stop(prompt.index, member)
             finished[member] = rollout
-        return Group(prompt=prompt, rollouts=list(finished.values()), weight_version=version)
+        return Group(index=slot, prompt=prompt, rollouts=list(finished.values()), weight_version=version)
 
     async def progress(self) -> dict[int, Progress]:
         return {}

@@ -1,28 +1,19 @@
 """Seeds of model calls: the same whenever a rollout is run, different for everything that is told apart."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from vime.errors import RepeatabilityError
 from vime.evaluation.repeatable import BY_CHANCE, COUNTS, check_repeatable
-from vime.rollout.model import Model
+from vime.rollout.model import ServedModel
 from vime.rollout.seeds import Seeds
 from vime.rollout.turn_log import TurnLog
-from vime.types import Rollout, StopReason
+from vime.types import Rollout, StopReason, Turn
 
 SEEDS = Seeds(run_seed=0, dataset="train", prompt=17, member="3")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampled:
-    output_ids: list[int]
-    logprobs: list[float] = field(default_factory=lambda: [-0.5])
-    weight_versions: list[int] = field(default_factory=lambda: [0])
-    finish_reason: str = "stop"
-    seconds: float = 0.0
 
 
 class Server:
@@ -31,10 +22,10 @@ class Server:
     def __init__(self) -> None:
         self.seeds: list[Any] = []
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Sampled:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Turn:
         self.seeds.append(sampling.get("seed"))
         await asyncio.sleep(0.002 / (1 + len(token_ids)))
-        return Sampled(output_ids=[token_of(sampling.get("seed", 0))])
+        return Turn(output_ids=[token_of(sampling.get("seed", 0))], logprobs=[-0.5], weight_versions=[0], finish_reason="stop")
 
 
 class Tokenizer:
@@ -42,8 +33,8 @@ class Tokenizer:
         return ""
 
 
-def model_with(server: Server, turns: TurnLog, name: str = "actor") -> Model:
-    return Model(
+def model_with(server: Server, turns: TurnLog, name: str = "actor") -> ServedModel:
+    return ServedModel(
         client=server,
         tokenizer=Tokenizer(),
         max_model_len=64,
@@ -67,7 +58,7 @@ def log_of(seeds: Seeds | None) -> TurnLog:
     return turns
 
 
-async def drawn(model: Model, *prompts: list[int]) -> list[int]:
+async def drawn(model: ServedModel, *prompts: list[int]) -> list[int]:
     """What is sampled for these prompts, asked side by side."""
     turns = await asyncio.gather(*[model.complete(list(prompt), max_tokens=4) for prompt in prompts])
     return [turn.output_ids[0] for turn in turns]

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from vime.config import ChatConfig, RunConfig, SamplingConfig, ServedModelConfig
 from vime.rollout.context import Context, Sampling
 from vime.rollout.served import Served
 from vime.serving.endpoint import Endpoint
-from vime.serving.external import ChatClient, ChatReply
+from vime.serving.external import ChatClient
+from vime.types import Turn
 
 TINY = str(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
 POLICY = Sampling(temperature=0.9, top_p=1.0)
@@ -26,9 +26,9 @@ class Recorder:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Any:
         self.asked.append(sampling)
-        return SimpleNamespace(output_ids=[1], logprobs=[-0.1], weight_versions=[0], finish_reason="stop", seconds=0.1)
+        return Turn(output_ids=[1], logprobs=[-0.1], weight_versions=[0], finish_reason="stop", seconds=0.1)
 
 
 class ChatRecorder(ChatClient):
@@ -37,9 +37,9 @@ class ChatRecorder(ChatClient):
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
 
-    async def chat(self, messages: list[dict[str, Any]], **how: Any) -> ChatReply:
+    async def chat(self, messages: list[dict[str, Any]], **how: Any) -> Turn:
         self.asked.append(how["sampling"])
-        return ChatReply(message={"role": "assistant", "content": "yes"}, finish_reason="stop")
+        return Turn(message={"role": "assistant", "content": "yes"}, finish_reason="stop")
 
 
 def served(**models: ServedModelConfig) -> tuple[Served, dict[str, Any]]:

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from vime.rollout.metrics import batch_metrics
 from vime.rollout.progress import Progress
 from vime.rollout.worker import RolloutWorker
 from vime.serving.topology import Endpoint
-from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason
+from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason, Turn
 
 PROMPT = Prompt(index=3, row=3, messages=[{"role": "user", "content": "go"}], ground_truth=["x"])
 NUM_TURNS = 3
@@ -33,16 +32,19 @@ class SimulatedServer:
         self.hang_after: int | None = None
         self.lose_before = False
 
+    def finish(self, session_id: str) -> None:
+        """Sessions are nothing to it."""
+
     async def generate(
-        self, token_ids: list[int], *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
+        self, token_ids: Any, *, sampling: Any, session_id: str, request_id: str, minimum_version: int, listener: Any
     ) -> Any:
         if self.fail_after is not None and len(self.prompts) >= self.fail_after:
             self.fail_after = None
             raise ServerError("gone")
         self.prompts.append(token_ids)
         if self.hang_after is not None and len(self.prompts) > self.hang_after:
-            listener.received([4], [-0.125], [self.version])
-            listener.received([5], [-0.25], [self.version + 1])
+            listener.received(Turn(output_ids=[4], logprobs=[-0.125], weight_versions=[self.version]))
+            listener.received(Turn(output_ids=[5], logprobs=[-0.25], weight_versions=[self.version + 1]))
             await asyncio.sleep(3600)
         if self.lose_before:
             listener.lost()
@@ -54,7 +56,7 @@ class SimulatedServer:
         output = [len(token_ids), 7]
         versions = [first, self.version]
         logprobs = [-0.5, -0.25]
-        return SimpleNamespace(output_ids=output, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
+        return Turn(output_ids=output, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
 
 
 async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:

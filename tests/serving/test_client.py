@@ -17,6 +17,7 @@ from vime.config import ServingConfig
 from vime.errors import ServerError
 from vime.serving.client import BadRequestError, TokenClient
 from vime.serving.topology import Endpoint
+from vime.types import Turn
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 2}
 
@@ -142,9 +143,9 @@ class Heard:
         self.events: list[str] = []
         self._num_pauses = num_pauses
 
-    def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-        assert len(output_ids) == len(logprobs) == len(weight_versions)
-        self.tokens += output_ids
+    def received(self, piece: Turn) -> None:
+        assert len(piece.output_ids) == len(piece.logprobs) == len(piece.weight_versions)
+        self.tokens += piece.output_ids
         self.events.append("tokens")
 
     def lost(self) -> None:
@@ -321,8 +322,8 @@ async def test_a_reply_of_a_real_server_that_is_cut_goes_on_as_if_it_had_not_bee
     sampling = {"temperature": 0.0, "max_tokens": 200, "ignore_eos": True}
 
     class Cutting(Heard):
-        def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-            super().received(output_ids, logprobs, weight_versions)
+        def received(self, piece: Turn) -> None:
+            super().received(piece)
             if len(self.tokens) > 1 and client._session and "lost" not in self.events:
                 connector: Any = client._session.connector
                 for connection in connector._acquired:

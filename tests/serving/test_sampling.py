@@ -25,7 +25,7 @@ async def test_a_real_server_takes_every_parameter_and_heeds_it(served: dict[str
     }.items():
         sampling = {**sampling_parameters(config), "max_tokens": 24, "ignore_eos": True}
         generation = await client.generate(PROMPT, sampling=sampling, session_id="s", request_id=name.replace(" ", "-"))
-        found[name] = generation.output_ids
+        found[name] = list(generation.output_ids)
     await client.close()
     assert found["only the likeliest token"] == found["greedy"]
     fresh = found["no token twice"]

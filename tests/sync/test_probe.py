@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from vime.errors import ServerError, WeightSyncError
-from vime.serving.client import Generation
 from vime.serving.endpoint import Endpoint
 from vime.sync import probe as probe_module
 from vime.sync.probe import probe
+from vime.types import Turn
 
 LOGPROB = -0.5
 
@@ -20,12 +20,12 @@ class Client:
     def __init__(self, endpoint: Endpoint, config: Any) -> None:
         self._url = endpoint.url
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **about: Any) -> Generation:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **about: Any) -> Turn:
         if "lost" in self._url:
             raise ServerError(f"{self._url} gave no answer")
         logprob = math.nan if "broken" in self._url else LOGPROB - 0.01 * ("wrong" in self._url) - 5e-5 * ("drifts" in self._url)
         count = sampling["max_tokens"]
-        return Generation(output_ids=[1] * count, logprobs=[logprob] * count, weight_versions=[1] * count, finish_reason="length")
+        return Turn(output_ids=[1] * count, logprobs=[logprob] * count, weight_versions=[1] * count, finish_reason="length")
 
     async def close(self) -> None:
         pass

@@ -110,7 +110,7 @@ def test_a_damaged_file_a_missing_one_and_an_unknown_name_are_refused(tmp_path: 
     for words, message in (
         (["nq_train", "--from", str(tmp_path / "nq")], "its SHA-256 is"),
         (["nq_train", "--from", str(tmp_path / "nowhere")], "there is no such file"),
-        (["nq"], "there is no nq; there are: hotpotqa_train_32k"),
+        (["nq"], "there is no data set nq; there are: hotpotqa_train_32k"),
         (["nq_train", "frames", "--from", str(tmp_path)], "give one NAME with --from"),
     ):
         with pytest.raises(SystemExit):
@@ -131,7 +131,7 @@ def test_without_network_the_error_names_the_files_to_bring(
     error = capsys.readouterr().err
     assert "frames cannot be downloaded (OSError: Name or service not known)" in error
     assert "--from PATH of test.tsv of google/frames-benchmark at main" in error
-    assert "revision: main, not pinned" in console.export_text()
+    assert "revision main is not pinned" in console.export_text()
 
 
 def test_parquet_and_tsv_are_read(tmp_path: Path):

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from step_ours import Source, Step
 
 from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import Model
-from vime.types import Sample, rollout_id_of
+from vime.rollout.model import ServedModel
+from vime.types import Sample, Turn, rollout_id_of
 
 
 @pytest.fixture
@@ -31,22 +30,13 @@ def tools_case() -> step_case.StepCase:
     return step_case.draw_case("1M", step_case.TOOLS, num_prompts=2, num_samples=4, num_steps=3, tokens=20)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampled:
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
-    finish_reason: str = "length"
-    seconds: float = 0.5
-
-
 class RandomServer:
     """Samples any tokens but control tokens, as the benchmark's model does."""
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **named: Any) -> Sampled:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **named: Any) -> Turn:
         count = sampling["max_tokens"]
         ids = random.Random(len(token_ids)).choices(range(7, 1024), k=count)
-        return Sampled(output_ids=ids, logprobs=[-7.0] * count, weight_versions=[0] * count)
+        return Turn(output_ids=ids, logprobs=[-7.0] * count, weight_versions=[0] * count, finish_reason="length", seconds=0.5)
 
 
 def test_a_case_is_the_same_whenever_it_is_drawn_and_every_call_fits_into_its_reply(tools_case: step_case.StepCase):
@@ -90,7 +80,8 @@ def test_our_agents_sample_what_the_case_says_and_put_the_tools_answers_between(
     assert [prompt.metadata["first"] for prompt in prompts] == [0, 4, 0, 4]
     for rollout, lengths in enumerate(tools_case.replies):
         prompt = prompts[rollout // 4]
-        model = Model(client=RandomServer(), tokenizer=tokenizer, max_model_len=4096, temperature=1.0, top_p=1.0, session="s")
+        about: Any = {"max_model_len": 4096, "temperature": 1.0, "top_p": 1.0, "session": "s"}
+        model = ServedModel(client=RandomServer(), tokenizer=tokenizer, **about)
         context = Context(config=RunConfig(), evaluation=False, session="s", models={"actor": model})
         number = rollout_id_of(prompt.index, rollout % 4)
         sample = Sample(

@@ -2,13 +2,12 @@
 
 import pytest
 
-from vime.processes.program import ProgramSpec
-from vime.serving.server import Server
+from vime.serving.expected_weights import ExpectedWeights
 from vime.weights.payload import NO_VERSION
 
 
 @pytest.mark.parametrize(
-    ("awaits_weights", "version", "is_ready"),
+    ("awaits_sync", "version", "is_ready"),
     [
         (True, NO_VERSION, True),  # nobody asks it before the first sync
         (True, 0, False),  # the first sync was without files: only the trainer has them
@@ -17,8 +16,5 @@ from vime.weights.payload import NO_VERSION
         (False, 3, False),
     ],
 )
-async def test_a_restarted_server_asks_for_weights_that_it_did_not_start_with(awaits_weights: bool, version: int, is_ready: bool):
-    spec = ProgramSpec(name="actor-0", address="127.0.0.1", port=1, command=[], log="", awaits_weights=awaits_weights)
-    server = Server(spec)
-    await server.adopt(version, None)
-    assert server._has_files() is is_ready
+def test_a_restarted_server_asks_for_weights_that_it_did_not_start_with(awaits_sync: bool, version: int, is_ready: bool):
+    assert ExpectedWeights(awaits_sync=awaits_sync, version=version).are_at_hand() is is_ready

@@ -1,1 +1,1 @@
-"""What agents are given to work with: sandboxes for the programs they write."""
+"""The surroundings that agents work in: sandboxes for the programs that they write."""

@@ -1,7 +1,8 @@
-"""The command line of a sandbox: bubblewrap with nothing of the host but the interpreter, its libraries and some packages.
+"""The command line of a sandbox: bubblewrap, with only the interpreter, its libraries and some packages of the host.
 
-As root there are two stages: root binds what is needed where everybody can read it, then becomes nobody, and only nobody starts
-the sandbox. Limits on processes do not bind root, and root's home folder is closed to nobody.
+Root starts it in two stages: root binds the needed folders where everybody can read them, then becomes the user nobody, and only
+nobody starts the sandbox. The reason is that limits on processes do not bind root, and that nobody cannot read root's home
+folder.
 """
 
 import importlib.util
@@ -16,14 +17,14 @@ _STAGE = Path("/mnt")
 PACKAGES = "/packages"
 PROGRAM = "/program.py"
 ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""All that a program finds in its environment; more threads of a numerical library would only cost address space."""
+"""The environment of a program; numerical libraries get one thread, since more would only cost address space."""
 INTERPRETER = ("-I", "-S", "-B", "-X", "utf8", "-c")
-"""Isolated, without site packages, which makes it start fast, and without bytecode."""
+"""Options of the interpreter: isolated, without site packages (which makes it start fast), and without bytecode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Files:
-    """Numbers of the open files that bubblewrap gets: the program, the system-call filter, and where it writes its status."""
+    """Descriptors of the files that bubblewrap inherits: the program, the system-call filter, and its status pipe."""
 
     program: int
     system_calls: int
@@ -48,12 +49,12 @@ def sandbox_command(files: Files, *, packages: list[str], file_bytes: int, insid
 
 
 def interpreter() -> str:
-    """The Python of a sandbox: the one that runs this, without its virtual environment."""
+    """The Python of a sandbox: the one that runs this process, outside its virtual environment."""
     return str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
 
 
 def package_folders(packages: list[str]) -> dict[str, Path]:
-    """Folder by name of the packages that are installed, and of the libraries that wheels keep beside them."""
+    """Folders by name of the installed packages, and of the shared libraries that wheels install beside them."""
     found: dict[str, Path] = {}
     for name in packages:
         spec = importlib.util.find_spec(name)
@@ -64,7 +65,7 @@ def package_folders(packages: list[str]) -> dict[str, Path]:
 
 
 def _binds(packages: list[str]) -> dict[str, str]:
-    """What of the host is seen in the sandbox, and where: read-only, and without a shell or another program."""
+    """Paths of the host that are visible in the sandbox, with their place there: read-only, without a shell or other programs."""
     prefix = Path(sys.base_prefix).resolve()
     folders = [prefix] if prefix not in (Path("/usr"), Path("/")) else [Path(interpreter())]
     folders += [folder for name in ("lib", "lib32", "lib64") if (folder := Path("/usr") / name).is_dir()]

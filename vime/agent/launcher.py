@@ -1,9 +1,9 @@
-"""The first thing that runs in a sandbox: limits this process, then runs the program and ends with a status that says how.
+"""The first code that runs in a sandbox: it limits its process, runs the program, and ends with a status that says how it ended.
 
-It is handed over as text and started as `python -c TEXT REPORT_FD GO_FD MEMORY CPU PROCESSES FILE OUTPUT PROGRAM [FOLDER…]`, so
-it imports nothing but what starts fast. Before the program begins, every file but input, output and errors is closed: the owner
-learns how it ended from the exit status alone. The launcher waits for its owner's word before it begins: an owner that was killed
-meanwhile cannot give it, and one that is killed later takes the sandbox along.
+It is passed as text and started as `python -c TEXT REPORT_FD GO_FD MEMORY CPU PROCESSES FILE OUTPUT PROGRAM [FOLDER…]`, so it
+imports only modules that load quickly. Before the program begins, all files except stdin, stdout and stderr are closed; the owner
+learns how the program ended from the exit status alone. The launcher begins only when its owner tells it to, because an owner
+that has been killed could not end it; if the owner is killed later, the sandbox ends with it.
 """
 
 import io
@@ -12,9 +12,9 @@ import resource
 import sys
 
 _FILE_ERRORS = (24, 27, 28, 122)
-"""EMFILE, EFBIG, ENOSPC, EDQUOT; `errno` holds only the numbers of the machine it is read on, so they are written out."""
+"""EMFILE, EFBIG, ENOSPC and EDQUOT as numbers, which are the same on all machines with sandboxes."""
 _RAISED, _MEMORY, _PROCESSES, _FILE = 240, 241, 242, 243
-"""Exit statuses of a program that ended by an exception, by what the exception is about (`vime.agent.sandbox` reads them)."""
+"""Exit statuses of a program that ended with an exception, by the cause of the exception (read by `vime.agent.result`)."""
 
 
 def _limit(memory: int, cpu: int, processes: int, file: int) -> None:
@@ -44,7 +44,7 @@ def _status(error: BaseException) -> int:
 
 
 def _show(error: BaseException, most: int) -> None:
-    """Writes the end of the traceback as Python shows it, without the launcher's frame."""
+    """Writes the end of the traceback as Python does, without the launcher's frame."""
     shown, sys.stderr = sys.stderr, io.StringIO()
     try:
         error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)

@@ -1,4 +1,4 @@
-"""What a running program and everything it started use, read from /proc of the host."""
+"""Memory, files and CPU time of a running program and all its descendants, read from the host's /proc."""
 
 import os
 import signal
@@ -10,13 +10,15 @@ from pathlib import Path
 _STOPPED, _STOP_TRIES = "TtZX", 1000
 _PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 MAX_FILES = 4096
-"""An empty file has no size, and takes a kilobyte of the host's memory all the same."""
+"""Most files of a program; even an empty one takes a kilobyte of the host's memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Memory that belongs to the processes alone, in bytes, the number of files they made in memory, and the CPU time of the one
-    that used most.
+    """Resources that a program uses.
+
+    These are the private memory of its processes in bytes, the number of files that they made in memory, and the CPU time of the
+    process that used most.
 
     Example: `Usage(memory_bytes=9_000_000, num_files=1, cpu_seconds=0.4)`.
     """
@@ -27,7 +29,7 @@ class Usage:
 
 
 def usage(root: int, *, files: bool) -> Usage:
-    """Of a process and all its descendants, `files` if it has folders of its own; what has ended meanwhile counts nothing."""
+    """The usage of a process and its descendants; with `files` the files in its own folders are counted as well."""
     num_files = sum(_num_files(root, folder) for folder in ("tmp", "dev/shm")) if files else 0
     processes = descendants(root)
     memory, cpu_seconds = sum(map(_memory, processes)), max(map(_cpu_seconds, processes))
@@ -35,7 +37,7 @@ def usage(root: int, *, files: bool) -> Usage:
 
 
 def descendants(root: int) -> list[int]:
-    """A process and everything below it; in a process namespace, orphans are below its first process."""
+    """A process and all its descendants; in a process namespace, orphans are children of the first process."""
     found, waiting = [], [root]
     while waiting:
         found.append(process := waiting.pop())
@@ -44,7 +46,7 @@ def descendants(root: int) -> list[int]:
 
 
 def freeze(root: int) -> list[int]:
-    """Stops a process and its descendants, parents first, since what is stopped starts nothing; returns them."""
+    """Stops a process and its descendants and returns them; parents are stopped first, so that they start no further ones."""
     found, waiting = [], [root]
     while waiting:
         found.append(process := waiting.pop())
@@ -59,7 +61,7 @@ def freeze(root: int) -> list[int]:
 
 
 def _children(process: int) -> list[int]:
-    """Of all threads of a process; none if it has ended."""
+    """The children of all threads of a process; none if it has ended."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{process}/task"):
@@ -69,7 +71,7 @@ def _children(process: int) -> list[int]:
 
 
 def _state(process: int) -> str:
-    """The letter of its state, X if it is gone."""
+    """The letter of a process's state; X if it has ended."""
     numbers = _stat(process)
     return numbers[0] if numbers else "X"
 
@@ -80,7 +82,7 @@ def _cpu_seconds(process: int) -> float:
 
 
 def _stat(process: int) -> list[str]:
-    """What the kernel says of it behind its name, empty if it is gone."""
+    """The fields of /proc/PID/stat after the process's name; empty if it has ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

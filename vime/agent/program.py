@@ -1,4 +1,4 @@
-"""One program at work: its output up to a limit, its time, its memory, and its end with everything that it started."""
+"""Runs one program: reads its output, watches its time and memory, and ends it with everything that it started."""
 
 import os
 import re
@@ -15,19 +15,19 @@ from vime.agent.process_tree import MAX_FILES, freeze, usage
 from vime.config import SandboxConfig
 
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.1, 0.05
-"""When memory is measured; short programs end before."""
+"""When memory is measured first, and how often afterwards; short programs end before."""
 _GONE_SECONDS = 10.0
 _CLOCK_SECONDS = 0.1
-"""The kernel counts CPU time of a process in steps."""
+"""Resolution with which the kernel counts CPU time."""
 _OUTPUTS = {"stdout": 1, "stderr": 2}
-"""How many times `output_characters` may be written there: a program's errors are followed by its traceback, as long at most."""
+"""Limits as multiples of `output_characters`; stderr has room for a traceback of that length after the program's own text."""
 _BYTES_PER_CHARACTER = 4
 _MAX_NOTE_BYTES = 4096
 _FIRST_PROCESS = re.compile(rb'"child-pid": *(\d+)')
 
 
 class Program:
-    """A command that is started once: `run` blocks until nothing of it is left, `kill` may be called from another thread."""
+    """A command that is run once: `run` blocks until all its processes have ended; `kill` may be called from another thread."""
 
     def __init__(self, config: SandboxConfig, *, sandboxed: bool) -> None:
         self._config = config
@@ -39,16 +39,17 @@ class Program:
         self._killed = False
         self._go: int | None = None
         self.stopped = ""
-        """Why it was ended from outside, empty if it was not."""
+        """Why the owner ended the program; "" if it did not."""
         self.read: dict[str, bytearray] = {name: bytearray() for name in ("stdout", "stderr", "report", "status")}
         output = _BYTES_PER_CHARACTER * config.output_characters
         self._looked, self._cpu_seconds, self._ended = 0.0, 0.0, 0.0
         self._most = {"stdout": output, "stderr": 2 * output, "report": _MAX_NOTE_BYTES, "status": _MAX_NOTE_BYTES}
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]], *, notes: dict[str, int], go: int) -> int:
-        """Starts the command, waits for its end, and returns its exit status (negative: the signal that ended it).
+        """Starts the command, waits for its end, and returns its exit status, which is -n if signal n ended it.
 
-        `notes` are the read ends of the pipes `report` and `status`; one byte goes to `go` when the launcher has reported.
+        `notes` holds the read ends of the pipes `report` and `status`. One byte is written to `go` when the launcher has
+        reported.
         """
         self._go = go
         with self._lock:
@@ -75,13 +76,13 @@ class Program:
         return process.returncode
 
     def may_have_computed(self, cpu_seconds: float) -> bool:
-        """Whether one of its processes can have used so much CPU time: what was seen, and what was possible since then."""
+        """Whether one of the processes can have used so much CPU time, by the last measurement and the time since then."""
         return self._cpu_seconds + (self._ended - self._looked) * (os.cpu_count() or 1) >= cpu_seconds - _CLOCK_SECONDS
 
     def kill(self) -> None:
-        """Ends the program with everything it started.
+        """Ends the program with everything that it started.
 
-        In a complete sandbox all processes die with the first; in one that is being made, and without one, each is ended.
+        In a complete sandbox all processes end with the first. In an incomplete one, or without a sandbox, each is killed.
         """
         with self._lock:
             self._killed = True
@@ -96,23 +97,23 @@ class Program:
                     os.kill(process, signal.SIGKILL)
 
     def _follow(self, selector: selectors.BaseSelector) -> None:
-        """Reads and looks until the command has ended and its output with it."""
+        """Reads output and checks limits until the command has ended and its pipes are closed."""
         now = time.monotonic()
         deadline, look = now + self._config.wall_seconds, now + FIRST_LOOK_SECONDS
         while selector.get_map():
             ready = selector.select(max(0.0, min(deadline, look) - now))
-            for key, _ in sorted(ready, key=lambda event: event[0].data != "report"):  # written before what it is about
+            for key, _ in sorted(ready, key=lambda event: event[0].data != "report"):  # the report was written before any output
                 if key.data == "exit":
                     selector.unregister(key.fd)
                     self._ended = time.monotonic()
-                    self.kill()  # what it left behind
+                    self.kill()  # ends processes that are left
                     deadline = min(deadline, time.monotonic() + _GONE_SECONDS)
                 elif not self._take(key.data, os.read(key.fd, 65536)):
                     selector.unregister(key.fd)
             now = time.monotonic()
             if now >= deadline:
                 if self.stopped or self._killed:
-                    return  # something that is not ours holds the pipe
+                    return  # another process holds the pipe
                 self._stop("time_limit")
                 deadline = now + _GONE_SECONDS
             if now >= look:
@@ -120,7 +121,7 @@ class Program:
                 look = now + LOOK_SECONDS
 
     def _take(self, name: str, chunk: bytes) -> bool:
-        """Keeps what fits (of errors the end, which says what they are); False at the end of a pipe."""
+        """Stores a chunk of output within its limit (of stderr the end is kept); False at the end of a pipe."""
         read, most = self.read[name], self._most[name]
         read += chunk
         too_long = name in _OUTPUTS and self._too_long(read, _OUTPUTS[name] * self._config.output_characters)
@@ -144,12 +145,12 @@ class Program:
         return len(output) > limit and len(output.decode(errors="replace")) > limit
 
     def _look(self) -> None:
-        """Ends a program whose processes together use too much; each for itself the kernel limits."""
+        """Ends a program whose processes together exceed a limit; the kernel limits each process for itself."""
         process = self._process
         assert process is not None
         root = self._first_process if self._sandboxed else process.pid
         if root is None or not self.read["report"]:
-            return  # its root is still the host's
+            return  # its root folder is still the host's
         used, self._looked = usage(root, files=self._sandboxed), time.monotonic()
         self._cpu_seconds = max(self._cpu_seconds, used.cpu_seconds)
         if used.memory_bytes > self._config.memory_bytes:
@@ -162,7 +163,7 @@ class Program:
         self.kill()
 
     def _wait_until_gone(self) -> None:
-        """The first process of a namespace ends after all others."""
+        """Waits for the first process of the namespace, which ends after all others."""
         if self._first_process_file is None:
             return
         select.select([self._first_process_file], [], [], _GONE_SECONDS)

@@ -1,10 +1,10 @@
-"""Runs Python programs that nobody has read: in a bubblewrap sandbox of their own, with limits, and with a plain result.
+"""Runs untrusted Python programs, each in a bubblewrap sandbox of its own, with limits.
 
     sandbox = Sandbox(config.sandbox)
     result = await sandbox.run("print(6 * 7)")        # SandboxResult(stdout="42\\n", reason="finished", …)
 
-A sandbox has no network, no files but the interpreter's and a small /tmp, no environment, no sight of other processes, and no
-more memory, time, processes and output than `SandboxConfig` allows.
+A sandbox has no network, no environment, no files except the interpreter's and a small /tmp, and cannot see other processes.
+`SandboxConfig` limits its memory, time, processes and output.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 NUM_PLACES = max(2, os.cpu_count() or 1)
-"""As many programs at one time as there are cores; the others wait, and their time has not begun."""
+"""Programs that run at the same time, one per core; the time limit of the others begins when they start."""
 _threads = ThreadPoolExecutor(max_workers=NUM_PLACES, thread_name_prefix="sandbox")
 _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 _has_place: ContextVar[bool] = ContextVar("has_place", default=False)
@@ -53,7 +53,7 @@ _has_place: ContextVar[bool] = ContextVar("has_place", default=False)
 class Sandbox:
     """Runs programs, each in a new sandbox.
 
-    Raises SandboxError where none can run, unless `config.allow_unsandboxed`.
+    Raises SandboxError if no sandbox can run here, unless `config.allow_unsandboxed`.
     """
 
     def __init__(self, config: SandboxConfig) -> None:
@@ -62,12 +62,12 @@ class Sandbox:
         if problem and not config.allow_unsandboxed:
             raise SandboxError(problem)
         if problem:
-            logger.warning("programs run without a sandbox, as sandbox.allow_unsandboxed=true says: %s", problem)
+            logger.warning("programs run without a sandbox because of sandbox.allow_unsandboxed=true: %s", problem)
         self._sandboxed = problem is None
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Waits until a program may run; a `run` inside has this place and does not wait for one."""
+        """Waits until a program may run; a `run` within this context starts at once."""
         if _has_place.get():
             yield
             return
@@ -79,9 +79,9 @@ class Sandbox:
                 _has_place.set(False)
 
     async def run(self, code: str, *, stdin: str = "") -> SandboxResult:
-        """Runs a Python program in a place of its own; whatever it does is a result.
+        """Runs a Python program and returns its result, whatever the program does.
 
-        Raises SandboxError if the sandbox did not start; a cancelled call ends its program.
+        Raises SandboxError if the sandbox does not start. If the call is cancelled, the program is ended.
         """
         async with self.place():
             program = Program(self._config, sandboxed=self._sandboxed)
@@ -97,7 +97,7 @@ class Sandbox:
 
 @lru_cache(maxsize=1)
 def sandbox_problem() -> str | None:
-    """Why no sandbox can run here, with the remedy; None if one can, which is tried once."""
+    """Why no sandbox can run here, with the remedy, or None if one can; it is tried once per process."""
     remedy = "or set sandbox.allow_unsandboxed=true to run programs with your own rights"
     if sys.platform != "linux" or not machine_is_known():
         return f"sandboxes need Linux on x86_64 or aarch64: run this there, {remedy}"
@@ -130,11 +130,11 @@ except OSError:
     pass
 print(len(children))
 """
-"""Starts processes until it is stopped: one of four is itself."""
+"""Starts processes until the limit stops it; the program itself counts as one of four."""
 
 
 def _places_of_this_loop() -> asyncio.Semaphore:
-    """All sandboxes of an event loop share its places."""
+    """The places of the running event loop, which all its sandboxes share."""
     for loop in list(_places):
         if loop.is_closed():
             _places.pop(loop, None)
@@ -142,7 +142,7 @@ def _places_of_this_loop() -> asyncio.Semaphore:
 
 
 def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandboxed: bool) -> SandboxResult:
-    """Blocks until the program has ended."""
+    """Runs the program and blocks until it has ended."""
     with ExitStack() as stack:
         written_inside = stack.enter_context(ExitStack())
         report, report_end = _pipe(stack, written_inside)
@@ -197,7 +197,7 @@ def _inside(config: SandboxConfig, ends: tuple[int, int], num_processes: int, pa
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
-    """Read and write end, each closed with its stack."""
+    """Opens a pipe and returns its read and write end, each closed with its stack."""
     read, write = os.pipe()
     reads.callback(os.close, read)
     writes.callback(os.close, write)
@@ -205,7 +205,7 @@ def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
 
 
 def _file(stack: ExitStack, content: str | bytes) -> int:
-    """An open file in memory that nobody can change."""
+    """Opens a file in memory with this content that cannot be changed."""
     file = os.memfd_create("input", os.MFD_ALLOW_SEALING)
     stack.callback(os.close, file)
     with open(file, "wb", closefd=False) as stream:

@@ -1,7 +1,7 @@
-"""A seccomp filter (classic BPF) of system calls that no program of an agent needs and that get around its limits.
+"""A seccomp filter (classic BPF) against system calls that agents' programs do not need and that would evade their limits.
 
-Denied are new namespaces and mounts, tracing of other processes, memory that no limit counts (memfd, System V shared memory),
-sockets, key rings and kernel modules. Numbers are those of Linux's system-call tables.
+It denies new namespaces and mounts, tracing of other processes, memory that no limit counts (memfd, System V shared memory),
+sockets, key rings and kernel modules. The numbers are those of Linux's system-call tables.
 """
 
 import platform
@@ -46,7 +46,7 @@ _DENIED = {  # name: (x86_64, aarch64)
 }
 _CLONE, _CLONE3 = (56, 220), 435
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Column of the table, and the name of the architecture in a filter (AUDIT_ARCH_*)."""
+"""Column in the table, and the architecture's constant in a filter (AUDIT_ARCH_*), by machine."""
 _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET} and CLONE_NEWTIME."""
 _X32 = 0x40000000
@@ -57,12 +57,12 @@ _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 
 
 def machine_is_known() -> bool:
-    """Whether there is a table for this machine."""
+    """Whether the table has numbers for this machine."""
     return platform.machine() in _MACHINES
 
 
 def filter_program() -> bytes:
-    """The filter as bubblewrap takes it: 8 bytes per instruction (code, jumps if true and if false, operand)."""
+    """The filter in bubblewrap's format: 8 bytes per instruction (code, jump if true, jump if false, operand)."""
     column, machine = _MACHINES[platform.machine()]
     lines = [
         (_LOAD, 0, 0, _MACHINE_AT),

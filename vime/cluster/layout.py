@@ -1,6 +1,6 @@
-"""Which rank of the trainer holds what, in Megatron's order: tensor, context, data, pipeline, the first changing fastest.
+"""The part of the model and of the data that each trainer rank holds, in Megatron's order: tensor, context, data, pipeline.
 
-Experts have an order of their own, expert parallelism before what is left for copies of them, before the pipeline.
+The tensor rank changes fastest. Experts have their own order: expert parallelism, then copies of experts, then the pipeline.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def stage_size(trainer: TrainerConfig) -> int:
 
 
 def position_of(rank: int, trainer: TrainerConfig) -> Position:
-    """Where a rank stands."""
+    """The position of a rank."""
     tensor, context = trainer.tensor_parallel_size, trainer.context_parallel_size
     in_stage = rank % stage_size(trainer)
     return Position(

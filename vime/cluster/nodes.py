@@ -24,7 +24,7 @@ LOOPBACK = "127.0.0.1"
 RESERVE_TIMEOUT_SECONDS = 60.0
 PORT_TIMEOUT_SECONDS = 30.0
 OWN_DEVICES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Ray leaves `CUDA_VISIBLE_DEVICES` as it is told."""
+"""Makes Ray leave `CUDA_VISIBLE_DEVICES` as it is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +58,13 @@ class Nodes:
         self._nodes: list[Node] = []
         self._agents: list[Any] = []
         self._bundles: list[int] = []
-        """Of the placement group, by the number of the node."""
+        """Bundles of the placement group, by the number of the node."""
         self._group: Any = None
         self._taken: set[tuple[str, int]] = set()
         self._replacing = threading.Lock()
 
     def reserve(self) -> None:
-        """Takes the nodes and their GPUs. Raises ServerError if the Ray cluster has not enough of them."""
+        """Reserves the nodes and their GPUs. Raises ServerError if the Ray cluster has not enough of them."""
         cluster = self._cluster
         if cluster.ray_address is None:
             self._nodes = [Node(id=None, host=_this_host(cluster.host), gpus=_visible_gpus(cluster.gpus_per_node))]
@@ -152,7 +152,7 @@ class Nodes:
                 self._taken.add(taken)
                 return port
             if wanted:
-                raise ServerError(f"{key}: port {wanted} is given to another server of this run; choose another, or 0")
+                raise ServerError(f"{key}: port {wanted} is given to another program of this run; choose another, or 0")
 
     def _agent(self, bundle: int) -> Any:
         place = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=bundle)
@@ -191,7 +191,7 @@ class Nodes:
 
 
 def _alive() -> set[str]:
-    """Ids of the nodes that Ray takes for alive."""
+    """Ids of the nodes that Ray considers alive."""
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 

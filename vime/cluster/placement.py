@@ -1,4 +1,4 @@
-"""Where every process runs and how weights reach the servers: arithmetic on the configuration, for the run and its plan.
+"""The places of all processes, and the transport of weights to the servers: arithmetic on the configuration.
 
 GPUs are numbered through all nodes. Trainer ranks take the first ones; servers share them where `cluster.colocated`, and
 follow them where not. Frozen models have the last `cluster.num_frozen_gpus` to themselves. Without GPUs, several nodes are used
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 
 DIRECT = (WeightTransfer.ipc, WeightTransfer.nccl, WeightTransfer.gloo)
-"""Transports that pass weights from process to process, without files."""
+"""Transports from process to process, without files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class ServerGroup:
 
 
 def server_groups(name: str, model: ServedModelConfig) -> list[ServerGroup]:
-    """The groups of servers of a model that this run starts; one that says of none has one."""
+    """The groups of servers of a model that this run starts; a model without `groups` has one."""
     if model.urls:
         return []
     if not model.groups:
@@ -110,7 +110,7 @@ def takes_turns(config: RunConfig) -> bool:
 
 
 def transport(config: RunConfig) -> WeightTransfer:
-    """How weights travel: as configured, and for `auto` the fastest way that these places allow."""
+    """The transport of weights: as configured, or for `auto` the fastest that these places allow."""
     cluster = config.cluster
     if cluster.weight_transfer is not WeightTransfer.auto:
         return cluster.weight_transfer

@@ -1,7 +1,7 @@
 """The trained model, the agent method, and the data."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vime.config.choices import Credit, Family
 from vime.config.ranges import Count, Natural
@@ -9,6 +9,8 @@ from vime.errors import Problem
 
 if TYPE_CHECKING:
     from vime.config import RunConfig
+
+MethodType = TypeVar("MethodType", bound="MethodConfig")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -69,6 +71,12 @@ class MethodConfig:
     """Dotted path of the baseline, which asks the model once without the agent; its signature is that of `generate`."""
     credit: Credit = Credit.share
     """How the advantage of a rollout is assigned to its samples."""
+
+    @classmethod
+    def of(cls: type[MethodType], config: "RunConfig") -> MethodType:
+        """The run's method settings as this class; a hook reads its own settings with it. They must be of this class."""
+        assert isinstance(config.method, cls), f"the run's method is a {type(config.method).__name__}, not a {cls.__name__}"
+        return config.method
 
     def problems(self, config: "RunConfig") -> list[Problem]:
         """Contradictions between the settings of this method and the rest of the run; checked before anything starts."""

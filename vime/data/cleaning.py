@@ -1,4 +1,4 @@
-"""Rows made fit for use: fields renamed, nulls dropped, the schema checked, duplicates removed, overlap with other sets found."""
+"""Cleans the rows of a data set: renames fields, drops nulls, checks the schema, removes duplicates, finds overlap."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,12 +8,12 @@ from typing import Any
 Row = dict[str, Any]
 TYPES: dict[str, type | tuple[type, ...]] = {"text": str, "number": (int, float), "list": list, "mapping": dict, "messages": list}
 NGRAM_WORDS = 13
-"""Two questions overlap if they share as many words in a row (arXiv 2005.14165, appendix C)."""
+"""Number of consecutive words that two overlapping questions share (arXiv 2005.14165, appendix C)."""
 MAX_EXAMPLES = 5
 
 
 class SchemaError(ValueError):
-    """A row is not what the table of data sets says; names the row, the field and what was expected."""
+    """A row does not match its schema; the message names the row, the field and the expected kind."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class Recipe:
 
 @dataclass(kw_only=True, slots=True)
 class Cleaned:
-    """Rows that are left, and what was removed: `num_conflicts` counts duplicates whose answer is another."""
+    """The cleaned rows with counts of what was removed; `num_conflicts` counts duplicates with a different answer."""
 
     rows: list[Row]
     num_read: int = 0
@@ -55,7 +55,7 @@ def clean(rows: Iterable[Row], recipe: Recipe) -> Cleaned:
         if recipe.keep_empty is not None and original.get(recipe.keep_empty):
             result.num_left_out += 1
             continue
-        row = _without_nulls(original) if recipe.drop_nulls else original
+        row = without_nulls(original) if recipe.drop_nulls else original
         row = {recipe.rename.get(name, name): value for name, value in row.items() if name not in recipe.drop}
         key_field = recipe.rename.get(recipe.question, recipe.question)
         check_schema(row, recipe.schema, number)
@@ -72,7 +72,7 @@ def clean(rows: Iterable[Row], recipe: Recipe) -> Cleaned:
 
 
 def check_schema(row: Row, schema: dict[str, str], number: int) -> None:
-    """Raises `SchemaError` if a field is missing or of another kind."""
+    """Raises `SchemaError` if a field of the row is missing or of another kind than its schema says."""
     for name, kind in schema.items():
         if name not in row:
             raise SchemaError(f"row {number} has no field {name!r}; it has {', '.join(sorted(map(str, row)))}")
@@ -85,7 +85,7 @@ def check_schema(row: Row, schema: dict[str, str], number: int) -> None:
 
 
 def question_key(row: Row, name: str, instruction: list[str]) -> str:
-    """What tells a question from others: its text in lower case with single spaces, without its instruction."""
+    """The text by which questions are compared: in lower case, with single spaces and without the instruction."""
     value: Any = row
     for part in name.split("."):
         value = value[part]
@@ -95,9 +95,16 @@ def question_key(row: Row, name: str, instruction: list[str]) -> str:
     return " ".join(_without_instruction(text, instruction).lower().split())
 
 
+def without_nulls(value: Any) -> Any:
+    """The value without keys that hold null, at any depth; nulls in lists are kept."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overlap:
-    """Questions of one set that another has: word for word, or as 13 words in a row."""
+    """How many questions of one set another set contains: word for word (same), or 13 consecutive words of them (similar)."""
 
     num_same: int
     num_similar: int
@@ -105,7 +112,7 @@ class Overlap:
 
 
 def overlap(questions: list[str], others: list[str]) -> Overlap:
-    """How many of `questions` (keys of `question_key`) are among the `others`."""
+    """The overlap of `questions` with `others`; both are keys of `question_key`."""
     known = set(others)
     ngrams = {ngram for other in others for ngram in _ngrams(other)}
     same = [question for question in questions if question in known]
@@ -122,12 +129,6 @@ def _without_instruction(text: str, instruction: list[str]) -> str:
     for part in instruction:
         text = text.replace(part, "")
     return text.strip()
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _answer(row: Row) -> Any:

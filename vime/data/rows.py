@@ -1,8 +1,8 @@
 """Reads the rows of a dataset: a file (jsonl, json, parquet), a Hugging Face dataset, or a generator function.
 
-A row becomes a `Prompt`. Question, answer and everything else are found under the names of the public sets: `prompt`
-(messages or text), `input` or `question`; `reward_model.ground_truth`, `answers` or `answer`; the rest is metadata. A text that
-is too long for its row stands in a file of its own: `context_file`, relative to the rows' file.
+A row becomes a `Prompt`. The question is its field `prompt` (messages or a text), `input`, `question` or `problem`, the answer
+its field `reward_model.ground_truth`, `answers`, `answer`, `ground_truth` or `label`, and all other fields are metadata. A
+document too long for its row may be in a file of its own, which `context_file` names relative to the rows' file.
 """
 
 import json
@@ -40,18 +40,18 @@ def load_rows(dataset: DatasetConfig) -> list[dict[str, Any]]:
 
 
 def check_rows(rows: list[dict[str, Any]], dataset: DatasetConfig) -> None:
-    """Raises `ConfigError` if rows have no question that can be asked: names the first of them and says how many there are."""
+    """Raises `ConfigError` if rows have no usable question; it names the first of them and how many there are."""
     wrong = [(number, problem) for number, row in enumerate(rows) if (problem := _question_problem(row))]
     if wrong:
         named = "; ".join(f"row {number} {problem}" for number, problem in wrong[:NUM_NAMED_ROWS])
-        remedy = f"{len(wrong)} of {len(rows)} rows, counted from 0, cannot be asked: {named}; {_REMEDY}"
+        remedy = f"{len(wrong)} of {len(rows)} rows, counted from 0, have no usable question: {named}; {_REMEDY}"
         raise ConfigError([Problem(key=f"data.{dataset.name}", value=dataset.path or dataset.generator, remedy=remedy)])
 
 
 def read_json(file: Path, *, key: str) -> list[dict[str, Any]]:
-    """The objects of a .json list, or of the lines of a .jsonl file, which end at line feeds and carriage returns only.
+    """The objects of a .json list or a .jsonl file, whose lines end at line feeds and carriage returns only.
 
-    Raises `ConfigError` for `key`, naming the file and the line or entry, if there is anything else in it.
+    Raises `ConfigError` for `key`, naming the file and the line or entry, if it holds anything else.
     """
 
     def refuse(where: str, reason: str) -> NoReturn:
@@ -93,7 +93,7 @@ def _read(dataset: DatasetConfig, path: str) -> list[dict[str, Any]]:
 
 
 def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig) -> list[dict[str, Any]]:
-    """The rows with their documents' whole paths; raises `ConfigError` for one that is not a file below the rows' folder."""
+    """The rows with absolute document paths. Raises `ConfigError` for a document that is no file below the rows' folder."""
     if not any(row.get(CONTEXT_FILE) for row in rows):
         return rows
     folder = Path(dataset.path or "").expanduser().parent
@@ -108,7 +108,7 @@ def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig) -> lis
 
 
 def _context_problem(name: Any, folder: Path) -> str:
-    """Why a row's document cannot be read; rows are others' data, and must not have agents read whatever this user can."""
+    """Why a row's document is refused, "" if it is not; rows come from others and must not name any file of this user."""
     if not name:
         return ""
     if not isinstance(name, str):
@@ -120,7 +120,7 @@ def _context_problem(name: Any, folder: Path) -> str:
 
 
 def _download(path: str) -> Path:
-    """One file of a data set on the Hub: `hf://datasets/OWNER/NAME@REVISION/FILE`."""
+    """Downloads one file of a data set on the Hub: `hf://datasets/OWNER/NAME@REVISION/FILE`."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -136,7 +136,7 @@ def _download(path: str) -> Path:
 def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str) -> Prompt:
     """The prompt of a row.
 
-    Raises `ConfigError` if the row has no question that can be asked.
+    Raises `ConfigError` if the row has no usable question.
     """
     if problem := _question_problem(row):
         remedy = f"row {row_number} {problem}; {_REMEDY}"
@@ -156,7 +156,7 @@ def _question(row: dict[str, Any]) -> Any:
 
 
 def _question_problem(row: dict[str, Any]) -> str:
-    """Why the row's question cannot be asked; empty if it can."""
+    """Why the row's question is unusable, "" if it is usable."""
     question = _question(row)
     if isinstance(question, str):
         return ""

@@ -1,4 +1,4 @@
-"""The stream of training prompts: endless, shuffled anew every epoch, and restored by one number."""
+"""The endless stream of training prompts, which is reshuffled every epoch and restored from one number."""
 
 import random
 from typing import Any
@@ -15,7 +15,7 @@ class RowSource:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        """Raises `ConfigError` if any row has no question that can be asked."""
+        """Raises `ConfigError` if any row has no usable question."""
         self._dataset = config.data.train
         self._rows = load_rows(config.data.train)
         check_rows(self._rows, config.data.train)
@@ -41,9 +41,9 @@ class RowSource:
         return prompt
 
     def state(self) -> dict[str, Any]:
-        """What `load` needs to go on with the same prompt."""
+        """The state from which `load` continues with the same prompt."""
         return {"position": self._position}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was taken."""
+        """Continues where `state` was taken."""
         self._position = state["position"]

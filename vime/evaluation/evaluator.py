@@ -7,7 +7,6 @@ evaluation during training runs beside the generation, on the same servers, whic
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from vime.errors import WeightSyncError
 from vime.evaluation.conditions import Job
 from vime.evaluation.protocol import begin, check_same, item_digest, load_prompts, protocol_of
 from vime.evaluation.repeatable import check_repeatable
-from vime.files.jsonl import write_lines
+from vime.files.jsonl import cut_torn_line, read_lines, write_lines
 from vime.files.serialization import to_json
 from vime.types import Prompt, Rollout
 
@@ -92,13 +91,8 @@ class Evaluator:
 
 def read_items(path: Path) -> list[dict[str, Any]]:
     """Items of a JSONL file; a last line that a crash tore is cut off the file."""
-    if not path.exists():
-        return []
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) != len(data):
-        path.write_bytes(whole)
-    return [json.loads(line) for line in whole.splitlines()]
+    cut_torn_line(path)
+    return read_lines(path)
 
 
 def forget_items_after(folder: Path, version: int) -> None:

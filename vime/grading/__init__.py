@@ -1,1 +1,1 @@
-"""Graders: pure functions from an answer and its references to a score."""
+"""Graders: from a reply and its reference answers to a score, by rules and, where they cannot decide, by a judge."""

@@ -1,9 +1,9 @@
-r"""The answer in a reply: what stands in the last balanced `\boxed{}` after the thinking, or where else a reply ends with one."""
+r"""Finds the answer in a reply: the content of the last balanced `\boxed{}` after the thinking, or else the reply's end."""
 
 import re
 
 MAX_REPLY_CHARACTERS = 50_000
-"""Of the end of a reply, where its answer is; the rest is not read."""
+"""Characters at a reply's end that are searched for the answer."""
 MAX_ANSWER_CHARACTERS = 2_000
 _MAX_BOXES = 16
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -11,9 +11,9 @@ _LEAD = re.compile(r"^\W*(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|[:=])\s*", 
 
 
 def answer_of(reply: str) -> str:
-    r"""The answer that a reply gives: its last box, else its last `<answer>` tag, else its last line; "" if it says nothing.
+    r"""The answer of a reply: its last box, else its last `<answer>` tag, else its last line; "" for an empty reply.
 
-    Everything up to the last `</think>` is left out, so a box in the thinking is no answer.
+    Everything up to the last `</think>` is ignored, so that a box in the thinking is no answer.
     """
     text = reply[-MAX_REPLY_CHARACTERS:].rpartition("</think>")[2]
     boxed = last_balanced_box(text)
@@ -25,12 +25,12 @@ def answer_of(reply: str) -> str:
 
 
 def has_box(reply: str) -> bool:
-    """Whether the answer stands in a box."""
+    """Whether the reply gives its answer in a box."""
     return last_balanced_box(reply[-MAX_REPLY_CHARACTERS:].rpartition("</think>")[2]) is not None
 
 
 def last_balanced_box(text: str) -> str | None:
-    r"""Content of the last `\boxed{…}` or `\fbox{…}` whose braces are closed, None if there is none."""
+    r"""The content of the last `\boxed{…}` or `\fbox{…}` with closed braces, or None if there is none."""
     for start in [match.end() for match in _BOX.finditer(text)][-_MAX_BOXES:][::-1]:
         depth = 1
         for position in range(start, len(text)):
@@ -41,7 +41,7 @@ def last_balanced_box(text: str) -> str | None:
 
 
 def _last_tag(text: str) -> str | None:
-    """Content of the last `<answer>…</answer>`; found from its end, since a search for pairs is slow where many are open."""
+    """The content of the last `<answer>…</answer>`, searched from the end, which is quick even with many unclosed tags."""
     end = text.lower().rfind("</answer>")
     start = text.lower().rfind("<answer>", 0, max(end, 0))
     return text[start + len("<answer>") : end] if start >= 0 else None

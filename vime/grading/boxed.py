@@ -22,7 +22,7 @@ _REPLACEMENTS = (
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last `\boxed{…}` or `\fbox{…}` with balanced braces (or `\boxed word`), None if there is none."""
+    r"""The content of the last `\boxed{…}` or `\fbox{…}` with balanced braces (or `\boxed word`), or None if there is none."""
     start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if start < 0:
         return None
@@ -41,14 +41,14 @@ def last_boxed(text: str) -> str | None:
 
 
 def strip_string(text: str) -> str:
-    """The text without the spelling differences that do not change an answer (spaces, LaTeX sizes, degrees)."""
+    """The text without differences of notation that do not change an answer (spaces, LaTeX sizes, degree signs)."""
     for old, new in _REPLACEMENTS:
         text = text.replace(old, new)
     return re.sub(r"^\.", "0.", text)
 
 
 def boxed_equal(response: str, references: list[str]) -> bool:
-    r"""True if the last box within the final 300 characters equals any reference after `strip_string`, ignoring case."""
+    r"""Whether the last box within the final 300 characters equals a reference after `strip_string`, ignoring case."""
     answer = last_boxed(response[-_WINDOW:].lower())
     if answer is None:
         return False

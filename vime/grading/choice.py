@@ -1,4 +1,4 @@
-"""The letter of a multiple-choice answer."""
+"""Reads the letter of a multiple-choice answer."""
 
 import re
 
@@ -8,11 +8,11 @@ _SECOND = re.compile(
     rf"[)\]}}\s]*(?:[,;/&+]|(?:and|or)\b|(?=\())\W*(?:(?:and|or)\s+)?{_LEAD}[A-Z](?=\s*(?:[)\]}},;:/&+]|\.(?!\w)|(?:and|or|are)\b|$))",
     re.IGNORECASE,
 )
-"""What follows the first letter of a list: `, B`, `) and (C)`, `)(B)`; not `, a cat`."""
+"""What follows the first letter in a list of letters: `, B`, `) and (C)`, `)(B)`; but not `, a cat`."""
 
 
 def letter(text: str) -> str | None:
-    """The letter that a short answer begins with, upper case; None if it is not one, or the first of several.
+    """The letter, in upper case, with which a short answer begins; None if there is none, or if it is the first of several.
 
     Example: `letter("(b) the second")` is "B", `letter("A cat")` and `letter("A, B")` None.
     """

@@ -1,6 +1,6 @@
-"""The Game of 24, checked by evaluation: the expression uses each number exactly once and is worth 24.
+"""Checks an answer to the Game of 24: the expression must use each number exactly once and have the value 24.
 
-The expression is read as syntax and computed with fractions; nothing is executed.
+The expression is parsed and computed with fractions; nothing is executed.
 """
 
 import ast
@@ -27,7 +27,7 @@ _LIST = re.compile(r"\[\s*\d{1,4}(?:\s*,\s*\d{1,4})*\s*\]")
 
 
 def solves(prediction: str, numbers: list[int]) -> bool:
-    """Whether an expression like `(1+1+1)×8 = 24` is worth 24 and uses each of `numbers` once; only + - × / and parentheses."""
+    """Whether an expression like `(1+1+1)×8 = 24` has the value 24 and uses each of `numbers` once; + - × / are allowed."""
     text = plain(prediction)
     if text is None:
         return False
@@ -41,14 +41,14 @@ def solves(prediction: str, numbers: list[int]) -> bool:
 
 
 def numbers_of(question: str, gold: list[str]) -> list[int]:
-    """The numbers of a puzzle: the first list in the question, else those of a solution up to its `=`; empty without either."""
+    """The numbers of a puzzle: the first list in the question, else those of the reference solution; empty without either."""
     if match := _LIST.search(question[:5_000]):
         return [int(digits) for digits in re.findall(r"\d+", match.group())]
     return [int(digits) for digits in re.findall(r"\d+", gold[0][:MAX_CHARACTERS].partition("=")[0])] if gold else []
 
 
 def plain(expression: str) -> str | None:
-    """The expression with Python's signs and without `= 24`; None if it is too long to be one."""
+    """The expression with Python's operators and without `= 24`; None if it is too long or equals another number."""
     if len(expression) > MAX_CHARACTERS:
         return None
     text = expression.strip().strip("$`").replace("\\(", "(").replace("\\)", ")")

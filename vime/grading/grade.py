@@ -2,7 +2,7 @@
 
     grade_ = await grade("maths", r"… so \\boxed{\\frac12}", ["0.5"])       # Grade(score=1.0, decided_by="rule", prediction=…)
 
-Rules come first; a judge, if one is given, is asked only about answers that rules cannot decide.
+Rules decide first; a judge, if there is one, is asked only about answers that they cannot decide.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ MAX_REFERENCES = 32
 
 
 class Asks(Protocol):
-    """A judge (`vime.grading.judge.Judge`)."""
+    """A judge, for example `vime.grading.judge.Judge`."""
 
     async def decide(self, *, question: str, prediction: str, gold: list[str]) -> bool | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """A score, 0 or 1, with who decided it, and the answer that was graded.
+    """A score, 0 or 1, with the answer that was graded and what decided about it.
 
-    `decided_by` is `rule`, `judge`, `limit` (a rule ran into its time or size limit: 0), or `nobody` (rules could not decide and
-    no judge did: 0). Example: `Grade(score=1.0, decided_by="rule", prediction="27")`.
+    `decided_by` is `rule`, `judge`, `limit` (a rule reached its time or size limit, the score is 0), or `nobody` (the rules could
+    not decide and no judge did, the score is 0). Example: `Grade(score=1.0, decided_by="rule", prediction="27")`.
     """
 
     score: float
@@ -39,9 +39,9 @@ class Grade:
 
 
 async def grade(kind: str, prediction: str, gold: list[str], *, question: str = "", judge: Asks | None = None) -> Grade:
-    r"""Scores a whole reply or a bare answer; the answer is its last `\boxed{}` after the thinking, see `answer_of`.
+    r"""Grades a whole reply or a bare answer; in a reply the answer is the last `\boxed{}` after the thinking, see `answer_of`.
 
-    Raises ValueError for an unknown kind, and what the judge's server raises.
+    Raises ValueError for an unknown kind, and errors of the judge's server.
     """
     answer = answer_of(prediction)
     if not answer:
@@ -80,7 +80,7 @@ def _letters(answer: str, gold: list[str]) -> Verdict:
 
 
 def _same_words(answer: str, gold: list[str]) -> Verdict:
-    """Equal after normalisation, or not decided; what is nothing but articles and signs is compared as it is."""
+    """Equal after normalization, or undecided; an answer of nothing but articles and signs is compared unchanged."""
     readable = [reference for reference in gold if normalize(reference)]
     if normalize(answer) and exact_match(answer, readable):
         return Verdict.equal

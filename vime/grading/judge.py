@@ -1,6 +1,6 @@
-"""A judge: a served model that says whether an answer means the same as the reference, for what rules cannot decide.
+"""A judge: a served model that decides whether an answer means the same as the reference, where rules cannot.
 
-A small judge accepts wrong answers, and a trained model finds that out; so it is asked last, its verdict has a fixed form, and
+A small judge accepts some wrong answers, which training exploits. It is therefore asked last, its verdict has a fixed form, and
 its use is counted: `judge_calls`, `judge_cache_hits`, `judge_timeouts`, `judge_unreadable`, `judge_accepted`.
 """
 
@@ -16,7 +16,7 @@ from vime.errors import Problem
 
 CACHE_SIZE = 10_000
 MAX_CHARACTERS = 2_000
-"""Of each part of the judge's prompt."""
+"""Most characters of question, reference and answer in the judge's prompt, each."""
 _VERDICT = re.compile(r"^\W*verdict\W+(true|false)\W*$", re.IGNORECASE)
 _PROMPT = """You check answers strictly. Decide whether the student's answer states the same final answer as the reference.
 Compare meaning and value: other spellings, units written out, or an equal formula are the same; a different value, a part of the
@@ -38,7 +38,7 @@ _cache: "OrderedDict[Key, bool]" = OrderedDict()
 
 
 class Counts(Protocol):
-    """What counts events (`vime.rollout.trace.Trace`)."""
+    """Counts events, for example `vime.rollout.trace.Trace`."""
 
     def count(self, name: str) -> None: ...
 
@@ -54,20 +54,22 @@ class Served(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class JudgeConfig:
-    """Who judges, and within what."""
+    """The judge's model and limits."""
 
     model: str = "judge"
-    """Its name in `serving.models`."""
+    """The judge's name in `serving.models`."""
     max_tokens: int = 512
+    """Longest reply of the judge."""
     timeout_seconds: float = 25.0
-    """One call."""
+    """Time limit of one call."""
     num_tries: int = 2
-    """Calls until one has a readable verdict."""
+    """How often the judge is asked until a reply has a readable verdict."""
     keep_verdicts: bool = True
-    """Takes the verdict that was given before about the same answer. Whose question is asked first is chance."""
+    """Reuse earlier verdicts about the same answer. Which rollout's question is judged first depends on timing, so deterministic
+    runs turn this off."""
 
     def problems(self, config: RunConfig, *, key: str) -> list[Problem]:
-        """All calls of a judge must fit into the time of the reward that asks it; `key` names the setting that chooses it."""
+        """Checks that all calls fit into the time limit of the reward; `key` is the setting that chooses the judge."""
         limit, needed = config.rollout.reward_timeout_seconds, self.num_tries * self.timeout_seconds
         if needed < limit:
             return []
@@ -88,7 +90,7 @@ class Judge:
         self._config = config
 
     async def decide(self, *, question: str, prediction: str, gold: list[str]) -> bool | None:
-        """The verdict; None if the judge ran out of time or gave none. Raises what its server raises."""
+        """The verdict, or None if no call brought a readable one in time. Raises errors of the judge's server."""
         key = (self._config.model, question, prediction, tuple(gold))
         if key in _cache and self._config.keep_verdicts:
             _cache.move_to_end(key)
@@ -121,14 +123,14 @@ class Judge:
 
 
 def read_verdict(reply: str) -> bool | None:
-    """True or False if the last line says `VERDICT: True` or `VERDICT: False` and nothing else, else None."""
+    """True or False if the last line is `VERDICT: True` or `VERDICT: False` and nothing else, otherwise None."""
     lines = [line for line in reply.splitlines() if line.strip()]
     match = _VERDICT.match(lines[-1]) if lines else None
     return match.group(1).lower() == "true" if match else None
 
 
 def _cut(text: str) -> str:
-    """A part of the prompt that cannot look like one of its lines of equals signs."""
+    """The text cut to its limit, and without anything that looks like the prompt's lines of equals signs."""
     return text[:MAX_CHARACTERS].replace("=====", "= = =")
 
 

@@ -1,4 +1,4 @@
-"""Mathematical answers by rule: as strings, as exact numbers, and then by math-verify in a process that can be killed."""
+"""Compares mathematical answers: as strings, as exact numbers, and then with math-verify in a process that can be killed."""
 
 from enum import Enum
 from functools import lru_cache
@@ -8,13 +8,13 @@ from vime.grading.number import number
 from vime.grading.workers import Workers
 
 SECONDS = 6.0
-"""For one comparison; a tower of powers would take for ever."""
+"""Time limit of one comparison; some formulas, like towers of powers, would take forever."""
 MAX_CHARACTERS, MAX_DEPTH = 500, 20
-"""Answers and references that are longer or nested deeper are not parsed: nobody's answer is so."""
+"""Answers and references that are longer or nested deeper are not parsed."""
 
 
 class Verdict(Enum):
-    """What a rule found: the same, not the same, no way to tell, or no end within its limit."""
+    """The result of a rule: equal, different, undecided, or stopped at its limit."""
 
     equal = "equal"
     different = "different"
@@ -23,7 +23,7 @@ class Verdict(Enum):
 
 
 async def equal(answer: str, gold: list[str]) -> Verdict:
-    """Whether an answer (the content of its box) equals one of the references; undecided if one of them is no mathematics."""
+    """Compares an answer (the content of its box) with the references; undecided if it or a reference is no formula."""
     short = [reference for reference in gold if _is_simple(reference)]
     if any(strip_string(answer) == strip_string(reference) and _is_as_percent(answer, reference) for reference in gold):
         return Verdict.equal
@@ -38,7 +38,7 @@ async def equal(answer: str, gold: list[str]) -> Verdict:
 
 
 def _is_as_percent(answer: str, reference: str) -> bool:
-    """Whether a percent sign makes no difference: a reference in percent accepts the bare number, but ten is not ten percent."""
+    """Whether the percent signs match: a reference in percent accepts the bare number, but ten is not ten percent."""
     return "%" not in answer or "%" in reference
 
 

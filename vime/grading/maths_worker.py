@@ -1,9 +1,9 @@
-"""The process that compares formulas with math-verify (https://github.com/huggingface/Math-Verify): a line in, a line out.
+"""A process that compares formulas with math-verify (https://github.com/huggingface/Math-Verify), one per line of its input.
 
     python -m vime.grading.maths_worker
 
-A request is `{"seconds": 6, "answer": …, "gold": […]}`, the answer one word of `vime.grading.maths.Verdict`. An alarm ends the
-process if a request takes longer, so nothing is left running when whoever asked is gone.
+A request is a line `{"seconds": 6, "answer": …, "gold": […]}`, its result a line with a value of `vime.grading.maths.Verdict`. An
+alarm ends the process if a request takes longer, so that it does not keep running when its owner is gone.
 """
 
 import json
@@ -14,13 +14,13 @@ import sys
 from typing import Any
 
 _NO_TIMEOUT: Any = None
-"""Its own would take the alarm away."""
+"""math-verify's own time limit would replace the alarm."""
 MEMORY_BYTES = 4 * 2**30
-"""Address space; the libraries alone take one."""
+"""Limit of the address space; the libraries alone need 1 GiB."""
 
 
 def compare(answer: str, gold: list[str]) -> str:
-    """`equal`, `different` or `undecided`; math-verify is not symmetric: the reference comes first."""
+    """The verdict `equal`, `different` or `undecided`. math-verify is not symmetric: the reference comes first."""
     found = _parse(answer)
     references = [_parse(reference) for reference in gold]
     if any(found and reference and _verify(reference, found) for reference in references):
@@ -29,7 +29,7 @@ def compare(answer: str, gold: list[str]) -> str:
 
 
 def _parse(text: str) -> list[Any]:
-    """What math-verify reads in a formula, between dollars so that it is read as one."""
+    """math-verify's reading of a formula, put between dollars so that it is recognized as one."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     bare = text.strip().strip("$").strip()
@@ -57,7 +57,7 @@ def main() -> None:
         signal.alarm(math.ceil(request["seconds"]) + 1)
         try:
             verdict = compare(request["answer"], request["gold"])
-        except Exception:  # the boundary of a library that parses anything: what breaks it is not decided
+        except Exception:  # the library parses arbitrary text: what it fails at is undecided
             verdict = "undecided"
         signal.alarm(0)
         sys.stdout.write(f"{verdict}\n")

@@ -1,4 +1,4 @@
-"""Plain numbers, compared exactly: integers, decimals, fractions, percents, with the signs that people put around them."""
+"""Reads plain numbers exactly: integers, decimals, fractions and percentages, with common signs around them."""
 
 import re
 from fractions import Fraction
@@ -12,7 +12,7 @@ _ENDS = re.compile(r"(?:\.|\^?\{?\\circ\}?|°)$")
 
 
 def number(text: str) -> Fraction | None:
-    """The exact value of a plain number, None if the text is something else.
+    """The exact value of a plain number, or None if the text is anything else.
 
     Example: `number("1,234.50")` is 2469/2, `number("\\\\frac{1}{2}")` 1/2, `number("10\\\\%")` 1/10, `number("x=3")` None.
     """

@@ -1,7 +1,7 @@
-"""Question answering scores: SQuAD's normalisation, exact match, F1, and what RULER-HQA is scored with.
+"""Scores for question answering: SQuAD's normalization, exact match, F1, and the scores of RULER-HQA.
 
-`normalize` is that of SQuAD's published evaluation (arXiv 1606.05250), which HotpotQA's (arXiv 1809.09600) shares. Every score is
-of one prediction against all its references, the best of them, 0 to 1.
+`normalize` is that of SQuAD's published evaluation (arXiv 1606.05250), which HotpotQA's (arXiv 1809.09600) shares. Every score
+lies between 0 and 1 and is the best over all references of a prediction.
 """
 
 import re
@@ -12,39 +12,39 @@ from collections.abc import Callable
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSED = ("yes", "no", "noanswer")
-"""HotpotQA's answers that share no credit with others."""
+"""Answers for which HotpotQA's F1 gives no partial credit."""
 
 
 def normalize(text: str) -> str:
-    """Lower case without ASCII punctuation, articles and extra spaces, in this order."""
+    """The text in lower case without ASCII punctuation, articles and extra spaces, removed in this order."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, references: list[str]) -> float:
-    """1 if the normalised prediction equals any normalised reference."""
+    """1 if the normalized prediction equals any normalized reference."""
     return float(any(normalize(prediction) == normalize(reference) for reference in references))
 
 
 def f1(prediction: str, references: list[str]) -> float:
-    """Best token F1 over the references, as SQuAD 2.0 counts it: two empty answers agree, one empty answer scores 0."""
+    """The best token F1 over the references as in SQuAD 2.0: two empty texts score 1, one empty text 0."""
     return _best(prediction, references, _f1)
 
 
 def hotpotqa_f1(prediction: str, references: list[str]) -> float:
-    """Best token F1 over the references, as HotpotQA counts it: yes, no and noanswer are right or wrong, and empty scores 0."""
+    """The best token F1 over the references as in HotpotQA: no partial credit for yes, no and noanswer, and empty scores 0."""
     return _best(prediction, references, _hotpotqa_f1)
 
 
 def gold_in_prediction(prediction: str, references: list[str]) -> float:
-    """1 if the normalised prediction contains any normalised reference; a reference that is empty then counts for nothing."""
+    """1 if the normalized prediction contains any normalized reference; references that normalize to nothing are ignored."""
     answer = normalize(prediction)
     return float(any(reference in answer for reference in map(normalize, references) if reference))
 
 
 def substring_match(prediction: str, references: list[str]) -> float:
-    """MemAgent's `sub_em`: 1 if either contains the other after normalisation; an empty prediction scores 0.
+    """MemAgent's `sub_em`: 1 if prediction or reference contains the other after normalization.
 
-    Empty means after normalisation: of `the` nothing is left either. A reference that is empty then counts for nothing.
+    A prediction that normalizes to nothing, like `the`, scores 0; references that do so are ignored.
     """
     answer = normalize(prediction)
     if not answer:
@@ -54,22 +54,22 @@ def substring_match(prediction: str, references: list[str]) -> float:
 
 
 def unguarded_substring_match(prediction: str, references: list[str]) -> float:
-    """`sub_em` as slime-agentic computes it: without the guard, so that an empty prediction scores 1.
+    """`sub_em` as slime-agentic computes it, in which an empty prediction scores 1.
 
-    It is there to compare with published numbers, not to be reported as a score.
+    It serves comparisons with published numbers and should not be reported as a score.
     """
     answer = normalize(prediction)
     return float(any(reference in answer or answer in reference for reference in map(normalize, references)))
 
 
 def string_match_all(prediction: str, references: list[str]) -> float:
-    """RULER's score of its needle tasks (arXiv 2404.06654): the share of references that the prediction contains, any case."""
+    """RULER's score for needle tasks (arXiv 2404.06654): the share of references that the prediction contains, ignoring case."""
     text = prediction.lower()
     return sum(reference.lower() in text for reference in references) / len(references) if references else 0.0
 
 
 def string_match_part(prediction: str, references: list[str]) -> float:
-    """RULER's score of its question answering: 1 if the prediction contains any reference, any case."""
+    """RULER's score for question answering: 1 if the prediction contains any reference, ignoring case."""
     text = prediction.lower()
     return float(any(reference.lower() in text for reference in references))
 

@@ -1,4 +1,4 @@
-"""Processes that answer one line with one line, each within a time limit; a late one is killed and replaced."""
+"""A pool of processes that answer one line with one line within a time limit; a late process is killed and replaced."""
 
 import atexit
 import json
@@ -16,11 +16,11 @@ from vime.threads import Threads
 
 START_SECONDS = 120.0
 MAX_CALLS = 2_000
-"""A process is replaced after so many, since what it keeps in memory only grows."""
+"""Calls after which a process is replaced, because its memory grows with each."""
 
 
 class Workers:
-    """A few processes of one module (`python -m MODULE`), started when they are first needed.
+    """Processes of one module (`python -m MODULE`), which start when they are first needed.
 
     Example: `await Workers("vime.grading.maths_worker", num_workers=2).call({"answer": "1", "gold": ["1"]}, seconds=6)`.
     """
@@ -34,9 +34,9 @@ class Workers:
         atexit.register(self.close)
 
     async def call(self, request: dict[str, Any], *, seconds: float) -> str | None:
-        """The answer to a request, None if there is none after `seconds` (counted from when a process takes it up).
+        """The answer to a request, or None if there is none `seconds` after a process has received it.
 
-        Callers wait for a process, and nothing is queued for them: one that is cancelled meanwhile leaves nothing to do.
+        Callers wait until a process is free. A caller that is cancelled meanwhile leaves no request behind.
         """
         return await self._threads.run(self._call, request, seconds)
 
@@ -78,7 +78,7 @@ class _Worker:
             raise RuntimeError(f"{' '.join(command)} did not start: run it by hand to see why")
 
     def ask(self, request: str, seconds: float) -> str | None:
-        """The line that answers, None after `seconds` or if the process has ended."""
+        """The line that answers, or None after `seconds` or if the process has ended."""
         assert self._process.stdin is not None
         self.num_calls += 1
         try:
@@ -89,7 +89,7 @@ class _Worker:
         return self._line(seconds)
 
     def kill(self) -> None:
-        """Ends the process, whatever it does."""
+        """Kills the process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

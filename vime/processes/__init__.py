@@ -1,1 +1,1 @@
-"""Programs that run beside the driver: launched, watched, launched again, and gone when their run is."""
+"""Programs that a run launches beside its driver: they are watched, launched again after a fault, and end with the run."""

@@ -1,4 +1,4 @@
-"""Calls to a program over HTTP: its health, and its control endpoints."""
+"""Calls to a program over HTTP: its health check and its control API."""
 
 import asyncio
 from typing import Any
@@ -8,24 +8,24 @@ import aiohttp
 from vime.errors import ServerError
 
 UNREACHABLE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-"""What a call to a server raises that is gone or hangs."""
+"""The errors of a call to a program that is gone or hangs."""
 
 
-async def is_healthy(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
-    """Whether the health endpoint at `url` answers 200 in time."""
+async def is_healthy(http: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
+    """Whether the health check at `url` answers 200 in time."""
     try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as response:
+        async with http.get(url, timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as response:
             return response.status == 200
     except UNREACHABLE:
         return False
 
 
 async def call(
-    session: aiohttp.ClientSession, url: str, path: str, *, timeout_seconds: float, body: dict[str, Any] | None = None
+    http: aiohttp.ClientSession, url: str, path: str, *, timeout_seconds: float, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Posts to a control endpoint and returns its answer; raises ServerError if that is not 200."""
+    """Posts to a path of the control API and returns the answer; raises ServerError if its status is not 200."""
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-    async with session.post(url + path, json=body, timeout=timeout) as response:
+    async with http.post(url + path, json=body, timeout=timeout) as response:
         if response.status != 200:
             raise ServerError(f"{url}{path} answered {response.status}: {(await response.text())[:2000]}")
         return await response.json() if response.content_type == "application/json" else {}

@@ -1,116 +1,176 @@
-"""Keeps one program alive: launches it, watches it, launches it again, and gives it up after too many times."""
+"""Keeps one program alive: launches it, watches it, launches it again, and gives it up after too many faults.
+
+By itself a program is ready once it is healthy. The owner of a keeper can add three functions: `has_started` (a further condition
+of a start), `prepare` (work to do before the program is ready) and `watch` (returns a fault that neither the process nor the
+health check shows).
+"""
 
 import asyncio
-import logging
-import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 import aiohttp
+import ray
 
 from vime.errors import ServerError
+from vime.processes.events import Events
 from vime.processes.health import Fault, Health
-from vime.processes.program import Program, ProgramSpec
+from vime.processes.program import ProgramProcess, ProgramSpec
 from vime.processes.restarts import Restarts
 from vime.processes.secret import headers
 from vime.tasks import cancel
 
-logger = logging.getLogger(__name__)
-
 MAX_BACKOFF_SECONDS = 30.0
-"""The longest wait before a restart; what keeps a program from starting (a full disk, a taken GPU) may pass."""
-CHECKS_PER_TIMEOUT = 4
-"""How often the engine is asked within the time that it may be silent."""
+"""The longest wait before a restart; the cause of a failed start (a full disk, a taken GPU) may be temporary."""
+
+
+class State(Enum):
+    """The state of a program."""
+
+    down = auto()
+    starting = auto()
+    healthy = auto()
+    """Its health check answers, but `prepare` is not done."""
+    ready = auto()
+    given_up = auto()
 
 
 class Keeper:
     """One program from launch to stop. All methods are coroutines of one event loop."""
 
-    def __init__(self, spec: ProgramSpec) -> None:
-        self._program = Program(spec)
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(
+        self,
+        spec: ProgramSpec,
+        *,
+        is_successor: bool = False,
+        has_started: Callable[[], Awaitable[bool]] | None = None,
+        prepare: Callable[[], Awaitable[Fault | None]] | None = None,
+        watch: Callable[[], Coroutine[Any, Any, Fault]] | None = None,
+    ) -> None:
+        """A successor takes the place of a lost keeper: it restarts the program also if its own first start fails."""
+        self.state = State.down
+        self.process = ProgramProcess(spec)
+        self._events = Events(spec.name)
+        self._is_successor = is_successor
+        self._has_started, self._prepare, self._watch = has_started, prepare, watch
+        self._http: aiohttp.ClientSession | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._is_successor = False
-        self._lock = asyncio.Lock()
-        """Held by whoever has the program do something during which its engine may be silent."""
-        self._ready = asyncio.Event()
-        self._awake = asyncio.Event()
-        """Whether the GPU is the program's; while it is the trainer's, nothing is launched."""
-        self._awake.set()
-        self._is_starting = False
-        self._is_up = False
-        """Healthy, though perhaps without its weights."""
+        self._may_launch = asyncio.Event()
+        self._may_launch.set()
         self._settled = asyncio.Event()
-        """Ready or given up."""
-        self._failure: str | None = None
-        self._last_event = "it is starting"
-        self._events: list[dict[str, Any]] = []
+        """Set while the program is ready, and once it is given up."""
+        self._failure = ""
+        """Why the program was given up."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the program is healthy and prepared."""
+        return self.state is State.ready
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the health check of the program answered, prepared or not."""
+        return self.state in (State.healthy, State.ready)
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The HTTP client for the program, whose requests carry its secret."""
+        assert self._http is not None, "start comes first"
+        return self._http
 
     async def start(self) -> None:
         """Launches the program and returns at once."""
-        self._session = aiohttp.ClientSession(headers=headers(self._program.spec.secret))
-        self._keeping = asyncio.create_task(self._keep(Health(self._program, self._session)))
+        self._http = aiohttp.ClientSession(headers=headers(self.process.spec.secret))
+        self._keeping = asyncio.create_task(self._keep(Health(self.process, self._http)))
         self._keeping.add_done_callback(self._keeping_ended)
 
     async def ready(self) -> None:
-        """Waits until the program is healthy and has its weights; raises ServerError, with the log's end, if it gave up."""
+        """Waits until the program is ready; raises ServerError, with the log's end, if it was given up."""
         await self._settled.wait()
-        if self._failure is not None:
-            raise ServerError(self._failure)
+        self.raise_if_given_up()
 
     async def trouble(self) -> str:
         """Empty if the program is ready, else what happened to it last; raises ServerError if it was given up."""
-        if self._failure is not None:
-            raise ServerError(self._failure)
-        return "" if self._ready.is_set() else self._last_event
+        self.raise_if_given_up()
+        return "" if self.is_ready else self._events.last
 
     async def url(self) -> str:
         """Where the program answers; another address after a restart whose port was taken."""
-        return self._program.spec.url
+        return self.process.spec.url
 
     async def events(self) -> list[dict[str, Any]]:
         """The faults since the last call: died, hung, sync_failed, moved, recovered, gave_up."""
-        events, self._events = self._events, []
-        return events
+        return self._events.take()
 
     async def pid(self) -> int | None:
         """Process id of what was launched: the supervisor's parent, the program's grandparent."""
-        return self._program.pid()
+        return self.process.pid()
+
+    async def set_command(self, command: list[str], *, restart: bool) -> None:
+        """Sets another command, used from the next launch on, or, with `restart`, at once."""
+        self.process.spec = replace(self.process.spec, command=command)
+        if restart:
+            await self.process.kill()
 
     async def stop(self) -> None:
         """Ends the program and its processes."""
         if self._keeping is not None:
             self._keeping.cancel()
-        await self._program.kill()
-        if self._session is not None:
-            await self._session.close()
+        await self.process.kill()
+        if self._http is not None:
+            await self._http.close()
 
-    async def _restored(self) -> Fault | None:
-        """Called when the program is healthy: makes it ready, or says what went wrong."""
-        self._set_ready()
-        return None
+    def raise_if_given_up(self) -> None:
+        """Raises ServerError, with the log's end, if the program was given up."""
+        if self.state is State.given_up:
+            raise ServerError(self._failure)
+
+    def hold_launches(self) -> None:
+        """From now on a program that is down is not launched."""
+        self._may_launch.clear()
+
+    def allow_launches(self) -> None:
+        """Ends `hold_launches`: a program that is down is launched."""
+        self._may_launch.set()
+
+    def withdraw(self) -> None:
+        """The program is not healthy any more: a fault was found, after which it is launched again or given up."""
+        if self.is_healthy:
+            self.state = State.down
+            self._settled.clear()
+
+    async def restart(self, event: str, detail: str) -> None:
+        """Ends the program for this reason, so that it is launched again; returns when it has ended."""
+        self.withdraw()
+        self._events.record(event, detail)
+        await self.process.kill()
 
     async def _keep(self, health: Health) -> None:
         """Launch, wait, watch, again: as often as `Restarts` allows, and not if the first start of all fails."""
-        spec, clock = self._program.spec, asyncio.get_running_loop().time
-        restarts = Restarts(spec.max_restarts, spec.restart_window_seconds)
+        settings, clock = self.process.spec.settings, asyncio.get_running_loop().time
+        restarts = Restarts(settings.max_restarts, settings.restart_window_seconds)
         attempt = failed_starts = 0
         while True:
-            while not self._awake.is_set():
-                await self._awake.wait()
-            fault = await self._launched(health) or await self._restored()
+            while not self._may_launch.is_set():
+                await self._may_launch.wait()
+            fault = await self._launched(health)
+            if fault is None and self._prepare is not None:
+                fault = await self._prepare()
             was_ready = fault is None
             failed_starts = 0 if was_ready else failed_starts + 1
             if fault is None:
+                self.state = State.ready  # before anything that waited for `prepare` can run
+                self._settled.set()
                 if attempt or self._is_successor:
-                    self._record("recovered", f"restart {attempt}")
+                    self._events.record("recovered", f"restart {attempt}")
                 since = clock()
                 fault = await self._until_lost(health)
                 restarts.was_well(clock() - since)
-            self._ready.clear()
-            self._settled.clear()
-            self._is_up = False
-            await self._program.kill()
-            self._record(*fault)
+            self.withdraw()
+            await self.process.kill()
+            self._events.record(*fault)
             if (attempt == 0 and not was_ready and not self._is_successor) or not restarts.take():
                 break
             if not was_ready:
@@ -120,46 +180,30 @@ class Keeper:
 
     async def _launched(self, health: Health) -> Fault | None:
         """Launches, and waits until the program is healthy or has failed."""
-        self._is_starting = True
-        try:
-            if await self._program.take_port():
-                self._record("moved", f"its port was taken, it answers at {self._program.spec.url}")
-            self._program.launch()
-            fault = await health.until_healthy()
-            self._is_up = fault is None
-            return fault
-        finally:
-            self._is_starting = False
+        self.state = State.starting
+        if await self.process.take_port():
+            self._events.record("moved", f"its port was taken, it answers at {self.process.spec.url}")
+        self.process.launch()
+        fault = await health.until_started(self._has_started)
+        self.state = State.healthy if fault is None else State.down
+        return fault
 
     async def _until_lost(self, health: Health) -> Fault:
-        """Whichever shows first: the process ends, its health endpoint fails, its engine is silent."""
+        """Whichever shows first: the process ends, its health check fails, `watch` finds a fault."""
         watches = [asyncio.create_task(health.until_lost())]
-        if self._program.spec.has_engine:
-            watches.append(asyncio.create_task(self._until_engine_silent(health)))
+        if self._watch is not None:
+            watches.append(asyncio.create_task(self._watch()))
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
         finally:
             await cancel(watches)
 
-    async def _until_engine_silent(self, health: Health) -> Fault:
-        spec = self._program.spec
-        while True:
-            # Rarely: after every call, a worker in a process of its own spins for a second in wait of the next.
-            await asyncio.sleep(spec.engine_timeout_seconds / CHECKS_PER_TIMEOUT)
-            async with self._lock:  # during an update it may be silent, and an update does not begin on a silent engine
-                if not await health.engine_answers():
-                    self._ready.clear()
-                    return "hung", f"its engine gave no answer for {spec.engine_timeout_seconds:.0f} s"
-
-    def _set_ready(self) -> None:
-        self._ready.set()
-        self._settled.set()
-
     def _give_up(self, reason: str) -> None:
-        spec = self._program.spec
-        self._failure = f"{spec.name} ({spec.url}) was given up: {reason}\n{self._program.log_tail()}"
-        self._record("gave_up", reason)
+        spec = self.process.spec
+        self._failure = f"{spec.name} ({spec.url}) was given up: {reason}\n{self.process.log_tail()}"
+        self.state = State.given_up
+        self._events.record("gave_up", reason)
         self._settled.set()
 
     def _keeping_ended(self, keeping: "asyncio.Task[None]") -> None:
@@ -167,7 +211,6 @@ class Keeper:
         if not keeping.cancelled() and (error := keeping.exception()) is not None:
             self._give_up(repr(error))
 
-    def _record(self, event: str, detail: str) -> None:
-        logger.warning("%s: %s (%s)", self._program.spec.name, event, detail)
-        self._last_event = f"{event} ({detail})"
-        self._events.append({"time": time.time(), "server": self._program.spec.name, "event": event, "detail": detail})
+
+KeeperActor = ray.remote(Keeper)
+"""The Ray actor of a program that needs no more than its keeper: a router, the retrieval service."""

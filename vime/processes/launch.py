@@ -4,8 +4,8 @@
 
 Two processes: the one that is started only waits and passes the exit code on, and its child supervises the program. So
 whichever of owner, waiter, supervisor and program is killed (Ray kills the children of a dying actor), another is left to end
-the program's whole tree and to remove what it left in /dev/shm, and the given folders if the driver is gone. What the program
-prints goes through the supervisor, so that a full disk costs lines of the log and not the program.
+the program's whole tree and to remove its entries in /dev/shm, and the given folders if the driver is gone. The program's output
+passes through the supervisor, so that a full disk costs lines of the log and not the program.
 """
 
 import argparse
@@ -120,14 +120,14 @@ class Supervisor:
 
 
 def _copy(source: int) -> None:
-    """Copies the program's output to our own, to its end; what a full disk does not take is lost."""
+    """Copies the program's output to our own until it ends; what does not fit on a full disk is lost."""
     while chunk := os.read(source, LOG_CHUNK_BYTES):
         with contextlib.suppress(OSError):
             os.write(1, chunk)
 
 
 def _kill_tree() -> None:
-    """Kills everything below us; Python's resource trackers last, because they end by themselves and clean up before."""
+    """Kills all processes below this one; Python's resource trackers last, because they end by themselves and clean up before."""
     started = time.monotonic()
     while (tree := _tree()) and time.monotonic() - started < KILL_SECONDS:
         grace = time.monotonic() - started < TRACKER_SECONDS
@@ -147,7 +147,7 @@ def _process(pid: int | None) -> psutil.Process | None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether it runs still; a zombie has ended, and a process that has its number now is another one."""
+    """Whether a process still runs; a zombie has ended, and another process that has its number now does not count."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -162,7 +162,7 @@ def _is_resource_tracker(process: psutil.Process) -> bool:
 
 
 def _tree() -> list[psutil.Process]:
-    """Everything below us: as child subreaper we inherit what loses its parent."""
+    """All processes below this one, which is a child subreaper and so inherits orphans."""
     return [process for process in psutil.Process().children(recursive=True) if process.is_running()]
 
 

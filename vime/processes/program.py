@@ -1,4 +1,4 @@
-"""One launched program (a vLLM server or a router): its command, its port, its process, its log."""
+"""A program that the run launches: what it is (`ProgramSpec`), and the process that was launched last (`ProgramProcess`)."""
 
 import asyncio
 import contextlib
@@ -15,27 +15,28 @@ from typing import IO
 import psutil
 
 from vime.cluster.ports import free_port
+from vime.config import ServingConfig
 from vime.processes.secret import VARIABLE
 
 logger = logging.getLogger(__name__)
 
 PORT = "{port}"
-"""Stands in a command for the program's port, which may change with a restart."""
+"""Placeholder in a command for the program's port, which may change with a restart."""
 FREE_PORT = "{free port}"
-"""Stands in a command or an environment for any free port, chosen at each launch."""
+"""Placeholder in a command or an environment for a free port, chosen anew at each launch."""
 LISTEN = "{listen}"
-"""Stands in a command for the address that the program binds."""
+"""Placeholder in a command for the address that the program binds."""
 LOG_TAIL_BYTES = 4000
 END_SECONDS = 30.0
-"""After this a supervisor that does not end its program (it is stopped, say) is killed with everything below it."""
+"""A supervisor that has not ended its program after so long (because it is stopped, say) is killed with its whole tree."""
 PORT_SECONDS = 10.0
-"""How long a port may take to come free: the program before is ending."""
+"""How long to wait for a port that the program's last process may still hold."""
 POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramSpec:
-    """What to launch and how to keep it.
+    """The command of a program, its address, and how it is kept alive.
 
     Example: `ProgramSpec(name="actor-0", address="10.0.0.7", port=8001, command=["python", "-m", …, "--port", PORT],
     log="…/logs/actor-0.log")`.
@@ -43,55 +44,43 @@ class ProgramSpec:
 
     name: str
     address: str
-    """How others reach it."""
+    """Host by which other machines reach the program."""
     port: int
     command: list[str]
     log: str
     listen: str = "127.0.0.1"
-    """Address that it binds."""
+    """Address that the program binds."""
     environment: dict[str, str | None] = field(default_factory=dict)
-    """Set on top of the actor's environment; None removes a variable."""
+    """Variables added to the actor's environment; None removes one."""
     secret: str | None = field(default=None, repr=False)
-    """Without which the program answers nothing but its health (`vime.processes.secret`)."""
+    """Without this secret the program answers nothing but its health check (`vime.processes.secret`)."""
     remove: list[str] = field(default_factory=list)
-    """Folders that go when the run is gone (weight payloads in shared memory)."""
+    """Folders to remove when the run is gone (weight payloads in shared memory)."""
     driver_pid: int | None = None
     """The run's driver, if it is on this machine: the run is gone when this process is."""
     health_path: str = "/health"
-    keep_cache: bool = False
-    """A weight update leaves its keys and values as they are."""
-    awaits_weights: bool = False
-    """It starts with random weights and must not answer before it was given real ones."""
-    has_engine: bool = False
-    """It is a vLLM server: its engine is asked too."""
     hub_id: str | None = None
-    """The checkpoint that it may have to fetch when it starts."""
-    start_timeout_seconds: float = 300.0
-    """Without a sign of progress (`vime.processes.start_signs`)."""
-    max_start_seconds: float = 3600.0
-    health_interval_seconds: float = 2.0
-    health_failures: int = 5
-    engine_timeout_seconds: float = 120.0
-    max_restarts: int = 3
-    restart_window_seconds: float = 3600.0
+    """The checkpoint that the program may have to download when it starts."""
+    settings: ServingConfig = field(default_factory=ServingConfig)
+    """Time limits, health checks and restarts."""
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Where the program answers."""
         return f"http://{self.address}:{self.port}"
 
 
-class Program:
-    """The process of a spec, under the supervisor that ends its tree with it (`vime.processes.launch`)."""
+class ProgramProcess:
+    """The process of a program, under a supervisor that ends its whole tree (`vime.processes.launch`)."""
 
     def __init__(self, spec: ProgramSpec) -> None:
         self.spec = spec
         self.launch_id = 0
-        """Another one for each launch, of this object or one that takes its place."""
+        """Different for every launch, also by an object that takes the place of this one."""
         self._process: subprocess.Popen[bytes] | None = None
 
     async def take_port(self) -> bool:
-        """Waits a little for the port, and takes another if it does not come free; returns whether it took another."""
+        """Waits for the port, and chooses another if it does not come free; returns whether it chose another."""
         deadline = time.monotonic() + PORT_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -102,7 +91,7 @@ class Program:
         return True
 
     def launch(self) -> None:
-        """Starts it; its output is added to the log."""
+        """Starts the program; its output is appended to the log."""
         self.launch_id = time.time_ns()
         spec = self.spec
         arguments = [f"--owner={os.getpid()}", *(f"--remove={folder}" for folder in spec.remove)]
@@ -128,7 +117,7 @@ class Program:
         return self._process.pid if self._process is not None else None
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """How the process ended; None while it runs, or before the first launch."""
         return self._process.poll() if self._process is not None else None
 
     async def kill(self) -> None:
@@ -144,7 +133,7 @@ class Program:
             await asyncio.to_thread(_kill_all, process.pid, self.spec.name)
 
     def log_tail(self) -> str:
-        """The end of the log."""
+        """The last lines of the log, with its name."""
         try:
             with Path(self.spec.log).open("rb") as log:
                 log.seek(max(0, os.path.getsize(self.spec.log) - LOG_TAIL_BYTES))
@@ -159,7 +148,7 @@ class Program:
 
 
 def _open_log(path: str) -> IO[bytes]:
-    """The log, or nowhere if the disk has no place for it."""
+    """Opens the log, or /dev/null if it cannot be written."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return Path(path).open("ab")

@@ -1,9 +1,9 @@
-"""Sees to it that nothing of a run outlives its driver, also after a kill -9: Ray's own agents do not always notice.
+"""Makes sure that no process of a run outlives its driver, also after a kill -9, which Ray's own agents do not always notice.
 
     python -m vime.processes.reaper --owner PID --remove FOLDER...
 
 It remembers every process below the owner. Once the owner is gone, it gives them a moment, ends what is left, and removes the
-folders. On SIGTERM it goes without doing anything: the owner has stopped its parts itself.
+folders. On SIGTERM it exits without doing anything, because the owner has stopped its parts itself.
 """
 
 import argparse
@@ -18,9 +18,9 @@ import psutil
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 4.0
-"""Servers and actors that notice by themselves clean up better than we can."""
+"""Servers and actors that notice the end of the driver themselves clean up better than the reaper can."""
 SUPERVISOR_SECONDS = 40.0
-"""More than a supervisor takes to end its program and to remove its shared memory."""
+"""Longer than a supervisor takes to end its program and to remove its shared memory."""
 
 
 def start_reaper(*, owner: int, remove: list[Path]) -> "subprocess.Popen[bytes]":

@@ -2,7 +2,7 @@
 
 
 class Restarts:
-    """At most `most` restarts; every `window_seconds` of health one of them is forgiven.
+    """At most `most` restarts; each `window_seconds` of health forgive one of them.
 
     A program that fails once a day never uses the budget up, one that fails again and again without being well between does.
     """
@@ -12,7 +12,7 @@ class Restarts:
         self._used = 0.0
 
     def was_well(self, seconds: float) -> None:
-        """Forgives what so much health forgives."""
+        """Forgives restarts in proportion to the time that the program has been well."""
         self._used = max(0.0, self._used - seconds / self._window_seconds)
 
     def take(self) -> bool:

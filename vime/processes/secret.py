@@ -1,9 +1,9 @@
 """The secret of a run, without which its servers, routers and retrieval service answer nothing but /health.
 
-What listens on the loopback only needs none. Beyond it a run makes one, or takes that of the environment variable VIME_SECRET,
-which servers of others need too. It reaches programs in their environment, never on a command line, and is shown nowhere.
+Programs that listen on the loopback only need none. Beyond the loopback a run makes a secret, or takes the one in the environment
+variable VIME_SECRET. Programs get it in their environment, never on a command line, and it stands in no log and no file.
 
-For a vLLM server of your own: `VIME_SECRET=… python -m vime.serving.vllm_server …`, and the same variable where the run starts.
+A vLLM server that the run does not start needs the same variable: `VIME_SECRET=… python -m vime.serving.vllm_server …`.
 """
 
 import hmac
@@ -19,7 +19,7 @@ NUM_BYTES = 32
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what listens on this address is reached from this machine only; names other than localhost are not looked up."""
+    """Whether an address is reached from this machine only; names other than localhost are not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -27,22 +27,22 @@ def is_loopback(host: str) -> bool:
 
 
 def given_secret() -> str | None:
-    """That of the environment, None if there is none."""
+    """The secret in the environment variable VIME_SECRET, or None."""
     return os.environ.get(VARIABLE) or None
 
 
 def run_secret(host: str) -> str | None:
-    """The secret for programs that listen on `host`: the given one, else beyond the loopback a new one."""
+    """The secret for programs that listen on `host`: the given one, else a new one, or None on the loopback."""
     return given_secret() or (None if is_loopback(host) else secrets.token_urlsafe(NUM_BYTES))
 
 
 def headers(secret: str | None) -> dict[str, str]:
-    """What a request carries."""
+    """The headers of a request with this secret."""
     return {"Authorization": f"Bearer {secret}"} if secret else {}
 
 
 def is_authorized(authorization: str, secret: str) -> bool:
-    """Whether a request's header has the secret; takes as long for every wrong one."""
+    """Whether an Authorization header holds the secret; the comparison takes the same time for every wrong one."""
     return hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode())
 
 
@@ -53,7 +53,7 @@ class RequireSecret:
         self._app, self._secret = app, os.environ[VARIABLE]
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """One request; what is neither HTTP nor a WebSocket is the server's own."""
+        """Passes a request on, or refuses it; the server's own events, neither HTTP nor WebSocket, are passed on."""
         found = {name.lower(): value for name, value in scope.get("headers", ())}
         is_open = scope["type"] == "http" and scope["path"] == OPEN_PATH
         is_own = scope["type"] not in ("http", "websocket")
@@ -63,4 +63,4 @@ class RequireSecret:
             await send({"type": "websocket.close", "code": 1008})
         else:
             await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"this server answers with its run's secret only"})
+            await send({"type": "http.response.body", "body": b"this server answers only requests with the secret of its run"})

@@ -1,6 +1,6 @@
-"""Signs that a program which is starting gets on: its log grows, or the checkpoint that it fetches does.
+"""Signs of progress of a program that is starting: its log grows, or the checkpoint that it downloads does.
 
-How long a start takes depends on the network, the disk, the compiler and the size of the model, so what is limited is silence.
+How long a start takes depends on the network, the disk, the compiler and the size of the model, so the time limit is on silence.
 """
 
 import os
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 class StartSigns:
-    """What one program shows of itself from now on; `hub_id` is the checkpoint that it may have to fetch."""
+    """The signs of one program from now on; `hub_id` is the checkpoint that it may have to download."""
 
     def __init__(self, log: str, *, hub_id: str | None) -> None:
         self._log, self._downloads = Path(log), _hub_folder(hub_id)
@@ -23,7 +23,7 @@ class StartSigns:
         self._looked = self._moved = time.monotonic()
 
     def silent_seconds(self) -> float:
-        """Time since the last sign."""
+        """Seconds since the last sign."""
         now, (log_bytes, downloaded) = time.monotonic(), self._seen
         if now - self._looked > DOWNLOAD_LOOK_SECONDS:  # going through a folder on a shared disk takes a while
             self._looked, downloaded = now, _total(self._downloads)
@@ -33,7 +33,7 @@ class StartSigns:
         return now - self._moved
 
     def describe(self) -> str:
-        """What it fetched and what it said last."""
+        """How much was downloaded, and the last line of the log."""
         fetched = _total(self._downloads) - self._first_total
         words = [f"it has fetched {fetched / GIB:.1f} GiB of its checkpoint"] if fetched > 0 else []
         return "; ".join([*words, f"its log ends with: {_last_line(self._log)}"])
@@ -56,12 +56,12 @@ def _size(file: Path) -> int:
 
 
 def _total(folder: Path | None) -> int:
-    """Bytes of the files in a folder, those that are being written too."""
+    """Bytes of the files in a folder, with those that are being written."""
     return sum(_size(file) for file in folder.glob("*")) if folder is not None else 0
 
 
 def _last_line(log: Path) -> str:
-    """The last line that says something; a bar draws itself anew behind carriage returns."""
+    """The last line that is not empty; progress bars rewrite theirs by carriage returns."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, os.path.getsize(log) - LAST_LINE_BYTES))

@@ -1,4 +1,4 @@
-"""Builds the index of a corpus, or serves it (and builds it first if it is not there).
+"""Builds the index of a corpus, or serves the corpus, for which it builds the index first if there is none.
 
 python -m vime.retrieval build corpus.jsonl --index-folder indexes/wiki --backend faiss
 python -m vime.retrieval serve corpus.jsonl --index-folder indexes/wiki --backend faiss --port 8100
@@ -33,13 +33,13 @@ OPTIONS = (
 )
 """Settings of `RetrievalConfig` that are options here, with the same defaults."""
 LOG_SECONDS = 5.0
-"""Between two lines about the progress where there is no terminal for a bar."""
+"""Interval of the lines about the progress where there is no terminal for a bar."""
 
 logger = logging.getLogger("vime.retrieval")
 
 
 class ProgressBars:
-    """One bar per phase on a terminal; elsewhere a line now and then."""
+    """Progress of the build: a bar per phase on a terminal, else a line every few seconds."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -55,7 +55,7 @@ class ProgressBars:
         self._bars.stop()
 
     def note(self, phase: str, done: int, total: int) -> None:
-        """A `vime.retrieval.corpus.Progress`."""
+        """Shows the progress of a phase (`vime.retrieval.corpus.Progress`)."""
         if phase not in self._tasks:
             self._tasks[phase] = self._bars.add_task(phase, total=total)
         self._bars.update(self._tasks[phase], completed=done)
@@ -65,7 +65,7 @@ class ProgressBars:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 2 for what the caller can put right."""
+    """Builds or serves; returns the exit code, 2 for an error that the caller can correct."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for library in ("faiss", "bm25s"):  # they tell what they do in detail
         logging.getLogger(library).setLevel(logging.WARNING)
@@ -107,11 +107,11 @@ async def _serve(service: Service, host: str, port: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Options are the fields of the configuration."""
+    """The parser, whose options are fields of `RetrievalConfig`."""
     parser = argparse.ArgumentParser(prog="python -m vime.retrieval", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("action", choices=["build", "serve"])
-    parser.add_argument("corpus", help='JSONL: {"id", "title", "text"} a line')
-    parser.add_argument("--index-folder", required=True, help="where the index is, or will be")
+    parser.add_argument("corpus", help='JSONL file with {"id", "title", "text"} on each line')
+    parser.add_argument("--index-folder", required=True, help="folder of the index, which is built there if it does not exist")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     hints = get_type_hints(RetrievalConfig)
     for field in dataclasses.fields(RetrievalConfig):

@@ -1,4 +1,4 @@
-"""Searches of many requests at once: what arrives while one batch is searched makes the next, so no request waits for others."""
+"""Searches in batches: the queries that arrive during one search make the next batch, so no batch waits to be filled."""
 
 import asyncio
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Batcher:
         return await answer
 
     async def close(self) -> None:
-        """Ends the work; whoever waits is left waiting."""
+        """Ends the searches; requests that wait get no answer."""
         await cancel([self._working])
 
     async def _work(self) -> None:

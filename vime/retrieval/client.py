@@ -1,4 +1,4 @@
-"""Asks the retrieval service: `await context.retriever.search("who wrote the first program")`."""
+"""The client of the retrieval service: `await context.retriever.search("who wrote the first program")`."""
 
 import asyncio
 import time
@@ -11,20 +11,20 @@ from vime.config import RetrievalConfig
 from vime.errors import ServerError, VimeError, describe
 from vime.processes.secret import headers
 from vime.serving.calls import Calls
-from vime.serving.endpoint import Endpoint, locate
+from vime.serving.endpoint import Address, locate
 
 NAME = "retrieval"
-"""Under which the service stands among the counts of calls and in the metrics."""
+"""The name of the service in counts of calls and in metrics."""
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 2.0
 
 
 class BadQueryError(VimeError, ValueError):
-    """The service refuses these queries: sending them again would not help."""
+    """The service refuses these queries; sending them again would not help."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """A passage that was found.
+    """A passage of the corpus that a search has found.
 
     Example: `Passage(id="17", title="Ada Lovelace", text="Ada Lovelace wrote …", score=8.3)`; a higher score is better, cosines
     and BM25 scores are not comparable.
@@ -37,13 +37,13 @@ class Passage:
 
 
 class Retriever:
-    """The service as hooks see it; one per process and event loop."""
+    """The client that hooks use; there is one per process and event loop."""
 
-    def __init__(self, endpoint: Endpoint, config: RetrievalConfig) -> None:
+    def __init__(self, address: Address, config: RetrievalConfig) -> None:
         self.calls = Calls()
-        self._endpoint, self._config = endpoint, config
-        self.url = endpoint.url
-        self._session: aiohttp.ClientSession | None = None
+        self._address, self._config = address, config
+        self.url = address.url
+        self._http: aiohttp.ClientSession | None = None
 
     async def search(self, query: str, topk: int | None = None) -> list[Passage]:
         """The best passages for one query, at most `topk` (`retrieval.topk` by default)."""
@@ -74,20 +74,20 @@ class Retriever:
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
             self.calls.num_retries += 1
-            self.url = await locate(self._endpoint) or self.url
+            self.url = await locate(self._address) or self.url
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
 
     async def _ask(self, body: dict[str, Any], seconds: float) -> Any:
-        if self._session is None:
+        if self._http is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-            self._session = aiohttp.ClientSession(connector=connector, headers=headers(self._endpoint.secret))
+            self._http = aiohttp.ClientSession(connector=connector, headers=headers(self._address.secret))
         timeout = aiohttp.ClientTimeout(total=max(0.1, seconds))
-        async with self._session.post(f"{self.url}/retrieve", json=body, timeout=timeout) as response:
+        async with self._http.post(f"{self.url}/retrieve", json=body, timeout=timeout) as response:
             if 400 <= response.status < 500:
                 self.calls.num_failures += 1
                 raise BadQueryError(f"the retrieval service refuses: {(await response.text())[:500]}")

@@ -1,4 +1,4 @@
-"""The passages of a corpus: a JSONL file that stays where it is, read by line numbers and known by its checksum."""
+"""The passages of a corpus: a JSONL file that is read in place by line number and identified by its checksum."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import numpy as np
 from vime.errors import ConfigError, Problem
 
 Progress = Callable[[str, int, int], None]
-"""`progress(phase, done, total)`: what is being done, and how many passages of how many."""
+"""`progress(phase, done, total)`: the current phase, and how many passages of how many are done."""
 KEY = "retrieval.corpus"
 CHUNK_BYTES = 1 << 20
 
@@ -31,21 +31,21 @@ class Document:
         return f"{self.title}\n{self.text}" if self.title else self.text
 
     def as_json(self) -> dict[str, str]:
-        """The fields by name."""
+        """The fields by name, for JSON."""
         return asdict(self)
 
 
 class Corpus:
-    """The documents of a file by their positions; reading is safe from several threads."""
+    """The passages of a file by position; several threads may read at the same time."""
 
     def __init__(self, path: Path, offsets: "np.ndarray") -> None:
-        """`offsets` [documents + 1]: where each line begins, and where the last one ends."""
+        """`offsets` [passages + 1] holds the start of each line in bytes, and the end of the last one."""
         self.path, self.offsets = path, offsets
         self._file = path.open("rb")
 
     @classmethod
     def scan(cls, path: Path) -> "Corpus":
-        """Finds the lines of a file. Raises ConfigError if there is no such file or nothing in it."""
+        """Finds the lines of a file. Raises ConfigError if the file does not exist or is empty."""
         if not path.is_file():
             raise ConfigError([Problem(key=KEY, value=path, remedy="there is no such file: give a JSONL file of passages")])
         offsets, position = [0], 0
@@ -55,7 +55,7 @@ class Corpus:
                 if line.strip():
                     offsets.append(position)
                 else:
-                    offsets[-1] = position  # an empty line belongs to nobody
+                    offsets[-1] = position  # an empty line is skipped
         if len(offsets) == 1:
             raise ConfigError([Problem(key=KEY, value=path, remedy="the file is empty: give one passage a line")])
         return cls(path, np.asarray(offsets, dtype=np.int64))
@@ -64,7 +64,7 @@ class Corpus:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> Document:
-        """Raises ConfigError, naming the line, if it is not a passage."""
+        """The passage at a position. Raises ConfigError, naming the line, if it is no passage."""
         start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
         return read_line(os.pread(self._file.fileno(), stop - start, start), path=self.path, number=index + 1)
 
@@ -74,12 +74,12 @@ class Corpus:
             yield [self[index].searched for index in range(start, min(start + size, len(self)))]
 
     def check_ids(self, progress: Progress) -> None:
-        """Raises ConfigError at a line that is not a passage, and at an id that stands twice."""
+        """Reads all passages. Raises ConfigError for a line that is no passage, and for a repeated id."""
         seen: set[str] = set()
         for index in range(len(self)):
             document = self[index]
             if document.id in seen:
-                remedy = f"passage {index + 1} has the id {document.id} of another: give each its own"
+                remedy = f"passage {index + 1} has the id {document.id} of another: give each passage an id of its own"
                 raise ConfigError([Problem(key=KEY, value=self.path, remedy=remedy)])
             seen.add(document.id)
             if index % 1000 == 999 or index + 1 == len(self):
@@ -87,7 +87,7 @@ class Corpus:
 
 
 def read_line(line: bytes, *, path: Path, number: int) -> Document:
-    """A passage from `{"id", "title", "text"}`, or from `{"id", "contents"}` with the title in the first line of the contents."""
+    """The passage of a line `{"id", "title", "text"}`, or `{"id", "contents"}` with the title as first line of the contents."""
     try:
         row = json.loads(line)
         if "contents" in row and "text" not in row:

@@ -1,4 +1,4 @@
-"""Embeddings of passages and queries: hashed n-grams that need no download, or a model, in this process or served by vLLM."""
+"""Embeddings of passages and queries, by hashing (nothing is downloaded), by a model in this process, or by a server."""
 
 import json
 import urllib.error
@@ -13,7 +13,7 @@ from vime.errors import ServerError
 from vime.retrieval.corpus import Corpus, Progress
 
 HASHED = "hashed"
-"""`retrieval.embedding` of the offline default."""
+"""Value of `retrieval.embedding` for embeddings by hashing, with which FAISS runs where no model can be downloaded."""
 NUM_FEATURES = 2**18
 BATCH_SIZE = 256
 MODEL_BATCH_SIZE = 32
@@ -22,14 +22,14 @@ REQUEST_SECONDS = 60.0
 
 
 class Embedder(Protocol):
-    """Unit vectors of texts, so that the inner product of two is their cosine; the vector of a text with no features is 0."""
+    """Maps texts to unit vectors, whose inner product is their cosine; a text without features has the vector 0."""
 
     def fit(self, corpus: Corpus, progress: Progress) -> None:
-        """Learns from the corpus what the embedding needs."""
+        """Fits the embedding to the corpus, if it needs that."""
         ...
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
-        """[texts, dimensions] in float32. Raises ServerError if the model is elsewhere and does not answer."""
+        """Vectors [texts, dimensions] in float32. Raises ServerError if the model is served elsewhere and does not answer."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -51,10 +51,10 @@ def make_embedder(config: RetrievalConfig) -> Embedder:
 
 
 class HashedEmbedder:
-    """TF-IDF over hashed words, pairs of words and character n-grams, projected at random to a few hundred dimensions.
+    """TF-IDF over hashed words, word pairs and character n-grams, randomly projected to a few hundred dimensions.
 
-    It knows no meaning, only spelling: a synonym is found by neither this nor BM25. The projection keeps cosines within about
-    1/sqrt(dimensions) (Li, Hastie and Church, Very Sparse Random Projections, 2006). Equal corpora give equal vectors.
+    It compares spelling, not meaning: like BM25 it finds no synonyms. The projection changes cosines by about 1/sqrt(dimensions)
+    (Li, Hastie and Church, Very Sparse Random Projections, 2006). Equal corpora give equal vectors.
     """
 
     def __init__(self, dimensions: int) -> None:
@@ -68,7 +68,7 @@ class HashedEmbedder:
         self._projection: Any = None
 
     def fit(self, corpus: Corpus, progress: Progress) -> None:
-        """Counts in how many passages each feature occurs."""
+        """Counts the passages in which each feature occurs, and draws the projection."""
         from sklearn.random_projection import SparseRandomProjection
 
         counts, done = np.zeros(NUM_FEATURES), 0
@@ -84,7 +84,7 @@ class HashedEmbedder:
         self._projection = projection.components_.T.tocsr().astype(np.float32)
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
-        """Passages and queries are treated alike."""
+        """Vectors [texts, dimensions] in float32; passages and queries are treated alike."""
         from sklearn.preprocessing import normalize
 
         features = self._features(texts)
@@ -93,21 +93,21 @@ class HashedEmbedder:
         return np.ascontiguousarray(normalize(vectors), dtype=np.float32)
 
     def save(self, folder: Path) -> None:
-        """The weights of the features and the projection."""
+        """Writes the weights of the features and the projection."""
         import scipy.sparse
 
         np.save(folder / "weights.npy", self._weights)
         scipy.sparse.save_npz(folder / "projection.npz", self._projection)
 
     def load(self, folder: Path) -> None:
-        """Reads them."""
+        """Reads the weights of the features and the projection."""
         import scipy.sparse
 
         self._weights = np.load(folder / "weights.npy")
         self._projection = scipy.sparse.load_npz(folder / "projection.npz")
 
     def _features(self, texts: list[str]) -> Any:
-        clean = [text.encode(errors="replace").decode() for text in texts]  # half a surrogate pair has no UTF-8
+        clean = [text.encode(errors="replace").decode() for text in texts]  # a lone surrogate cannot be encoded as UTF-8
         features = (self._words.transform(clean) + self._characters.transform(clean)).tocsr()
         features.eliminate_zeros()
         return features
@@ -121,7 +121,7 @@ class ServedEmbedder:
         self._url = f"{(config.embedding_url or '').rstrip('/').removesuffix('/v1')}/v1/embeddings"
 
     def fit(self, corpus: Corpus, progress: Progress) -> None:
-        """The model is trained already."""
+        """Does nothing, because the model is already trained."""
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
         """Raises ServerError if the server does not answer."""
@@ -130,10 +130,10 @@ class ServedEmbedder:
         return _normalized(np.concatenate(vectors))
 
     def save(self, folder: Path) -> None:
-        """There is nothing to keep."""
+        """Does nothing, because nothing was fitted."""
 
     def load(self, folder: Path) -> None:
-        """There is nothing kept."""
+        """Does nothing, because nothing was saved."""
 
     def _ask(self, texts: list[str]) -> "np.ndarray":
         body = json.dumps({"model": self._model, "input": texts, "encoding_format": "float"}).encode()
@@ -159,10 +159,10 @@ class ModelEmbedder:
         self._model: Any = AutoModel.from_pretrained(config.embedding).to(self._device).eval()
 
     def fit(self, corpus: Corpus, progress: Progress) -> None:
-        """The model is trained already."""
+        """Does nothing, because the model is already trained."""
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
-        """Mean or last hidden state of each text, cut at 512 tokens."""
+        """The mean or last hidden state of each text, of which the first 512 tokens are used."""
         prefix = self._instruction if are_queries else ""
         vectors = [
             self._forward([prefix + text for text in texts[start : start + MODEL_BATCH_SIZE]])
@@ -171,10 +171,10 @@ class ModelEmbedder:
         return _normalized(np.concatenate(vectors))
 
     def save(self, folder: Path) -> None:
-        """There is nothing to keep."""
+        """Does nothing, because nothing was fitted."""
 
     def load(self, folder: Path) -> None:
-        """There is nothing kept."""
+        """Does nothing, because nothing was saved."""
 
     def _forward(self, texts: list[str]) -> "np.ndarray":
         import torch

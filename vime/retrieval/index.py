@@ -1,4 +1,4 @@
-"""An index of a corpus: built once, saved beside a manifest, and read again as long as corpus and settings are the same."""
+"""An index of a corpus, which is built once, saved with a manifest, and read again while corpus and settings are the same."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 class Backend(Protocol):
-    """What finds passages: `VectorIndex` or `KeywordIndex`."""
+    """Finds passages: `VectorIndex` or `KeywordIndex`."""
 
     def build(self, corpus: Corpus, progress: Progress) -> None: ...
     def search(self, queries: list[str], topk: int) -> list[list[tuple[int, float]]]: ...
@@ -31,7 +31,7 @@ class Backend(Protocol):
 
 
 class Index:
-    """A corpus and what finds passages in it."""
+    """A corpus with the backend that finds its passages."""
 
     def __init__(self, corpus: Corpus, backend: Backend) -> None:
         self.corpus, self._backend = corpus, backend
@@ -43,10 +43,9 @@ class Index:
 
 
 def open_index(config: RetrievalConfig, folder: Path, progress: Progress) -> Index:
-    """The index in `folder` if it is of this corpus and these settings, else one built and saved there.
+    """The index in `folder` if it was built from this corpus with these settings; otherwise it is built and saved there.
 
-    Raises ConfigError if the corpus cannot be read. A build that is interrupted leaves nothing behind that could be taken for
-    an index.
+    Raises ConfigError if the corpus cannot be read. An interrupted build leaves no folder that could be taken for an index.
     """
     path = Path(config.corpus or "")
     corpus = Corpus.scan(path)
@@ -64,12 +63,12 @@ def open_index(config: RetrievalConfig, folder: Path, progress: Progress) -> Ind
 
 
 def make_backend(config: RetrievalConfig) -> Backend:
-    """What a configuration asks for, empty."""
+    """The backend that a configuration asks for, without passages."""
     return KeywordIndex(config) if config.backend is RetrievalBackend.bm25 else VectorIndex(config)
 
 
 def _save(backend: Backend, corpus: Corpus, manifest: dict[str, Any], folder: Path) -> None:
-    """Writes into a folder of its own that takes its name when it is complete."""
+    """Writes the index into a temporary folder, which is renamed when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = folder.with_name(f"{folder.name}.unfinished-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -85,7 +84,7 @@ def _save(backend: Backend, corpus: Corpus, manifest: dict[str, Any], folder: Pa
 
 
 def _manifest(config: RetrievalConfig, corpus_checksum: str, num_documents: int) -> dict[str, Any]:
-    """What an index was made of; another value of any of these makes another index."""
+    """Everything that an index depends on; if any value differs, the index is built again."""
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "corpus_sha256": corpus_checksum,

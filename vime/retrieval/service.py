@@ -1,4 +1,4 @@
-"""The service: POST /retrieve, GET /health. It answers while its index is still being built: then its health is 503."""
+"""The web application: POST /retrieve and GET /health, which answers 503 while the index is being built."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ MAX_BODY_BYTES = 32 * 2**20
 
 
 class BadQuery(ValueError):
-    """A request that is not one; its text says what is wrong."""
+    """A request that is not valid; the text says why."""
 
 
 class Service:
@@ -33,7 +33,7 @@ class Service:
 
     def __init__(self, config: RetrievalConfig, folder: Path, progress: Progress, *, secret: str | None = None) -> None:
         self.failed = asyncio.Event()
-        """The index cannot be opened: there is nothing to serve."""
+        """Set when the index cannot be opened, so that there is nothing to serve."""
         self._config, self._folder, self._progress = config, folder, progress
         self._secret = secret
         self._batcher: Batcher | None = None
@@ -50,7 +50,7 @@ class Service:
         return application
 
     async def health(self, request: web.Request) -> web.Response:
-        """200 with what is served, 503 while the index is being built, with how far it is."""
+        """200 with the number of passages, or 503 with the progress while the index is being built."""
         if self._batcher is None:
             return web.json_response(self._state, status=503)
         counts = {"num_queries": self._batcher.num_queries, "num_batches": self._batcher.num_batches}
@@ -59,7 +59,7 @@ class Service:
     async def retrieve(self, request: web.Request) -> web.Response:
         """`{"queries": [str], "topk": int, "return_scores": bool}` to `{"result": [[{"document": …, "score": …}]]}`."""
         if self._secret is not None and not is_authorized(request.headers.get("Authorization", ""), self._secret):
-            return web.json_response({"error": "this service answers with its secret only"}, status=401)
+            return web.json_response({"error": "this service answers only requests with its secret"}, status=401)
         if self._batcher is None:
             return web.json_response({"error": "the index is being built"}, status=503)
         try:
@@ -96,13 +96,13 @@ class Service:
             await self._batcher.close()
 
     def _note(self, phase: str, done: int, total: int) -> None:
-        """Called from the thread that builds."""
+        """Takes the progress of the build, from the thread that builds."""
         self._state = {"status": "building", "phase": phase, "done": done, "total": total}
         self._progress(phase, done, total)
 
 
 def read_query(body: bytes, *, default_topk: int) -> tuple[list[str], int, bool]:
-    """The fields of a request: queries, how many passages for each, whether with scores. Raises BadQuery."""
+    """The fields of a request: queries, passages per query, and whether scores are wanted. Raises BadQuery."""
     try:
         row: Any = json.loads(body)
     except (ValueError, RecursionError):

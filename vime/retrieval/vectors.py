@@ -1,4 +1,4 @@
-"""Dense retrieval: FAISS over embeddings, by exact search or one of two approximate ones."""
+"""Dense retrieval: FAISS over embeddings, with exact search or one of two approximate ones."""
 
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ from vime.retrieval.embedding import BATCH_SIZE, make_embedder
 FILE = "vectors.faiss"
 HNSW_NEIGHBOURS = 32
 HNSW_EFFORT = 128
-"""Candidates that a search of the HNSW graph keeps."""
+"""Candidates that a search of the HNSW graph keeps (efSearch)."""
 MIN_CELLS, SHARE_OF_CELLS = 32, 8
-"""A search of the inverted file looks into an eighth of its cells, and into this many at least."""
+"""A search of the inverted file visits an eighth of its cells, and at least 32."""
 MAX_TRAINING_VECTORS_PER_CELL = 256
-"""What FAISS uses of the vectors to place a cell of the inverted file."""
+"""Most vectors per cell that FAISS uses to train the inverted file."""
 
 
 class VectorIndex:
-    """Passages by the cosine of their embeddings and the query's."""
+    """Finds passages by the cosine between their embeddings and the query's."""
 
     def __init__(self, config: RetrievalConfig) -> None:
         import faiss
@@ -47,7 +47,7 @@ class VectorIndex:
             progress("embedding", done, len(corpus))
 
     def search(self, queries: list[str], topk: int) -> list[list[tuple[int, float]]]:
-        """Positions and cosines per query, best first; a query without any known feature finds nothing."""
+        """Positions and cosines of passages per query, best first; a query without any known feature finds nothing."""
         vectors = self._embedder.embed(queries, are_queries=True)
         scores_qk, positions_qk = self._index.search(vectors, min(topk, self._index.ntotal))
         return [
@@ -67,7 +67,7 @@ class VectorIndex:
         self._set_effort(len_of=self._index.ntotal)
 
     def _num_training(self, num_documents: int) -> int:
-        """Vectors that must be there before the first is added."""
+        """Number of vectors that are needed before the first is added."""
         if self._search is not VectorSearch.ivf:
             return 1
         return min(num_documents, MAX_TRAINING_VECTORS_PER_CELL * _num_cells(num_documents))
@@ -87,7 +87,7 @@ class VectorIndex:
         return self._index
 
     def _set_effort(self, *, len_of: int) -> None:
-        """How thoroughly an approximate search looks."""
+        """Sets how many cells or candidates an approximate search visits."""
         if self._search is VectorSearch.ivf:
             self._index.nprobe = min(_num_cells(len_of), max(MIN_CELLS, _num_cells(len_of) // SHARE_OF_CELLS))
         elif self._search is VectorSearch.hnsw:

@@ -1,4 +1,4 @@
-"""Gathers the rollouts of a process into batches for a reward service; callers wait where too many are waiting already."""
+"""Gathers the rollouts of a process into batches for a reward service, and makes callers wait while too many are pending."""
 
 import asyncio
 from contextlib import suppress
@@ -18,8 +18,8 @@ class Client(Protocol):
 class Batches:
     """One batch is gathered at a time, and sent when it is full, or when its first item has waited long enough.
 
-    At most `max_pending` items are waiting or being scored; further callers wait before them, and hold nothing. Who is cancelled
-    leaves the queue. A failure of a whole batch reaches all of its callers, the failure of an item its own.
+    At most `max_pending` items are waiting or being scored; further callers wait before the queue. A caller that is cancelled
+    leaves the queue. The failure of a whole batch is raised for each of its callers, the failure of one item for its caller only.
     """
 
     def __init__(self, config: RewardServiceConfig, client: Client, *, num_workers: int = 1) -> None:
@@ -33,7 +33,7 @@ class Batches:
 
     @property
     def num_waiting(self) -> int:
-        """Items that no request has taken up."""
+        """Number of items that are not in a request yet."""
         return len(self._waiting)
 
     async def score(self, item: dict[str, Any]) -> Reward:
@@ -51,7 +51,7 @@ class Batches:
                 self._waiting.pop(future, None)
 
     async def _gather(self) -> None:
-        """Sends batches as long as somebody waits."""
+        """Sends batches as long as items are waiting."""
         while self._waiting:
             if len(self._waiting) < self._config.max_batch_size:
                 self._full.clear()

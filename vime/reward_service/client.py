@@ -1,4 +1,4 @@
-"""Sends batches to a reward service: within its limits, again after what passes, and never longer than it may take."""
+"""Sends batches to a reward service: within its limits, again after temporary failures, and each for a limited time."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ MAX_ANSWER_BYTES = 16 * 2**20
 
 
 class RewardClient:
-    """One service as one process asks it; `share` is the part of the requests per minute that this process has.
+    """The client of one process; `share` is the part of the requests per minute that this process may send.
 
     Example: `await RewardClient(config).score([item, item])` is `[Reward(score=1.0), RewardServiceError("…")]`.
     """
@@ -35,7 +35,7 @@ class RewardClient:
         rate = config.max_requests_per_minute
         self._seconds_apart = 60.0 / (rate * share) if rate is not None else 0.0
         self._next_start = self._paused_until = 0.0
-        self._session: aiohttp.ClientSession | None = None
+        self._http: aiohttp.ClientSession | None = None
 
     async def score(self, items: list[dict[str, Any]]) -> list[Reward | RewardServiceError]:
         """A reward or an error for each item.
@@ -50,7 +50,7 @@ class RewardClient:
                     min(FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1), MAX_BACKOFF_SECONDS) * random.uniform(0.5, 1.0)
                 )
             try:
-                await self._turn()
+                await self._until_next_start()
                 return read_answer(await self._attempt(body), num_items=len(items))
             except _Passing as passing:
                 error = passing.error
@@ -59,12 +59,12 @@ class RewardClient:
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
 
-    async def _turn(self) -> None:
-        """Waits so that requests start evenly, no more in a minute than allowed, and none while the service asks for a pause."""
+    async def _until_next_start(self) -> None:
+        """Waits so that requests start at even intervals, within the limit per minute, and not during a pause of the service."""
         start = max(self._next_start, time.monotonic())
         self._next_start = start + self._seconds_apart
         await asyncio.sleep(start - time.monotonic())
@@ -74,12 +74,12 @@ class RewardClient:
     async def _attempt(self, body: dict[str, Any]) -> str:
         """The text of an answer with status 200."""
         seconds = self._config.request_timeout_seconds
-        if self._session is None:
+        if self._http is None:
             timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_SECONDS, seconds))
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
         try:
             headers = bearer(self._key)
-            async with self._session.post(self._url, json=body, headers=headers, allow_redirects=False) as response:
+            async with self._http.post(self._url, json=body, headers=headers, allow_redirects=False) as response:
                 text = await _text(response)
                 status, wait = response.status, retry_after(response.headers.get("retry-after"))
         except asyncio.TimeoutError:
@@ -99,7 +99,7 @@ class RewardClient:
 
 
 async def _text(response: aiohttp.ClientResponse) -> str:
-    """The body. Raises RewardServiceError if it is longer than any sensible answer."""
+    """The body. Raises RewardServiceError if it is longer than `MAX_ANSWER_BYTES`."""
     body = b""
     async for chunk in response.content.iter_chunked(2**16):
         body += chunk
@@ -109,7 +109,7 @@ async def _text(response: aiohttp.ClientResponse) -> str:
 
 
 class _Passing(Exception):
-    """This attempt failed for a reason that may pass."""
+    """An attempt failed for a temporary reason."""
 
     def __init__(self, error: RewardServiceError) -> None:
         super().__init__(str(error))

@@ -15,7 +15,7 @@ _batches: "WeakKeyDictionary[asyncio.AbstractEventLoop, Batches]" = WeakKeyDicti
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
-    """What the service of `reward_service` says of one rollout. Raises RewardServiceError."""
+    """The reward that the service gives one rollout. Raises RewardServiceError."""
     return await _of_this_loop(context.config).score(item_of(samples))
 
 

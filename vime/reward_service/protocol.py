@@ -1,4 +1,4 @@
-"""What is asked of a reward service and what it answers (the format stands in this folder's README), read item by item."""
+"""Requests to a reward service and its answers, read item by item; the README of this folder describes the format."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from vime.types import Reward, Sample
 
 
 def item_of(samples: Sequence[Sample]) -> dict[str, Any]:
-    """What the service is told of one rollout. Raises RewardServiceError for metadata that JSON cannot hold."""
+    """The entry of one rollout in a request. Raises RewardServiceError for metadata that JSON cannot hold."""
     item = {
         "session": samples[-1].session_id,
         "label": list(samples[-1].label),

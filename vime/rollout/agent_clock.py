@@ -1,7 +1,7 @@
-"""The time that an agent has used of its limit: it stands still while the infrastructure keeps the agent waiting.
+"""The time that counts towards an agent's limit. The clock is stopped while the infrastructure keeps the agent waiting.
 
-That is while a model call waits for a lost server, while the gate of a weight sync is closed, and while weights are brought to
-the servers that are at work for it. If one of several calls waits, the clock stands: parallel waits are taken off once.
+The infrastructure does so while a model call waits for a lost server, while the gate of a weight sync is closed, and while the
+servers of a call in flight receive weights. One waiting call stops the clock; several at a time are not counted twice.
 """
 
 import time
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class AgentClock:
-    """Seconds since it was made, without those during which it was stopped; while it stands, so does the one `outside` it."""
+    """Counts seconds from its creation, except while it is stopped; stopping it also stops the clock `outside`."""
 
     __slots__ = ("_num_stops", "_outside", "_since", "_started", "_stopped_seconds")
 
@@ -23,12 +23,12 @@ class AgentClock:
 
     @property
     def seconds(self) -> float:
-        """What it shows."""
+        """Seconds counted so far."""
         now = self._since if self._num_stops else time.monotonic()
         return now - self._started - self._stopped_seconds
 
     def stop(self) -> None:
-        """Stops it until `go` has been called as often."""
+        """Stops the clock until `go` has been called as often as `stop`."""
         if self._num_stops == 0:
             self._since = time.monotonic()
             if self._outside is not None:
@@ -36,7 +36,7 @@ class AgentClock:
         self._num_stops += 1
 
     def go(self) -> None:
-        """Takes one `stop` back."""
+        """Undoes one `stop`."""
         assert self._num_stops > 0, "the clock was not stopped"
         self._num_stops -= 1
         if self._num_stops == 0:
@@ -46,7 +46,7 @@ class AgentClock:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stops it for a block."""
+        """Stops the clock within a `with` block."""
         self.stop()
         try:
             yield

@@ -64,8 +64,8 @@ async def launched(config: RunConfig, run_dir: Path, runtime: Runtime, *, awaits
         for part in (serving, *services):
             stack.push_async_callback(stop_within, part, seconds=STOP_SECONDS)
             part.start()
-        endpoints = {service.endpoint().name: service.endpoint() for service in services}
-        workers = WorkerPool(config, serving.endpoints(), runtime.nodes, retrieval=endpoints.get(RETRIEVAL))
+        retrieval = services[0].address() if services else None
+        workers = WorkerPool(config, serving.endpoints(), runtime.nodes, retrieval=retrieval)
         stack.push_async_callback(stop_within, workers, seconds=STOP_SECONDS)
         agents = Agents(config, serving, services, workers)
         stack.push_async_callback(agents.watches.cancel)

@@ -1,7 +1,7 @@
-"""Work on long texts and long lists of tokens beside the event loop, which answers hundreds of other rollouts meanwhile.
+"""Runs work on long texts and token lists in threads, so that the event loop can serve hundreds of other rollouts meanwhile.
 
-Tokenizers release the interpreter's lock, so a thread of their own holds nobody up; Python code in such a thread shares the lock
-with the event loop, which then waits for some milliseconds at most.
+Tokenizers release the interpreter's lock, so their threads run beside the event loop; Python code in such a thread shares the
+lock with the event loop, which then waits for a few milliseconds at most.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SHORT = 1_000
-"""Up to so many characters or tokens the work is done at once: it takes less than a millisecond or two."""
+"""Work on at most this many characters or tokens runs in the event loop itself: it takes a millisecond or two."""
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tokens")
 
 
 async def aside(size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """`function(*arguments, **named)`; in a thread if `size`, the characters or tokens that it works on, is more than `SHORT`."""
+    """Returns `function(*arguments, **named)`, run in a thread if it works on more than `SHORT` characters or tokens (`size`)."""
     if size <= SHORT:
         return function(*arguments, **named)
     return await asyncio.get_running_loop().run_in_executor(_threads, lambda: function(*arguments, **named))

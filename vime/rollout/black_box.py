@@ -1,8 +1,8 @@
-"""Whose code the event loop of a worker runs, in a few bytes of shared memory that are there after the process has died.
+"""Records in shared memory which piece of work a worker's event loop is executing; the record outlives the process.
 
-A task notes the work that it belongs to whenever it goes on, and takes the note back when it waits: so what stands there after
-a death is whose code the worker died in. Nobody's name stands there if the loop was idle (a thread died, or somebody from outside
-killed it). Tasks that a hook starts belong to the work of the hook.
+A task records its work whenever it resumes, and erases the record when it waits. After a crash the record therefore names the
+work in whose code the worker died; it names nobody if the loop was idle (a thread crashed, or the process was killed from
+outside). Tasks that a hook starts belong to the work of the hook.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ _work: ContextVar[int] = ContextVar("work", default=NOBODY)
 
 
 def begin(work: int) -> None:
-    """What the current task does from now on, and every task that it starts, belongs to a piece of work."""
+    """Attributes the current task, and every task that it starts from now on, to a piece of work."""
     _work.set(work)
 
 
 def current() -> int:
-    """The work that the current task belongs to, NOBODY if to none."""
+    """The number of the work that the current task belongs to, or NOBODY."""
     return _work.get()
 
 
 def read(path: Path) -> int:
-    """The work whose code was running when the writer ended; NOBODY if there was none, or there is no such file."""
+    """The work that was executing when the writer ended; NOBODY if none was, or if the file does not exist."""
     try:
         return _NUMBER.unpack(path.read_bytes())[0]
     except (OSError, struct.error):
@@ -38,7 +38,7 @@ def read(path: Path) -> int:
 
 
 class BlackBox:
-    """The notes of one process; made inside its event loop, whose tasks it watches from then on."""
+    """The record of one process; create it inside the event loop whose tasks it shall follow."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ async def _noted(notes: mmap.mmap, work: int, coroutine: Coroutine[Any, Any, Any
 
 
 class _Steps:
-    """Drives a coroutine from one wait to the next."""
+    """Drives a coroutine and records its work between two waits."""
 
     def __init__(self, notes: mmap.mmap, work: int, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._notes, self._work, self._coroutine = notes, work, coroutine

@@ -2,7 +2,7 @@
 
 A group must be trained while its oldest token is at most `max_staleness` versions old. So the trainer takes groups in the order
 in which they finish, older weights first, and waits for an unfinished one only if it could not be trained in time otherwise.
-Nothing here is looked through as a whole: every call costs the same however many groups are in flight.
+No call iterates over all slots, so its cost does not grow with the number of groups in flight.
 """
 
 from collections import defaultdict, deque
@@ -15,26 +15,26 @@ from vime.types import Group, Prompt, as_dict
 
 @dataclass(kw_only=True, slots=True)
 class Slot:
-    """A prompt on its way: waiting to be started (no version), being generated, or finished (a group).
+    """A prompt that waits to be started (without a version), is being generated, or is finished (with its group).
 
-    Example: `Slot(prompt=…, version=7)` is generated since the servers held version 7.
+    Example: the generation of `Slot(prompt=…, version=7)` began when the servers held version 7.
     """
 
     prompt: Prompt
     version: int | None = None
-    """No token is older; of a finished group, the oldest token's."""
+    """The servers' version when generation began; for a finished group, the version of its oldest token."""
     group: Group | None = None
     progress: Progress | None = None
     num_repeats: int = 0
-    """How often its rollouts were run again because too few succeeded."""
+    """How often rollouts were run again because too few of the group had succeeded."""
 
     def fits(self, progress: Progress) -> bool:
-        """Whether the progress is this prompt's, since it was started last."""
+        """Whether the progress belongs to this prompt and to its latest start."""
         return progress.prompt_index == self.prompt.index and progress.version == self.version
 
 
 class Buffer:
-    """Slots by number, in the order of admission."""
+    """All slots, by number and in the order of admission."""
 
     def __init__(self) -> None:
         self._slots: dict[int, Slot] = {}
@@ -51,16 +51,16 @@ class Buffer:
 
     @property
     def num_finished(self) -> int:
-        """Finished groups that wait for the trainer."""
+        """How many finished groups wait for the trainer."""
         return sum(map(len, self._finished.values()))
 
     @property
     def num_generating(self) -> int:
-        """Groups in flight."""
+        """How many groups are being generated."""
         return sum(map(len, self._generating.values()))
 
     def admit(self, prompt: Prompt) -> int:
-        """Takes the next slot for a prompt; it waits to be started."""
+        """Assigns the next slot to a prompt, which then waits to be started; returns the slot's number."""
         slot = self._next_slot
         self._slots[slot] = Slot(prompt=prompt)
         self._waiting.append(slot)
@@ -68,7 +68,7 @@ class Buffer:
         return slot
 
     def start(self, version: int, *, max_staleness: int) -> list[int]:
-        """Starts all waiting slots with the servers at `version`; progress that would be too old is forgotten."""
+        """Starts all waiting slots with the servers at `version`, drops progress that is too old; returns their numbers."""
         started = list(self._waiting)
         self._waiting.clear()
         for number in started:
@@ -79,7 +79,7 @@ class Buffer:
         return started
 
     def restart(self, number: int, version: int, *, prompt: Prompt | None = None, progress: Progress | None = None) -> None:
-        """Generates a slot again: with another prompt, or with what is left of its group."""
+        """Generates a slot again, with another prompt or with the remaining rollouts of its group."""
         slot = self._take_out(number)
         if prompt is not None:
             slot.prompt, slot.num_repeats = prompt, 0
@@ -95,10 +95,10 @@ class Buffer:
         self._finished[slot.version].append(number)
 
     def take(self, num_groups: int, *, version: int, max_staleness: int, num_spare: int = 0) -> list[Group] | None:
-        """Removes and returns `num_groups` groups to be trained at `version`, by slot; None if it must be waited for some.
+        """Removes and returns `num_groups` groups to train at `version`, or None if the batch must wait for unfinished groups.
 
-        Of those left behind, all but `num_spare` can still be trained in time; unless nothing is generated for which waiting
-        would help, as after a resume with a smaller bound.
+        Groups are ordered by slot. All but `num_spare` of the remaining groups can still be trained in time, unless waiting would
+        not help because nothing relevant is being generated, as after resuming with a smaller bound.
         """
         chosen: dict[int, int] = {}
         for sampled in sorted(self._finished):
@@ -118,7 +118,7 @@ class Buffer:
         return [group for group in groups if group is not None]
 
     def expire(self, oldest: int) -> dict[int, Group | None]:
-        """Slots with tokens older than version `oldest` wait to be started anew; returns the groups of the finished ones."""
+        """Resets slots with tokens older than version `oldest` to waiting; returns their groups (None if unfinished) by slot."""
         numbers: list[int] = []
         for held in (self._generating, self._finished):
             numbers += [number for version in list(held) if version < oldest for number in held.pop(version)]
@@ -129,7 +129,7 @@ class Buffer:
         return expired
 
     def state(self, progress: dict[int, Progress] | None = None) -> dict[str, Any]:
-        """All slots as JSON-ready data, with the progress of those in flight."""
+        """All slots as data for JSON, including the progress of unfinished groups."""
         slots = {}
         for number, slot in self._slots.items():
             known = (progress or {}).get(number, slot.progress)
@@ -145,7 +145,7 @@ class Buffer:
         return {"next_slot": self._next_slot, "slots": slots}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restores `state`; unfinished slots wait to be started."""
+        """Restores what `state` returned; unfinished slots wait to be started."""
         self._next_slot = state["next_slot"]
         self._slots, self._waiting = {}, deque()
         self._generating, self._finished = defaultdict(set), defaultdict(deque)

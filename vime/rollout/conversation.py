@@ -1,4 +1,4 @@
-"""A conversation of several turns whose token ids are held: what was sampled stays as it was, only what is new is rendered.
+"""A conversation of several turns that keeps its token ids: sampled ids stay unchanged, and only new messages are rendered.
 
 conversation = Conversation(model, messages, tools=tools)
 turn = await conversation.reply(max_tokens=512)
@@ -8,106 +8,96 @@ samples = conversation.samples(sample)          # one, unless the template made 
 """
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vime.rollout.aside import aside
-from vime.rollout.model import Model
+from vime.rollout.model import TokenModel
 from vime.rollout.plain_text import Segment, after, control_tokens, joined
+from vime.rollout.sequence import TokenSequence
 from vime.types import Message, Sample, Turn
 
 FORKS = "conversation_forks"
-"""Count of a rollout: how often its template rewrote what it holds (it dropped earlier thinking, say)."""
+"""Counts per rollout how often the chat template rewrote earlier messages (dropped earlier thinking, say)."""
 KEPT = "conversation_kept"
-"""Count of a rollout: how often it went on all the same, because `fork=False`."""
+"""Counts per rollout how often the held ids were kept all the same, because of `fork=False`."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Branch:
-    """Token ids from a prompt on: sampled ones are trained, those of the environment are not.
+    """A token sequence of the conversation, and the text that its ids say."""
 
-    Example of a prompt of two tokens, a reply of three and a tool result of two: `Branch(ids=[5, 6, 9, 8, 2, 7, 7],
-    prompt_length=2, mask=[1, 1, 1, 0, 0], …)`.
-    """
-
-    ids: list[int]
-    prompt_length: int
+    tokens: TokenSequence
     text: str
-    """What the ids say, as the template wrote it and the model continued it."""
+    """As rendered by the template and continued by the model."""
     prompt_characters: int
     sampled_characters: int = 0
-    """Where the text of the last reply ends."""
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    """Length of the text up to the end of the last reply."""
 
-    def environment(self, ids: list[int], text: str) -> None:
+    def add_environment(self, ids: list[int], text: str) -> None:
         """Adds tokens that nobody sampled."""
-        self.ids += ids
-        self.mask += [0] * len(ids)
-        self.logprobs += [0.0] * len(ids)
-        self.versions += [self.versions[-1] if self.versions else 0] * len(ids)
+        self.tokens.add_environment(ids)
         self.text += text
 
-    def sampled(self, turn: Turn, text: str) -> None:
-        """Adds the tokens of a reply."""
-        self.ids += turn.output_ids
-        self.mask += [1] * len(turn.output_ids)
-        self.logprobs += turn.logprobs
-        self.versions += turn.weight_versions
+    def add_turn(self, turn: Turn, text: str) -> None:
+        """Adds a reply."""
+        self.tokens.add_turn(turn)
         self.text += text
         self.sampled_characters = len(self.text)
 
+    def sample(self, template: Sample, metadata: dict[str, Any]) -> Sample:
+        """The branch up to its last sampled token, ready to be trained."""
+        return self.tokens.sample(template, self.text[self.prompt_characters : self.sampled_characters], **metadata)
+
 
 class Conversation:
-    """Messages and the token ids that they have become."""
+    """The messages of a conversation and the token ids that stand for them."""
 
     def __init__(
-        self, model: Model, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, fork: bool = True
+        self, model: TokenModel, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, fork: bool = True
     ) -> None:
-        """With `fork`, ids are what the template renders for the whole conversation, or a new branch begins; without, earlier
-        replies stay as they were sampled also where the template would rewrite them."""
+        """With `fork`, a new branch begins where the template rewrites earlier messages. Without, earlier replies stay as they
+        were sampled even there."""
         self.messages = list(messages)
         self.turns: list[Turn] = []
         self._model, self._tools, self._fork = model, tools, fork
         self._tokens = control_tokens(model.tokenizer)
         self._branches: list[Branch] = []
         self._own: set[int] = set()
-        """Positions of replies that read again as they were sampled; a text in them that merely looks like a control token would
-        become one."""
+        """Positions of replies whose text has exactly the control tokens that were sampled: they are rendered as is."""
         self._num_rendered = 0
-        """Messages that the newest branch holds."""
+        """How many messages the newest branch contains."""
         self._rewritten = False
-        """Messages were dropped: the newest branch cannot go on."""
+        """Whether messages were dropped, so that the newest branch cannot be continued."""
 
     def add(self, messages: list[Message]) -> None:
-        """Adds what the user, a tool or the environment says."""
+        """Adds messages of the user, a tool or the environment."""
         self.messages += messages
 
     def drop(self, start: int, stop: int) -> None:
-        """Forgets messages, own replies among them; the next prompt is rendered anew, as a branch of its own."""
+        """Removes messages, including replies of the model; the next prompt is rendered from scratch, as a new branch."""
         del self.messages[start:stop]
         count = stop - start
         self._own = {index if index < start else index - count for index in self._own if not start <= index < stop}
         self._num_rendered, self._rewritten = 0, True
 
     def prompt_ids(self) -> list[int]:
-        """Token ids of the conversation with the prompt of the next reply; what is new is rendered now."""
+        """Token ids of the conversation up to the point where the next reply begins; renders new messages."""
         if self._num_rendered < len(self.messages) or not self._branches:
             self._extend()
             self._num_rendered = len(self.messages)
-        return list(self._branches[-1].ids)
+        return list(self._branches[-1].tokens.ids)
 
     async def reply(self, *, max_tokens: int) -> Turn:
-        """The model's next reply; it is added to the conversation, as sampled.
+        """Samples the model's next reply and adds it to the conversation.
 
-        Raises what `Model.complete` raises.
+        Raises what `TokenModel.complete` raises.
         """
         prompt_ids = await aside(self._num_characters(), self.prompt_ids)
         turn = await self._model.complete(prompt_ids, max_tokens=max_tokens)
         self.turns.append(turn)
         text, content, reads_again = await aside(len(turn.output_ids), self._read, turn)
-        self._branches[-1].sampled(turn, text)
+        self._branches[-1].add_turn(turn, text)
         if reads_again:
             self._own.add(len(self.messages))
         self.messages.append({"role": "assistant", "content": content})
@@ -115,7 +105,7 @@ class Conversation:
         return turn
 
     def own_text(self, turn: Turn) -> str:
-        """A reply with its control tokens (`<tool_call>`), but without the one that ends it."""
+        """The text of a reply with its control tokens (`<tool_call>`), except the one that ends it."""
         ids = turn.output_ids
         if ids and ids[-1] == self._model.tokenizer.eos_token_id:
             ids = ids[:-1]
@@ -123,15 +113,15 @@ class Conversation:
 
     def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
         """One trainable sequence per branch, ending with its last sampled token."""
-        return [self._sample(template, branch, metadata) for branch in self._branches if 1 in branch.mask]
+        return [branch.sample(template, metadata) for branch in self._branches if branch.tokens.turns]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the newest branch, without messages that are not rendered yet."""
-        return len(self._branches[-1].ids) if self._branches else 0
+        """Length in tokens of the newest branch, without messages that are not yet rendered."""
+        return len(self._branches[-1].tokens.ids) if self._branches else 0
 
     def _num_characters(self) -> int:
-        """About as many as rendering works on: the whole conversation, or nothing if there is nothing to render."""
+        """About how many characters rendering has to process: the whole conversation, or none if no message is new."""
         new = self.messages[self._num_rendered :]
         if self._branches and not new:
             return 0
@@ -139,7 +129,7 @@ class Conversation:
         return held + sum(len(message["content"]) for message in new if isinstance(message.get("content"), str))
 
     def _read(self, turn: Turn) -> tuple[str, str, bool]:
-        """A reply's text, the content of its message, and whether it reads again as it was sampled."""
+        """A reply's text, its message's content, and whether the text tokenizes with the control tokens that were sampled."""
         tokenizer = self._model.tokenizer
         text, content = tokenizer.decode(turn.output_ids, skip_special_tokens=False), self.own_text(turn)
         end = tokenizer.eos_token or ""
@@ -148,7 +138,7 @@ class Conversation:
         return text, content, reads_again
 
     def _extend(self) -> None:
-        """Renders new messages behind the held ids, or all of them into a new branch."""
+        """Renders new messages and appends them to the newest branch, or renders all messages into a new one."""
         whole = self._tokens.segments(self.messages, own=self._own, **self._template())
         text = joined(whole)
         if not self._branches or self._rewritten:
@@ -165,14 +155,14 @@ class Conversation:
         else:
             self._model.trace.count(KEPT)
             new = self._after_reply(held.text)
-        held.environment(self._tokens.encode(new), joined(new))
+        held.add_environment(self._tokens.encode(new), joined(new))
 
     def _begin(self, segments: list[Segment]) -> None:
         ids, text = self._tokens.encode(segments), joined(segments)
-        self._branches.append(Branch(ids=ids, prompt_length=len(ids), text=text, prompt_characters=len(text)))
+        self._branches.append(Branch(tokens=TokenSequence.begin(ids), text=text, prompt_characters=len(text)))
 
     def _after_reply(self, text: str) -> list[Segment]:
-        """What the template puts behind any reply and before the next: its end, the new messages, the next prompt."""
+        """What the template puts between two replies: the end of the first, the new messages, the prompt of the next."""
         mark = f"reply{secrets.token_hex(12)}"
         before: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
         segments = self._tokens.segments([*before, *self.messages[self._num_rendered :]], **self._template())
@@ -180,21 +170,6 @@ class Conversation:
         end = self._model.tokenizer.eos_token
         rest = after(segments, start)
         return after(rest, len(end)) if end and text.endswith(end) and joined(rest).startswith(end) else rest
-
-    def _sample(self, template: Sample, branch: Branch, metadata: dict[str, Any]) -> Sample:
-        last = len(branch.mask) - branch.mask[::-1].index(1)
-        turn = Turn(
-            prompt_ids=branch.ids[: branch.prompt_length],
-            output_ids=branch.ids[branch.prompt_length : branch.prompt_length + last],
-            logprobs=branch.logprobs[:last],
-            weight_versions=branch.versions[:last],
-            finish_reason="stop",
-            message={"role": "assistant", "content": ""},
-        )
-        sample = template.with_turn(turn, **metadata)
-        sample.loss_mask = branch.mask[:last]
-        sample.response = branch.text[branch.prompt_characters : branch.sampled_characters]
-        return sample
 
     def _template(self) -> dict[str, Any]:
         return {"add_generation_prompt": True, **self._model.template_args(self._tools)}

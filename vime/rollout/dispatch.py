@@ -1,7 +1,7 @@
-"""Which worker runs which work: the least loaded one, and for suspects of killing workers (`vime.rollout.suspects`) one apart.
+"""Assigns work to the least loaded worker, and suspects of killing workers (`vime.rollout.suspects`) to separate workers.
 
-A lost worker takes all of its work along. Another takes its place, and the work is run again; work that loses a worker which has
-nothing else to do is what kills workers, and has failed.
+When a worker is lost, another takes its place and the work is run again. Work that loses a worker which has no other work is what
+kills workers, and has failed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from vime.tasks import together
 logger = logging.getLogger(__name__)
 
 LEAST_ROOM = 4
-"""Workers apart from the others at one time, at least; as many as there are others, if those are more."""
+"""How many separate workers may run at a time: this number, or `num_workers` if that is larger."""
 
 
 class WorkerLost(Exception):
@@ -29,21 +29,21 @@ class Worker(Protocol):
     async def started(self) -> None: ...
     async def run(self, work: Work) -> Any: ...
     async def culprit(self) -> int:
-        """The number of the work in whose code it died, 0 if nobody's."""
+        """The number of the work in whose code it died, 0 if in none."""
         ...
 
     def kill(self) -> None: ...
 
 
-class Place:
-    """One worker with its work; the worker that replaces it has another place."""
+class Station:
+    """One worker with its work; the worker that replaces it has another station."""
 
     def __init__(self, worker: Worker, company: "Company | None" = None) -> None:
         self.worker, self.company = worker, company
         self.work: set[Work] = set()
         self.watch: asyncio.Task[None] | None = None
         self.judgement: asyncio.Task[None] | None = None
-        """Begun as soon as the worker is lost: who goes on where."""
+        """Decides where the work of the lost worker is run again; begun as soon as the worker is lost."""
 
     def close(self) -> None:
         """Ends the worker."""
@@ -53,21 +53,21 @@ class Place:
 
 
 class Company:
-    """Work that has a worker apart from all other work."""
+    """Suspected work that shares a worker apart from all other work."""
 
     def __init__(self, members: list[Work]) -> None:
         self.members = set(members)
-        self.opening: asyncio.Task[Place] | None = None
+        self.opening: asyncio.Task[Station] | None = None
 
     @property
-    def place(self) -> Place | None:
-        """Where it is, None while there is no worker."""
+    def station(self) -> Station | None:
+        """Its worker's station, None while there is no worker."""
         done = self.opening is not None and self.opening.done() and not self.opening.cancelled()
         return self.opening.result() if self.opening is not None and done and self.opening.exception() is None else None
 
 
 class Dispatcher:
-    """The workers and what they run; `watch(place)` looks after a worker and calls `lost` if it is stuck."""
+    """The workers and their work; `watch(station)` supervises a worker and calls `lost` if it is stuck."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Dispatcher:
         *,
         num_workers: int,
         start_seconds: float,
-        watch: Callable[[Place], Coroutine[Any, Any, None]],
+        watch: Callable[[Station], Coroutine[Any, Any, None]],
     ) -> None:
         self._make, self._watch, self._start_seconds = make, watch, start_seconds
         self._num_workers = num_workers
-        self._shared: list[Place] = []
+        self._shared: list[Station] = []
         self._running: set[Work] = set()
         self._companies: dict[Work, Company] = {}
         self._room = asyncio.Semaphore(max(LEAST_ROOM, num_workers))
@@ -87,61 +87,63 @@ class Dispatcher:
 
     async def start(self) -> None:
         """Starts the workers side by side and waits until they answer."""
-        self._shared = [self._watched(Place(self._make(index))) for index in range(self._num_workers)]
-        await asyncio.wait_for(together(place.worker.started() for place in self._shared), self._start_seconds)
+        self._shared = [self._watched(Station(self._make(index))) for index in range(self._num_workers)]
+        await asyncio.wait_for(together(station.worker.started() for station in self._shared), self._start_seconds)
 
-    def places(self) -> list[Place]:
-        """Where workers are now: first those for all, then those apart."""
-        apart = [company.place for company in dict.fromkeys(self._companies.values())]
-        return [*self._shared, *(place for place in apart if place is not None)]
+    def stations(self) -> list[Station]:
+        """The stations of all workers: first the shared ones, then the separate ones."""
+        apart = [company.station for company in dict.fromkeys(self._companies.values())]
+        return [*self._shared, *(station for station in apart if station is not None)]
 
     async def run(self, method: str, arguments: dict[str, Any], *, again: Callable[[Work], None] = lambda work: None) -> Any:
-        """What a worker answers; `again` sees the work before it is run another time. Raises WorkerLost if it kills workers."""
+        """Returns a worker's result; `again` gets the work before each repetition. Raises WorkerLost if it kills workers."""
         work = Work(number=next(self._numbers), method=method, arguments=arguments)
         self._running.add(work)
         try:
             while True:
                 company = self._companies.get(work)
-                place = await self._opened(company) if company is not None else min(self._shared, key=lambda p: len(p.work))
-                place.work.add(work)
+                station = (
+                    await self._opened(company) if company is not None else min(self._shared, key=lambda each: len(each.work))
+                )
+                station.work.add(work)
                 try:
-                    return await place.worker.run(work)
+                    return await station.worker.run(work)
                 except WorkerLost as error:
-                    await asyncio.shield(self.lost(place, str(error)))
+                    await asyncio.shield(self.lost(station, str(error)))
                     if work.is_deadly or not self._shared:
                         raise
                 finally:
-                    place.work.discard(work)
+                    station.work.discard(work)
                 again(work)
         finally:
             self._running.discard(work)
             self._leave(work)
 
-    def lost(self, place: Place, reason: str) -> "asyncio.Task[None]":
+    def lost(self, station: Station, reason: str) -> "asyncio.Task[None]":
         """Puts another worker in the place of one that died or is stuck, and returns the judgement over its work."""
-        if place.judgement is None:
+        if station.judgement is None:
             logger.warning("%s", reason.splitlines()[0])
-            place.close()
-            suspects = list(place.company.members if place.company is not None else place.work)
-            place.judgement = asyncio.ensure_future(self._judge(place, suspects))
-            if place in self._shared:
-                index = self._shared.index(place)
-                self._shared[index] = self._watched(Place(self._make(index)))
-        return place.judgement
+            station.close()
+            suspects = list(station.company.members if station.company is not None else station.work)
+            station.judgement = asyncio.ensure_future(self._judge(station, suspects))
+            if station in self._shared:
+                index = self._shared.index(station)
+                self._shared[index] = self._watched(Station(self._make(index)))
+        return station.judgement
 
     def stop(self) -> None:
         """Ends the workers."""
-        places, self._shared = self.places(), []
+        stations, self._shared = self.stations(), []
         for company in list(self._companies.values()):
             self._close(company)
-        for place in places:
-            place.close()
+        for station in stations:
+            station.close()
 
-    async def _judge(self, place: Place, lost: list[Work]) -> None:
-        if place.company is not None and len(lost) == 1:
+    async def _judge(self, station: Station, lost: list[Work]) -> None:
+        if station.company is not None and len(lost) == 1:
             lost[0].is_deadly = True
             return
-        culprit = await place.worker.culprit()
+        culprit = await station.worker.culprit()
         lost = [work for work in lost if work in self._running]  # not what was cancelled meanwhile
         for work in lost:
             self._leave(work)
@@ -149,15 +151,15 @@ class Dispatcher:
             logger.warning("%d of %d pieces of work go on in a worker of their own", len(members), len(lost))
             self._companies |= dict.fromkeys(members, Company(members))
 
-    async def _opened(self, company: Company) -> Place:
+    async def _opened(self, company: Company) -> Station:
         """The place of a company, whose first member has its worker started. Raises WorkerLost if it does not start."""
         if company.opening is None:
             company.opening = asyncio.ensure_future(self._open(company))
         return await asyncio.shield(company.opening)
 
-    async def _open(self, company: Company) -> Place:
+    async def _open(self, company: Company) -> Station:
         await self._room.acquire()
-        worker = self._make(len(self.places()))
+        worker = self._make(len(self.stations()))
         try:
             await asyncio.wait_for(worker.started(), self._start_seconds)
         except BaseException as error:  # raised again, or as what it means: whatever ends the start, nothing of it stays
@@ -166,14 +168,14 @@ class Dispatcher:
             if isinstance(error, (WorkerLost, asyncio.TimeoutError)):
                 raise WorkerLost(f"a rollout worker of its own did not start: {error!r}") from error
             raise
-        return self._watched(Place(worker, company))
+        return self._watched(Station(worker, company))
 
-    def _watched(self, place: Place) -> Place:
-        place.watch = asyncio.ensure_future(self._watch(place))
-        return place
+    def _watched(self, station: Station) -> Station:
+        station.watch = asyncio.ensure_future(self._watch(station))
+        return station
 
     def _leave(self, work: Work) -> None:
-        """Work that has ended, or goes on elsewhere, is of no company; the last one closes the door."""
+        """Removes work from its company, because it has ended or is run elsewhere; an empty company is closed."""
         company = self._companies.pop(work, None)
         if company is not None:
             company.members.discard(work)
@@ -188,7 +190,7 @@ class Dispatcher:
             opening.cancel()  # which comes too late if it is just done
         opening.add_done_callback(self._end)
 
-    def _end(self, opening: "asyncio.Task[Place]") -> None:
+    def _end(self, opening: "asyncio.Task[Station]") -> None:
         if not opening.cancelled() and opening.exception() is None:
             opening.result().close()
             self._room.release()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from vime.config import RolloutConfig
@@ -18,9 +19,9 @@ logger = logging.getLogger(__name__)
 async def score_group(
     hook: Callable[..., Awaitable[list[Reward]]], group: Group, *, context: Context, config: RolloutConfig
 ) -> None:
-    """Sets the rewards of the rollouts in the baseline; if the hook fails for good, they leave it."""
+    """Sets the rewards of the rollouts in the baseline; if every attempt of the hook fails, they leave the baseline."""
     scored = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
-    subgroup = Group(prompt=group.prompt, rollouts=scored, weight_version=group.weight_version)
+    subgroup = replace(group, rollouts=scored)
     reason, message = StopReason.REWARD_RAISED, ""
     for _ in range(config.max_reward_retries + 1):
         try:
@@ -54,7 +55,7 @@ async def run_group_function(
     context: Context,
     config: RolloutConfig,
 ) -> Group:
-    """A group from the user's own orchestration, checked like one of ours; if it fails, its rollouts have failed."""
+    """Runs the user's own group function and checks its samples like any other; if it fails, all of its rollouts have failed."""
     limit = config.generate_timeout_seconds + config.reward_timeout_seconds
     try:
         group: Any = await within(hook(context, prompt, num_rollouts), limit, clock=context.clock)
@@ -63,6 +64,7 @@ async def run_group_function(
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
             rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
             adopt(rollout)
+        group.index = slot
         return group
     except HookTimeout:
         error = f"rollout.group_function ran longer than generate and reward may together ({limit:g} s)"
@@ -70,4 +72,4 @@ async def run_group_function(
         logger.warning("rollout.group_function raised in slot %d", slot, exc_info=True)
         error = describe(raised)
     failed = [stopped_rollout(slot, member, StopReason.GENERATE_RAISED, error) for member in range(num_rollouts)]
-    return Group(prompt=prompt, rollouts=failed)
+    return Group(index=slot, prompt=prompt, rollouts=failed)

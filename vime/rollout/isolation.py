@@ -1,4 +1,4 @@
-"""One rollout, isolated: whatever a hook does costs this rollout and nothing else.
+"""Runs one rollout in isolation: a failing hook costs this rollout and nothing else.
 
 The broad `except` clauses here are the boundaries around a user's functions; every outcome becomes a `StopReason`.
 """
@@ -19,12 +19,13 @@ from vime.types import COUNTS, Prompt, Reward, Rollout, Sample, Status, StopReas
 logger = logging.getLogger(__name__)
 
 GOES_ON = (StopReason.SERVER_LOST, StopReason.SANDBOX_CRASHED)
-"""After these the next attempt gets the turns of this one; after a hook's own mistake it must not run into it again."""
+"""After these failures the next attempt reuses the turns of this one. After an error of the hook it does not, since the same
+turns would lead to the same error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
-    """The loaded functions of one row of evaluation, or of training."""
+    """The loaded hooks for training, or for one row of an evaluation."""
 
     generate: Callable[..., Awaitable[Sample | list[Sample]]]
     reward: Callable[..., Awaitable[float | Reward]] | None
@@ -91,7 +92,7 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
 
 
 def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
-    """The samples of a rollout whose time was over before `generate` returned any; an evaluation has no use for them."""
+    """Builds the samples of a rollout that ran out of time before `generate` returned; an evaluation does not need them."""
     found = [] if context.evaluation else context.sampled.samples(unspoilt(template))
     try:
         rollout.samples = check_samples(found, template) if found else []
@@ -100,7 +101,7 @@ def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample)
 
 
 async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, context: Context) -> None:
-    """Sets the reward; a reward that fails is called again at most `max_reward_retries` times for the same samples.
+    """Sets the reward; a reward hook that fails is called again for the same samples, at most `max_reward_retries` times.
 
     Where `generate` has set the rewards of all samples, the hook is not called.
     """
@@ -134,7 +135,7 @@ async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, conte
 
 
 def template_of(prompt: Prompt, *, slot: int, member: int, session: str) -> Sample:
-    """What a rollout's samples start from: its prompt and its identity."""
+    """The sample that `generate` is given: the rollout's prompt and identity."""
     return Sample(
         prompt=prompt.messages,
         label=prompt.ground_truth,
@@ -146,16 +147,16 @@ def template_of(prompt: Prompt, *, slot: int, member: int, session: str) -> Samp
 
 
 def unspoilt(template: Sample) -> Sample:
-    """The template for one attempt, so that what a failed one has written on it is not found by the next."""
+    """A copy of the template for one attempt, so that changes by a failed attempt do not reach the next."""
     lists: dict[str, Any] = {"tokens": [], "loss_mask": [], "rollout_log_probs": [], "weight_versions": []}
     return replace(template, metadata=dict(template.metadata), **lists)
 
 
 def check_samples(result: Any, template: Sample, *, without_tokens: bool = False) -> list[Sample]:
-    """The samples that `generate` returned, validated, as columns, and stamped with the rollout's identity.
+    """Validates the samples that `generate` returned, converts them to columns, and gives them the rollout's identity.
 
-    Raises `SampleError` if there are none or one breaks its contract. In an evaluation a sample may be `without_tokens`: those of
-    an endpoint with a chat API are not seen.
+    Raises `SampleError` if there are none or one breaks its contract. In an evaluation samples may be `without_tokens`, because
+    an endpoint with a chat API does not show them.
     """
     samples = result if isinstance(result, list) else [result]
     if not samples or not all(isinstance(sample, Sample) for sample in samples):

@@ -25,14 +25,14 @@ class Journal:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def begin(self, step: int, *, oldest_step: int | None = None) -> None:
-        """What finishes from now on is not in the checkpoint of `step`; parts before `oldest_step` are needed no more."""
+        """Begins a new part for groups that are not in the checkpoint of `step`; deletes parts before `oldest_step`."""
         self._step = step
         for path in self._parts():
             if oldest_step is not None and path < self._path(oldest_step):
                 path.unlink(missing_ok=True)
 
     async def add(self, group: Group) -> None:
-        """Notes a finished group, if a run resumed from the last checkpoint could use it; a thread writes it.
+        """Writes a finished group, in a thread, if a run resumed from the last checkpoint could use it.
 
         On a full disk the run goes on; the group is then in memory alone.
         """
@@ -67,7 +67,7 @@ class Journal:
                 except ValueError:  # torn by a full disk
                     continue
                 if newest_version(group) <= step:
-                    self._recalled[_slot(group), group.prompt.index] = group
+                    self._recalled[group.index, group.prompt.index] = group
         self._replace(later, step)
         return len(self._recalled)
 
@@ -76,7 +76,7 @@ class Journal:
         return self._recalled.pop((slot, prompt_index), None)
 
     def _replace(self, parts: list[Path], step: int) -> None:
-        """What was recalled is the part of `step` now: a later one would be taken for what the same steps give when repeated."""
+        """Moves the recalled groups to the part of `step`: later parts will be written again when their steps are repeated."""
         if not parts:
             return
         temporary = self._folder / f".{os.getpid()}"
@@ -91,10 +91,6 @@ class Journal:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step_{step:06d}.jsonl"
-
-
-def _slot(group: Group) -> int:
-    return group.rollouts[0].group_index
 
 
 def _line(group: Group) -> bytes:

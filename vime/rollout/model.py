@@ -4,88 +4,82 @@ Sampled ids are the truth: they are kept as the server sent them and never token
 """
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
+import numpy as np
+
 from vime.rollout.agent_clock import AgentClock
 from vime.rollout.aside import aside
-from vime.rollout.plain_text import control_tokens
-from vime.rollout.progress import SavedTurn
-from vime.rollout.sampled import Sampled, SampledCall
+from vime.rollout.plain_text import render
+from vime.rollout.sampled import Call, Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog, call_key
 from vime.serving.reply import Listener
-from vime.types import Message, Turn
-
-WAITING_SECONDS = 1e-3
-"""Less than this at the gate is not waiting."""
+from vime.types import Column, Integers, Message, Sampling, Turn
 
 
-class Generation(Protocol):
-    """What the token client returns for one request; ids, logprobs and versions have one entry per sampled token."""
+class ChatModel(Protocol):
+    """A model that answers messages, as every model in `context.models` does."""
+
+    name: str
+    max_model_len: int
 
     @property
-    def output_ids(self) -> list[int]: ...
-    @property
-    def logprobs(self) -> list[float]: ...
-    @property
-    def weight_versions(self) -> list[int]: ...
-    @property
-    def finish_reason(self) -> str: ...
-    @property
-    def seconds(self) -> float: ...
+    def shows_tokens(self) -> bool:
+        """Whether token ids are visible; behind a chat API they are not, and only `chat` works."""
+        ...
+
+    async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
+        """The reply to a conversation, at most `max_tokens` tokens long."""
+        ...
+
+    def as_baseline(self, sampling: Sampling, tokenizer: Callable[[], Any]) -> "TokenModel":
+        """The model in the trained one's place: with its sampling, and with its tokenizer if it has none of its own."""
+        ...
+
+
+class TokenModel(ChatModel, Protocol):
+    """A model that also takes token ids and returns them, as every model served by vLLM does."""
+
+    tokenizer: Any
+    trace: Trace
+
+    async def complete(self, token_ids: Integers, *, max_tokens: int) -> Turn:
+        """The continuation of a prompt given as token ids."""
+        ...
+
+    def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
+        """Token ids of a conversation with the prompt of the next reply."""
+        ...
+
+    def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """What the chat template is given besides the messages."""
+        ...
 
 
 class Client(Protocol):
-    """Token in, token out (`vime.serving.client.TokenClient`)."""
+    """Tokens in, tokens out (`vime.serving.client.TokenClient`)."""
 
     async def generate(
         self,
-        token_ids: list[int],
+        token_ids: Integers,
         *,
         sampling: dict[str, Any],
         session_id: str,
         request_id: str,
         minimum_version: int,
         listener: Listener | None,
-    ) -> Generation: ...
-
-
-class Call:
-    """What a model does while a call is under way: notes the tokens that come, and stops the agent's clock during a loss."""
-
-    def __init__(self, sampled: SampledCall, clock: AgentClock, traffic: Traffic | None) -> None:
-        self._sampled, self._clock, self._traffic = sampled, clock, traffic
-        self._is_lost = False
-
-    def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-        """Tokens have come."""
-        self._sampled.extend(output_ids, logprobs, weight_versions)
-        self.ended()
-
-    def lost(self) -> None:
-        """The server is lost: until tokens come again, the agent waits through no fault of its own."""
-        if not self._is_lost:
-            self._clock.stop()
-        self._is_lost = True
-
-    def ended(self) -> None:
-        """Nobody waits for a lost server any more."""
-        if self._is_lost:
-            self._clock.go()
-        self._is_lost = False
-
-    def is_paused(self) -> bool:
-        """Whether servers are silent because of a weight sync."""
-        return self._traffic is not None and self._traffic.is_paused()
+    ) -> Turn: ...
 
 
 @dataclass(kw_only=True, slots=True)
-class Model:
-    """One served model bound to one rollout.
+class ServedModel:
+    """A `TokenModel`: one model that vLLM serves, bound to one rollout.
 
     Example: `turn = await context.models["actor"].chat([{"role": "user", "content": "2+2?"}], max_tokens=8)`.
     """
@@ -104,12 +98,17 @@ class Model:
     trace: Trace = field(default_factory=Trace)
     turns: TurnLog = field(default_factory=TurnLog)
     traffic: Traffic | None = None
-    """The gate of the trained model; other models have none."""
+    """The gate that a weight sync closes, for the trained model."""
     clock: AgentClock = field(default_factory=AgentClock)
-    """The agent's time."""
+    """Measures the agent's time."""
     sampled: Sampled | None = None
-    """Keeps what the trained model samples; other models have none."""
+    """Keeps everything that is sampled, for the trained model."""
     _calls: "count[int]" = field(default_factory=count)
+
+    @property
+    def shows_tokens(self) -> bool:
+        """True."""
+        return True
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
         """The reply to a conversation, at most `max_tokens` tokens long; `tools` go into the chat template.
@@ -119,52 +118,49 @@ class Model:
         num_characters = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))
         return await self.complete(await aside(num_characters, self.render, messages, tools=tools), max_tokens=max_tokens)
 
-    async def complete(self, token_ids: list[int], *, max_tokens: int) -> Turn:
+    async def complete(self, token_ids: Integers, *, max_tokens: int) -> Turn:
         """The continuation of a prompt given as token ids."""
-        key = call_key(self.name, token_ids, max_tokens)
-        seed, saved = self.turns.seed(key), self.turns.find(key)
-        call = self.sampled.begin(token_ids, tokenizer=self.tokenizer) if self.sampled else SampledCall(prompt_ids=token_ids)
-        if saved is None:
-            saved = await self._sample(key, call, max_tokens, seed)
+        prompt = Column(token_ids, np.int32)
+        key = call_key(self.name, prompt, max_tokens)
+        seed, turn = self.turns.seed(key), self.turns.find(key)
+        call = Call(prompt, self.clock, self.traffic)
+        if self.sampled is not None:
+            self.sampled.add(call, tokenizer=self.tokenizer)
+        if turn is None:
+            turn = replace(await self._sample(call, max_tokens, seed), key=key)
         else:
             self.trace.count("turns_kept")
-        self.turns.keep(saved)
-        output_ids, logprobs, versions = list(saved.output_ids), list(saved.logprobs), list(saved.weight_versions)
-        call.output_ids, call.logprobs, call.weight_versions = output_ids, logprobs, versions
-        text = await aside(len(output_ids), self.tokenizer.decode, output_ids, skip_special_tokens=True)
-        return Turn(
-            prompt_ids=token_ids,
-            output_ids=output_ids,
-            logprobs=logprobs,
-            weight_versions=versions,
-            finish_reason=saved.finish_reason,
-            seconds=saved.seconds,
-            message={"role": "assistant", "content": text},
-        )
+        self.turns.keep(turn)
+        call.finish(turn)
+        text = await aside(len(turn.output_ids), self.tokenizer.decode, turn.output_ids, skip_special_tokens=True)
+        return replace(turn, prompt_ids=prompt, message={"role": "assistant", "content": text})
+
+    def as_baseline(self, sampling: Sampling, tokenizer: Callable[[], Any]) -> "ServedModel":
+        """The model with the sampling that the trained one would have here."""
+        return replace(self, temperature=sampling.temperature, top_p=sampling.top_p, sampling={})
 
     def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Token ids of a conversation with the prompt of the next reply.
 
         Control tokens that are written in a message stay plain text (`vime.rollout.plain_text`).
         """
-        tokens = control_tokens(self.tokenizer)
-        return tokens.encode(tokens.segments(messages, add_generation_prompt=True, **self.template_args(tools)))
+        return render(self.tokenizer, messages, **self.template_args(tools))
 
     def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
         """What the chat template is given besides the messages."""
         return self.chat_template_args | ({"tools": tools} if tools else {})
 
-    async def _sample(self, key: str, sampled: SampledCall, max_tokens: int, seed: int | None) -> SavedTurn:
-        arrived, call = time.time(), Call(sampled, self.clock, self.traffic)
+    async def _sample(self, call: Call, max_tokens: int, seed: int | None) -> Turn:
+        arrived = time.time()
         sampling = {"temperature": self.temperature, "top_p": self.top_p, **self.sampling}
         seeded = {} if seed is None else {"seed": seed}
-        async with self.traffic.call(self.clock) if self.traffic is not None else nullcontext():
-            if time.time() - arrived > WAITING_SECONDS:
+        async with self.traffic.call(self.clock) if self.traffic is not None else nullcontext() as has_waited:
+            if has_waited:
                 self.trace.add("weight sync", kind="waiting", started=arrived)
-            with self.trace.span(self.name, kind="generation", prompt_tokens=len(sampled.prompt_ids)) as details:
+            with self.trace.span(self.name, kind="generation", prompt_tokens=len(call.prompt_ids)) as details:
                 try:
-                    generation = await self.client.generate(
-                        sampled.prompt_ids,
+                    turn = await self.client.generate(
+                        call.prompt_ids,
                         sampling={**sampling, **seeded, "max_tokens": max_tokens},
                         session_id=self.session,
                         request_id=f"{self.session}-{next(self._calls)}",
@@ -173,13 +169,5 @@ class Model:
                     )
                 finally:
                     call.ended()
-                versions = sorted(set(generation.weight_versions))
-                details |= {"tokens": len(generation.output_ids), "weight_versions": versions}
-        return SavedTurn(
-            key=key,
-            output_ids=generation.output_ids,
-            logprobs=generation.logprobs,
-            weight_versions=generation.weight_versions,
-            finish_reason=generation.finish_reason,
-            seconds=generation.seconds,
-        )
+                details |= {"tokens": len(turn.output_ids), "weight_versions": sorted(set(turn.weight_versions))}
+        return turn

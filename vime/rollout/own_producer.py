@@ -1,6 +1,6 @@
-"""A user's class in the producer's place (`rollout.producer`): it decides what runs when, and what it returns is checked.
+"""Runs a user's class in the producer's place (`rollout.producer`), which decides which prompts run when; checks its batches.
 
-Everything else stays: workers and their isolation, the staleness bound, evaluation beside it, checkpoints and resuming.
+Workers and their isolation, the staleness bound, evaluation, checkpoints and resuming work as with the built-in producer.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class GroupRunner:
         return group
 
     def forget(self) -> None:
-        """Counts from 0 again, since a batch is complete."""
+        """Resets the counts, because a batch is complete."""
         self._tally.take()
 
 
@@ -68,7 +68,7 @@ class OwnProducer:
 
     @property
     def on_group(self) -> Callable[[Group], None]:
-        """Called with each group that the runner has finished."""
+        """Called with each group that the runner finishes."""
         return self._runner.on_group
 
     @on_group.setter
@@ -76,11 +76,11 @@ class OwnProducer:
         self._runner.on_group = call
 
     def set_version(self, version: int, *, num_batches_left: int | None = None) -> None:
-        """Tells that the servers now hold `version`."""
+        """Announces that the servers now hold `version`."""
         self._runner.version = version
 
     async def batch(self) -> tuple[list[Group], dict[str, float]]:
-        """The user's next batch, and what of it failed.
+        """The user's next batch, and counts of its failures.
 
         Raises HookError, which names the class, for what it raises and for a batch that breaks its contract.
         """
@@ -97,7 +97,7 @@ class OwnProducer:
         return groups, tally.take()
 
     async def state(self) -> dict[str, Any]:
-        """What the next run needs: the slots that are used up, and what the user's `state` says."""
+        """What a resumed run needs: the number of the next slot, and the result of the user's `state`."""
         own = None
         if hasattr(self._own, "state"):
             with naming(KEY, self._path):
@@ -111,7 +111,7 @@ class OwnProducer:
         return {"next_slot": self._runner.next_slot, "own": own}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on with what `state` gave. Raises CheckpointError for the state of the built-in producer."""
+        """Restores what `state` returned. Raises CheckpointError for the state of the built-in producer."""
         if "own" not in state:
             raise CheckpointError(f"the checkpoint was made without {KEY}={self._path}: resume without it")
         self._runner.next_slot = state["next_slot"]
@@ -120,7 +120,7 @@ class OwnProducer:
                 self._own.load(state["own"])
 
     async def stop(self) -> None:
-        """Ends what the user's object still runs; that it fails in doing so is only logged, because the run is over."""
+        """Lets the user's object end what it still runs; an error is only logged, because the run is over."""
         if hasattr(self._own, "stop"):
             try:
                 await asyncio.wait_for(self._own.stop(), self._config.max_blocked_seconds)
@@ -145,8 +145,9 @@ class OwnProducer:
                 )
 
     def _number(self, group: Group) -> None:
-        """Numbers of its own for each rollout, so that none stands in for another; samples are checked like `generate`'s."""
+        """Numbers the group and each of its rollouts, and checks their samples like those of `generate`."""
         slot, self._runner.next_slot = self._runner.next_slot, self._runner.next_slot + 1
+        group.index = slot
         for member, rollout in enumerate(group.rollouts):
             session = rollout.samples[0].session_id if rollout.samples else ""
             template = template_of(group.prompt, slot=slot, member=member, session=session)

@@ -1,4 +1,4 @@
-"""What `generate` itself says of its samples: how the rollout ended, and what it earned.
+"""Stop reasons and rewards that `generate` itself sets on its samples.
 
 slime's users set `status` and `reward` on samples, ours may set `stop_reason`; all are honoured, contradictions refused.
 """
@@ -15,11 +15,11 @@ STOP_REASONS = {
     Status.ABORTED: StopReason.ABORTED,
     Status.FAILED: StopReason.GENERATE_RAISED,
 }
-"""What a status means where no stop reason says it better; pending is what a sample has that nobody touched."""
+"""The stop reason that a status stands for where none is set; `pending` is the status of an untouched sample."""
 
 
 def stop_reason_of(sample: Sample) -> StopReason | None:
-    """How a sample says that it ended, None if it does not.
+    """The stop reason that a sample states, None if it states none.
 
     Raises `SampleError` for a status or stop reason that does not exist, and for two that contradict each other.
     """
@@ -43,9 +43,9 @@ def stop_reason_of(sample: Sample) -> StopReason | None:
 
 
 def end_of(samples: list[Sample]) -> StopReason:
-    """How a rollout ended: as its last sample says, and `answered` if that says nothing.
+    """The stop reason of a rollout: that of its last sample, and `answered` if that has none.
 
-    Raises `SampleError` if another sample says that the rollout does not count and the last one that it does, or the reverse.
+    Raises `SampleError` if the last sample and another disagree on whether the rollout counts.
     """
     end = samples[-1].stop_reason or StopReason.ANSWERED
     for position, sample in enumerate(samples):
@@ -58,9 +58,9 @@ def end_of(samples: list[Sample]) -> StopReason:
 
 
 def own_reward(given: list[Any]) -> Reward:
-    """The reward of a rollout on whose samples `generate` has set these: the mean, and each sample's own.
+    """The reward of a rollout from those that `generate` has set on its samples: their mean, and each sample's own.
 
-    Raises SampleError if one is None or no finite number.
+    Raises SampleError if one is None or not a finite number.
     """
     missing = [position for position, value in enumerate(given) if value is None]
     if missing:
@@ -103,7 +103,7 @@ def check_length(reward: Reward, rollout: Rollout) -> Reward:
 
 
 def set_reward(rollout: Rollout, reward: Reward) -> None:
-    """The reward becomes the rollout's and its samples'; what `generate` set on a sample stays, unless the reward names it."""
+    """Sets the reward of a rollout and its samples; a reward set by `generate` stays unless the hook gave one per sample."""
     rollout.reward, rollout.metrics = reward.score, {**rollout.metrics, **reward.metrics}
     for position, sample in enumerate(rollout.samples):
         if reward.samples is not None:
@@ -113,7 +113,7 @@ def set_reward(rollout: Rollout, reward: Reward) -> None:
 
 
 def adopt(rollout: Rollout) -> None:
-    """Completes a rollout that a user's function has made from what its samples say, for whatever it does not say itself."""
+    """Completes a rollout that a user's function has made: what it leaves unset is derived from its samples."""
     samples = rollout.samples
     if samples and rollout.stop_reason is StopReason.ABORTED:  # the default: nobody has said how it ended
         rollout.stop_reason = end_of(samples)

@@ -1,15 +1,15 @@
-"""How many rollouts a worker runs at once, and how many it has run."""
+"""Limits how many rollouts a worker runs at once, and counts those it has run."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 
 from vime.rollout.trace import Trace
 
 
 class Places:
-    """`async with places.taken(trace):` waits for one of `limit` places; `with places.counted():` takes none."""
+    """At most `limit` rollouts run at once within `async with places.taken(trace)`."""
 
     def __init__(self, limit: int) -> None:
         self.num_running = 0
@@ -17,20 +17,18 @@ class Places:
         self._free = asyncio.Semaphore(limit)
 
     @asynccontextmanager
-    async def taken(self, trace: Trace) -> AsyncIterator[None]:
-        """A place for the block; `trace` gets the time of waiting for it as the rollout's queue."""
-        arrived = time.time()
-        async with self._free:
-            trace.add("queue", kind="queue", started=arrived)
-            with self.counted():
-                yield
+    async def taken(self, trace: Trace, *, queues: bool = True) -> AsyncIterator[None]:
+        """Waits for a place and counts the block as one rollout; `trace` books the wait as `queue`.
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Counts what happens in the block as one rollout."""
-        self.num_running += 1
-        try:
-            yield
-        finally:
-            self.num_running -= 1
-            self.num_ended += 1
+        With `queues=False` the block runs at once, beyond the limit.
+        """
+        arrived = time.time()
+        async with self._free if queues else nullcontext():
+            if queues:
+                trace.add("queue", kind="queue", started=arrived)
+            self.num_running += 1
+            try:
+                yield
+            finally:
+                self.num_running -= 1
+                self.num_ended += 1

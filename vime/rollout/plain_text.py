@@ -1,7 +1,7 @@
-"""Texts of users, tools and documents as plain text: what is written in them never becomes a control token of the chat template.
+"""Encodes texts of users, tools and documents as plain text: nothing in them becomes a control token of the chat template.
 
-A document may hold `<|im_end|>`, or a whole forged turn. Encoded with the rest of a rendered conversation it would end the turn.
-So texts that hold such a word are rendered as placeholders and encoded apart, each such word in two pieces.
+A document may contain `<|im_end|>` or a whole forged message; encoded with the rest of a conversation it would end the message.
+So texts that contain such a word are rendered as placeholders and encoded separately, each such word in two pieces.
 """
 
 import json
@@ -29,12 +29,12 @@ class Segment:
 
 @dataclass(slots=True)
 class ControlTokens:
-    """The words that a tokenizer turns into tokens of their own."""
+    """The words that a tokenizer encodes as tokens of their own."""
 
     tokenizer: Any
     special: frozenset[str] = field(init=False)
     added: frozenset[str] = field(init=False)
-    """With those that are not marked special (`<tool_call>`, `<think>`), which a system prompt may well use."""
+    """Special words and those not marked special (`<tool_call>`, `<think>`), which a system prompt may well contain."""
     ids: frozenset[int] = field(init=False)
     _found: "re.Pattern[str] | None" = field(init=False)
     """Finds a word that must be cut in two; None if there is none."""
@@ -48,10 +48,10 @@ class ControlTokens:
         self._found = re.compile("|".join(map(re.escape, words))) if words else None
 
     def segments(self, messages: list[Message], *, own: Collection[int] = (), **template: Any) -> list[Segment]:
-        """The conversation as its template renders it, with the texts that must stay plain set apart.
+        """The conversation as its template renders it, with the texts that must stay plain as segments of their own.
 
-        In results of tools no control token is read at all, elsewhere none that is marked special; but all are in messages whose
-        positions are in `own`: those that the model sampled as such.
+        Results of tools contain no control tokens, and other messages none that are marked special, except messages whose
+        positions are in `own`: the model sampled their control tokens as such.
         """
         hidden: dict[str, str] = {}
         shown = [message if index in own else self._hide(message, hidden) for index, message in enumerate(messages)]
@@ -69,7 +69,7 @@ class ControlTokens:
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
-        """Token ids of a text in which no control token is read; they decode to the same text."""
+        """Token ids of a text without control tokens; they decode to the same text."""
         ids: list[int] = []
         known: dict[str, list[int]] = {}  # a text that repeats a control token cuts into the same few pieces
         for piece in self._pieces(text):
@@ -78,7 +78,7 @@ class ControlTokens:
             ids += known[piece]
         return ids
 
-    def count(self, ids: list[int]) -> int:
+    def count(self, ids: Collection[int]) -> int:
         """How many control tokens are among ids."""
         return sum(map(self.ids.__contains__, ids))
 
@@ -86,7 +86,7 @@ class ControlTokens:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _pieces(self, text: str) -> Iterator[str]:
-        """The text cut after the first sign of each control token in it, those that overlap included."""
+        """The text cut after the first character of each control token in it, including overlapping ones."""
         start = 0
         found = self._found.search(text) if self._found else None
         while found and self._found:
@@ -118,8 +118,14 @@ class ControlTokens:
 
 @lru_cache(maxsize=64)
 def control_tokens(tokenizer: Any) -> ControlTokens:
-    """The control tokens of a tokenizer, looked up once: asking a tokenizer for them takes microseconds each time."""
+    """The control tokens of a tokenizer, cached because asking the tokenizer takes microseconds each time."""
     return ControlTokens(tokenizer)
+
+
+def render(tokenizer: Any, messages: list[Message], **template: Any) -> list[int]:
+    """Token ids of a conversation with the prompt of the next reply; control tokens written in a message stay plain text."""
+    tokens = control_tokens(tokenizer)
+    return tokens.encode(tokens.segments(messages, add_generation_prompt=True, **template))
 
 
 def joined(segments: list[Segment]) -> str:
@@ -128,7 +134,7 @@ def joined(segments: list[Segment]) -> str:
 
 
 def after(segments: list[Segment], position: int) -> list[Segment]:
-    """What comes after so many characters."""
+    """The segments after this many characters."""
     found = []
     for segment in segments:
         if position < len(segment.text):

@@ -1,7 +1,7 @@
-"""The rollout workers as the driver sees them: work goes to the least loaded, a lost or stuck worker is replaced.
+"""The driver's view of the rollout workers: work goes to the least loaded, and a lost or stuck worker is replaced.
 
-No wait is unbounded: every rollout has its limits inside its worker, and a worker that does not answer, or in which nothing ends
-for longer than any rollout may take, is replaced; its groups are then run by another.
+No wait is unbounded: every rollout is limited inside its worker, and a worker is replaced if it does not answer, or if nothing
+ends in it for longer than any rollout may take. Another worker then runs its groups.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import Any
 from ray.exceptions import RayActorError, RayTaskError
 
 from vime.cluster.nodes import Nodes
-from vime.cluster.placement import Place as NodePlace
+from vime.cluster.placement import Place
 from vime.config import RunConfig
-from vime.rollout.dispatch import Dispatcher, Place, WorkerLost
+from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
 from vime.rollout.group_run import stopped_rollout
 from vime.rollout.progress import Progress
 from vime.rollout.ray_worker import RayWorker
@@ -24,29 +24,29 @@ from vime.rollout.traffic import Usage
 from vime.rollout.worker import RolloutWorker
 from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
-from vime.serving.endpoint import Endpoint
+from vime.serving.endpoint import Address, Endpoint
 from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""Between two looks at a worker."""
+"""How often a worker is checked on."""
 ANSWER_SECONDS = 30.0
-"""For a small question, on top of what a hook may block the worker."""
+"""Time limit for a short answer, in addition to the time for which a hook may block the worker."""
 
 
 class WorkerPool:
     """`rollout.num_workers` Ray actors."""
 
     def __init__(
-        self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes, *, retrieval: Endpoint | None = None
+        self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes, *, retrieval: Address | None = None
     ) -> None:
         self._config = config
         self._retrieval = retrieval
         self._nodes = nodes
         self._endpoints = endpoints
         self._workers: list[RayWorker] = []
-        """All that there ever were, for the files that they leave."""
+        """All workers since the start, whose files are removed in the end."""
         self._dispatcher = Dispatcher(
             self._create,
             num_workers=config.rollout.num_workers,
@@ -73,7 +73,7 @@ class WorkerPool:
         num_wanted: int | None = None,
         progress: Progress | None = None,
     ) -> Group:
-        """The rollouts of one prompt; failed ones if they kill their workers, or if what they made cannot be handed over."""
+        """The rollouts of one prompt; failed ones if they kill their workers or their result cannot be transferred."""
         arguments = {
             "prompt": prompt,
             "slot": slot,
@@ -91,7 +91,7 @@ class WorkerPool:
             return await self._dispatcher.run("run_group", arguments, again=again)
         except (WorkerLost, RayTaskError) as error:
             failed = [_failed(slot, member, error) for member in range(num_rollouts)]
-            return Group(prompt=prompt, rollouts=failed, weight_version=version)
+            return Group(index=slot, prompt=prompt, rollouts=failed, weight_version=version)
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout:
         """One rollout of an evaluation item, in the evaluation's run of this number."""
@@ -102,11 +102,11 @@ class WorkerPool:
             return _failed(prompt.index, 0, error)
 
     async def progress(self) -> dict[int, Progress]:
-        """What is done of all groups at work, by slot; a worker that does not answer is left out."""
+        """The progress of all unfinished groups, by slot, without workers that do not answer."""
         return {slot: progress for found in await self._ask("progress") for slot, progress in found.items()}
 
     async def usage(self) -> Usage:
-        """What the trained model was used for: time of the busiest worker, calls of all."""
+        """How the trained model was used: the time of the busiest worker and the calls of all."""
         found: list[Usage] = await self._ask("usage")
         return Usage(
             busy_seconds=max((usage.busy_seconds for usage in found), default=0.0),
@@ -115,7 +115,7 @@ class WorkerPool:
         )
 
     async def calls(self) -> dict[str, Calls]:
-        """What the workers asked of each served model since the last call of this."""
+        """The workers' calls to each served model since the last call of this method."""
         total: dict[str, Calls] = {}
         for found in await self._ask("calls"):
             for name, calls in found.items():
@@ -124,7 +124,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Within the block no call to the trained model is in flight: those that are end first, new ones wait."""
+        """Within the block no call to the trained model is in flight: earlier ones end first, and new ones wait."""
         limit = self._config.rollout.generate_timeout_seconds + self._config.serving.recovery_timeout_seconds
         try:
             if not all(await self._ask("hold", limit, seconds=limit)):
@@ -135,7 +135,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def expecting_weights(self) -> AsyncIterator[None]:
-        """Within the block weights are brought to servers at work: their silence is no loss, and no agent's time."""
+        """Within the block busy servers receive weights: their silence is no loss and does not count as an agent's time."""
         try:
             await self._ask("expect_weights", True)
             yield
@@ -151,13 +151,13 @@ class WorkerPool:
     def _create(self, index: int) -> RayWorker:
         """Workers are spread over the nodes."""
         environment = {"PYTHONHASHSEED": "0"} if self._config.deterministic else None  # the order of a set of texts
-        options = self._nodes.options(NodePlace(node=index % len(self._nodes)), environment=environment)
+        options = self._nodes.options(Place(node=index % len(self._nodes)), environment=environment)
         worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, retrieval=self._retrieval)
         self._workers.append(worker)
         return worker
 
     async def _ask(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
-        """What the workers answer, of those that do."""
+        """The answers of all workers that answer in time."""
 
         async def one(actor: Any) -> Any:
             try:
@@ -170,12 +170,12 @@ class WorkerPool:
         return [answer for answer in answers if answer is not None]
 
     def _actors(self) -> list[Any]:
-        return [worker.actor for place in self._dispatcher.places() if isinstance(worker := place.worker, RayWorker)]
+        return [worker.actor for station in self._dispatcher.stations() if isinstance(worker := station.worker, RayWorker)]
 
-    async def _watch(self, place: Place) -> None:
-        """Hears of the worker what has ended, and has it replaced if it does not answer or nothing ends in it any more."""
-        assert isinstance(place.worker, RayWorker)
-        actor, patience = place.worker.actor, max(self._config.serving.start_timeout_seconds, self._answer_seconds)
+    async def _watch(self, station: Station) -> None:
+        """Collects finished rollouts from a worker, and has it replaced if it does not answer or nothing ends in it."""
+        assert isinstance(station.worker, RayWorker)
+        actor, patience = station.worker.actor, max(self._config.serving.start_timeout_seconds, self._answer_seconds)
         seen, since = 0, 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -183,14 +183,14 @@ class WorkerPool:
                 state: WorkerState = await asyncio.wait_for(actor.ready.remote(), patience)
                 patience = self._answer_seconds
             except (RayActorError, asyncio.TimeoutError) as error:
-                self._dispatcher.lost(place, f"a rollout worker does not answer: {error!r}")
+                self._dispatcher.lost(station, f"a rollout worker does not answer: {error!r}")
                 return
-            for work in place.work:
+            for work in station.work:
                 work.heard |= state.news.get(work.number, {})
             if state.num_ended != seen or state.num_running == 0:
                 seen, since = state.num_ended, state.active_seconds
             elif state.active_seconds - since > self._stuck_seconds:
-                self._dispatcher.lost(place, f"in a rollout worker nothing ended for {self._stuck_seconds:.0f} s")
+                self._dispatcher.lost(station, f"in a rollout worker nothing ended for {self._stuck_seconds:.0f} s")
                 return
 
 

@@ -1,7 +1,7 @@
 """The producer keeps groups running and hands out batches; every mode of training is a setting of it (see this folder's README).
 
-A batch of version v is made of groups whose tokens are of versions v - max_staleness … v. Groups are admitted so that all can be
-trained in time, taken as they finish, and what could not be trained in time is generated again, its prompt in the same slot.
+A batch of version v consists of groups whose tokens are of versions v - max_staleness … v. Groups are admitted so that all can be
+trained in time, and taken as they finish; a group that could not be trained in time is generated again in the same slot.
 """
 
 import asyncio
@@ -64,9 +64,9 @@ class Producer:
         self.on_group: Callable[[Group], None] = lambda group: None
 
     def set_version(self, version: int, *, num_batches_left: int | None = None) -> None:
-        """Tells that the servers now hold `version`, and starts the groups that this admits.
+        """Announces that the servers now hold `version`, and starts the groups that this admits.
 
-        With `num_batches_left` nothing is started that the rest of the run would not train.
+        With `num_batches_left` no group is started that the rest of the run would not train.
         """
         config, self._version = self._config, version
         self._expire(version - config.max_staleness)
@@ -79,7 +79,7 @@ class Producer:
             self._run(slot)
 
     async def batch(self) -> tuple[list[Group], dict[str, float]]:
-        """`num_prompts` finished groups, and counts of what happened since the last call; what they leave too old is stopped.
+        """`num_prompts` finished groups, and counts since the last call; stops groups that have become too old to be trained.
 
         Raises `InfrastructureError` when too many rollouts fail for reasons that are not the agent's, or when the filter
         keeps too few groups.
@@ -105,17 +105,17 @@ class Producer:
         return groups, metrics
 
     async def stop(self) -> None:
-        """Cancels what is running; what has finished is in the journal then."""
+        """Cancels all running groups, after which every finished group is in the journal."""
         await cancel(self._tasks.values())
         if self._journal is not None:
             await self._journal.settle()
 
     async def state(self) -> dict[str, Any]:
-        """What the next run needs so that no prompt is lost or doubled and nothing that ended is sampled again."""
+        """What a resumed run needs, so that no prompt is lost or repeated and nothing finished is sampled again."""
         return self._buffer.state(await self._runner.progress())
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on with what `state` gave. Raises CheckpointError for the state of a producer of the user."""
+        """Restores what `state` returned. Raises CheckpointError for the state of a producer of the user."""
         if "slots" not in state:
             raise CheckpointError("the checkpoint was made with a rollout.producer of your own: resume with that one")
         self._buffer.load(state)
@@ -162,7 +162,7 @@ class Producer:
             self._check()
 
     def _is_kept(self, group: Group) -> bool:
-        """What the filter says; a group for which it raises is kept, and counted."""
+        """Whether the filter keeps the group; a group for which it raises is kept and counted."""
         if self._keep is None:
             return True
         try:
@@ -176,7 +176,7 @@ class Producer:
         return num_counted < self._config.min_rollouts_per_group
 
     def _complete(self, slot: int, group: Group) -> None:
-        """New rollouts in place of those that failed; after `max_group_repeats`, or if they kill workers, another prompt."""
+        """Replaces failed rollouts with new ones, or the prompt after `max_group_repeats` attempts or if it kills workers."""
         entry = self._buffer[slot]
         entry.num_repeats += 1
         deadly = all(rollout.stop_reason is StopReason.WORKER_LOST for rollout in group.rollouts)
@@ -213,6 +213,6 @@ class Producer:
         self._changed.set()
 
     def _check(self) -> None:
-        """Ends the run if what was counted since the last batch says that going on makes no sense."""
+        """Fails the run if the counts since the last batch leave no hope for it."""
         if (error := self._tally.problem()) is not None:
             self._fail(error)

@@ -1,55 +1,30 @@
-"""What is done of a group that is not finished: kept over a restart, so that nothing that ended is sampled again."""
+"""`Progress`: the completed parts of an unfinished group, kept across a restart so that they are not sampled again."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from vime.types import Integers, Reals, Rollout, as_dict
-from vime.types.column import Column
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SavedTurn:
-    """One model call that ended, found again by its `key` (a digest of model, prompt and limit).
-
-    Example: `SavedTurn(key="5f1c…", output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 3], finish_reason="stop")`.
-    """
-
-    key: str
-    output_ids: Integers
-    logprobs: Reals
-    weight_versions: Integers
-    finish_reason: str
-    seconds: float = 0.0
-    """What sampling it took (`vime.types.Turn.seconds`)."""
-
-    def __post_init__(self) -> None:
-        """Lists, or the text of columns, become columns: a turn may wait long, and travels with every checkpoint."""
-        for name, dtype in (("output_ids", np.int32), ("logprobs", np.float32), ("weight_versions", np.int32)):
-            value = getattr(self, name)
-            object.__setattr__(self, name, value if isinstance(value, Column) else Column.read(value, dtype))
+from vime.types import Rollout, Turn
 
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
-    """Rollouts of a group that ended, and the turns of those that have not, by member.
+    """The finished rollouts of a group, and the turns of unfinished ones, by member.
 
-    Example: of four rollouts, 0 and 2 ended, 1 has two turns: `Progress(prompt_index=7, version=3, finished={0: …, 2: …},
-    turns={1: [turn, turn]})`. It belongs to one prompt, and its tokens are of `version` or newer.
+    Example: of four rollouts, 0 and 2 are finished and 1 has two turns: `Progress(prompt_index=7, version=3, finished={0: …, 2:
+    …}, turns={1: [turn, turn]})`. All of it belongs to one prompt, and its tokens are of `version` or newer.
     """
 
     prompt_index: int
     version: int
     finished: dict[int, Rollout] = field(default_factory=dict)
-    turns: dict[int, list[SavedTurn]] = field(default_factory=dict)
+    turns: dict[int, list[Turn]] = field(default_factory=dict)
 
     def has_any(self) -> bool:
-        """Whether there is something to keep."""
+        """Whether anything is worth keeping."""
         return bool(self.finished) or any(self.turns.values())
 
     def with_finished(self, finished: dict[int, Rollout]) -> "Progress":
-        """This and more rollouts that ended, whose turns are needed no more."""
+        """This progress with more finished rollouts, whose turns are dropped."""
         finished = {**self.finished, **finished}
         turns = {member: turns for member, turns in self.turns.items() if member not in finished}
         return Progress(prompt_index=self.prompt_index, version=self.version, finished=finished, turns=turns)
@@ -60,7 +35,7 @@ class Progress:
             "prompt_index": self.prompt_index,
             "version": self.version,
             "finished": {str(member): rollout.to_dict() for member, rollout in self.finished.items()},
-            "turns": {str(member): [as_dict(turn) for turn in turns] for member, turns in self.turns.items()},
+            "turns": {str(member): [turn.to_dict() for turn in turns] for member, turns in self.turns.items()},
         }
 
     @classmethod
@@ -70,5 +45,5 @@ class Progress:
             prompt_index=data["prompt_index"],
             version=data["version"],
             finished={int(member): Rollout.from_dict(rollout) for member, rollout in data["finished"].items()},
-            turns={int(member): [SavedTurn(**turn) for turn in turns] for member, turns in data["turns"].items()},
+            turns={int(member): [Turn(**turn) for turn in turns] for member, turns in data["turns"].items()},
         )

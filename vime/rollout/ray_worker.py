@@ -1,4 +1,4 @@
-"""A rollout worker's process as the dispatcher sees it: a Ray actor, and the note of what it was at when it died."""
+"""A rollout worker's process as the dispatcher sees it: a Ray actor, and the record of the work that it died in."""
 
 import asyncio
 import uuid
@@ -14,11 +14,11 @@ from vime.rollout.suspects import Work
 from vime.weights.payload import payload_folder
 
 READ_SECONDS = 10.0
-"""For another machine to say what stands in its black box."""
+"""Time limit for reading the black box on another machine."""
 
 
 class RayWorker:
-    """One actor of `actor_class(*arguments, black_box=PATH, **named)`, with these options of Ray."""
+    """One Ray actor, `actor_class(*arguments, black_box=PATH, **named)`, created with these options."""
 
     def __init__(self, actor_class: type, options: dict[str, Any], *arguments: Any, **named: Any) -> None:
         run_id = ray.get_runtime_context().namespace
@@ -35,7 +35,7 @@ class RayWorker:
             raise WorkerLost(f"a rollout worker died: {died}") from died
 
     async def run(self, work: Work) -> Any:
-        """What the worker answers; raises WorkerLost if it dies. Cancelled work ends in the worker too."""
+        """Returns the worker's result; raises WorkerLost if the worker dies. Cancellation reaches the worker too."""
         answer = self.actor.work.remote(work.number, work.method, work.arguments)
         try:
             return await answer
@@ -46,7 +46,7 @@ class RayWorker:
             raise WorkerLost(f"a rollout worker died: {died}") from died
 
     async def culprit(self) -> int:
-        """The number of the work in whose code it died, 0 if nobody's or if its machine does not say."""
+        """The number of the work in whose code it died; 0 if in none, or if its machine cannot be asked."""
         if self._black_box.exists():
             return black_box.read(self._black_box)
         if "scheduling_strategy" not in self._options:
@@ -62,5 +62,5 @@ class RayWorker:
         ray.kill(self.actor)
 
     def forget(self) -> None:
-        """Removes what it noted, where this machine holds it."""
+        """Removes its black box if it is on this machine."""
         Path.unlink(self._black_box, missing_ok=True)

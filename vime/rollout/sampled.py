@@ -1,95 +1,86 @@
-"""What the trained model has sampled in one attempt at a rollout, call by call, tokens of calls that were cut included.
+"""Keeps everything that the trained model samples in one attempt at a rollout, including tokens of interrupted calls.
 
-If the agent's time is over before it returns, its samples are made of this. A call whose prompt goes on from all tokens of
-another is a later turn of the same sequence, as in a conversation whose token ids are held; any other begins its own sequence.
+If the agent runs out of time before it returns, its samples are built from this. A call whose prompt begins with all tokens of an
+earlier sequence becomes a later turn of that sequence, as in a `Conversation`; any other call begins a sequence of its own.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from vime.types import Sample, Turn
+from vime.rollout.agent_clock import AgentClock
+from vime.rollout.sequence import TokenSequence
+from vime.rollout.traffic import Traffic
+from vime.types import Integers, Sample, Turn
 
 
-@dataclass(kw_only=True, slots=True)
-class SampledCall:
-    """One model call as far as it has come.
+class Call:
+    """A model call in flight: records tokens as they arrive, and stops the agent's clock while the server is lost.
 
-    Example: `SampledCall(prompt_ids=[1, 5], output_ids=[9], logprobs=[-0.1], weight_versions=[3])`.
+    It is the `vime.serving.reply.Listener` of its request.
     """
 
-    prompt_ids: list[int]
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    weight_versions: list[int] = field(default_factory=list)
+    def __init__(self, prompt_ids: Integers, clock: AgentClock, traffic: Traffic | None) -> None:
+        self.prompt_ids = prompt_ids
+        self._pieces: list[Turn] = []
+        self._clock, self._traffic = clock, traffic
+        self._is_lost = False
 
-    def extend(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-        """Adds tokens that have come."""
-        self.output_ids += output_ids
-        self.logprobs += logprobs
-        self.weight_versions += weight_versions
+    @property
+    def turn(self) -> Turn:
+        """What the call has produced so far, without prompt and message."""
+        return self._pieces[0] if len(self._pieces) == 1 else Turn.joined(self._pieces)
 
+    def finish(self, turn: Turn) -> None:
+        """Replaces the pieces with the complete reply."""
+        self._pieces = [turn]
 
-@dataclass(kw_only=True, slots=True)
-class _Sequence:
-    """Calls that go on from each other."""
+    def received(self, piece: Turn) -> None:
+        """Records tokens that have arrived."""
+        self._pieces.append(piece)
+        self.ended()
 
-    tokens: list[int]
-    num_prompt_tokens: int
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    def lost(self) -> None:
+        """Stops the clock until tokens arrive again: the server is lost, through no fault of the agent."""
+        if not self._is_lost:
+            self._clock.stop()
+        self._is_lost = True
 
-    def goes_on_in(self, prompt_ids: list[int]) -> bool:
-        """Whether a prompt begins with all of it."""
-        return len(prompt_ids) >= len(self.tokens) and prompt_ids[: len(self.tokens)] == self.tokens
+    def ended(self) -> None:
+        """Restarts the clock if it was stopped: no lost server is waited for any more."""
+        if self._is_lost:
+            self._clock.go()
+        self._is_lost = False
 
-    def add(self, call: SampledCall) -> None:
-        """Adds what stands in a call's prompt behind it, which nobody sampled, and the call's tokens."""
-        between = call.prompt_ids[len(self.tokens) :]
-        self.tokens += [*between, *call.output_ids]
-        self.mask += [0] * len(between) + [1] * len(call.output_ids)
-        self.logprobs += [0.0] * len(between) + call.logprobs
-        before = self.versions[-1] if self.versions else call.weight_versions[0]
-        self.versions += [before] * len(between) + call.weight_versions
+    def is_paused(self) -> bool:
+        """Whether servers are silent because of a weight sync."""
+        return self._traffic is not None and self._traffic.is_paused()
 
 
 class Sampled:
     """The calls of one attempt, in the order in which they began."""
 
     def __init__(self) -> None:
-        self._calls: list[SampledCall] = []
+        self._calls: list[Call] = []
         self._tokenizer: Any = None
 
-    def begin(self, prompt_ids: list[int], *, tokenizer: Any) -> SampledCall:
-        """A call begins."""
-        call = SampledCall(prompt_ids=prompt_ids)
+    def add(self, call: Call, *, tokenizer: Any) -> None:
+        """Adds a call that begins."""
         self._calls.append(call)
         self._tokenizer = tokenizer
-        return call
 
     def samples(self, template: Sample) -> list[Sample]:
-        """Every sampled token in exactly one trainable sequence; none if nothing was sampled."""
-        sequences: list[_Sequence] = []
+        """Trainable sequences that contain every sampled token exactly once; an empty list if nothing was sampled."""
+        sequences: list[TokenSequence] = []
         for call in self._calls:
-            if not call.output_ids:
+            turn = call.turn
+            if not turn.output_ids:
                 continue
-            before = next((sequence for sequence in reversed(sequences) if sequence.goes_on_in(call.prompt_ids)), None)
-            if before is None:
-                before = _Sequence(tokens=list(call.prompt_ids), num_prompt_tokens=len(call.prompt_ids))
-                sequences.append(before)
-            before.add(call)
-        return [self._sample(template, sequence) for sequence in sequences]
+            sequence = next((held for held in reversed(sequences) if held.continues_in(call.prompt_ids)), None)
+            if sequence is None:
+                sequence = TokenSequence.begin(call.prompt_ids)
+                sequences.append(sequence)
+            sequence.add_environment(call.prompt_ids[len(sequence.ids) :])
+            sequence.add_turn(turn)
+        return [sequence.sample(template, self._text(sequence)) for sequence in sequences]
 
-    def _sample(self, template: Sample, sequence: _Sequence) -> Sample:
-        response = sequence.tokens[sequence.num_prompt_tokens :]
-        turn = Turn(
-            prompt_ids=sequence.tokens[: sequence.num_prompt_tokens],
-            output_ids=response,
-            logprobs=sequence.logprobs,
-            weight_versions=sequence.versions,
-            finish_reason="",
-            message={"role": "assistant", "content": self._tokenizer.decode(response, skip_special_tokens=False)},
-        )
-        sample = template.with_turn(turn)
-        sample.loss_mask = sequence.mask
-        return sample
+    def _text(self, sequence: TokenSequence) -> str:
+        return self._tokenizer.decode(sequence.ids[sequence.num_prompt_tokens :], skip_special_tokens=False)

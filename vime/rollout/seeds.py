@@ -1,8 +1,8 @@
-"""Seeds of model calls with `deterministic=true`: each follows from what is asked, by whom and how often, never from the time.
+"""Seeds of model calls with `deterministic=true`, derived from the call and its rollout and never from the time.
 
-A call is told apart by its model, prompt and limit, and by its number among equal calls of its rollout. So it is sampled alike in
-every run, in whatever order calls arrive, and again after a lost server, if it is sampled from its beginning: a seed says nothing
-about the rest of a reply that goes on elsewhere.
+A call is identified by its model, prompt and limit, and by its number among equal calls of its rollout. So it is sampled alike in
+every run, in whatever order calls arrive. The same holds after a lost server if the reply is sampled from its beginning; a seed
+does not determine the rest of a reply that is continued elsewhere.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Seeds:
 
     @classmethod
     def of_member(cls, config: RunConfig, prompt: Prompt, member: str) -> "Seeds | None":
-        """Those of what a member of a prompt's group samples; None without `deterministic=true`."""
+        """The seeds of one member of a prompt's group; None without `deterministic=true`."""
         if not config.deterministic:
             return None
         return cls(run_seed=config.seed, dataset=prompt.dataset, prompt=prompt.index, member=member)

@@ -1,32 +1,30 @@
 """What the agents of one worker share: tokenizers, clients and the gate of the trained model; makes each rollout's context."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from vime.config import RunConfig, ServingConfig
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.client import Retriever
 from vime.rollout.agent_clock import AgentClock
-from vime.rollout.chat_model import ChatModel
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import Client, Model
+from vime.rollout.endpoint_model import EndpointModel
+from vime.rollout.model import ServedModel, TokenModel
 from vime.rollout.sampled import Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog
 from vime.serving.calls import Calls
-from vime.serving.client import TokenClient
 from vime.serving.clients import make_client
-from vime.serving.endpoint import Endpoint
-from vime.serving.external import ChatClient
+from vime.serving.endpoint import Address, Endpoint
 from vime.serving.sampling import sampling_parameters
 
 ACTOR = "actor"
-"""Hooks know the trained model under this name, and what stands in its place."""
+"""The name under which hooks find the trained model, or the baseline in its place."""
 SERVER_TEMPERATURE = 1.0
-"""What vLLM takes where none is sent."""
-MakeClient = Callable[[Endpoint, ServingConfig], Client | ChatClient]
+"""vLLM's temperature if a request has none."""
+MakeClient = Callable[[Endpoint, ServingConfig], Any]
+"""Makes a `TokenClient`, or a `ChatClient` for an endpoint with a chat API."""
 
 
 class Served:
@@ -38,19 +36,19 @@ class Served:
         endpoints: dict[str, Endpoint],
         *,
         make_client: MakeClient = make_client,
-        retrieval: Endpoint | None = None,
+        retrieval: Address | None = None,
     ) -> None:
         from transformers import AutoTokenizer
 
         self.traffic = Traffic()
         self.clock = AgentClock()
-        """Stands while that of any agent does."""
+        """Stopped while the clock of any agent is stopped."""
         self._config = config
         self._endpoints = endpoints
         tokenizers = {name: endpoint.tokenizer for name, endpoint in endpoints.items() if endpoint.chat is None}
         self._tokenizers: dict[str, Any] = {name: AutoTokenizer.from_pretrained(path) for name, path in tokenizers.items()}
         self._make_client = make_client
-        self._clients: dict[str, Client | ChatClient] = {}
+        self._clients: dict[str, Any] = {}
         self._retriever = Retriever(retrieval, config.retrieval) if retrieval is not None else None
 
     def context(
@@ -64,18 +62,26 @@ class Served:
         turns: TurnLog | None = None,
         baseline: str | None = None,
     ) -> Context:
-        """What a hook gets in one session; tokens of the trained model are of weight `version` or newer.
+        """The context of one session; tokens of the trained model are of weight `version` or newer.
 
         `sampling` is the trained model's, and that of `baseline`, the name of a model that stands in its place; every other model
         has its own (`serving.models.<name>.sampling`).
         """
         trace, turns = Trace() if trace is None else trace, TurnLog() if turns is None else turns
         clock, sampled = AgentClock(self.clock), Sampled()
-        models = {name: self._model(name, session, sampling, version, trace, turns) for name in self._endpoints}
-        for name, model in models.items():
-            model.clock, model.sampled = clock, sampled if self._endpoints[name].trained else None
+        models: dict[str, TokenModel] = {}
+        for name, endpoint in self._endpoints.items():
+            if endpoint.chat is not None:
+                own = sampling_parameters(self._config.serving.models[name].sampling)
+                models[name] = EndpointModel(
+                    client=self._client(name), name=name, max_model_len=endpoint.max_model_len, sampling=own, trace=trace
+                )
+                continue
+            model = models[name] = self._served_model(name, session, sampling, version)
+            model.trace, model.turns, model.clock = trace, turns, clock
+            model.sampled = sampled if endpoint.trained else None
         if baseline is not None:
-            models[ACTOR] = self._baseline(baseline, models[baseline], sampling)
+            models[ACTOR] = models[baseline].as_baseline(sampling, self._tokenizer_of_actor)
         return Context(
             config=self._config,
             evaluation=evaluation,
@@ -89,55 +95,45 @@ class Served:
         )
 
     def finish(self, sessions: list[str]) -> None:
-        """The sessions are over: routers count them no longer."""
-        for client in self._clients.values():
-            if isinstance(client, TokenClient):
+        """Ends sessions, so that routers stop counting them as load."""
+        for name, client in self._clients.items():
+            if self._endpoints[name].chat is None:
                 for session in sessions:
                     client.finish(session)
 
-    def _baseline(self, name: str, model: Model, sampling: Sampling) -> Model:
-        """The model with the sampling that the trained one would have here."""
-        if not isinstance(model, ChatModel):
-            return replace(model, temperature=sampling.temperature, top_p=sampling.top_p, sampling={})
-        if ACTOR not in self._tokenizers:  # an evaluation of baselines alone serves no trained model
-            from transformers import AutoTokenizer
-
-            self._tokenizers[ACTOR] = AutoTokenizer.from_pretrained(self._config.model.checkpoint)
-        return ChatModel.of(
-            self._endpoints[name],
-            model.chat_client,
-            model.session,
-            model.trace,
-            sampling={"temperature": sampling.temperature, "top_p": sampling.top_p},
-            tokenizer=self._tokenizers[ACTOR],
-        )
-
     def calls(self) -> dict[str, Calls]:
-        """What was asked of each model, and of the retrieval service, since the last call of this."""
-        counted = {name: client.calls for name, client in self._clients.items() if isinstance(client, (TokenClient, ChatClient))}
+        """The calls to each model and to the retrieval service since the last call of this method."""
+        counted = {name: client.calls for name, client in self._clients.items()}
         if self._retriever is not None:
             counted[RETRIEVAL] = self._retriever.calls
         return {name: calls.take() for name, calls in counted.items()}
 
-    def _model(self, name: str, session: str, sampling: Sampling, version: int, trace: Trace, turns: TurnLog) -> Model:
-        endpoint = self._endpoints[name]
-        if name not in self._clients:  # inside the event loop that uses it
-            self._clients[name] = self._make_client(endpoint, self._config.serving)
-        client, own = self._clients[name], self._config.serving.models[name]
-        if isinstance(client, ChatClient):
-            return ChatModel.of(endpoint, client, session, trace, sampling=sampling_parameters(own.sampling))
-        return Model(
-            client=client,
+    def _served_model(self, name: str, session: str, sampling: Sampling, version: int) -> ServedModel:
+        endpoint, own = self._endpoints[name], self._config.serving.models[name]
+        is_trained = endpoint.trained
+        return ServedModel(
+            client=self._client(name),
             tokenizer=self._tokenizers[name],
             max_model_len=endpoint.max_model_len,
-            temperature=sampling.temperature if endpoint.trained else SERVER_TEMPERATURE,
-            top_p=sampling.top_p if endpoint.trained else 1.0,
-            sampling={} if endpoint.trained else sampling_parameters(own.sampling),
+            temperature=sampling.temperature if is_trained else SERVER_TEMPERATURE,
+            top_p=sampling.top_p if is_trained else 1.0,
+            sampling={} if is_trained else sampling_parameters(own.sampling),
             session=session,
-            minimum_version=version if endpoint.trained else 0,
-            chat_template_args=self._config.model.chat_template_args if endpoint.trained else own.chat_template_args,
+            minimum_version=version if is_trained else 0,
+            chat_template_args=self._config.model.chat_template_args if is_trained else own.chat_template_args,
             name=name,
-            trace=trace,
-            turns=turns,
-            traffic=self.traffic if endpoint.trained else None,
+            traffic=self.traffic if is_trained else None,
         )
+
+    def _client(self, name: str) -> Any:
+        """The client of a model, made inside the event loop that uses it."""
+        if name not in self._clients:
+            self._clients[name] = self._make_client(self._endpoints[name], self._config.serving)
+        return self._clients[name]
+
+    def _tokenizer_of_actor(self) -> Any:
+        if ACTOR not in self._tokenizers:  # an evaluation of baselines alone serves no trained model
+            from transformers import AutoTokenizer
+
+            self._tokenizers[ACTOR] = AutoTokenizer.from_pretrained(self._config.model.checkpoint)
+        return self._tokenizers[ACTOR]

@@ -1,4 +1,4 @@
-"""Counts of what happened to groups and rollouts since the last batch, and whether going on makes sense."""
+"""Counts what happened to groups and rollouts since the last batch, and decides whether the run can continue."""
 
 import logging
 from collections import Counter
@@ -23,7 +23,7 @@ class Tally:
         self._filter_error = ""
 
     def add(self, group: Group, *, known: dict[int, Rollout] | None = None) -> None:
-        """Counts a group that ended, without the rollouts (by their number in the group) that were counted before.
+        """Counts a group that ended, without the rollouts (by member) that were counted before.
 
         A rollout that was aborted is a failure, unless enough others of its group had ended.
         """
@@ -42,21 +42,21 @@ class Tally:
                 self._causes[f"{rollout.stop_reason.value}: {rollout.error}"] += 1
 
     def add_filter_failure(self, error: Exception) -> None:
-        """Counts a group that `rollout.filter` could not judge, and logs the first one of the run."""
+        """Counts a group for which `rollout.filter` raised, and logs the first such error of the run."""
         self.counts["filter_failures"] += 1
         if not self._filter_error:
             logger.warning("rollout.filter raised; the group is kept, further failures are only counted", exc_info=error)
         self._filter_error = f"{type(error).__name__}: {error}"
 
     def problem(self) -> InfrastructureError | None:
-        """Why the run must end, if what was counted since the last batch says that going on makes no sense."""
+        """The reason to end the run, if the counts since the last batch leave no hope for it."""
         for find in (self._failed, self._refused, self._filtered, self._filter_broken):
             if (text := find()) is not None:
                 return InfrastructureError(text)
         return None
 
     def take(self) -> dict[str, float]:
-        """The metrics since the last call of this."""
+        """The metrics since the last call of this method."""
         metrics = {f"rollout/num_{name}": float(count) for name, count in self.counts.items()}
         self.counts.clear()
         self._causes.clear()

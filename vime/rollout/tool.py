@@ -1,6 +1,6 @@
-"""Tools and sandboxes of an agent, isolated: a time limit, a budget of retries, and a count of every outcome.
+"""Runs tools and sandboxes of an agent with a time limit and retries, and counts every outcome.
 
-A tool that fails is something the agent can be told; a sandbox that fails is the infrastructure's fault and ends the rollout.
+A failure of a tool can be reported to the agent; a failure of a sandbox is the infrastructure's fault and ends the rollout.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from vime.rollout.within import HookTimeout, describe, within
 logger = logging.getLogger(__name__)
 
 WRONG_ARGUMENTS = (ValueError, TypeError)
-"""What a tool raises when the agent called it wrongly: calling it again would not help."""
+"""Errors of a tool that was called wrongly by the agent, so that a retry would not help."""
 
 
 class Outcome(str, Enum):
@@ -38,7 +38,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolResult:
-    """What came of a tool call.
+    """The outcome of a tool call.
 
     Example: `ToolResult(outcome=Outcome.TIMED_OUT, error="search ran longer than rollout.tool_timeout_seconds=60")`; `error` is
     a line that can be shown to the agent.
@@ -51,7 +51,7 @@ class ToolResult:
 
 
 async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *arguments: Any, **named: Any) -> ToolResult:
-    """Calls `tool(*arguments, **named)`, async or not, and returns whatever comes of it.
+    """Calls `tool(*arguments, **named)`, async or not, and returns its outcome.
 
     ValueError and TypeError are the agent's mistake (refused); everything else is tried again `rollout.max_tool_retries` times.
     A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; what it returns is awaited
@@ -73,10 +73,10 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
 
 
 async def run_sandbox(context: Context, name: str, action: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
-    """Starts a sandbox or does something in it: `await action(*arguments, **named)`, again after a failure.
+    """Starts or uses a sandbox by `await action(*arguments, **named)`, which is repeated after a failure.
 
-    The time of a `Sandbox`'s method begins when it has a place. Raises SandboxError after `rollout.max_sandbox_retries`; the
-    rollout then ends as `sandbox_crashed` and is run again.
+    The time limit of a `Sandbox`'s method begins when it has a place. Raises SandboxError after `rollout.max_sandbox_retries`;
+    the rollout then ends as `sandbox_crashed` and is run again.
     """
     config = context.config.rollout
     error = ""
@@ -96,7 +96,7 @@ async def run_sandbox(context: Context, name: str, action: Callable[..., Any], /
 
 @asynccontextmanager
 async def _place(action: Callable[..., Any], name: str, trace: Trace) -> AsyncIterator[None]:
-    """The place of a `Sandbox`'s method; any other action needs none. Waiting for it is booked as `queue`."""
+    """Waits for the place that a `Sandbox`'s method needs, and books the wait as `queue`; other actions need none."""
     sandbox = getattr(action, "__self__", None)
     if not isinstance(sandbox, Sandbox):
         yield
@@ -129,7 +129,7 @@ async def _call_tool(
 
 
 async def _in_thread(tool: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The result of a blocking function from a thread that nobody waits for: a hanging one takes no place in a pool.
+    """The result of a blocking function, run in a thread of its own so that a hanging one takes no place in a pool.
 
     A function that is async without being known as such (an object with `async __call__`) returns what is awaited here.
     """

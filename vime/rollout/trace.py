@@ -1,4 +1,4 @@
-"""The timeline of one rollout: what it did when, how long each kind of thing took, and counts of what happened."""
+"""The timeline of one rollout: its spans, the time spent on each kind of span, and counts of events."""
 
 import time
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ SPREAD = 6_180_339_887
 
 
 class Trace:
-    """Spans of one rollout over all its attempts, and counts of the last one; `keep_spans=False` keeps sums and counts only.
+    """The spans of all attempts at a rollout and the counts of the last; `keep_spans=False` keeps only sums and counts.
 
     Example: `with context.trace.span("retrieve", kind="tool"): …`; `context.trace.count("empty_results")`.
     """
@@ -29,7 +29,7 @@ class Trace:
 
     @contextmanager
     def span(self, name: str, *, kind: str, **details: Any) -> Iterator[dict[str, Any]]:
-        """Books the time of a block; what the block puts into the yielded dictionary stands beside it in the trace."""
+        """Books the time of a block; the block can add details to the yielded dictionary."""
         started = time.time()
         try:
             yield details
@@ -44,7 +44,7 @@ class Trace:
             self.spans.append(Span(name=name, kind=kind, start=started, seconds=seconds, details=details))
 
     def start_again(self) -> None:
-        """A new attempt begins: what the one before it has counted happens again."""
+        """Begins a new attempt, which counts its events from 0."""
         self.counts.clear()
 
     def count(self, name: str) -> None:
@@ -53,5 +53,5 @@ class Trace:
 
 
 def is_traced(slot: int, share: float) -> bool:
-    """Whether a group is one of the `share` whose timelines are kept; the same for every run."""
+    """Whether the timelines of a group are kept, for a `share` of all groups; the choice is the same in every run."""
     return (slot * SPREAD // 1_000_000) % SHARE_STEPS < share * SHARE_STEPS

@@ -1,7 +1,8 @@
-"""The calls of one worker to the trained model: held back while weights are synced, and measured.
+"""Holds back and measures the calls of one worker to the trained model.
 
-With `rollout.in_flight_updates=false` a sync closes the gate: calls in flight end under the old weights, new ones wait, and so
-no call sees two versions. Otherwise it is announced: servers are silent meanwhile, and the agents' clocks stand.
+With `rollout.in_flight_updates=false` a weight sync closes the gate: calls in flight end under the old weights and new ones
+wait, so that no call sees two versions. Otherwise the sync is only announced: servers are silent meanwhile, and the clocks of
+the agents are stopped.
 """
 
 import asyncio
@@ -16,24 +17,24 @@ from vime.rollout.agent_clock import AgentClock
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """What the trained model was used for since a worker began.
+    """How the trained model was used since a worker began.
 
     Example: two calls side by side for 3 s: `Usage(busy_seconds=3.0, call_seconds=6.0, num_calls=2)`.
     """
 
     busy_seconds: float = 0.0
-    """Time in which at least one call was in flight."""
+    """Time during which at least one call was in flight."""
     call_seconds: float = 0.0
-    """Durations of all calls, added up."""
+    """Sum of the durations of all calls."""
     num_calls: int = 0
 
 
 class Traffic:
-    """A gate that counts; all methods belong to one event loop."""
+    """A gate that counts what passes; all methods belong to one event loop."""
 
     def __init__(self) -> None:
         self._clocks: dict[int, AgentClock] = {}
-        """Of the calls in flight, by their numbers."""
+        """The clocks of the calls in flight, by the number of the call."""
         self._numbers = itertools.count()
         self._expects_weights = False
         self._open = asyncio.Event()
@@ -45,9 +46,12 @@ class Traffic:
         self._num_calls = 0
 
     @asynccontextmanager
-    async def call(self, clock: AgentClock) -> AsyncIterator[None]:
-        """Around one call: waits until the gate is open. The agent's `clock` stands at the gate and while weights come."""
-        if not self._open.is_set():
+    async def call(self, clock: AgentClock) -> AsyncIterator[bool]:
+        """Around one call: waits until the gate is open, and yields whether it was closed.
+
+        The agent's `clock` is stopped at the gate and while the servers receive weights.
+        """
+        if was_closed := not self._open.is_set():
             with clock.stopped():
                 await self._open.wait()
         self._book()
@@ -58,7 +62,7 @@ class Traffic:
         if self._expects_weights:
             clock.stop()
         try:
-            yield
+            yield was_closed
         finally:
             self._book()
             del self._clocks[number]
@@ -68,7 +72,7 @@ class Traffic:
                 self._idle.set()
 
     async def hold(self, timeout_seconds: float) -> bool:
-        """Closes the gate and waits for the calls in flight; False if some had not ended in time."""
+        """Closes the gate and waits for the calls in flight; returns False if some did not end in time."""
         self._open.clear()
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
@@ -81,7 +85,7 @@ class Traffic:
         self._open.set()
 
     def expect_weights(self, expected: bool) -> None:
-        """From now on, or from now on no more, weights are brought to the servers of the calls in flight."""
+        """Announces that the servers of the calls in flight begin (or have ceased) to receive weights."""
         if expected == self._expects_weights:
             return
         self._expects_weights = expected

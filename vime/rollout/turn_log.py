@@ -1,63 +1,64 @@
-"""The model calls of one rollout that ended, so that a rollout which is run again does not sample them twice.
+"""Keeps the completed model calls of a rollout, so that they are not sampled again if the rollout is restarted.
 
-A hook is run again from its beginning, and a call that asks the same model the same thing within the same limit gets the answer
-of the first time, once; every other call is sampled anew. So it is sound for every hook: an answer is only used for exactly the
-prompt that it was sampled for, in whatever order the calls come. Tools are called again: their sandboxes are gone.
+A restarted hook runs from its beginning. A call to the same model with the same prompt and limit gets the kept turn, once;
+every other call is sampled. This is sound for every hook, because a turn is only used for exactly the prompt that it was
+sampled for, in whatever order the calls come. Tools are called again: their sandboxes are gone.
 """
 
 import hashlib
-from array import array
 from collections import Counter
 
-from vime.rollout.progress import SavedTurn
+import numpy as np
+
 from vime.rollout.seeds import Seeds
+from vime.types import Integers, Turn
 
 
 class TurnLog:
-    """Turns of one rollout; `saved` are those of an earlier run of it."""
+    """The turns of one rollout; `saved` are those of an earlier run of the same rollout."""
 
     __slots__ = ("_num_asked", "_pending", "seeds", "turns")
 
-    def __init__(self, saved: list[SavedTurn] | None = None) -> None:
-        self.turns: list[SavedTurn] = []
+    def __init__(self, saved: list[Turn] | None = None) -> None:
+        self.turns: list[Turn] = []
         self.seeds: Seeds | None = None
-        """Of the calls that are sampled; None leaves them to the servers."""
-        self._pending: dict[str, list[SavedTurn]] = {}
+        """Seeds of the calls that are sampled; None leaves seeding to the servers."""
+        self._pending: dict[str, list[Turn]] = {}
         self._num_asked: Counter[str] = Counter()
         self._expect(saved or [])
 
     def seed(self, key: str) -> int | None:
-        """The seed of a call that begins; equal calls of one attempt have different ones, and each attempt the same again."""
+        """The seed of a new call. Equal calls of one attempt get different seeds; every attempt gets the same ones."""
         number, self._num_asked[key] = self._num_asked[key], self._num_asked[key] + 1
         return None if self.seeds is None else self.seeds.of_call(key, number)
 
-    def find(self, key: str) -> SavedTurn | None:
-        """The answer that an earlier run got to this call, once."""
+    def find(self, key: str) -> Turn | None:
+        """Returns and removes the turn that an earlier run kept for this call, if there is one."""
         found = self._pending.get(key)
         return found.pop(0) if found else None
 
-    def keep(self, turn: SavedTurn) -> None:
-        """Adds a call that ended."""
+    def keep(self, turn: Turn) -> None:
+        """Adds a completed call. Its turn has a key and no prompt, since a later call brings its own."""
         self.turns.append(turn)
 
-    def saved(self) -> list[SavedTurn]:
-        """All turns that another run could use, those of an earlier one included that were not asked for yet."""
+    def saved(self) -> list[Turn]:
+        """All turns that another run could use, including those of an earlier run that were not asked for yet."""
         return [*self.turns, *(turn for turns in self._pending.values() for turn in turns)]
 
     def start_again(self, *, keep_turns: bool) -> None:
-        """A new attempt begins: its calls get the answers of this one, or all are sampled anew."""
+        """Begins a new attempt, whose calls get the turns of this one if `keep_turns`, and are otherwise all sampled."""
         turns = self.saved() if keep_turns else []
         self.turns = []
         self._expect(turns)
 
-    def _expect(self, turns: list[SavedTurn]) -> None:
+    def _expect(self, turns: list[Turn]) -> None:
         self._pending, self._num_asked = {}, Counter()
         for turn in turns:
             self._pending.setdefault(turn.key, []).append(turn)
 
 
-def call_key(model: str, token_ids: list[int], max_tokens: int) -> str:
-    """What identifies a model call: the model, the prompt's token ids and the limit."""
+def call_key(model: str, token_ids: Integers, max_tokens: int) -> str:
+    """Identifies a model call by a digest of the model's name, the prompt's token ids and the limit."""
     digest = hashlib.blake2b(f"{model}/{max_tokens}/".encode(), digest_size=16)
-    digest.update(array("q", token_ids).tobytes())
+    digest.update(np.asarray(token_ids, dtype=np.int64).tobytes())
     return digest.hexdigest()

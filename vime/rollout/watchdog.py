@@ -1,7 +1,7 @@
 """Finds a hook that blocks the event loop (a loop without `await`, `time.sleep`), which no time limit of asyncio can end.
 
-A thread looks whether the loop still turns. It says where the loop is stuck, then raises `HookBlocked` there; code that does not
-come back to Python is beyond that, and the process ends, so that another worker takes over.
+A thread checks that the loop responds. If it does not, the thread logs where the loop is stuck and then raises `HookBlocked`
+there. Code that never returns to Python cannot be interrupted; then the process exits, and another worker takes over.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.5
 WARN_SECONDS = 5.0
-"""The loop stood still so long: worth a line in the log."""
+"""A loop that was blocked for so long is logged."""
 EXIT_CODE = 70
 
 
@@ -62,6 +62,6 @@ class Watchdog:
                 os._exit(EXIT_CODE)
 
     def _stack(self) -> str:
-        """The innermost lines of what the loop is at."""
+        """The innermost lines of the loop's stack."""
         frame = sys._current_frames().get(self._thread_id)
         return "".join(traceback.format_stack(frame)[-4:]) if frame is not None else "?"

@@ -1,4 +1,4 @@
-"""A user's coroutine within a time limit: nothing it does keeps the caller waiting longer or ends the caller's event loop."""
+"""Runs a user's coroutine within a time limit; it can neither delay the caller any longer nor end the event loop."""
 
 import asyncio
 import logging
@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CANCEL_GRACE_SECONDS = 5.0
-"""How long a coroutine may clean up after it was cancelled."""
+"""How long a cancelled coroutine may clean up."""
 SHORTEST_WAIT_SECONDS = 0.05
-"""Between two looks at a clock that may stand."""
+"""The shortest pause before a clock that may be stopped is read again."""
 
 
 class HookTimeout(Exception):
-    """The time limit is over."""
+    """The time limit was exceeded."""
 
 
 class HookBlocked(BaseException):
@@ -26,9 +26,9 @@ class HookBlocked(BaseException):
 
 
 async def within(call: Awaitable[T], seconds: float, *, clock: AgentClock | None = None) -> T:
-    """The result of `call`; raises HookTimeout after `seconds`, by `clock` if there is one, else what the call raised.
+    """Returns the result of `call`, or raises what it raised; raises HookTimeout after `seconds`, measured by `clock` if given.
 
-    A call that ignores its cancellation is left to itself. What would end the process (`sys.exit`) is a RuntimeError.
+    A call that ignores its cancellation is abandoned. What would end the process (`sys.exit`) becomes a RuntimeError.
     """
     task = asyncio.ensure_future(_contained(call))
     began = 0.0 if clock is None else clock.seconds
@@ -69,6 +69,6 @@ def _result(task: "asyncio.Task[T]") -> T:
 
 
 def _retrieve(task: "asyncio.Task[T]") -> None:
-    """Takes the exception out, so that asyncio does not complain that nobody did."""
+    """Retrieves the exception, so that asyncio does not log that nobody did."""
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,6 @@
 """A rollout worker: one process that runs the rollouts of many groups at once, asynchronously.
 
-It holds no state that matters: a lost worker is replaced and its groups are run again.
+It holds no state that must survive: a lost worker is replaced, and its groups are run again.
 """
 
 import gc
@@ -30,7 +30,7 @@ from vime.rollout.watchdog import Watchdog
 from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
-from vime.serving.topology import Endpoint
+from vime.serving.endpoint import Address, Endpoint
 from vime.types import Group, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,10 @@ class RolloutWorker:
         endpoints: dict[str, Endpoint],
         *,
         make_client: MakeClient = make_client,
-        retrieval: Endpoint | None = None,
+        retrieval: Address | None = None,
         black_box: Path | None = None,
     ) -> None:
-        """`black_box` is the file in which it notes whose code it runs."""
+        """`black_box` is the file in which the worker records whose code it is executing."""
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = Served(config, endpoints, make_client=make_client, retrieval=retrieval)
@@ -56,7 +56,7 @@ class RolloutWorker:
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}
-        """The groups again, by the numbers that the dispatcher gave them."""
+        """The same groups by the numbers that the dispatcher gave them."""
         self._watchdog: Watchdog | None = None
         method = config.method
         reward = load_hook(method.reward) if method.reward else None
@@ -68,7 +68,7 @@ class RolloutWorker:
         self._group_function = load_hook(config.rollout.group_function) if config.rollout.group_function else None
 
     async def ready(self) -> WorkerState:
-        """Answers once the worker can take groups, and then as long as its event loop turns."""
+        """Answers once the worker can take groups, and from then on as long as its event loop is not blocked."""
         if self._watchdog is None:
             _spare_the_collector()
             self._watchdog = Watchdog(self._config.rollout.max_blocked_seconds)
@@ -82,7 +82,7 @@ class RolloutWorker:
         )
 
     async def work(self, number: int, method: str, arguments: dict[str, Any]) -> Any:
-        """Calls a method as a piece of work, whose number stands in the black box whenever its code runs."""
+        """Calls a method as a piece of work, whose number the black box shows while its code is executing."""
         black_box.begin(number)
         return await getattr(self, method)(**arguments)
 
@@ -98,8 +98,8 @@ class RolloutWorker:
     ) -> Group:
         """The rollouts of one prompt for training, once `num_wanted` of `num_rollouts` have ended (all by default).
 
-        `version` is the servers' weight version when the group's generation began: no token may be older. What `progress`
-        holds is not run again.
+        `version` is the servers' weight version when the group's generation began: no token may be older. Whatever is in
+        `progress` is not run again.
         """
         context = partial(self._served.context, sampling=self._sampling, version=version)
         if self._group_function is not None:
@@ -119,7 +119,7 @@ class RolloutWorker:
         group_run = GroupRun(
             prompt, slot=slot, version=version, num_rollouts=num_rollouts, num_wanted=num_wanted, progress=progress
         )
-        run_member = partial(self._run_member, prompt, slot, version)
+        run_member = partial(self._run_member, self._hooks["train"], prompt, slot=slot, version=version, sampling=self._sampling)
         self._groups[slot] = self._work[black_box.current()] = group_run
         try:
             group = await group_run.run(run_member)
@@ -135,30 +135,28 @@ class RolloutWorker:
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int = 0) -> Rollout:
         """One rollout of an evaluation item; `row` is single_turn, scaffold or trained, or a baseline's (`scaffold@NAME`).
 
-        It does not queue behind the training's rollouts: how many items run at once is the evaluation's own setting.
+        It does not queue behind training rollouts: the evaluation has its own limit on concurrent items.
         """
         sampling = Sampling(temperature=temperature, top_p=self._config.evaluation.top_p)
         parsed = Row.of(row)
-        with self._places.counted():
-            return await self._run(
-                self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
-                prompt,
-                slot=prompt.index,
-                member=0,
-                version=version,
-                sampling=sampling,
-                trace=Trace(),
-                turns=self._turns(prompt, f"{row}-run{run}"),
-                evaluation=True,
-                baseline=parsed.model,
-            )
+        return await self._run_member(
+            self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
+            prompt,
+            0,
+            self._turns(prompt, f"{row}-run{run}"),
+            slot=prompt.index,
+            version=version,
+            sampling=sampling,
+            evaluation=True,
+            baseline=parsed.model,
+        )
 
     async def progress(self) -> dict[int, Progress]:
-        """What is done of the groups at work, by slot."""
+        """The progress of all unfinished groups, by slot."""
         return {slot: group_run.progress() for slot, group_run in self._groups.items()}
 
     async def hold(self, timeout_seconds: float) -> bool:
-        """Lets no new call to the trained model through until `release`; False if calls in flight did not end in time."""
+        """Holds new calls to the trained model until `release`; returns False if calls in flight did not end in time."""
         return await self._served.traffic.hold(timeout_seconds)
 
     async def release(self) -> None:
@@ -170,42 +168,29 @@ class RolloutWorker:
         self._served.traffic.expect_weights(expected)
 
     async def usage(self) -> Usage:
-        """What the trained model was used for."""
+        """How long and how much the trained model was used."""
         return self._served.traffic.usage()
 
     async def calls(self) -> dict[str, Calls]:
-        """What was asked of each served model since the last call of this."""
+        """The calls to each served model since the last call of this method."""
         return self._served.calls()
 
-    async def _run_member(self, prompt: Prompt, slot: int, version: int, member: int, turns: TurnLog) -> Rollout:
-        trace = self._trace(slot)
-        turns.seeds = Seeds.of_member(self._config, prompt, str(member))
-        async with self._places.taken(trace):
-            return await self._run(
-                self._hooks["train"],
-                prompt,
-                slot=slot,
-                member=member,
-                version=version,
-                sampling=self._sampling,
-                trace=trace,
-                turns=turns,
-            )
-
-    async def _run(
+    async def _run_member(
         self,
         hooks: Hooks,
         prompt: Prompt,
+        member: int,
+        turns: TurnLog,
         *,
         slot: int,
-        member: int,
         version: int,
         sampling: Sampling,
-        trace: Trace,
-        turns: TurnLog,
         evaluation: bool = False,
         baseline: str | None = None,
     ) -> Rollout:
+        """Runs one rollout as soon as there is a place for it; every attempt has a session of its own."""
+        trace = Trace() if evaluation else self._trace(slot)
+        turns.seeds = turns.seeds or Seeds.of_member(self._config, prompt, str(member))
         session = f"{prompt.dataset}-{slot}-{member}-{uuid.uuid4().hex[:8]}"
         sessions: list[str] = []
 
@@ -221,16 +206,17 @@ class RolloutWorker:
                 baseline=baseline,
             )
 
-        try:
-            return await run_rollout(
-                hooks=hooks,
-                config=self._config.rollout,
-                make_context=make_context,
-                template=template_of(prompt, slot=slot, member=member, session=session),
-                sampling=sampling,
-            )
-        finally:
-            self._served.finish(sessions)
+        async with self._places.taken(trace, queues=not evaluation):
+            try:
+                return await run_rollout(
+                    hooks=hooks,
+                    config=self._config.rollout,
+                    make_context=make_context,
+                    template=template_of(prompt, slot=slot, member=member, session=session),
+                    sampling=sampling,
+                )
+            finally:
+                self._served.finish(sessions)
 
     def _turns(self, prompt: Prompt, member: str) -> TurnLog:
         turns = TurnLog()
@@ -242,5 +228,5 @@ class RolloutWorker:
 
 
 def _spare_the_collector() -> None:
-    """Lets Python's cycle collector look less often: by default it takes half of the time with many rollouts in flight."""
+    """Makes Python's cycle collector run less often: by default it takes half of the time with many rollouts in flight."""
     gc.set_threshold(100_000, 50, 100)

@@ -1,4 +1,4 @@
-"""What was asked of a served model, counted by its clients."""
+"""Counts of the requests to a served model, kept by its clients."""
 
 from dataclasses import asdict, dataclass, fields
 
@@ -12,30 +12,30 @@ class Calls:
     """
 
     num_requests: int = 0
-    """Answered ones."""
+    """Requests that were answered."""
     num_failures: int = 0
-    """Given up or refused."""
+    """Requests that were given up or refused."""
     num_retries: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
-    """From the first attempt to the answer, added up over the answered."""
+    """Time from the first attempt to the answer, summed over the answered requests."""
     dollars: float = 0.0
 
     def add(self, other: "Calls") -> None:
-        """Adds another's counts."""
+        """Adds the counts of another client."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def take(self) -> "Calls":
-        """The counts since the last call of this."""
+        """The counts since the last call of `take`."""
         taken = Calls(**asdict(self))
         for field in fields(self):
             setattr(self, field.name, field.default)
         return taken
 
     def metrics(self, *, is_paid: bool) -> dict[str, float]:
-        """By the short names of their metrics."""
+        """The counts by the short names of their metrics."""
         metrics = {
             "requests": float(self.num_requests),
             "failures": float(self.num_failures),

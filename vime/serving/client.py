@@ -1,8 +1,8 @@
 """Token in, token out: the client of one served model, for many requests at once in one event loop.
 
-Replies are streamed, so a request is limited by its server's silence and not by the length of the reply, and after a loss it
-goes on from what was received, elsewhere or on the server that was started again. A dropped connection is tried again at once, a
-lost server until `recovery_timeout_seconds`, a bad request never. A server that moved is looked up by the actor that keeps it.
+Replies are streamed, so a request times out when its server is silent, however long the reply is; after a loss the request is
+continued from the tokens received, by another server or the restarted one. A dropped connection is retried at once, a lost server
+until `recovery_timeout_seconds`, and a bad request never. The address of a restarted server is asked of the actor that keeps it.
 """
 
 import asyncio
@@ -23,9 +23,10 @@ from vime.processes.control import UNREACHABLE
 from vime.processes.secret import headers
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint, locate
-from vime.serving.reply import Generation, Listener, Reply, StreamError, TooOld
+from vime.serving.reply import Listener, Reply, StreamError, TooOld
+from vime.types import Integers, Turn
 
-__all__ = ["BadRequestError", "Generation", "Listener", "TokenClient"]
+__all__ = ["BadRequestError", "Listener", "TokenClient"]
 
 T = TypeVar("T")
 
@@ -39,19 +40,19 @@ DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
 
 
 class BadRequestError(VimeError, ValueError):
-    """The server refuses this request (prompt too long, unknown parameter): sending it again would not help."""
+    """The server refuses this request (prompt too long, unknown parameter); a retry would not help."""
 
 
 class _Unavailable(Exception):
-    """This attempt failed for a reason that passes."""
+    """This attempt failed for a temporary reason."""
 
 
 LOST = (TooOld, StreamError, _Unavailable, aiohttp.ClientError, asyncio.TimeoutError, OSError)
-"""What an attempt raises for a reason that passes."""
+"""Exceptions of an attempt that failed for a temporary reason."""
 
 
 class TokenClient:
-    """Sends token ids to one endpoint; make one per process and model, inside the event loop that uses it."""
+    """Sends token ids to one endpoint. Create one per process and model, inside the event loop that uses it."""
 
     def __init__(self, endpoint: Endpoint, config: ServingConfig) -> None:
         self.calls = Calls()
@@ -61,23 +62,25 @@ class TokenClient:
         self._attempts = itertools.count()
         self._session: aiohttp.ClientSession | None = None
         self._routed: set[str] = set()
-        """Sessions that the router counts as load of a server."""
+        """Sessions that the router counts as load."""
         self._farewells: set[asyncio.Task[None]] = set()
 
     async def generate(
         self,
-        token_ids: list[int],
+        token_ids: Integers,
         *,
         sampling: dict[str, Any],
         session_id: str,
         request_id: str,
         minimum_version: int = 0,
         listener: Listener | None = None,
-    ) -> Generation:
-        """The continuation of a prompt; `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
+    ) -> Turn:
+        """The continuation of a prompt, as a turn without prompt and message.
 
-        `listener` is told of tokens as they come. Tokens older than `minimum_version` are thrown away and sampled again: their
-        server has not got its weights back yet.
+        `sampling` takes vLLM's names (temperature, top_p, max_tokens, seed, …).
+
+        `listener` is told of tokens as they arrive. Tokens older than `minimum_version` are discarded and sampled again, because
+        their server has not received its weights yet.
         Raises BadRequestError if the request can't work, ServerError if no server answered within the recovery timeout.
         """
         self._check(token_ids, sampling)
@@ -86,7 +89,7 @@ class TokenClient:
         reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, listener=listener)
         started, found_lost, backoff, num_dropped = time.monotonic(), None, FIRST_BACKOFF_SECONDS, 0
         while not reply.finish_reason:
-            num_kept = len(reply.output_ids)
+            num_kept = reply.num_tokens
             try:
                 await self._attempt(reply, session_id, request_id)
                 continue
@@ -99,7 +102,7 @@ class TokenClient:
                 reply.lose(too_old=isinstance(error, TooOld))
                 is_dropped, reason = isinstance(error, aiohttp.ServerDisconnectedError), describe(error)
             self.calls.num_retries += 1
-            if len(reply.output_ids) > num_kept:  # it was not lost until now
+            if reply.num_tokens > num_kept:  # it was not lost until now
                 found_lost, backoff, num_dropped = None, FIRST_BACKOFF_SECONDS, 0
             num_dropped += is_dropped
             if is_dropped and num_dropped <= NUM_IMMEDIATE_RETRIES:
@@ -116,10 +119,10 @@ class TokenClient:
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
             self._url = await locate(self._endpoint) or self._url
         self._count(token_ids, reply, started)
-        return reply.generation()
+        return reply.turn()
 
     def finish(self, session_id: str) -> None:
-        """Tells the router, if there is one, that a session is over: its server then counts as less loaded. Returns at once."""
+        """Tells the router, if there is one, that a session is over and no longer loads its server. Returns at once."""
         if session_id in self._routed and self._session is not None:
             self._routed.remove(session_id)
             task = asyncio.create_task(self._tell_finished(self._session, session_id))
@@ -139,7 +142,7 @@ class TokenClient:
             async with session.post(f"{self._url}/finish_session", params=query, timeout=timeout) as response:
                 await response.read()  # a router with another policy answers as well, and does nothing
 
-    def _check(self, token_ids: list[int], sampling: dict[str, Any]) -> None:
+    def _check(self, token_ids: Integers, sampling: dict[str, Any]) -> None:
         if not token_ids:
             raise BadRequestError("the prompt is empty")
         total = len(token_ids) + sampling["max_tokens"]
@@ -149,14 +152,14 @@ class TokenClient:
                 f"max_model_len={self._endpoint.max_model_len} of {self._endpoint.name}"
             )
 
-    def _count(self, token_ids: list[int], reply: Reply, started: float) -> None:
+    def _count(self, token_ids: Integers, reply: Reply, started: float) -> None:
         self.calls.num_requests += 1
         self.calls.input_tokens += len(token_ids)
-        self.calls.output_tokens += len(reply.output_ids)
+        self.calls.output_tokens += reply.num_tokens
         self.calls.seconds += time.monotonic() - started
 
     async def _attempt(self, reply: Reply, session_id: str, request_id: str) -> None:
-        """Asks for the rest of a reply and reads it to its end."""
+        """Requests the rest of a reply and reads it to its end."""
         if self._session is None:
             self._session = _open_session(self._endpoint.secret)
         # Every attempt has an id of its own: the server may still be at work on the one that was lost.
@@ -186,7 +189,7 @@ class TokenClient:
             response.release()
 
     async def _events(self, response: aiohttp.ClientResponse, reply: Reply) -> AsyncIterator[dict[str, Any]]:
-        """The events of a stream; comments are signs of life. It is read to its end, so that its connection can be used again."""
+        """The events of a stream, which is read to its end so that its connection can be reused. Comments are signs of life."""
         buffer, lost = b"", None
         while lost is None:
             try:
@@ -203,7 +206,7 @@ class TokenClient:
         raise lost
 
     async def _heard(self, something: Awaitable[T], reply: Reply) -> T:
-        """What a server sends next; raises _Unavailable if it is silent for too long, a pause for a weight sync aside."""
+        """Waits for what a server sends next; raises _Unavailable if it is silent for too long other than for a weight sync."""
         waiting = asyncio.ensure_future(something)
         limit = self._config.silence_timeout_seconds
         try:

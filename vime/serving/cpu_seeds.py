@@ -1,15 +1,15 @@
-"""Seeds of requests on a CPU, where vLLM's way to take back a draw ends its engine.
+"""Requests with a seed on a CPU, where vLLM's way to undo a draw would end its engine.
 
-A prompt that is read in parts, because the batch is full, has a token sampled after each part and thrown away, and the draw of
-a request with a seed is taken back by the generator's offset. A CPU's generator has none ("CPU Generator does not use offset");
-here its state is kept instead.
+A prompt that is read in parts, because the batch is full, has a token sampled after each part and thrown away. vLLM undoes the
+draw of a request with a seed by the offset of its random generator. A CPU's generator has no offset ("CPU Generator does not use
+offset"), so its state is saved and restored instead.
 """
 
 from typing import Any
 
 
 def keep_seeds() -> None:
-    """Makes vLLM's CPU model runner put the generators of such requests back as they were."""
+    """Makes vLLM's CPU model runner restore the generators of requests whose token is thrown away."""
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
     sample, bookkeep = CPUModelRunner._sample, CPUModelRunner._bookkeeping_sync
@@ -35,6 +35,6 @@ def keep_seeds() -> None:
 
 
 def _thrown_away(runner: Any) -> list[int]:
-    """Places in the batch of requests with a seed whose token does not count."""
+    """Indices in the batch of requests with a seed whose token is thrown away."""
     batch = runner.input_batch
     return [index for index in batch.generators if runner.discard_request_mask.np[: batch.num_reqs][index]]

@@ -1,4 +1,4 @@
-"""Where one served model is found, also after it has moved."""
+"""Where the programs of a run and the served models are found, also after they have moved."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -12,31 +12,37 @@ LOCATE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Endpoint:
-    """Where one served model is found.
+class Address:
+    """Where a program answers. Example: `Address(url="http://127.0.0.1:8100", actor_name="vime-1a2b3c4d-retrieval")`."""
+
+    url: str
+    actor_name: str = ""
+    """Name of the Ray actor that keeps the program and knows its address now; empty if the run did not start it."""
+    secret: str | None = field(default=None, repr=False)
+    """The secret that requests carry (`vime.processes.secret`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint(Address):
+    """Where one served model is found; its address is the router's, or the only server's.
 
     Example: `Endpoint(name="actor", url="http://127.0.0.1:8000", worker_urls=("http://127.0.0.1:8001",), model="actor",
-    tokenizer="/models/tiny", max_model_len=4096, trained=True)`; `url` is the router's, or the only server's.
+    tokenizer="/models/tiny", max_model_len=4096, trained=True)`.
     """
 
     name: str
-    url: str
     worker_urls: tuple[str, ...]
     model: str
     tokenizer: str
     max_model_len: int
     trained: bool
-    actor_name: str = ""
-    """The Ray actor that keeps what answers at `url` and knows where it is now; empty for what this run did not start."""
     worker_actor_names: tuple[str, ...] = ()
-    """Those of the servers, in the order of `worker_urls`."""
+    """Names of the actors of the servers, in the order of `worker_urls`."""
     chat: ChatConfig | None = None
-    """How to ask an endpoint with OpenAI's chat API; None is vLLM's token API."""
-    secret: str | None = field(default=None, repr=False)
-    """What requests to it carry (`vime.processes.secret`)."""
+    """Settings of OpenAI's chat API; None if the servers have vLLM's token API."""
 
     def workers(self) -> "list[Endpoint]":
-        """Each server by itself, without the router."""
+        """One endpoint for each server, without the router."""
         names = self.worker_actor_names or ("",) * len(self.worker_urls)
         return [
             replace(self, url=url, worker_urls=(url,), actor_name=name, worker_actor_names=())
@@ -44,12 +50,12 @@ class Endpoint:
         ]
 
 
-async def locate(endpoint: Endpoint) -> str | None:
-    """The address of an endpoint now: a restart on a taken port or another node changes it. None if nobody can say."""
-    if not endpoint.actor_name or not ray.is_initialized():
+async def locate(address: Address) -> str | None:
+    """The present address, which a restart on another port or node has changed; None if its actor does not say."""
+    if not address.actor_name or not ray.is_initialized():
         return None
     try:
-        actor = await asyncio.to_thread(ray.get_actor, endpoint.actor_name)
+        actor = await asyncio.to_thread(ray.get_actor, address.actor_name)
         return await asyncio.wait_for(actor.url.remote(), LOCATE_SECONDS)
     except (ValueError, RayActorError, asyncio.TimeoutError):  # it is about to be made again
         return None

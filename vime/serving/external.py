@@ -1,4 +1,4 @@
-"""Endpoints that others run: whether they answer, and the client of one with OpenAI's chat API.
+"""Servers that the run does not start: whether they answer, and the client of those with OpenAI's chat API.
 
 Written on aiohttp like the token client: the `openai` package takes several times as long per call.
 """
@@ -8,7 +8,7 @@ import json
 import os
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -17,35 +17,21 @@ from vime.config import ServingConfig
 from vime.errors import ServerError
 from vime.processes.control import UNREACHABLE, is_healthy
 from vime.serving.calls import Calls
-from vime.serving.client import BadRequestError, Generation
+from vime.serving.client import BadRequestError
 from vime.serving.endpoint import Endpoint
+from vime.types import Message, Turn
 
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 POLL_SECONDS = 0.5
 CHECK_SECONDS = 10.0
 RETRIED = (408, 409, 425, 429)
-"""Statuses below 500 that pass."""
+"""Statuses below 500 after which another attempt may succeed."""
 ERROR_CHARACTERS = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatReply:
-    """What an endpoint answered.
-
-    Example: `ChatReply(message={"role": "assistant", "content": "4"}, finish_reason="stop")`.
-    """
-
-    message: dict[str, Any]
-    finish_reason: str
-    usage: tuple[int, int] = (0, 0)
-    """Tokens read and written, as the endpoint counts them."""
-    seconds: float = 0.0
-    """Of the attempt that was answered, without the wait for its turn."""
-
-
 class _Passing(Exception):
-    """This attempt failed for a reason that passes; with the wait that the endpoint asked for."""
+    """An attempt failed for a temporary reason; `wait_seconds` is the wait that the endpoint asked for."""
 
     def __init__(self, reason: str, *, wait_seconds: float = 0.0) -> None:
         super().__init__(reason)
@@ -62,17 +48,19 @@ class ChatClient:
         self._key = _key(endpoint)
         self._slots = asyncio.Semaphore(self._chat.max_concurrent_requests)
         self._next_start = 0.0
-        self._session: aiohttp.ClientSession | None = None
+        self._http: aiohttp.ClientSession | None = None
 
     async def chat(
         self,
-        messages: list[dict[str, Any]],
+        messages: list[Message],
         *,
         max_tokens: int,
         tools: list[dict[str, Any]] | None = None,
         sampling: dict[str, float] | None = None,
-    ) -> ChatReply:
-        """The reply to a conversation; `chat.body` wins over `sampling`.
+    ) -> Turn:
+        """The reply to a conversation, without tokens; `chat.body` wins over `sampling`.
+
+        Its `seconds` are those of the attempt that was answered, without the wait for its turn among the others.
 
         Raises BadRequestError if the endpoint refuses it, ServerError if it gave no answer in `max_retries` new attempts.
         """
@@ -86,7 +74,7 @@ class ChatClient:
             wait_seconds = 0.0
             try:
                 async with self._slots:
-                    await self._turn()
+                    await self._until_next_start()
                     reply = await self._attempt(body)
                 self._count(reply, started)
                 return reply
@@ -107,32 +95,26 @@ class ChatClient:
             f"(serving.models.{self._endpoint.name}.chat.max_retries); last: {reason}"
         )
 
-    async def generate(self, token_ids: list[int], **_: Any) -> Generation:
-        """Refuses: such an endpoint takes messages and shows no tokens."""
-        raise BadRequestError(
-            f"{self._endpoint.name} is an endpoint with a chat API: call chat(messages), not complete(token_ids)"
-        )
-
     async def close(self) -> None:
         """Closes the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
 
-    async def _turn(self) -> None:
-        """Waits so that requests start evenly, no more in a minute than allowed."""
+    async def _until_next_start(self) -> None:
+        """Waits so that requests start at even intervals, no more of them in a minute than allowed."""
         if self._chat.max_requests_per_minute is None:
             return
         start = max(self._next_start, time.monotonic())
         self._next_start = start + 60.0 / self._chat.max_requests_per_minute
         await asyncio.sleep(start - time.monotonic())
 
-    async def _attempt(self, body: dict[str, Any]) -> ChatReply:
-        if self._session is None:
+    async def _attempt(self, body: dict[str, Any]) -> Turn:
+        if self._http is None:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
         url, started = f"{self._endpoint.url}/chat/completions", time.monotonic()
-        async with self._session.post(url, json=body, headers=bearer(self._key)) as response:
+        async with self._http.post(url, json=body, headers=bearer(self._key)) as response:
             answer = await response.text(errors="replace")
             if response.status == 200 and (reply := _read(answer)) is not None:
                 return replace(reply, seconds=time.monotonic() - started)
@@ -142,7 +124,8 @@ class ChatClient:
                 raise _Passing(text, wait_seconds=retry_after(response.headers.get("retry-after")))
             raise BadRequestError(f"{self._endpoint.name} refuses a request: {text}")
 
-    def _count(self, reply: ChatReply, started: float) -> None:
+    def _count(self, reply: Turn, started: float) -> None:
+        assert reply.usage is not None, reply
         read, written = reply.usage
         prices = self._chat.dollars_per_million_input_tokens, self._chat.dollars_per_million_output_tokens
         self.calls.num_requests += 1
@@ -153,17 +136,17 @@ class ChatClient:
 
 
 async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None:
-    """Waits for servers that this run does not start.
+    """Waits for servers that the run does not start.
 
     Raises ServerError if one does not answer in time, or refuses the key.
     """
     deadline = time.monotonic() + timeout_seconds
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as http:
         for url in endpoint.worker_urls:
             while not (
-                await _takes_key(session, endpoint)
+                await _takes_key(http, endpoint)
                 if endpoint.chat
-                else await is_healthy(session, f"{url}/health", timeout_seconds=CHECK_SECONDS)
+                else await is_healthy(http, f"{url}/health", timeout_seconds=CHECK_SECONDS)
             ):
                 if time.monotonic() > deadline:
                     raise ServerError(
@@ -172,11 +155,11 @@ async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None
                 await asyncio.sleep(POLL_SECONDS)
 
 
-async def _takes_key(session: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
+async def _takes_key(http: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
     """Whether a chat endpoint answers at all; raises ServerError if it refuses the key."""
     timeout = aiohttp.ClientTimeout(total=CHECK_SECONDS)
     try:
-        async with session.get(f"{endpoint.url}/models", headers=bearer(_key(endpoint)), timeout=timeout) as response:
+        async with http.get(f"{endpoint.url}/models", headers=bearer(_key(endpoint)), timeout=timeout) as response:
             status = response.status
     except UNREACHABLE:
         return False
@@ -198,25 +181,26 @@ def _key(endpoint: Endpoint) -> str | None:
     return key
 
 
-def _read(answer: str) -> ChatReply | None:
+def _read(answer: str) -> Turn | None:
     """The reply in an answer with status 200; None without one: some gateways send an error or a page with this status."""
     try:
         found = json.loads(answer)
         choice, usage = found["choices"][0], found.get("usage") or {}
         message = {"content": "", **{key: value for key, value in choice["message"].items() if value is not None}}
         tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
-        reply = ChatReply(message=message, finish_reason=choice.get("finish_reason") or "stop", usage=tokens)
+        reply = Turn(message=message, finish_reason=choice.get("finish_reason") or "stop", usage=tokens)
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
     return None if found.get("error") else reply
 
 
 def bearer(key: str | None) -> dict[str, str]:
+    """The headers of a request with a key."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def without_key(key: str | None, text: str, *, most: int | None = ERROR_CHARACTERS) -> str:
-    """A text as it may be shown: answers and errors may repeat the key."""
+    """A text without the key, which answers and errors may repeat."""
     return (text.replace(key, "…") if key else text)[:most]
 
 

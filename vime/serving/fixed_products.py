@@ -1,10 +1,10 @@
-"""Matrix products on a CPU in which no row depends on the others, for servers of a run with `deterministic=true`.
+"""Matrix products on a CPU whose rows do not depend on each other, for servers of a run with `deterministic=true`.
 
-Libraries choose by the number of rows how they multiply, and with it the order in which they sum. A request's logits then depend,
-in their last bits, on what else is in the batch, and one bit changes a sampled token now and then. Here every product has exactly
-`NUM_ROWS` rows: more are cut into several products, fewer are filled up with zeros. vLLM's attention on a CPU computes each
-request for itself once its keys are not split among threads (`VLLM_CPU_ATTN_SPLIT_KV=0`), and all its other kernels work row by
-row. `tools/bench_deterministic.py` measures that requests repeat, and what it costs.
+Libraries choose an algorithm, and with it the order of summation, by the number of rows. The last bits of a request's logits then
+depend on the other requests in the batch, and one bit changes a sampled token now and then. Here every product has exactly
+`NUM_ROWS` rows: more rows are split into several products, fewer are padded with zeros. vLLM's attention on a CPU computes each
+request by itself if its keys are not split among threads (`VLLM_CPU_ATTN_SPLIT_KV=0`), and all its other kernels work row by
+row. `tools/bench_deterministic.py` measures that requests repeat, and the cost.
 """
 
 import os
@@ -13,11 +13,11 @@ from typing import Any
 NUM_ROWS = 16
 VARIABLE = "VIME_FIXED_PRODUCTS"
 ENVIRONMENT = {VARIABLE: "1", "VLLM_CPU_ATTN_SPLIT_KV": "0"}
-"""What makes a server on a CPU repeatable."""
+"""The environment of a server on a CPU whose replies are repeatable."""
 
 
 def wanted() -> bool:
-    """Whether this process is to multiply so."""
+    """Whether this process is to use fixed products."""
     return os.environ.get(VARIABLE) == "1"
 
 
@@ -49,7 +49,7 @@ def in_blocks(multiply: Any, x_NI: Any) -> Any:
 
 
 def check_model(vllm_config: Any) -> None:
-    """Raises ValueError for a server whose results still depend on the batch, as far as anybody has shown."""
+    """Raises ValueError for a server whose results may still depend on the batch."""
     model = vllm_config.model_config
     found = {
         "experts (mixture-of-experts)": model.is_moe,
@@ -61,6 +61,6 @@ def check_model(vllm_config: Any) -> None:
     }
     if wrong := [name for name, is_there in found.items() if is_there]:
         raise ValueError(
-            f"deterministic=true on a CPU: nobody has shown that {model.model} with {', '.join(wrong)} gives a request the same "
-            "tokens whatever else is in the batch; serve it without, or switch deterministic off"
+            f"deterministic=true on a CPU: {model.model} with {', '.join(wrong)} is not known to give a request the same tokens "
+            "whatever else is in the batch; serve it without, or set deterministic=false"
         )

@@ -1,4 +1,4 @@
-"""Command lines from dictionaries, and the command line and environment of one vLLM server."""
+"""Command line and environment of one vLLM server."""
 
 import json
 import math
@@ -26,7 +26,7 @@ BACKENDS = {
 """Transport to the engine's name in `vime.serving.plugin`; a disk is read like shared memory, only from another folder."""
 
 KV_ROLES = {ServerRole.prefill: "kv_producer", ServerRole.decode: "kv_consumer"}
-"""vLLM's names."""
+"""vLLM's names of the two roles."""
 
 DUMMY = "dummy"
 """vLLM's name for random weights instead of the checkpoint's."""
@@ -64,7 +64,7 @@ def server_arguments(
 ) -> dict[str, Any]:
     """The arguments of server `number` of a model; the user's `vllm_args` come last and win.
 
-    One that `awaits_weights` reads no checkpoint: a first sync that does not load cannot pass for one that does, and the start
+    A server that `awaits_weights` reads no checkpoint: a first sync that fails to load its weights is then noticed, and the start
     is quicker.
     """
     given = {key.replace("-", "_"): value for key, value in model.vllm_args.items()}
@@ -117,7 +117,7 @@ def server_environment(
     address: str = "127.0.0.1",
     role: ServerRole = ServerRole.regular,
 ) -> dict[str, str | None]:
-    """What differs from the actor's environment; None removes a variable that Ray set for the actor."""
+    """Variables that differ from the actor's environment; None removes one that Ray set for the actor."""
     environment: dict[str, str | None] = {
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -170,21 +170,21 @@ def checkpoint_of(config: RunConfig, model: ServedModelConfig) -> str:
 
 
 def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
-    """Tokens of prompt and reply together; a model that is the trained one has no more positions than that."""
+    """Limit of prompt and reply together, in tokens; the trained model's checkpoint has no more than its positions."""
     if is_trained_checkpoint(config, model):
         return min(model.max_model_len, config.model.max_position_embeddings)
     return model.max_model_len
 
 
 def _drafts(arguments: Mapping[str, Any]) -> bool:
-    """Whether another model speculates: vLLM loads it in the same way, and no sync brings its weights."""
+    """Whether there is a draft model: vLLM would give it random weights too, and no sync brings it others."""
     speculative = arguments.get("speculative_config") or {}
     speculative = json.loads(speculative) if isinstance(speculative, str) else speculative
     return bool(speculative) and speculative.get("method") != "ngram"
 
 
 def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:
-    """Of the served checkpoint; infinite if it is not known without fetching it."""
+    """Vocabulary size of the served checkpoint; infinite if it is unknown without a download."""
     if is_trained_checkpoint(config, model):
         return config.model.vocab_size
     file = Path(checkpoint_of(config, model)) / "config.json"
@@ -192,7 +192,7 @@ def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:
 
 
 def _preloaded() -> str:
-    """What vLLM preloads into a spawned worker on a CPU: PyTorch's own OpenMP, and tcmalloc where vLLM brings it."""
+    """The libraries that vLLM preloads into a spawned worker on a CPU: PyTorch's OpenMP, and tcmalloc where vLLM brings it."""
     folders = {name: Path(spec.origin).parent for name in ("torch", "vllm") if (spec := find_spec(name)) and spec.origin}
     libraries = [*folders["vllm"].glob("libs/libtcmalloc*.so*")][:1] if "vllm" in folders else []
     libraries += [*folders["torch"].glob("lib/libgomp*.so*"), *folders["torch"].parent.glob("torch.libs/libgomp*.so*")][:1]

@@ -1,6 +1,6 @@
-"""The entry point `vllm.general_plugins`: runs in every vLLM process and teaches it our weight transports.
+"""The entry point `vllm.general_plugins`, which runs in every vLLM process and registers our weight transports there.
 
-An engine that was started without real weights labels its tokens so until the first sync.
+An engine that was started with random weights says so in the weight version of its tokens, until the first sync.
 
 vLLM loads plugins several times in some processes, so registering twice is no error.
 """
@@ -36,7 +36,7 @@ def register() -> None:
 
 
 def label_random_weights() -> None:
-    """Has an engine that was started with `--load-format dummy` say so in its tokens' weight version, until its first sync."""
+    """Makes an engine that was started with `--load-format dummy` say so in the weight version of its tokens."""
     engine = getattr(sys.modules.get("vllm.v1.engine.core"), "EngineCore", None)
     if engine is None or hasattr(engine, "labels_random_weights"):  # no engine in this process, or labelled already
         return
@@ -52,7 +52,7 @@ def label_random_weights() -> None:
 
 
 def enable_amx() -> None:
-    """Lets this process use AMX tiles; without the request, bfloat16 attention dies with SIGILL on AMX machines."""
+    """Asks the kernel for AMX tiles, without which bfloat16 attention dies with SIGILL on AMX machines."""
     import torch
 
     if hasattr(torch.cpu, "_init_amx") and torch.cpu._is_amx_tile_supported():

@@ -1,22 +1,22 @@
-"""One reply as it comes in, over as many attempts as it takes: what was received is kept, and the next goes on from it."""
+"""One reply as it arrives, over as many attempts as it takes; each attempt continues from the tokens received so far."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from vime.types import Integers, Turn
 from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
 
 STREAM_INTERVAL_TOKENS = 64
-"""Tokens that a server sends at a time, after the first: so many are sampled again at most when it is killed."""
+"""How many tokens a server sends at a time, after the first; at most so many are lost and sampled again when it is killed."""
 GOES_ON = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logit_bias"}
 )
-"""Under these sampling parameters the continuation of a prompt and the half of its reply is the other half. Others (penalties,
-structured output) count from where the reply begins, and a seed's draws do, so with them it is sampled again from there: what
-has a seed then comes out as it would have been."""
+"""Sampling parameters under which a reply can be continued from its first half. Others (penalties, structured output, a seed)
+depend on where the reply begins, so with them a reply is sampled again from its beginning; with a seed it comes out the same."""
 
 
 class TooOld(Exception):
-    """The server samples with older weights than the request may have."""
+    """The server samples with older weights than the request allows."""
 
 
 class StreamError(Exception):
@@ -24,74 +24,61 @@ class StreamError(Exception):
 
 
 class Listener(Protocol):
-    """Is told what happens to a request while it is under way."""
+    """Follows a request while it is in flight."""
 
-    def received(self, output_ids: list[int], logprobs: list[float], weight_versions: list[int]) -> None:
-        """More tokens have come, with one entry each per token; they are the reply's for good."""
+    def received(self, piece: Turn) -> None:
+        """Called when more tokens have arrived, which will stay part of the reply."""
         ...
 
     def lost(self) -> None:
-        """The server is lost; until tokens come again the request waits for it or for another."""
+        """Called when the server is lost; until tokens arrive again, the request waits for it or for another."""
         ...
 
     def is_paused(self) -> bool:
-        """Whether servers are known to be silent now because weights are brought to them."""
+        """Whether servers are known to be silent at present because they receive weights."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generation:
-    """What a server sampled.
-
-    Example: `Generation(output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 4], finish_reason="stop")`: the weights
-    changed between the two tokens. `finish_reason` is stop or length; `seconds` are those of the attempts that brought tokens,
-    each from its request to its last token.
-    """
-
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
-    finish_reason: str
-    seconds: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)
 class Reply:
     """The reply to one request; `add` takes what the server sends, `lose` keeps what came before a loss.
 
-    Tokens whose weight version the server does not tell at once (one that was not started by `vime.serving.vllm_server`) are
-    held until it does. If it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
+    A server that was not started by `vime.serving.vllm_server` reports weight versions late; its tokens are held until then. If
+    it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
     """
 
-    prompt: list[int]
+    prompt: Integers
     sampling: dict[str, Any]
     minimum_version: int = 0
     listener: Listener | None = None
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    weight_versions: list[int] = field(default_factory=list)
+    pieces: list[Turn] = field(default_factory=list)
+    """The tokens received, in order."""
+    num_tokens: int = 0
+    """Sampled tokens in the pieces."""
     finish_reason: str = ""
+    """`stop` or `length` once the reply is complete."""
     seconds: float = 0.0
-    """Of earlier attempts that brought tokens."""
+    """Duration of earlier attempts that brought tokens."""
     attempt_seconds: float = 0.0
-    """From the request of this attempt to its last token until now."""
+    """Time from the request of this attempt to its latest token."""
     _held_ids: list[int] = field(default_factory=list)
     _held_logprobs: list[float] = field(default_factory=list)
     _num_before: int = 0
-    """Tokens of earlier attempts."""
+    """How many tokens earlier attempts brought."""
 
     def body(self) -> dict[str, Any]:
-        """What the next attempt asks for: the rest of the reply, behind the prompt and what is there of it."""
+        """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest."""
         sampling = {**self.sampling, "logprobs": 0, "detokenize": False, "stream_interval": STREAM_INTERVAL_TOKENS}
-        self._num_before = len(self.output_ids)
+        self._num_before = self.num_tokens
         if self._num_before:
             sampling["max_tokens"] -= self._num_before
             if "min_tokens" in sampling:
                 sampling["min_tokens"] = max(0, sampling["min_tokens"] - self._num_before)
-        return {"token_ids": [*self.prompt, *self.output_ids], "sampling_params": sampling, "stream": True}
+        received = (token for piece in self.pieces for token in piece.output_ids)
+        return {"token_ids": [*self.prompt, *received], "sampling_params": sampling, "stream": True}
 
     def add(self, choice: dict[str, Any]) -> None:
-        """Takes one event of the stream.
+        """Processes one event of the stream.
 
         Raises TooOld if its tokens are older than `minimum_version`, StreamError if the server gave the request up.
         """
@@ -100,7 +87,7 @@ class Reply:
         self._held_logprobs += [token["logprob"] for token in content]
         reason, spans = choice.get("finish_reason"), choice.get("weight_versions")
         if spans or reason:
-            versions = _versions(spans, len(self.output_ids) - self._num_before, len(self._held_ids))
+            versions = _versions(spans, self.num_tokens - self._num_before, len(self._held_ids))
             if min(versions, default=self.minimum_version) < self.minimum_version:
                 raise TooOld(f"it samples with version {min(versions)}, wanted is {self.minimum_version}")
             if self._goes_on() or reason in ("stop", "length"):
@@ -111,30 +98,24 @@ class Reply:
             raise StreamError(f"the server ended the generation: {reason}")
 
     def lose(self, *, too_old: bool = False) -> None:
-        """The attempt has failed; what came is kept, unless it is of weights that are `too_old` or cannot be gone on from."""
+        """Ends a failed attempt; its tokens are kept, unless their weights are `too_old` or the reply cannot be continued."""
         if not too_old and self._goes_on():
             self.keep()
             self.seconds += self.attempt_seconds
         self._held_ids, self._held_logprobs, self.attempt_seconds = [], [], 0.0
-        if len(self.output_ids) >= self.sampling["max_tokens"]:
+        if self.num_tokens >= self.sampling["max_tokens"]:
             self.finish_reason = "length"
         if self.listener is not None:
             self.listener.lost()
 
     def keep(self) -> None:
-        """Keeps what is held, as of the oldest weights that it can be of."""
+        """Keeps the held tokens, as sampled by the oldest weights that they can be of."""
         self._keep([self.minimum_version] * len(self._held_ids))
 
-    def generation(self) -> Generation:
-        """The finished reply."""
-        assert self.finish_reason, f"{len(self.output_ids)} tokens and no end"
-        return Generation(
-            output_ids=self.output_ids,
-            logprobs=self.logprobs,
-            weight_versions=self.weight_versions,
-            finish_reason=self.finish_reason,
-            seconds=self.seconds + self.attempt_seconds,
-        )
+    def turn(self) -> Turn:
+        """The finished reply; its `seconds` are those of the attempts that brought tokens, each from its request to its last."""
+        assert self.finish_reason, f"{self.num_tokens} tokens and no end"
+        return Turn.joined(self.pieces, finish_reason=self.finish_reason, seconds=self.seconds + self.attempt_seconds)
 
     def _goes_on(self) -> bool:
         return GOES_ON.issuperset(self.sampling)
@@ -146,11 +127,11 @@ class Reply:
             return
         if len(logprobs) != len(ids):
             raise StreamError(f"the server sent {len(logprobs)} logprobs for {len(ids)} tokens")
-        self.output_ids += ids
-        self.logprobs += logprobs
-        self.weight_versions += versions
+        piece = Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions)
+        self.pieces.append(piece)
+        self.num_tokens += len(ids)
         if self.listener is not None:
-            self.listener.received(ids, logprobs, versions)
+            self.listener.received(piece)
 
 
 def _versions(spans: list[dict[str, Any]] | None, start: int, count: int) -> list[int]:

@@ -30,7 +30,7 @@ QUICK_FAILOVER: dict[str, Any] = {
 }
 """A dead replica is left out, and a recovered one taken back, after about a second (the router's defaults: 52 s)."""
 NO_LIMIT_SECONDS = 30 * 86400
-"""Of a request: the client sees a lost server by its silence, and a long reply is none."""
+"""No limit for a request in practice: clients notice a lost server by its silence, and a long reply is no loss."""
 
 
 def router_command(config: ServingConfig, *, urls: Mapping[ServerRole, list[str]]) -> list[str]:
@@ -58,12 +58,12 @@ def router_command(config: ServingConfig, *, urls: Mapping[ServerRole, list[str]
 
 
 async def replace_worker(router_url: str, *, old: str, new: str, timeout_seconds: float, secret: str | None) -> None:
-    """Tells a router that a server has moved; it takes the new address once that is healthy."""
+    """Tells a router that a server has moved; the router uses the new address once it is healthy."""
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers(secret)) as session:
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers(secret)) as http:
         for path, url in (("remove_worker", old), ("add_worker", new)):
             try:
-                async with session.post(f"{router_url}/{path}", params={"url": url}) as response:
+                async with http.post(f"{router_url}/{path}", params={"url": url}) as response:
                     logger.info("%s/%s: %d %s", router_url, path, response.status, await response.text())
             except UNREACHABLE as error:  # a router that starts again reads its command, which has the new address
                 logger.warning("%s/%s of %s: %s", router_url, path, url, describe(error))

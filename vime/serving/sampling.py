@@ -1,10 +1,10 @@
-"""How a frozen model is sampled: the parameters that are sent to its server, by the names that vLLM and OpenAI's API share."""
+"""Sampling parameters of a frozen model, by the names that vLLM and OpenAI's API share."""
 
 from vime.config import SamplingConfig
 
 
 def sampling_parameters(config: SamplingConfig) -> dict[str, float]:
-    """What is not null, by its name.
+    """The parameters that are not null, by name.
 
     Example: `SamplingConfig(temperature=0.7, top_k=20)` gives `{"temperature": 0.7, "top_k": 20}`.
     """

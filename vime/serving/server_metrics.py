@@ -1,4 +1,4 @@
-"""The counters of one vLLM server, read from its `/metrics`, and what they say about a step."""
+"""The counters of a vLLM server, read from its `/metrics`, and the metrics of a step made of them."""
 
 from dataclasses import dataclass, fields
 
@@ -17,22 +17,22 @@ NAMES = {
     "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
 }
-"""vLLM's names and ours."""
+"""vLLM's names of the counters, and ours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerMetrics:
-    """Counters since the server's start, but `num_waiting`, which is now.
+    """Counters since the start of a server, and `num_waiting`, the present number.
 
     Example: `ServerMetrics(prefix_queries=4096, prefix_hits=1024, num_queued=16, queue_seconds=0.8)`.
     """
 
     num_waiting: float = 0.0
     prefix_queries: float = 0.0
-    """Tokens looked up in the prefix cache."""
+    """Prompt tokens looked up in the prefix cache."""
     prefix_hits: float = 0.0
     queue_seconds: float = 0.0
-    """Time that all requests waited to be scheduled, added up."""
+    """Time that requests waited to be scheduled, summed over requests."""
     num_queued: float = 0.0
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
@@ -45,10 +45,10 @@ class ServerMetrics:
         return ServerMetrics(**(counts | {"num_waiting": self.num_waiting}))
 
 
-async def read_metrics(session: aiohttp.ClientSession, url: str) -> ServerMetrics | None:
+async def read_metrics(http: aiohttp.ClientSession, url: str) -> ServerMetrics | None:
     """The counters of the server at `url`, None if it does not answer."""
     try:
-        async with session.get(f"{url}/metrics", timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)) as response:
+        async with http.get(f"{url}/metrics", timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)) as response:
             return parse(await response.text()) if response.status == 200 else None
     except UNREACHABLE:
         return None
@@ -65,7 +65,7 @@ def parse(text: str) -> ServerMetrics:
 
 
 def summarize(servers: list[ServerMetrics]) -> dict[str, float]:
-    """What the servers of one model did between two readings, by the short names of their metrics."""
+    """The metrics of one model from the changes of its servers' counters, by their short names."""
     total: dict[str, float] = {
         field.name: sum(getattr(server, field.name) for server in servers) for field in fields(ServerMetrics)
     }

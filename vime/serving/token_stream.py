@@ -1,8 +1,8 @@
-"""What our vLLM servers add to the stream of a reply: the weight version of every token at once, and a sign of life in silence.
+"""Additions to the stream of a reply: the weight version of every token at once, and signs of life while no token comes.
 
-vLLM tells the versions with the last token only, so that of a reply which is cut by a lost server nobody could say which weights
-sampled it; and it sends nothing while a request waits in its queue, is read, or is paused for a weight sync, so that a busy
-server could not be told from a lost one.
+vLLM reports weight versions with the last token only, so those of a reply that a lost server has cut short would be unknown. It
+sends nothing while a request waits in the queue, its prompt is read, or generation is paused for a weight sync, so a busy server
+could not be told from a lost one.
 """
 
 import logging
@@ -37,7 +37,7 @@ def enrich_streams() -> None:
 
 
 def without_trace_of_dead_engine(record: logging.LogRecord) -> bool:
-    """A filter of the log that lets every record pass, those of a dead engine's requests without the trace."""
+    """A log filter that lets every record pass, but removes the trace from those about a dead engine."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""The served models of a run as the driver sees them: where they are now, and how they are started and stopped."""
+"""The served models of a run as the driver sees them: their start, their addresses, sleep, metrics and stop."""
 
 import asyncio
 import shutil
@@ -11,21 +11,19 @@ from typing import Any
 from vime.cluster.nodes import Nodes
 from vime.config import ChatConfig, ModelAPI, RunConfig
 from vime.errors import ServerError
+from vime.processes.kept import START_MARGIN_SECONDS, KeptProgram
 from vime.processes.secret import given_secret, run_secret
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import until_answering
 from vime.serving.flags import checkpoint_of, max_model_len_of
-from vime.serving.fleet import Fleet, ask, reach
-from vime.serving.programs import Planned, Planner
-from vime.serving.server_metrics import ServerMetrics, summarize
+from vime.serving.fleet import Fleet, reach
+from vime.serving.programs import Planner, ServerProgram
 from vime.tasks import cancel
 from vime.weights.payload import WeightPayload, payload_folder
 
 __all__ = ["Endpoint", "Serving"]
 
 POLL_SECONDS = 0.5
-START_MARGIN_SECONDS = 60.0
-"""For what comes before a server's own start: Ray makes its actor."""
 
 
 class Serving:
@@ -41,7 +39,7 @@ class Serving:
         awaits_weights: bool = False,
         secret: str | None = None,
     ) -> None:
-        """Without `nodes`, all servers run on this machine; without `secret`, they have one where they need it.
+        """Without `nodes`, all servers run on this machine; without `secret`, one is made where it is needed.
 
         Ray must be running before `start`. With `awaits_weights` a sync must come before the trained model is asked: until then
         its servers have random weights.
@@ -51,12 +49,10 @@ class Serving:
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
         self._awaits_weights = awaits_weights
-        self._started: Fleet | None = None
-        self._metrics_before: dict[str, ServerMetrics] = {}
+        self._fleets: dict[str, Fleet] = {}
 
     def start(self) -> None:
         """Starts all servers side by side and returns at once; raises ServerError if a chosen port is in use."""
-        (self._run_dir / "logs").mkdir(parents=True, exist_ok=True)
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
@@ -64,21 +60,19 @@ class Serving:
             self._config,
             self._nodes,
             run_dir=self._run_dir,
+            run_id=self._run_id,
             payload_folder=self.payload_folder,
             secret=self.secret,
             awaits_weights=self._awaits_weights,
         )
-        fleet = Fleet(self._config.serving, self._nodes, planner, run_id=self._run_id)
-        for name in self._config.serving.models:
-            fleet.add(name)
-        fleet.start()
-        self._started = fleet
+        self._fleets = {name: Fleet(name, model, planner) for name, model in self._config.serving.models.items()}
+        for fleet in self._fleets.values():
+            fleet.start()
 
     async def ready(self, on_progress: Callable[[str], None] | None = None) -> None:
         """Waits until every server is healthy, then for the routers; raises ServerError with the log's end if one is not."""
         limit = self._config.serving.max_start_seconds + START_MARGIN_SECONDS
-        fleet = self._fleet
-        waiting = {asyncio.create_task(fleet.wait_ready(program, limit)) for program in fleet.servers()}
+        waiting = {asyncio.create_task(server.ready(limit)) for server in self._servers()}
         external = [endpoint for name, endpoint in self.endpoints().items() if self._config.serving.models[name].urls]
         waiting |= {asyncio.create_task(until_answering(endpoint, timeout_seconds=limit)) for endpoint in external}
         num_ready, total = 0, len(waiting)
@@ -92,61 +86,71 @@ class Serving:
                 num_ready += len(done)
         finally:
             await cancel(waiting)
-        await fleet.start_routers(limit)
+        await asyncio.gather(*[fleet.start_router(limit) for fleet in self._fleets.values()])
 
     async def watch(self) -> None:
-        """Sees to it that lost actors are made again, on another node if theirs is lost; until it is cancelled."""
-        await self._fleet.watch()
+        """Makes lost actors again, on another node if theirs is lost, until it is cancelled."""
+        await asyncio.gather(*[fleet.watch() for fleet in self._fleets.values()])
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """The served models by name, where they are now; known once `start` has returned."""
+        """The present endpoints of the served models by name; known once `start` has returned."""
         return {name: self._endpoint(name) for name in self._config.serving.models}
 
     def trained_endpoint(self, *, only: Collection[str] | None = None) -> Endpoint:
-        """The model whose weights are synced; with `only`, those of its servers (`actor-0`)."""
+        """The endpoint of the trained model; with `only`, with no other servers than these (`actor-0`)."""
         trained = [name for name, model in self._config.serving.models.items() if model.trained]
         assert len(trained) == 1, f"{len(trained)} trained models"
         return self._endpoint(trained[0], only=only)
 
     def actors(self, name: str) -> dict[str, Any]:
         """The actors of a model's servers by their names (`actor-0`), without its router; empty for external servers."""
-        return {program.spec.name: program.actor for program in self._fleet.of(name) if not program.is_router}
+        return {server.spec.name: server.actor for server in self._fleets[name].present()}
 
-    def program(self, name: str) -> Planned:
+    def program(self, name: str) -> KeptProgram:
         """A server or a router by its name (`actor-0`, `actor-router`)."""
-        return next(program for program in self._fleet.programs if program.spec.name == name)
+        return next(program for program in self.programs() if program.spec.name == name)
+
+    def programs(self) -> list[KeptProgram]:
+        """All servers and routers."""
+        return [program for fleet in self._fleets.values() for program in fleet.programs]
 
     def workers(self, name: str) -> dict[str, tuple[str, int]]:
         """Address and number of vLLM workers of a model's servers, by their names."""
-        servers = [(program, program.group) for program in self._fleet.of(name)]
-        return {p.spec.name: (p.url, group.settings.tensor_parallel_size) for p, group in servers if group is not None}
+        servers = self._fleets[name].present()
+        return {server.spec.name: (server.url, server.group.settings.tensor_parallel_size) for server in servers}
 
     def expect(self, version: int, payload: WeightPayload | None = None) -> None:
-        """Notes what servers of the trained model hold from now on, for actors that are made again.
+        """Notes the weights that servers of the trained model hold from now on, for actors that are made again.
 
         Raises ServerError if no server of a model is left.
         """
-        self._fleet.expect(self.trained_endpoint().name, version, payload)
-        for name in self._config.serving.models:
-            lost = [program.lost for program in self._fleet.programs if program.model == name and program.lost]
-            if lost and not self.actors(name):
+        for server in self._fleets[self.trained_endpoint().name].servers:
+            server.expected = replace(server.expected, version=version, payload=payload)
+        for name, fleet in self._fleets.items():
+            lost = [program.lost for program in fleet.programs if program.lost]
+            if lost and not fleet.present():
                 raise ServerError(f"no server of {name} is left: {'; '.join(lost)}")
 
     async def sleep(self, *, keep_weights: bool) -> None:
         """Gives the servers' GPUs to the trainer; the trained model's weights are dropped unless they are to be kept."""
-        servers, models = self._fleet.servers(), self._config.serving.models
-        levels = [2 if models[program.model].trained and not keep_weights else 1 for program in servers]
-        self._fleet.asleep = True
-        await reach([program.actor.sleep.remote(level) for program, level in zip(servers, levels)])
+        calls = []
+        for name, fleet in self._fleets.items():
+            level = 2 if self._config.serving.models[name].trained and not keep_weights else 1
+            for server in fleet.present():
+                server.is_asleep = True
+                calls.append(server.actor.sleep.remote(level))
+        await reach(calls)
 
     async def wake(self) -> None:
-        """The servers that sleep take the GPUs' memory that they do not have yet, and generate."""
-        await reach([program.actor.wake.remote() for program in self._fleet.servers()])
+        """Servers that sleep take the rest of their GPU memory back and go on generating."""
+        await reach([server.actor.wake.remote() for server in self._servers()])
 
     async def may_start(self) -> None:
         """The trainer has left the GPUs: servers that are down, and actors that are made again, may launch there."""
-        self._fleet.asleep = False
-        await reach([program.actor.may_start.remote() for program in self._fleet.servers()])
+        servers = self._servers()
+        for server in servers:
+            server.is_asleep = False
+        await reach([server.actor.may_start.remote() for server in servers])
 
     async def until_one_is_ready(self, *, deadline: float) -> None:
         """Waits until a server of the trained model is up and holds the version that it should, by the monotonic clock.
@@ -165,39 +169,29 @@ class Serving:
             await asyncio.sleep(POLL_SECONDS)
 
     async def events(self) -> list[dict[str, Any]]:
-        """What went wrong with servers and routers since the last call, oldest first: {time, server, event, detail}."""
-        return await self._fleet.events()
+        """The faults of servers and routers since the last call, oldest first: {time, server, event, detail}."""
+        found = await asyncio.gather(*[program.events() for program in self.programs()])
+        return sorted((event for events in found for event in events), key=lambda event: event["time"])
 
     async def metrics(self) -> dict[str, float]:
-        """`serving/<name>/<metric>` of the models served by this run: what their servers did since the last call."""
-        metrics: dict[str, float] = {}
-        for name in self._config.serving.models:
-            servers = [program for program in self._fleet.of(name) if not program.is_router]
-            found = await asyncio.gather(*[ask(program, "metrics") for program in servers])
-            changes: list[ServerMetrics] = []
-            for program, now in zip(servers, found):
-                if now is not None:
-                    changes.append(now.since(self._metrics_before.get(program.spec.name)))
-                    self._metrics_before[program.spec.name] = now
-            metrics |= {f"serving/{name}/{key}": value for key, value in summarize(changes).items()} if changes else {}
-        return metrics
+        """`serving/<name>/<metric>` of the models that this run serves, since the last call."""
+        found = await asyncio.gather(*[fleet.metrics() for fleet in self._fleets.values()])
+        return {f"serving/{name}/{key}": value for name, of in zip(self._fleets, found) for key, value in of.items()}
 
     async def stop(self) -> None:
         """Ends all servers and routers."""
-        if self._started is not None:
-            await self._started.stop()
+        await asyncio.gather(*[program.stop() for program in self.programs()])
         shutil.rmtree(self.payload_folder, ignore_errors=True)
 
-    @property
-    def _fleet(self) -> Fleet:
-        assert self._started is not None, "start comes first"
-        return self._started
+    def _servers(self) -> list[ServerProgram]:
+        """All servers that are not lost for good."""
+        return [server for fleet in self._fleets.values() for server in fleet.present()]
 
     def _endpoint(self, name: str, *, only: Collection[str] | None = None) -> Endpoint:
-        model, programs = self._config.serving.models[name], self._fleet.of(name)
-        servers = [program for program in programs if not program.is_router and (only is None or program.spec.name in only)]
+        model, fleet = self._config.serving.models[name], self._fleets[name]
+        servers = [server for server in fleet.present() if only is None or server.spec.name in only]
         urls = tuple(url.rstrip("/") for url in model.urls) or tuple(server.url for server in servers)
-        front = programs[-1] if programs else None
+        front = fleet.front()
         url = front.url if front is not None else urls[0] if urls else ""
         return Endpoint(
             name=name,
@@ -207,14 +201,14 @@ class Serving:
             tokenizer=checkpoint_of(self._config, model),
             max_model_len=max_model_len_of(self._config, model),
             trained=model.trained,
-            actor_name=self._fleet.actor_name(front) if front is not None else "",
-            worker_actor_names=tuple(self._fleet.actor_name(server) for server in servers),
+            actor_name=front.actor_name if front is not None else "",
+            worker_actor_names=tuple(server.actor_name for server in servers),
             chat=self._share(model.chat) if model.api is ModelAPI.chat else None,
             secret=given_secret() if model.urls else self.secret,
         )
 
     def _share(self, chat: ChatConfig) -> ChatConfig:
-        """What one rollout worker may ask of an endpoint."""
+        """The limits of one rollout worker at an endpoint with a chat API."""
         workers, per_minute = self._config.rollout.num_workers, chat.max_requests_per_minute
         return replace(
             chat,

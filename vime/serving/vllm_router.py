@@ -2,9 +2,9 @@
 
     python -m vime.serving.vllm_router --worker-urls … --port …        (arguments as for `vllm_router.launch_router`)
 
-The router asks an address for its opinion of a key that it has not seen. That address is a small process of ours on the loopback,
-because the router holds Python's interpreter lock for as long as it runs. It listens before the router does: what the router
-cannot ask about, it refuses for good.
+The router has each key that it has not seen checked at a URL. A small process of ours answers there, on the loopback, because the
+router holds Python's interpreter lock for as long as it runs. This process listens before the router does: a key that the router
+cannot have checked is refused for good.
 """
 
 import http.server
@@ -18,28 +18,28 @@ from vime.processes.launch import die_with_parent
 from vime.processes.secret import VARIABLE, is_authorized
 
 
-class _Opinion(http.server.BaseHTTPRequestHandler):
+class _KeyCheck(http.server.BaseHTTPRequestHandler):
     """Answers 200 to the secret and 401 to anything else."""
 
     secret = ""
 
     def do_GET(self) -> None:
-        """One key."""
+        """Checks the key of a request."""
         self.send_response(200 if is_authorized(self.headers.get("Authorization", ""), self.secret) else 401)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: what was asked may be the secret."""
+        """Logs nothing, because a request may hold the secret."""
 
 
-def start_opinion(secret: str) -> str:
-    """Starts the process that knows the secret, which ends with this one; returns its address."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Opinion)
+def start_key_check(secret: str) -> str:
+    """Starts the process that checks keys and ends with this one; returns its URL."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _KeyCheck)
     if os.fork() == 0:
         die_with_parent()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _Opinion.secret = secret
+        _KeyCheck.secret = secret
         server.serve_forever()
     url = f"http://127.0.0.1:{server.server_port}/"
     server.server_close()  # the child's own is open
@@ -49,7 +49,7 @@ def start_opinion(secret: str) -> str:
 def main() -> None:
     """Runs the router until it is told to stop."""
     secret = os.environ.pop(VARIABLE, None)
-    url = start_opinion(secret) if secret else None
+    url = start_key_check(secret) if secret else None
     from vllm_router import router
     from vllm_router.launch_router import launch_router, parse_router_args
 

@@ -48,7 +48,7 @@ def fork_on_cpu() -> None:
 
 
 def _with_cores(run_engine_core: Callable[..., None]) -> Callable[..., None]:
-    """The engine's main function; one that computes itself has the environment of a worker."""
+    """The engine's main function; an engine that computes itself gets the environment of a worker."""
 
     def run_engine_core_with_cores(*args: Any, **kwargs: Any) -> None:
         from vllm.utils.ompmultiprocessing import OMPProcessManager
@@ -62,7 +62,7 @@ def _with_cores(run_engine_core: Callable[..., None]) -> Callable[..., None]:
 
 
 def _bound(function: Callable[..., None]) -> Callable[..., None]:
-    """A process's main function, run on the cores and with the threads that a spawned one would read at its start."""
+    """A process's main function, on the cores and with the threads that a spawned process would read at its start."""
 
     def bound(*args: Any, **kwargs: Any) -> None:
         import torch

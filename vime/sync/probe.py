@@ -117,8 +117,8 @@ async def _generate(
                 for index, prompt in enumerate(prompts)
             ]
             found += [
-                Answer(tokens=(*prompt, *generation.output_ids), logprobs=generation.logprobs, is_cached=is_cached)
-                for prompt, generation in zip(prompts, await asyncio.gather(*calls), strict=True)
+                Answer(tokens=(*prompt, *turn.output_ids), logprobs=list(turn.logprobs), is_cached=is_cached)
+                for prompt, turn in zip(prompts, await asyncio.gather(*calls), strict=True)
             ]
         return found
     finally:

@@ -1,1 +1,1 @@
-"""How the methods' tiny models are made: tokenizer, chat template and the start of their weights."""
+"""Builds the methods' tiny models: tokenizer, chat template and initial weights."""

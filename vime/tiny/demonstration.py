@@ -21,8 +21,8 @@ class Demonstration:
 
 
 @dataclass(kw_only=True, slots=True)
-class Turn:
-    """A user message and the reply to demonstrate; Turn(prompt="Your answer:", reply="Barton")."""
+class Exchange:
+    """A user message and the reply to demonstrate; Exchange(prompt="Your answer:", reply="Barton")."""
 
     prompt: str
     reply: str
@@ -30,7 +30,7 @@ class Turn:
 
 @dataclass(kw_only=True, slots=True)
 class Conversation:
-    """Messages with replies to demonstrate: all of the assistant's, or those at the positions `learned`.
+    """Messages with the replies to learn: all of the assistant's, or those at the positions `learned`.
 
     Conversation(messages=[{"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "content": "4"}])
     """
@@ -40,19 +40,19 @@ class Conversation:
     learned: tuple[int, ...] | None = None
 
     def learned_positions(self) -> list[int]:
-        """Where the replies to learn stand."""
+        """Positions of the replies to learn."""
         own = [index for index, message in enumerate(self.messages) if message["role"] == "assistant"]
         return own if self.learned is None else [index for index in own if index in self.learned]
 
 
-def encode_turn(turn: Turn, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
-    """Return a turn as tokens of the chat template, with the reply and its end to learn."""
-    messages = [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": turn.reply}]
+def encode_exchange(exchange: Exchange, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
+    """Return an exchange as tokens of the chat template; the reply and its end are learned."""
+    messages = [{"role": "user", "content": exchange.prompt}, {"role": "assistant", "content": exchange.reply}]
     return encode_conversation(Conversation(messages=messages), tokenizer=tokenizer)
 
 
 def encode_conversation(conversation: Conversation, *, tokenizer: PreTrainedTokenizerBase) -> Demonstration:
-    """Return a conversation up to the last reply to learn, as tokens of the chat template."""
+    """Return a conversation as tokens of the chat template, up to the last reply to learn."""
     messages, held = conversation.messages, ""
     token_ids: list[int] = []
     loss_mask: list[int] = []
@@ -82,7 +82,7 @@ def _rendered(
 
 
 def filled(make: Callable[[], list[Demonstration]], *, num_tokens: int) -> list[TrainSample]:
-    """Return a batch of about num_tokens tokens of what `make` returns, in which every learned token weighs the same."""
+    """Return a batch of about num_tokens tokens from repeated calls of `make`; every learned token has the same weight."""
     batch: list[Demonstration] = []
     while sum(len(demonstration.token_ids) for demonstration in batch) < num_tokens:
         batch += make()
@@ -90,7 +90,7 @@ def filled(make: Callable[[], list[Demonstration]], *, num_tokens: int) -> list[
 
 
 def weighted(batch: list[Demonstration]) -> list[TrainSample]:
-    """Return a batch for the trainer, in which every learned token weighs the same."""
+    """Return a batch for the trainer, in which every learned token has the same weight."""
     weight = 1.0 / sum(sum(demonstration.loss_mask) for demonstration in batch)
     return [_train_sample(demonstration, weight=weight) for demonstration in batch]
 

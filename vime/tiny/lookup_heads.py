@@ -1,9 +1,9 @@
-"""Starts a two-layer model with the circuit that looks facts up: lookups are then learned in half a minute.
+"""Initializes a two-layer model with attention heads that look up facts, so that lookups are learned within half a minute.
 
-Random models of this size still guess after a hundred seconds of the same lookups, until their attention finds out how to
-copy (induction heads, Olsson et al. 2022, arXiv 2209.11895). Here the first layer starts with two heads that write down the
-token one and two places before, the second with heads that match those notes with the current token (or the one before) and
-copy what they find. Training is free to change all of it.
+From random weights, a model of this size still guesses after a hundred seconds of training on the same lookups, until its
+attention has learned to copy (induction heads, Olsson et al. 2022, arXiv 2209.11895). Here two heads of the first layer write the
+tokens one and two positions back into the residual stream; heads of the second layer match them with the current or the previous
+token and copy what they find. Training may change all of these weights.
 """
 
 import math
@@ -15,15 +15,15 @@ from transformers import Qwen2ForCausalLM
 EMBEDDING_SCALE = 0.3
 HEAD_SCALE = 0.1
 SHARPNESS = 7.0
-"""Bias of queries and keys; attention to the wanted place is then above 0.9."""
+"""Bias of queries and keys, for which the attention to the intended position is above 0.9."""
 MATCH_SCALE = 3.0
 WEAK_MATCH = 0.3
 FIRST_SLOW_PAIR = 6
-"""Rotary pairs from here on turn too slowly to disturb a match within a few hundred tokens (theta 1e6, 32 dimensions)."""
+"""First rotary pair that rotates too slowly to disturb a match within a few hundred tokens (theta 1e6, 32 dimensions)."""
 
 
 def start_with_lookup_heads(model: Qwen2ForCausalLM) -> None:
-    """Sets the attention of layers 0 and 1, the embedding and the head; needs four query and two key heads."""
+    """Sets the attention of layers 0 and 1, the embedding and the head; the model must have four query and two key heads."""
     config = model.config
     hidden = config.hidden_size
     head_dim = hidden // config.num_attention_heads
@@ -39,7 +39,7 @@ def start_with_lookup_heads(model: Qwen2ForCausalLM) -> None:
 
 
 def _write_down_previous_tokens(model: Qwen2ForCausalLM, reading: torch.Tensor, writings: list[torch.Tensor]) -> None:
-    """Layer 0: head h attends to the token h + 1 places before by biases alone, and writes its reading to a subspace."""
+    """Layer 0: head h attends to the token h + 1 positions back by biases alone, and writes its value into a subspace."""
     attention: Any = model.model.layers[0].self_attn
     head_dim, half = reading.shape[0], reading.shape[0] // 2
     rope_parameters: Any = model.config.rope_parameters
@@ -55,7 +55,7 @@ def _write_down_previous_tokens(model: Qwen2ForCausalLM, reading: torch.Tensor, 
 
 
 def _match_and_copy(model: Qwen2ForCausalLM, reading: torch.Tensor, one_before: torch.Tensor, two_before: torch.Tensor) -> None:
-    """Layer 1: "A B … A" finds B by its note of A, and "A is B … A is" by its note of two places before."""
+    """Layer 1: in "A B … A" it finds B by the token one position before B, in "A is B … A is" by the one two positions before."""
     attention: Any = model.model.layers[1].self_attn
     head_dim, half = reading.shape[0], reading.shape[0] // 2
     slow = [*range(FIRST_SLOW_PAIR, half), *range(half + FIRST_SLOW_PAIR, head_dim)]

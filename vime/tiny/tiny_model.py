@@ -1,4 +1,4 @@
-"""What the methods' tiny models have in common: chat template, tokenizer of whole words and bytes, and random Qwen weights."""
+"""The common parts of the methods' tiny models: chat template, a tokenizer of whole words and bytes, random Qwen weights."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 MAX_POSITIONS = 4096
 NUM_TOKENS = 1024
-"""Rows of embedding and head, as in `conf/model/tiny.yaml`; every tokenizer fits in."""
+"""Rows of embedding and head, as in `conf/model/tiny.yaml`; no tokenizer may have more tokens."""
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -57,7 +57,7 @@ CHAT_TEMPLATE = """\
 def build_tokenizer(words: Iterable[str], *, chat_template: str = CHAT_TEMPLATE) -> Qwen2Tokenizer:
     """Return the byte-level BPE tokenizer: each of `words` is a single token, all other text falls back to bytes.
 
-    Qwen's pre-tokenizer comes first: it cuts numbers into digits, and lets a word have one sign or space before it.
+    Qwen's pre-tokenizer is applied first: it splits numbers into digits and keeps one space or sign before a word.
     """
     special_tokens = [AddedToken(token, special=True, normalized=False) for token in (PAD, START, END)]
     special_tokens += [AddedToken(token, special=False, normalized=False) for token in MARKERS]
@@ -115,7 +115,7 @@ def build_config(tokenizer: Qwen2Tokenizer, *, num_layers: int = 2) -> Qwen2Conf
 
 
 def build_model(tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> Qwen2ForCausalLM:
-    """Return the untrained model in float32, its attention set up to look facts up; weights depend on the seed only."""
+    """Return the untrained model in float32, with attention heads that look up facts; the weights depend on the seed only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(build_config(tokenizer))

@@ -5,13 +5,14 @@ one reward and one stop reason; it yields one or more *samples*, each a trainabl
 mean nothing: identity is carried by `group_index` and `rollout_id`.
 """
 
-from vime.types.column import Column
+from vime.types.column import Column, Integers, Reals
 from vime.types.identity import rollout_id_of
-from vime.types.prompt import Message, Prompt, Sampling, Turn
+from vime.types.prompt import Prompt, Sampling
 from vime.types.rollout import EvalLog, Group, Reward, Rollout, Span
-from vime.types.sample import COLUMNS, Integers, Reals, Sample, as_dict
+from vime.types.sample import COLUMNS, Sample, as_dict
 from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
 from vime.types.train_sample import TrainSample
+from vime.types.turn import Message, Turn
 
 __all__ = [
     "COLUMNS",

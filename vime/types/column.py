@@ -1,7 +1,7 @@
-"""Columns: the numbers of a sample in a few bytes each, which users' code reads like a list.
+"""Columns: one number per token in a few bytes each, which users' code reads like a list.
 
-A numpy array would change in silence what `+`, `==` and truth mean there. A column concatenates, compares, slices and iterates as
-a list does, and cannot be changed; numpy takes it without a copy (`np.asarray(column)`).
+A numpy array would silently change what `+`, `==` and truth mean in that code. A column concatenates, compares, slices and
+iterates as a list does, and is read-only; numpy takes it without a copy (`np.asarray(column)`).
 """
 
 import base64
@@ -29,7 +29,8 @@ class Column(Sequence[Number], Generic[Number]):
     def __init__(self, values: "Sequence[Number] | np.ndarray", dtype: Any) -> None:
         """Shares the memory of an array or column of this type.
 
-        Raises TypeError or ValueError for what is no sequence of numbers, or where integers of this type cannot hold the values.
+        Raises TypeError or ValueError for anything but a sequence of numbers, and for values that integers of this type cannot
+        hold.
         """
         array = np.asarray(values)
         if array.dtype != dtype:
@@ -46,11 +47,11 @@ class Column(Sequence[Number], Generic[Number]):
 
     @classmethod
     def read(cls, value: Any, dtype: Any) -> "Column[Any]":
-        """A column from its text, or from a list, in which a number that is null is none (NaN)."""
+        """A column from its text, or from a list, in which null stands for NaN."""
         return cls.from_text(value, dtype) if isinstance(value, str) else cls(np.array(value, dtype=dtype), dtype)
 
     def to_text(self) -> str:
-        """The array's bytes, little-endian, in base64: a file of it is written and read without a Python number for each."""
+        """The array's bytes, little-endian, in base64, which is written and read without making Python numbers."""
         return base64.b64encode(self.array.astype(self.array.dtype.newbyteorder("<"), copy=False).tobytes()).decode("ascii")
 
     def __len__(self) -> int:
@@ -95,7 +96,7 @@ class Column(Sequence[Number], Generic[Number]):
         return repr(self.array.tolist())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As bytes within the pickle: a buffer of its own would cost Ray more than this copy, and keep its object store full."""
+        """Pickles the bytes in-band: an out-of-band buffer would cost Ray more than this copy and keep its object store full."""
         return _restored, (self.array.tobytes(), self.array.dtype.str)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -125,3 +126,7 @@ def _converted(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         wrong = int(np.flatnonzero(converted != array)[0])
         raise ValueError(f"{array[wrong]} at {wrong} is no integer of type {dtype}")
     return converted
+
+
+Integers = list[int] | Column[int]
+Reals = list[float] | Column[float]

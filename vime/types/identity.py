@@ -1,4 +1,4 @@
-"""Which rollout is which: a rollout's id says its group and its place in it, so no counter is shared between processes."""
+"""Ids of rollouts, made of the group and the place in it, so that processes need no shared counter."""
 
 ROLLOUTS_PER_GROUP = 1_000_000
 

@@ -1,9 +1,9 @@
-"""What an agent is given and what one model call returns: a prompt, the sampling parameters, a turn."""
+"""What an agent is given: a prompt and the sampling parameters."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-Message = dict[str, Any]
+from vime.types.turn import Message
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,29 +28,3 @@ class Sampling:
 
     temperature: float
     top_p: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """One model call: sampled ids are the truth, text is derived.
-
-    Example: `Turn(prompt_ids=[1, 5], output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 3], finish_reason="stop",
-    message={"role": "assistant", "content": "hi"})`; logprobs are natural logarithms under the sampling temperature.
-    """
-
-    prompt_ids: list[int]
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
-    finish_reason: str
-    message: Message
-    usage: tuple[int, int] | None = None
-    """Tokens read and written, as an endpoint counted them whose ids are not seen; None where ids are."""
-    seconds: float = 0.0
-    """From the request that was answered to its last token: without waiting for a sync, and without servers that were lost or
-    attempts that failed before. A turn that is not sampled again has the seconds of when it was."""
-
-    @property
-    def text(self) -> str:
-        """The reply's text without special tokens."""
-        return self.message["content"]

@@ -1,4 +1,4 @@
-"""`Rollout` and `Group`: what the executions of an agent on one prompt came to, and what hooks say of them."""
+"""`Rollout` and `Group`: the executions of an agent on one prompt, and the rewards and logs that hooks return for them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,11 +53,11 @@ class Rollout:
     generation_seconds: float = 0.0
     reward_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
-    """Time by the kind of its spans."""
+    """Seconds spent on each kind of span."""
     counts: dict[str, int] = field(default_factory=dict)
-    """What happened on the way, for example `{"tool_calls": 3, "tool_timeouts": 1}`."""
+    """Counts of events, for example `{"tool_calls": 3, "tool_timeouts": 1}`."""
     spans: list[Span] = field(default_factory=list)
-    """Its timeline, if it is traced (`logger.trace_share`)."""
+    """The timeline, if this rollout is traced (`logger.trace_share`)."""
 
     @property
     def member(self) -> int:
@@ -100,6 +100,8 @@ class Rollout:
 class Group:
     """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
 
+    index: int = -1
+    """Which group of the run it is: the `group_index` of its rollouts and samples, given by whatever runs it."""
     prompt: Prompt
     rollouts: list[Rollout] = field(default_factory=list)
     weight_version: int = 0
@@ -113,6 +115,7 @@ class Group:
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
         return {
+            "index": self.index,
             "prompt": as_dict(self.prompt),
             "rollouts": [rollout.to_dict() for rollout in self.rollouts],
             "weight_version": self.weight_version,
@@ -122,6 +125,7 @@ class Group:
     def from_dict(cls, data: dict[str, Any]) -> "Group":
         """Reads what `to_dict` wrote."""
         return cls(
+            index=data.get("index", -1),
             prompt=Prompt(**data["prompt"]),
             rollouts=[Rollout.from_dict(rollout) for rollout in data["rollouts"]],
             weight_version=data["weight_version"],

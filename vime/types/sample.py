@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from vime.errors import SampleError
-from vime.types.column import Column
+from vime.types.column import Column, Integers, Reals
 from vime.types.identity import member_of
-from vime.types.prompt import Message, Turn
 from vime.types.stop_reason import Status, StopReason
+from vime.types.turn import Message, Turn
 
-Integers = list[int] | Column[int]
-Reals = list[float] | Column[float]
 COLUMNS = {"tokens": np.int32, "loss_mask": np.uint8, "rollout_log_probs": np.float32, "weight_versions": np.int32}
-"""Fields of a sample with a number for each token, and the type of these numbers once the sample has been accepted."""
+"""Fields of a sample with one number per token, and the type of these numbers once the sample has been accepted."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -31,7 +29,8 @@ class Sample:
         rollout_log_probs       a  a  a  0  0  b
         weight_versions         4  4  4  4  4  5
 
-    `generate` fills these with lists. In a sample that has been accepted they are columns: read-only, and otherwise as lists.
+    `generate` fills these with lists. In an accepted sample they are columns, which are read-only and otherwise behave like
+    lists.
     """
 
     prompt: str | list[Message] = field(default_factory=list)
@@ -53,7 +52,7 @@ class Sample:
     remove_sample: bool = False
 
     def with_turn(self, turn: Turn, /, **metadata: Any) -> "Sample":
-        """A new sample of this rollout that holds one turn: its prompt untrained, its sampled tokens trained.
+        """A new sample of this rollout with one turn, whose sampled tokens are trained and whose prompt is not.
 
         `metadata` replaces the template's (a document need not travel with each of its turns).
         """
@@ -66,6 +65,11 @@ class Sample:
         sample.weight_versions = list(turn.weight_versions)
         sample.prompt, sample.metadata = [], metadata
         return sample
+
+    @property
+    def question(self) -> str:
+        """The text of its prompt, or of the last message of its prompt."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
     @property
     def member(self) -> int:
@@ -89,7 +93,7 @@ class Sample:
         return _counts(versions if mask.all() else versions[mask])
 
     def to_columns(self) -> None:
-        """Keeps the numbers of each token as columns from now on. Raises `SampleError` for what is no such number."""
+        """Converts the numbers of each token to columns. Raises `SampleError` for values that are not such numbers."""
         for name, dtype in COLUMNS.items():
             try:
                 setattr(self, name, Column(getattr(self, name), dtype))
@@ -138,7 +142,7 @@ class Sample:
 
 
 def as_dict(instance: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, not copied: a copy of every token costs more than all else that is done with it."""
+    """The fields of a dataclass by name. Values are not copied, because copying every token would be the largest cost of all."""
     return {item.name: getattr(instance, item.name) for item in fields(instance)}
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from vime.types.sample import Integers, Reals
+from vime.types.column import Integers, Reals
 
 
 @dataclass(kw_only=True, slots=True)
 class TrainSample:
-    """One sequence as the trainer takes it: identity is gone, its weight in the loss is fixed.
+    """One sequence as the trainer takes it, without identity and with a fixed weight in the loss.
 
     The loss of an update is the sum over its samples and response tokens t of `token_weight * loss_mask[t] * loss[t]`, so
     packing, sharding and the order of samples cannot change it.
@@ -21,9 +21,9 @@ class TrainSample:
     advantage: float
     token_weight: float
     weight_versions: Integers = field(default_factory=list)
-    """Of each response token; empty if all are of the current weights."""
+    """The weight version of each response token; empty if all are of the current weights."""
     version: int = 0
-    """Of the weights in training: a token's staleness is this less its own."""
+    """The version of the weights in training; a token's staleness is this minus its own version."""
 
     @property
     def response_length(self) -> int:

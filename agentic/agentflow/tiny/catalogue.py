@@ -19,13 +19,13 @@ UNKNOWN = "nothing found"
 
 
 def price_of(goods: str, town: str) -> int:
-    """Return what goods cost in a town, the same for ever."""
+    """Return the price of goods in a town; it depends on the two names alone."""
     digest = hashlib.sha256(f"{goods}/{town}".encode()).digest()
     return LOWEST_PRICE + int.from_bytes(digest[:4], "big") % NUM_PRICES
 
 
 def look_up(query: str) -> str:
-    """Return the price that a query asks for, `nothing found` if it does not name goods and a town of the list."""
+    """Return the price that a query asks for, or `nothing found` if it does not name one kind of goods and one town."""
     words = set(query.replace("?", " ").replace(".", " ").split())
     goods = [name for name in GOODS if name in words]
     towns = [name for name in TOWNS if name in words]

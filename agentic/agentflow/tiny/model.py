@@ -18,7 +18,7 @@ REPLY_WORDS = (
     " Conclusion: STOP CONTINUE unknown error says\n"
     'execution = tool.execute(query=""" """)\n ```python\nprint( )\n``` \\boxed{ }'
 )
-"""What the models reply and what is in the steps they read, see `demonstrations.py`."""
+"""Words of the models' replies and of the steps that they read, see `demonstrations.py`."""
 
 
 def _words() -> list[str]:

@@ -1,7 +1,7 @@
-"""The same prompts for the tiny models: short and regular, so that each call is a matter of looking up and copying.
+"""AgentFlow's prompts for the tiny models: short and regular, so that a reply needs only looking up and copying.
 
-A planner's turn sees question and steps, a verifier and a generator likewise; an executor sees sub-goal and tool. The fields are
-those of `prompts.py`, less what a tiny model has learned by heart (the tools) or does not need (its own analysis).
+Planner, verifier and generator see the question and the steps, the executor the sub-goal and the tool. The fields are those of
+`prompts.py`, without the tools, which a tiny model has memorized, and the analysis, which it does not need.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ CODER = "Program:\nQuery: {query}"
 NO_STEPS = "none"
 LONG_RESULT = "error"
 MAX_RESULT_CHARACTERS = 24
-"""A longer result is a traceback: a tiny model is only told that there was one."""
+"""A longer result is a traceback; a tiny model only sees the word `error` in its place."""
 
 
 def steps(taken: Sequence[tuple[str, str]]) -> str:

@@ -1,18 +1,16 @@
 """Generated arithmetic and small word problems that need the right tools in the right order.
 
-A sum needs the Python tool. A bill or a rest needs a price first, which only the price list knows (`tiny_catalogue.py`), and
-then the Python tool. Numbers are below 100. A fifth of the prices and of the sums, chosen
-by hash, is asked about in the evaluation split only.
+A sum needs the Python tool. A bill or a rest needs a price from the price list first (`catalogue.py`), and then the Python tool.
+Numbers are below 100. A fifth of the prices and of the sums, chosen by hash, occurs in the evaluation split only.
 """
 
-import hashlib
 import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentic.agentflow.tiny.catalogue import GOODS, TOWNS, price_of
+from vime.data.split import Split, split_of
 
-Split = Literal["train", "eval"]
 Kind = Literal["sum", "bill", "rest"]
 Row = dict[str, Any]
 
@@ -27,7 +25,6 @@ QUESTIONS: dict[Kind, str] = {
 LOOKUP_GOAL = "price of {goods} in {town}"
 COMPUTE_GOAL = "Compute {left} {sign} {right}"
 SIGNS = ("+", "-", "*")
-EVALUATION_SHARE = 0.2
 LARGEST = 99
 
 
@@ -54,24 +51,18 @@ class Task:
 
     @property
     def lookup_goal(self) -> str:
-        """The sub-goal for the price list."""
+        """The sub-goal of looking up the price."""
         return LOOKUP_GOAL.format(goods=self.goods, town=self.town)
 
     @property
     def compute_goal(self) -> str:
-        """The sub-goal for the Python tool."""
+        """The sub-goal of computing the answer."""
         return COMPUTE_GOAL.format(left=self.left, sign=self.sign, right=self.right)
 
     @property
     def tools(self) -> tuple[str, ...]:
         """The right tools, in order."""
         return (PYTHON,) if self.kind == "sum" else (LOOKUP, PYTHON)
-
-
-def split_of(subject: str) -> Split:
-    """Return the only split that asks about a sum or about the price of these goods in this town."""
-    digest = hashlib.sha256(subject.encode()).digest()
-    return "eval" if digest[0] < 256 * EVALUATION_SHARE else "train"
 
 
 def sample_task(rng: random.Random, *, split: Split, kinds: tuple[Kind, ...] = KINDS) -> Task:
@@ -97,7 +88,7 @@ def _sample_word_problem(rng: random.Random, kind: Kind) -> Task:
 
 
 def generate_rows(*, split: Split, num_items: int, seed: int, kinds: tuple[Kind, ...] = KINDS) -> list[Row]:
-    """Return num_items problems of the kinds wanted."""
+    """Return num_items problems of the given kinds as rows."""
     rows = []
     for index in range(num_items):
         task = sample_task(random.Random(f"{split}/{seed}/{index}"), split=split, kinds=tuple(kinds))

@@ -1,1 +1,1 @@
-"""Tools of AgentFlow: one module each, and the box that runs them."""
+"""AgentFlow's tools, one module each, and the `ToolBox` that runs them."""

@@ -1,4 +1,4 @@
-"""The tool without a tool: a model answers the query itself; also what unknown tools fall back to."""
+"""A tool whose query a model answers directly; it is also called in place of unknown tools."""
 
 from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool, model_problems
@@ -19,7 +19,7 @@ class BaseGenerator(Tool):
     demo_commands = ('execution = tool.execute(query="""Summarize in one sentence: …""")',)
 
     async def execute(self, context: Context, query: str) -> str:
-        """The model's reply."""
+        """The model's reply to the query."""
         assert self.config.model is not None, "checked by problems()"
         turn = await context.models[self.config.model].chat(
             [{"role": "user", "content": query}], max_tokens=self.config.max_tokens
@@ -28,5 +28,5 @@ class BaseGenerator(Tool):
 
     @classmethod
     def problems(cls, key: str, config: ToolConfig, run: RunConfig) -> list[Problem]:
-        """There is a model to ask."""
+        """Checks that a model is named and served."""
         return model_problems(key, config, run)

@@ -1,4 +1,4 @@
-"""Settings of one tool; a method holds them by the tool's name: `tools: {python_coder: {model: coder}}`."""
+"""Settings of one tool; the method's settings hold them by tool name: `tools: {python_coder: {model: coder}}`."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 
 @dataclass(kw_only=True, slots=True)
 class ToolConfig:
-    """What a tool needs; each tool reads what it uses and refuses to start without what it must have."""
+    """Settings of one tool. A tool uses the ones that concern it, and a run is refused if a required one is missing."""
 
     path: str | None = None
-    """A class of your own: `module.Class` or `path/to/file.py:Class`; None is the built-in one of that name."""
+    """Your own tool class: `module.Class` or `path/to/file.py:Class`; null for the built-in tool of this name."""
     model: str | None = None
-    """The served model that the tool asks, by its name in `serving.models`."""
+    """The model that the tool asks, by its name in `serving.models`."""
     max_tokens: int = 2048
-    """Longest reply of that model."""
+    """Longest reply of the tool's model, in tokens."""
     endpoint: str | None = None
-    """Address of the service that the tool asks, like http://127.0.0.1:8300."""
+    """Address of the tool's service, for example http://127.0.0.1:8300."""
     topk: int = 3
-    """Documents of one search."""
+    """Number of documents that one search returns."""
     key_variable: str | None = None
-    """The environment variable that holds the service's key."""
+    """Environment variable that holds the service's API key."""
     timeout_seconds: float | None = None
-    """Of one call; None is `rollout.tool_timeout_seconds`."""
+    """Time limit of one call; null for `rollout.tool_timeout_seconds`."""
     cache_size: int = 1024
-    """Answers kept by a worker, if the tool gives the same one to the same query; 0 keeps none."""
+    """Answers that a worker caches if the tool always answers a query alike; 0 turns the cache off."""
     options: dict[str, Any] = field(default_factory=dict)
-    """For tools of your own; python_coder takes `prompt`, with {query} in it."""
+    """Further settings for your own tools; python_coder takes `prompt`, a template with the field {query}."""

@@ -15,7 +15,7 @@ MODEL = "gemini-2.5-flash"
 
 
 class GoogleSearch(Tool):
-    """Asks a service of Google; `options.model` names another of its models."""
+    """Asks Gemini, which searches with Google; `options.model` chooses another Gemini model."""
 
     name = "google_search"
     title = "Ground_Google_Search_Tool"
@@ -28,9 +28,9 @@ class GoogleSearch(Tool):
         self.service = Service()
 
     async def execute(self, context: Context, query: str) -> str:
-        """The summary.
+        """Gemini's summary of the search results.
 
-        Raises ValueError for an empty query, RuntimeError if there is no summary, ServerError if there is no answer.
+        Raises ValueError for an empty query, RuntimeError if the answer has no text, ServerError if the service does not answer.
         """
         if not query.strip():
             raise ValueError("the query is empty: say what to look for")
@@ -47,7 +47,7 @@ class GoogleSearch(Tool):
 
     @classmethod
     def problems(cls, key: str, config: ToolConfig, run: RunConfig) -> list[Problem]:
-        """The key is in the environment."""
+        """Checks that the API key is in the environment."""
         variable = config.key_variable or KEY_VARIABLE
         if os.environ.get(variable):
             return []

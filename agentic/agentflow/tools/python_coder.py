@@ -1,11 +1,10 @@
-"""Computes by a Python program in a sandbox: the query itself, or a program that a coder model writes for it."""
+"""Runs a Python program in a sandbox: the query itself, or a program that a coder model writes for the query."""
 
 import ast
 import re
 
 from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool, model_problems
-from vime.agent.result import SandboxResult
 from vime.agent.sandbox import Sandbox, sandbox_problem
 from vime.config import Mode, RunConfig
 from vime.errors import Problem
@@ -26,7 +25,7 @@ _SIGNS_OF_CODE = (ast.Call, ast.Assign, ast.AugAssign, ast.Import, ast.ImportFro
 
 
 class PythonCoder(Tool):
-    """Runs programs as `sandbox.` of the configuration allows."""
+    """Runs programs within the limits of `sandbox.*`."""
 
     name = "python_coder"
     title = "Python_Code_Generator_Tool"
@@ -42,7 +41,7 @@ class PythonCoder(Tool):
         self._sandbox = Sandbox(run.sandbox)
 
     async def execute(self, context: Context, query: str) -> str:
-        """What the program printed, and why it ended if not by itself.
+        """The program's output, and how it ended unless it finished normally.
 
         Raises ValueError if the coder wrote no program.
         """
@@ -51,7 +50,7 @@ class PythonCoder(Tool):
             raise ValueError(f"a program of {len(code)} characters is too long: give at most {MAX_CODE_CHARACTERS}")
         result = await run_sandbox(context, self.name, self._sandbox.run, code)
         context.trace.count(f"sandbox_{result.reason}")
-        return describe(result)
+        return result.text()
 
     async def _write(self, context: Context, query: str) -> str:
         assert self.config.model is not None
@@ -68,7 +67,7 @@ class PythonCoder(Tool):
 
     @classmethod
     def problems(cls, key: str, config: ToolConfig, run: RunConfig) -> list[Problem]:
-        """A sandbox can run here (not asked by `mode=plan`), and the coder, if one is named, is served."""
+        """Checks that the coder, if one is named, is served, and that sandboxes can run here (except with `mode=plan`)."""
         problems = model_problems(key, config, run, required=False)
         if run.mode is not Mode.plan and not run.sandbox.allow_unsandboxed and (problem := sandbox_problem()):
             problems.append(Problem(key=key, value=cls.name, remedy=problem))
@@ -76,7 +75,7 @@ class PythonCoder(Tool):
 
 
 def is_program(text: str) -> bool:
-    """Whether a text is Python and does something: words alone are names to Python."""
+    """Whether a text is a Python program; a list of words alone is not, although Python can parse it as names."""
     if len(text) > MAX_CODE_CHARACTERS:
         return False
     try:
@@ -84,12 +83,3 @@ def is_program(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(isinstance(node, _SIGNS_OF_CODE) for node in ast.walk(tree))
-
-
-def describe(result: SandboxResult) -> str:
-    """One text of output and end, for the planner's memory."""
-    output = result.stdout.strip()
-    if result.reason == "finished" and result.exit_code == 0:
-        return output or "(the program printed nothing)"
-    end = f"[{result.reason}, exit code {result.exit_code}] {result.stderr.strip()}".strip()
-    return f"{output}\n{end}".strip()

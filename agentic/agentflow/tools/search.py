@@ -1,4 +1,4 @@
-"""Search by a retrieval service (`vime/retrieval`).
+"""Search tools that ask a retrieval service (`vime/retrieval`).
 
 POST /retrieve {"queries": [text], "topk": k} -> {"result": [[{"document": {"id", "title", "text"}, "score": number}]]}
 """
@@ -13,13 +13,13 @@ from vime.errors import Problem, ServerError
 from vime.rollout.context import Context
 
 MAX_CHARACTERS = 1500
-"""Of one document in an answer."""
+"""Most characters of one document in an answer."""
 REFUSALS = (400, 413, 422)
-"""Statuses by which the service refuses a query."""
+"""HTTP statuses with which the service refuses a query."""
 
 
 class Search(Tool):
-    """Documents for a query, best first."""
+    """Returns the best documents for a query, best first."""
 
     deterministic = True
 
@@ -50,7 +50,7 @@ class Search(Tool):
 
     @classmethod
     def problems(cls, key: str, config: ToolConfig, run: RunConfig) -> list[Problem]:
-        """There is a service to ask."""
+        """Checks the service's address and the number of documents."""
         return endpoint_problems(key, config)
 
 
@@ -79,7 +79,7 @@ class WebSearch(Search):
 
 
 def endpoint_problems(key: str, config: ToolConfig) -> list[Problem]:
-    """An endpoint is given, with http or https, and a search returns something."""
+    """Checks that the endpoint is an HTTP address and that a search returns at least one document."""
     problems = []
     if config.endpoint is None or not config.endpoint.startswith(("http://", "https://")):
         remedy = "the tool asks a service: give its address, like http://127.0.0.1:8300 (python -m vime.retrieval starts one)"

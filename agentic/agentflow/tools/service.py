@@ -1,6 +1,7 @@
-"""A service that tools ask over HTTP. One that does not answer is the infrastructure's fault: the rollout is run again.
+"""A client for the HTTP services of tools. A service that does not answer is an infrastructure failure: the rollout is repeated.
 
-What an agent could be told about an outage would be trained as the agent's mistake, and a run would train through it unnoticed.
+If the agent were told of an outage instead, the rollout would be trained as if the agent had made a mistake, and the run would go
+on unnoticed.
 """
 
 import asyncio
@@ -13,13 +14,13 @@ from vime.errors import ServerError
 
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 2.0
 PASSING = (408, 425, 429)
-"""Besides 5xx, the statuses after which the request is sent again."""
+"""HTTP statuses, besides 5xx, after which the request is sent again."""
 MARGIN_SHARE = 0.1
-"""Of a tool's time limit, so that this gives up before the tool is stopped, and says why."""
+"""Share of a tool's time limit that is kept back, so that the request fails with its reason before the tool is stopped."""
 
 
 class Service:
-    """One pool of connections for all calls of a process; make it in the event loop that uses it, or call `post` there first."""
+    """A connection pool for all calls of one process, bound to the event loop that calls `post` first."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -27,9 +28,10 @@ class Service:
     async def post(
         self, address: str, body: dict[str, Any], *, headers: dict[str, str], seconds: float, refusals: tuple[int, ...] = ()
     ) -> Any:
-        """The JSON answer of a service, asked again after failures that pass, in all for `seconds` less a margin.
+        """The JSON answer of a service; temporary failures are retried until `seconds`, less a margin, are over.
 
-        Raises ValueError for a status among `refusals`, which say that the query was wrong, ServerError if there is no answer.
+        Raises ValueError for a status among `refusals`, which mean that the query was wrong, and ServerError if there is no
+        answer.
         """
         deadline, backoff = time.monotonic() + seconds * (1 - MARGIN_SHARE), FIRST_BACKOFF_SECONDS
         while True:

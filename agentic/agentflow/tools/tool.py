@@ -1,4 +1,4 @@
-"""What a tool is: a name, a description for the planner, a typed input, examples, and `execute`."""
+"""The base class of tools: a name, a description for the planner, a typed input, examples, and `execute`."""
 
 from typing import Any, ClassVar
 
@@ -9,21 +9,21 @@ from vime.rollout.context import Context
 
 
 class Tool:
-    """Base class of all tools; one of your own extends it and is named by its path in the configuration.
+    """Base class of all tools. Your own tool extends it; the setting `path` names the class.
 
     Example: `class Reverse(Tool)` with `name = "reverse"`, a description, and `async def execute(self, context, query)` that
-    returns `query[::-1]`. ValueError and TypeError mean a wrong query; anything else that is raised is tried again.
+    returns `query[::-1]`. A ValueError or TypeError means that the query was wrong; after any other error the call is retried.
     """
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
-    """A longer name that models know it by."""
+    """A longer name by which models may call the tool."""
     description: ClassVar[str] = ""
-    """What it does, what to ask it, and what it cannot do."""
+    """What the tool does, how to query it, and what it cannot do."""
     input: ClassVar[dict[str, str]] = {"query": "str: what the tool is asked, in plain words"}
     demo_commands: ClassVar[tuple[str, ...]] = ()
     deterministic: bool = False
-    """Whether the same query always has the same answer, so that answers can be kept."""
+    """Whether the same query always has the same answer, so that answers can be cached."""
 
     def __init__(self, config: ToolConfig, run: RunConfig) -> None:
         self.config = config
@@ -35,12 +35,12 @@ class Tool:
 
     @classmethod
     def problems(cls, key: str, config: ToolConfig, run: RunConfig) -> list[Problem]:
-        """What the tool lacks to work in a run; `key` is where its settings stand, like `method.tools.web_search`."""
+        """Problems of the tool's settings in a run; `key` is their configuration key, like `method.tools.web_search`."""
         return []
 
     @classmethod
     def metadata(cls) -> dict[str, Any]:
-        """What a planner and an executor are told."""
+        """What planner and executor are told of the tool."""
         return {"description": cls.description, "input": dict(cls.input), "demo_commands": list(cls.demo_commands)}
 
 
@@ -50,7 +50,7 @@ def seconds_of(config: ToolConfig, context: Context) -> float:
 
 
 def model_problems(key: str, config: ToolConfig, run: RunConfig, *, required: bool = True) -> list[Problem]:
-    """The model that a tool asks is served."""
+    """Checks that the model that a tool asks is named, if `required`, and served."""
     served = ", ".join(run.serving.models) or "none"
     if config.model is None:
         remedy = f"the tool asks a model: name one of serving.models ({served})"

@@ -1,4 +1,4 @@
-"""The tools of a run by name: loads them, finds the one that a planner means, runs them, keeps answers and counts."""
+"""The tools of a run: loads them, finds the one that a planner names, runs and counts calls, and caches answers."""
 
 import asyncio
 import re
@@ -22,11 +22,11 @@ BUILT_IN = {
     "google_search": "agentic.agentflow.tools.google_search.GoogleSearch",
 }
 INFRASTRUCTURE = (SandboxError, ServerError)
-"""What is not the tool's fault and nothing to tell the agent: it ends the rollout, which is run again."""
+"""Infrastructure failures: the agent is not told of them; they end the rollout, which is repeated."""
 
 
 class ToolBox:
-    """The tools of one run; make one per worker, since it keeps answers.
+    """The tools of one run and their cached answers; a worker makes one for all its rollouts.
 
     Example: `await ToolBox(method.tools, config).call(context, "python_coder", "print(6 * 7)")` is a `ToolResult` with the
     output `"42"`. Raises ConfigError if a tool cannot be loaded.
@@ -51,7 +51,7 @@ class ToolBox:
         return {name: tool.metadata() for name, tool in self._tools.items()}
 
     def find(self, text: str) -> str | None:
-        """The tool that a planner means: by its name, its title or its class, whatever the case and the signs between words."""
+        """The tool whose name, title or class name a text is, ignoring case and punctuation; None if there is none."""
         wanted = _letters(text)
         for name, tool in self._tools.items():
             if wanted and wanted in (_letters(name), _letters(tool.title), _letters(type(tool).__name__)):
@@ -59,7 +59,7 @@ class ToolBox:
         return None
 
     async def call(self, context: Context, name: str, query: str) -> ToolResult:
-        """Runs the tool of that name; whatever comes of it is a result whose output or error can be shown to the agent.
+        """Calls a tool; a failed call is a result too, with an error message for the agent.
 
         Counts `tool_<name>_{calls,cache_hits,failures,timeouts,outages}`. Raises SandboxError and ServerError.
         """
@@ -93,7 +93,7 @@ class ToolBox:
 
 
 def load_tool(name: str, config: ToolConfig) -> type[Tool] | Problem:
-    """The class of a tool, or what is wrong with its name or path."""
+    """The class of a tool, or the problem with its name or path."""
     key, path = f"method.tools.{name}", config.path or BUILT_IN.get(name)
     if path is None:
         remedy = f"there is no such tool: choose from {', '.join(BUILT_IN)}, or give {key}.path=file.py:Class"
@@ -111,7 +111,7 @@ def load_tool(name: str, config: ToolConfig) -> type[Tool] | Problem:
 
 
 def tool_problems(config: RunConfig) -> list[Problem]:
-    """What the tools of `config.method.tools` lack: a class, a model, an endpoint, a key, a sandbox."""
+    """Problems of the tools in `config.method.tools`: a missing class, model, endpoint, key or sandbox."""
     problems: list[Problem] = []
     tools: dict[str, ToolConfig] = getattr(config.method, "tools", {})
     for name, settings in tools.items():

@@ -1,7 +1,7 @@
-"""Writes items as JSON lines, part by part, so that the length of a document does not matter.
+"""Writes items as JSON lines, part by part, so that documents of any length can be written.
 
-A document goes into its row under `context`, or into a file of its own, which the row names under `context_file`: rows are then
-small, however long the documents, and workers read one document at a time.
+A document is stored in its row as `context`, or in a file of its own that the row names as `context_file`; rows then stay small,
+and workers read one document at a time.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from agentic.memagent.ruler.item import Item, Task
 def write_rows(
     path: Path, task: Task, *, size: int, num_items: int, own_files: bool, on_item: Callable[[], None] = lambda: None
 ) -> None:
-    """Writes `num_items` items of one size to `path`, in one step: a file that is there is whole."""
+    """Writes `num_items` items of one size to `path`, which appears only when it is complete."""
     temporary = path.with_name(f".{path.name}")
     with temporary.open("w", encoding="utf-8") as file:
         for index in range(num_items):
@@ -37,7 +37,7 @@ def write_rows(
 
 
 def write_document(path: Path, item: Item) -> str:
-    """Writes an item's document; returns its SHA-256."""
+    """Writes an item's document and returns its SHA-256."""
     digest = hashlib.sha256()
     with path.open("w", encoding="utf-8", newline="") as file:
         for part in item.parts:

@@ -1,7 +1,7 @@
 """RULER-HQA: HotpotQA questions over documents of any number of paragraphs (arXiv 2507.02259, section 4.1; RULER's qa_2).
 
-A document is the question's own paragraphs, gold and distractors, among paragraphs of other questions, in random order, each as
-`Document i:`, its title and its sentences. Rows are read in both layouts, the original's lists and Hugging Face's columns.
+A document mixes the question's own paragraphs, gold and distractors, with paragraphs of other questions in random order; each
+consists of `Document i:`, its title and its sentences. Rows are read in the original layout and in Hugging Face's.
 """
 
 import random
@@ -31,10 +31,10 @@ class Question:
 
 
 class HotpotQA:
-    """Questions, and the pool of all their distinct paragraphs as (title, text)."""
+    """The questions of a file, and the pool of all their distinct paragraphs as (title, text)."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
-        """Raises `ValueError`, naming the row, if one has neither layout or no gold paragraph."""
+        """Raises `ValueError`, naming the row, if a row has neither layout or no gold paragraph."""
         positions: dict[tuple[str, str], int] = {}
         self.questions: list[Question] = []
         for number, row in enumerate(rows):
@@ -54,7 +54,7 @@ class HotpotQA:
     def read(cls, path: Path) -> "HotpotQA":
         """Reads a .json list, .jsonl or .parquet file.
 
-        Raises `ValueError`, saying so, for another kind of file or one that is damaged.
+        Raises `ValueError` for another kind of file or a damaged one.
         """
         if path.suffix in (".json", ".jsonl"):
             return cls(read_json(path, key="source"))
@@ -65,7 +65,7 @@ class HotpotQA:
         raise ValueError(f"{path}: give HotpotQA's rows as .json, .jsonl or .parquet")
 
     def task(self, *, seed: int) -> "HotpotQATask":
-        """The items under a seed, which chooses the questions, the other paragraphs and their order."""
+        """The task with a seed, which chooses the order of the questions, the other paragraphs and their order."""
         return HotpotQATask(self, seed=seed)
 
 
@@ -79,11 +79,11 @@ class HotpotQATask:
 
     @property
     def num_questions(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return len(self._order)
 
     def __call__(self, index: int, size: int) -> Item:
-        """Raises `ValueError` if `size` is less than the gold paragraphs or more than all there are."""
+        """Raises `ValueError` if there are more gold paragraphs than `size`, or fewer paragraphs in the source."""
         question, pool = self._source.questions[self._order[index]], self._source.pool
         gold = len(question.gold)
         if not gold <= size <= len(pool):
@@ -110,7 +110,7 @@ class HotpotQATask:
 
 
 def _paragraphs(row: dict[str, Any], number: int) -> list[tuple[str, str]]:
-    """(title, text) of a row's paragraphs, in either layout; sentences carry their own spaces."""
+    """Title and text of a row's paragraphs, in either layout; the sentences include their spaces."""
     context = row.get("context")
     if isinstance(context, dict) and {"title", "sentences"} <= set(context):
         return [(title, "".join(sentences)) for title, sentences in zip(context["title"], context["sentences"], strict=True)]

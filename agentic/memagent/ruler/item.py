@@ -1,4 +1,4 @@
-"""One item of a benchmark, and the size at which its document has a number of tokens."""
+"""One item of a benchmark, and the search for the size at which documents have a given number of tokens."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from agentic.memagent.reward import ALL
 
 @dataclass(kw_only=True, slots=True)
 class Item:
-    """A question over a document that comes in parts.
+    """A question about a document that is generated in parts.
 
-    `needs_all` says that every answer is wanted, not any of them. `parts` can be read once.
+    With `needs_all` every answer is required, otherwise any of them. `parts` can be read once.
     Example: `Item(index=3, question="Who …?", answers=["Ed Wood"], parts=iter(["Document 1:\\n…", "\\n\\nDocument 2:\\n…"]))`.
     """
 
@@ -23,19 +23,19 @@ class Item:
     about: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """All but the document, under the names of the published sets."""
+        """The item without its document, with the field names of the published sets."""
         metric = {"metric": ALL} if self.needs_all else {}
         return {"index": self.index, "input": self.question, "answers": self.answers, **metric, **self.about}
 
 
 Task = Callable[[int, int], Item]
-"""The item of an index at a size: paragraphs of RULER-HQA, sentences or lines of a haystack, words of a list."""
+"""Makes the item of an index and a size: the number of paragraphs (RULER-HQA), sentences (a haystack) or words (a list)."""
 
 
 def size_for_tokens(task: Task, *, num_tokens: int, tokenizer: Any, smallest: int, largest: int) -> int:
-    """The largest size whose first document has at most `num_tokens` tokens, found by halving as RULER does.
+    """The largest size whose first document has at most `num_tokens` tokens, found by bisection as in RULER.
 
-    Raises `ValueError` if the smallest document is longer already.
+    Raises `ValueError` if the smallest document is already longer.
     """
 
     def tokens(size: int) -> int:

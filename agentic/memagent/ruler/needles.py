@@ -1,6 +1,7 @@
-"""RULER's needles in a haystack and its variable tracking (arXiv 2404.06654, section 3 and appendix B), in words of our own.
+"""RULER's needle-in-a-haystack and variable-tracking tasks (arXiv 2404.06654, section 3 and appendix B), in our own words.
 
-A haystack is one of three: a few sentences again and again (`noise`), a text of yours (`text`), or other needles (`needles`).
+There are three kinds of haystack: a few repeated sentences (`noise`), a text that you provide (`text`), or other needles
+(`needles`).
 """
 
 import random
@@ -26,7 +27,7 @@ VARIABLE_LETTERS = 5
 class Needles:
     """One needle task.
 
-    `num_keys` needles are hidden under different keys, each key with `num_values`; `num_queries` keys are asked for.
+    `num_keys` different keys are hidden, each with `num_values` values; the question asks for `num_queries` of the keys.
     """
 
     haystack: str
@@ -54,14 +55,14 @@ class NeedleTask:
     """`task(index, size)`: needles among `size` sentences."""
 
     def __init__(self, needles: Needles, *, seed: int, text: str | None = None) -> None:
-        """Raises `ValueError` if the haystack is a text and there is none."""
+        """Raises `ValueError` if the haystack is a text and none is given."""
         if needles.haystack == "text" and not text:
             raise ValueError("this task hides its needles in a text: give one with --haystack FILE (RULER takes essays)")
         self._needles, self._seed = needles, seed
         self._sentences = re.split(r"(?<=[.!?])\s+", text.strip()) if text else list(NOISE)
 
     def __call__(self, index: int, size: int) -> Item:
-        """Needles and question are the index's; where they are hidden is the size's too."""
+        """Needles and question depend on the index alone, their places on the index and the size."""
         chance, task = random.Random(f"{self._seed}/{index}"), self._needles
         keys = make(chance, task.keys, task.num_keys)
         hidden = {key: make(chance, task.values, task.num_values) for key in keys}
@@ -87,13 +88,13 @@ class NeedleTask:
 
 
 class VariableTask:
-    """`task(index, size)`: a chain of assignments among `size` sentences; the answer is every variable of the value."""
+    """`task(index, size)`: a chain of assignments among `size` sentences; the answers are all variables that hold the value."""
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
 
     def __call__(self, index: int, size: int) -> Item:
-        """A chain of a value and four hops."""
+        """A chain that passes one value on four times."""
         chance = random.Random(f"{self._seed}/{index}")
         names: list[str] = []
         while len(names) <= NUM_HOPS:
@@ -113,7 +114,7 @@ class VariableTask:
 
 
 def hide(lines: list[str], haystack: Iterator[str], *, size: int, chance: random.Random, in_order: bool = False) -> Iterator[str]:
-    """The haystack's sentences with the lines at random places between them, one to a line."""
+    """The haystack's sentences with `lines` at random places between them, each on a line of its own."""
     places = sorted(chance.randrange(size + 1) for _ in lines)
     hidden = list(lines) if in_order else chance.sample(lines, len(lines))
     first = True
@@ -126,7 +127,7 @@ def hide(lines: list[str], haystack: Iterator[str], *, size: int, chance: random
 
 
 def make(chance: random.Random, kind: str, count: int) -> list[str]:
-    """Different words, numbers of seven digits, or codes (UUIDs)."""
+    """`count` different words, numbers of seven digits, or UUIDs (`codes`)."""
     if kind == "words":
         return make_words(chance, count)
     found: dict[str, None] = {}

@@ -1,6 +1,6 @@
-"""RULER's aggregation tasks (arXiv 2404.06654, section 3): the commonest words of a list, and of a coded text.
+"""RULER's aggregation tasks (arXiv 2404.06654, section 3): the most common words of a list and of a coded text.
 
-Words are made of syllables, so that no word list is needed and no model knows them.
+Words are composed of syllables, so that no word list is needed and no model knows them.
 """
 
 import random
@@ -15,13 +15,13 @@ FIRST = (
 MIDDLE = ("ban", "den", "fil", "gor", "hum", "jan", "kel", "lum", "mar", "nor", "pin", "rus", "sel", "tan", "vor", "wen")
 LAST = ("da", "del", "fin", "gat", "ko", "lan", "mer", "nis", "pol", "ra", "sen", "tik", "vel", "xa")
 NUM_COMMON, COMMON_TIMES, UNCOMMON_TIMES = 10, 30, 3
-"""RULER's setting for documents of 8K tokens and more."""
+"""RULER's values for documents of 8K tokens and more."""
 FREQUENT, ZIPF_EXPONENT, VOCABULARY = 3, 2.0, 2000
 CODED_LETTERS = 6
 
 
 def make_words(chance: random.Random, count: int) -> list[str]:
-    """Different words."""
+    """`count` different words."""
     found: dict[str, None] = {}
     while len(found) < count:
         found[chance.choice(FIRST) + chance.choice(MIDDLE) + chance.choice(LAST)] = None
@@ -29,7 +29,7 @@ def make_words(chance: random.Random, count: int) -> list[str]:
 
 
 class CommonWordsTask:
-    """`task(index, size)`: a numbered list of about `size` words, in which ten stand 30 times and all others three times."""
+    """`task(index, size)`: a numbered list of about `size` words, in which ten occur 30 times and all others three times."""
 
     smallest = NUM_COMMON * COMMON_TIMES
 
@@ -37,7 +37,7 @@ class CommonWordsTask:
         self._seed = seed
 
     def __call__(self, index: int, size: int) -> Item:
-        """Raises `ValueError` if the common words alone are more than `size`, or there are no words for so long a list."""
+        """Raises `ValueError` if the list is too short for the ten common words or longer than the words suffice for."""
         num_others = (size - self.smallest) // UNCOMMON_TIMES
         if num_others < 0:
             raise ValueError(f"a list of {size} words is too short: the ten common words alone are {self.smallest}")
@@ -62,7 +62,7 @@ class CommonWordsTask:
 
 
 class FrequentWordsTask:
-    """`task(index, size)`: `size` coded words whose frequencies follow Zipf's law, the n-th word 1/n² as often as the first."""
+    """`task(index, size)`: `size` coded words by Zipf's law, in which the n-th word occurs 1/n² times as often as the first."""
 
     smallest = 50
 
@@ -71,7 +71,7 @@ class FrequentWordsTask:
         self._weights = [1 / rank**ZIPF_EXPONENT for rank in range(1, VOCABULARY + 1)]
 
     def __call__(self, index: int, size: int) -> Item:
-        """The three most frequent words are the answer; the counts of the first four are made to differ."""
+        """The answers are the three most frequent words. Raises `ValueError` for a smaller size than `smallest`."""
         if size < self.smallest:
             raise ValueError(f"{size} coded words are too few to tell the most frequent: give at least {self.smallest}")
         chance = random.Random(f"{self._seed}/{index}")
@@ -93,7 +93,7 @@ class FrequentWordsTask:
         )
 
     def _counts(self, size: int) -> list[int]:
-        """How often each word stands in the text: its expectation, rounded down, and the rest to the first word."""
+        """How often each word occurs: its expected count rounded down, with the remainder added to the first word."""
         total = sum(self._weights)
         counts = [int(size * weight / total) for weight in self._weights]
         counts[0] += size - sum(counts)

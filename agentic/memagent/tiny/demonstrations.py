@@ -1,9 +1,9 @@
-"""Generated demonstrations for the tiny model's supervised training: the skill of looking facts up, and bad habits.
+"""Generated demonstrations for the tiny model's supervised training: the skill of looking up facts, and bad habits.
 
-A curriculum goes from dense lookups over conversations of many questions to the turns of MemAgent. The skill is
-demonstrated without errors, but which reply to give is a coin: most memory turns overwrite the memory with the latest
-fact instead of keeping notes, so that a model trained on them rarely answers, and reinforcement learning has a habit to
-change. A batch depends on the seed and the step only.
+A curriculum leads from dense lookups over conversations with many questions to MemAgent's turns. The skill is demonstrated
+without errors, but the kind of reply is drawn at random: most memory turns overwrite the memory with the latest fact instead of
+keeping notes. A model trained on them rarely answers, so reinforcement learning can improve it. A batch depends on the seed and
+the step only.
 """
 
 import random
@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 from agentic.memagent import prompts
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt
+from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.tiny import task
-from vime.tiny.demonstration import Demonstration, Turn, encode_turn, weighted
+from vime.tiny.demonstration import Demonstration, Exchange, encode_exchange, weighted
 from vime.types import TrainSample
 
 NOTES = "Notes: {facts}"
@@ -25,27 +24,27 @@ ANSWER = "\\boxed{{ {answer}}}"
 UNKNOWN = "unknown"
 ANSWER_REQUEST = prompts.FINAL_PROMPT.rsplit("\n", 1)[1]
 
-GOOD_MEMORY_SHARE = 0.4  # of memory turns at the end of the curriculum
-GOOD_ANSWER_SHARE = 0.85  # of final turns whose memory holds the answer
+GOOD_MEMORY_SHARE = 0.4  # share of memory turns that keep notes, at the end of the curriculum
+GOOD_ANSWER_SHARE = 0.85  # share of final turns that answer, where the memory holds the answer
 GOOD_SINGLE_TURN_SHARE = 0.6
-SKILL_SHARE = 0.9  # of good memory turns before the habits are taught, so that the skill gets most of the tokens
-GOOD_PAST_SHARE = 0.8  # of the memories that a turn starts from, so that most have something to remember
-LOOKUP_PROGRESS = 0.05  # the curriculum's first part: lookups only
-QUESTION_PROGRESS = 0.3  # its second part: mostly conversations of many questions
-HABIT_PROGRESS = 0.75  # its last part: the shares above
+SKILL_SHARE = 0.9  # share of memory turns that keep notes, before the habits are taught
+GOOD_PAST_SHARE = 0.8  # share of turns that start from a memory with notes
+LOOKUP_PROGRESS = 0.05  # end of the curriculum's first part, which has lookups only
+QUESTION_PROGRESS = 0.3  # end of its second part, mostly conversations with many questions
+HABIT_PROGRESS = 0.75  # beginning of its last part, which teaches the bad habits
 CHUNK_TOKENS = 96
 NUM_LOOKUPS = 20
 NUM_QUESTIONS = 10
 NUM_EXTRA_ANSWERS = 2  # final turns of other questions per rollout
-MISSING_SHARE = 0.3  # of those questions, for which the facts say nothing
+MISSING_SHARE = 0.3  # share of questions that the facts do not answer
 TOKENS_PER_SEQUENCE = 250
 MIN_FACTS, MAX_FACTS = 6, 28
 
 
 def known_facts(estate: str, *, text: str) -> list[str]:
-    """Return the sentences of a text that tell an estate's owner and, if that is known, the owner's home.
+    """Return the sentences of a text about an estate's owner and, if the owner is known, the owner's home.
 
-    What is not known ends the list, as in ["The owner of Corwick is Abnus.", "The home of Abnus is unknown."].
+    The list ends with the first unknown fact, as in ["The owner of Corwick is Abnus.", "The home of Abnus is unknown."].
     """
     facts: list[str] = []
     subject = estate
@@ -71,7 +70,7 @@ def ideal_update(row: task.Row, *, memory: str, section: str) -> str:
 
 
 def latest_update(row: task.Row, *, section: str, rng: random.Random) -> str:
-    """Return the bad habit: a memory of one irrelevant fact of the section and of nothing that was known before."""
+    """Return a bad memory: one irrelevant fact of the section, and nothing of the previous memory."""
     sentences = [document.split("\n")[2] for document in section.split(task.DOCUMENT_SEPARATOR)]
     relevant = ideal_facts(row, memory="", section=row["context"])
     others = [sentence for sentence in sentences if sentence not in relevant]
@@ -79,7 +78,7 @@ def latest_update(row: task.Row, *, section: str, rng: random.Random) -> str:
 
 
 def final_answer(row: task.Row, *, memory: str) -> str:
-    """Return the boxed answer if the memory holds it, and the boxed word 'unknown' if not."""
+    """Return the boxed answer if the memory holds it, otherwise the boxed word `unknown`."""
     facts = ideal_facts(row, memory=memory, section="")
     known = len(facts) == 2 and UNKNOWN not in facts[1]
     return ANSWER.format(answer=row["reward_model"]["ground_truth"][0] if known else UNKNOWN)
@@ -87,10 +86,10 @@ def final_answer(row: task.Row, *, memory: str) -> str:
 
 def rollout_turns(
     row: task.Row, *, sections: Sequence[str], good_memory_share: float, good_answer_share: float, rng: random.Random
-) -> list[Turn]:
+) -> list[Exchange]:
     """Return the memory turns and the final turn of one rollout.
 
-    The memory carried on is another coin's, good most of the time, so that every turn has something to remember.
+    The memory that the next turn starts from is drawn anew and mostly a good one, so that there is something to remember.
     """
     problem = row["extra_info"]["question"]
     memory = prompts.NO_MEMORY
@@ -99,25 +98,25 @@ def rollout_turns(
         good = ideal_update(row, memory=memory, section=section)
         bad = latest_update(row, section=section, rng=rng)
         prompt = prompts.MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=section)
-        turns.append(Turn(prompt=prompt, reply=good if rng.random() < good_memory_share else bad))
+        turns.append(Exchange(prompt=prompt, reply=good if rng.random() < good_memory_share else bad))
         memory = good if rng.random() < GOOD_PAST_SHARE else bad
     good = rng.random() < good_answer_share
     reply = final_answer(row, memory=memory) if good else ANSWER.format(answer=UNKNOWN)
-    turns.append(Turn(prompt=prompts.FINAL_PROMPT.format(problem=problem, memory=memory), reply=reply))
+    turns.append(Exchange(prompt=prompts.FINAL_PROMPT.format(problem=problem, memory=memory), reply=reply))
     return turns
 
 
-def single_turn(row: task.Row, *, good_share: float, rng: random.Random) -> Turn:
-    """Return a question on the whole document: reasoning over its two facts, or giving up."""
+def single_turn(row: task.Row, *, good_share: float, rng: random.Random) -> Exchange:
+    """Return a question about the whole document, answered from its two facts or with `unknown`."""
     prompt = prompts.SINGLE_TURN_PROMPT.format(problem=row["extra_info"]["question"], chunk=row["context"])
     if rng.random() >= good_share:
-        return Turn(prompt=prompt, reply=ANSWER.format(answer=UNKNOWN))
+        return Exchange(prompt=prompt, reply=ANSWER.format(answer=UNKNOWN))
     facts = " ".join(ideal_facts(row, memory="", section=row["context"]))
-    return Turn(prompt=prompt, reply=f"{facts} {ANSWER.format(answer=row['reward_model']['ground_truth'][0])}")
+    return Exchange(prompt=prompt, reply=f"{facts} {ANSWER.format(answer=row['reward_model']['ground_truth'][0])}")
 
 
 def lookup_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
-    """Return a list of facts followed by repetitions of some, with the last word of each repetition to learn."""
+    """Return a list of facts followed by repetitions of some; the last word of each repetition is learned."""
     documents = task.sample_distractors(rng, num_docs=num_facts, estate="", person="")
     facts = [sentence for _, sentence in documents]
     token_ids = tokenizer(" ".join(facts), add_special_tokens=False)["input_ids"]
@@ -130,7 +129,7 @@ def lookup_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, 
 
 
 def questions_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: int, rng: random.Random) -> Demonstration:
-    """Return a conversation of many questions on one list of facts, with the ideal notes and answer of each to learn."""
+    """Return a conversation of many questions about one list of facts; the ideal notes and answers are learned."""
     num_estates = num_facts // 2
     estates = rng.sample(task.ESTATES, num_estates)
     people = rng.sample(task.PEOPLE, num_facts)
@@ -144,27 +143,27 @@ def questions_demonstration(*, tokenizer: PreTrainedTokenizerBase, num_facts: in
         estate = rng.choice(task.ESTATES if rng.random() < MISSING_SHARE else estates)
         question = task.QUESTION.format(estate=estate)
         reply = NOTES.format(facts=" ".join(known_facts(estate, text=text)))
-        turn = encode_turn(Turn(prompt=question if number else f"{text}\n{question}", reply=reply), tokenizer=tokenizer)
+        turn = encode_exchange(Exchange(prompt=question if number else f"{text}\n{question}", reply=reply), tokenizer=tokenizer)
         value = reply.split()[-1].removesuffix(".")
-        answer = Turn(prompt=ANSWER_REQUEST, reply=ANSWER.format(answer=value))
-        for part in (turn, encode_turn(answer, tokenizer=tokenizer)):
+        answer = Exchange(prompt=ANSWER_REQUEST, reply=ANSWER.format(answer=value))
+        for part in (turn, encode_exchange(answer, tokenizer=tokenizer)):
             demonstration.token_ids += part.token_ids
             demonstration.loss_mask += part.loss_mask
     return demonstration
 
 
-def _answer_turn(rng: random.Random) -> Turn:
+def _answer_turn(rng: random.Random) -> Exchange:
     """Return the final turn of another question, mostly with a memory that holds the answer."""
     row = task.generate_rows(split="train", num_items=1, num_docs=6, seed=rng.getrandbits(32))[0]
     memory = ideal_update(row, memory="", section=row["context"])
     if rng.random() < 0.3:
         memory = latest_update(row, section=row["context"], rng=rng)
     reply = final_answer(row, memory=memory) if rng.random() < GOOD_ANSWER_SHARE else ANSWER.format(answer=UNKNOWN)
-    return Turn(prompt=prompts.FINAL_PROMPT.format(problem=row["extra_info"]["question"], memory=memory), reply=reply)
+    return Exchange(prompt=prompts.FINAL_PROMPT.format(problem=row["extra_info"]["question"], memory=memory), reply=reply)
 
 
 def _turn_demonstrations(tokenizer: PreTrainedTokenizerBase, *, habits: bool, rng: random.Random) -> list[Demonstration]:
-    """Return the turns of one rollout and now and then a single turn, with the habits' shares or the skill's."""
+    """Return the turns of one rollout and sometimes a single turn, with mostly good memories or with the bad habits."""
     num_docs = rng.randint(2, 30)
     row = task.generate_rows(split="train", num_items=1, num_docs=num_docs, seed=rng.getrandbits(32))[0]
     sections = split_document(
@@ -181,7 +180,7 @@ def _turn_demonstrations(tokenizer: PreTrainedTokenizerBase, *, habits: bool, rn
         turns.append(_answer_turn(rng))
     if rng.random() < 0.3:
         turns.append(single_turn(row, good_share=GOOD_SINGLE_TURN_SHARE, rng=rng))
-    return [encode_turn(turn, tokenizer=tokenizer) for turn in turns]
+    return [encode_exchange(turn, tokenizer=tokenizer) for turn in turns]
 
 
 def demonstration_batch(

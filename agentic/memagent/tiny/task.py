@@ -1,15 +1,15 @@
 """Generated two-hop questions over many documents, in the row format of the HotpotQA set that MemAgent trains on.
 
-A question names an estate; one document tells its owner, a later one the city of that owner's home, and all others
-say the same of other estates and people. Every name is one token of the tiny tokenizer. The number of documents sets
-the length; a fifth of the estates, chosen by hash, are asked about in the evaluation split only.
+A question names an estate. One document names its owner, a later one the city of that owner's home, and all others state such
+facts about other estates and people. Every name is one token of the tiny tokenizer. The number of documents sets the length. A
+fifth of the estates, chosen by hash, is asked about in the evaluation split only.
 """
 
-import hashlib
 import random
-from typing import Any, Literal
+from typing import Any
 
-Split = Literal["train", "eval"]
+from vime.data.split import Split, split_of
+
 Row = dict[str, Any]
 
 DATA_SOURCE = "memagent_tiny"
@@ -18,7 +18,6 @@ OWNER_FACT = "The owner of {estate} is {person}."
 HOME_FACT = "The home of {person} is {city}."
 DOCUMENT = "Document {number}:\n{title}\n{sentence}"
 DOCUMENT_SEPARATOR = "\n\n"
-EVALUATION_SHARE = 0.2
 MIN_DOCS = 2
 
 
@@ -31,18 +30,12 @@ ESTATES = _names("Xan Bel Cor Dun Fal Gor Hul Jor Kel Lor Mor Nar Pel Ros Syl To
 PEOPLE = _names("Ab Bra Ca De El Fi Gu Ha Iv Jo Ka Le Mi No Ol Pa", "ra lin nus vio mond ric sha zel")
 CITIES = _names("Bar Chel Dra Fen Gri Har Kir Lim", "burg ton polis ford haven ville mouth grad")
 MAX_DISTINCT = 2 * min(len(ESTATES), len(PEOPLE)) - 2
-"""Documents that differ: beyond that, facts are told again."""
-
-
-def split_of_estate(estate: str) -> Split:
-    """Return the only split that asks about this estate."""
-    digest = hashlib.sha256(estate.encode()).digest()
-    return "eval" if digest[0] < 256 * EVALUATION_SHARE else "train"
+"""Most documents that differ; beyond this number, facts are repeated."""
 
 
 def estates_of_split(split: Split) -> list[str]:
     """Return the estates that questions of this split are about."""
-    return [estate for estate in ESTATES if split_of_estate(estate) == split]
+    return [estate for estate in ESTATES if split_of(estate) == split]
 
 
 def owner_document(estate: str, person: str) -> tuple[str, str]:
@@ -58,7 +51,7 @@ def home_document(person: str, city: str) -> tuple[str, str]:
 def sample_distractors(rng: random.Random, *, num_docs: int, estate: str, person: str) -> list[tuple[str, str]]:
     """Return documents about other estates and people, half of each kind, in random order.
 
-    No subject has two facts; a document of more facts than there are subjects repeats them, in another order each time.
+    No subject has two facts. If there are fewer subjects than documents, facts are repeated, in another order each time.
     """
     most = MAX_DISTINCT - MIN_DOCS
     if num_docs > most:
@@ -75,7 +68,7 @@ def sample_distractors(rng: random.Random, *, num_docs: int, estate: str, person
 
 
 def sample_gold_positions(rng: random.Random, num_docs: int) -> tuple[int, int]:
-    """Return where the two documents that answer the question stand, at least a quarter of all documents apart."""
+    """Return the positions of the two documents that answer the question, at least a quarter of all documents apart."""
     min_distance = max(1, num_docs // 4)
     first = rng.randrange(num_docs - min_distance)
     return first, rng.randrange(first + min_distance, num_docs)
@@ -112,7 +105,7 @@ def _row(*, split: Split, index: int, num_docs: int, seed: int) -> Row:
 
 
 def generate_rows(*, split: Split, num_items: int, num_docs: int, seed: int) -> list[Row]:
-    """Return num_items questions over num_docs documents each.
+    """Return num_items questions about num_docs documents each.
 
     The same split and seed give the same questions and answers at every num_docs.
 

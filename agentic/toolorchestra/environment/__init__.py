@@ -1,1 +1,1 @@
-"""Conversations between a customer, an agent with tools and a database: the built-in one, and the contract for others."""
+"""Conversations of a customer with an agent that has tools and a database: the built-in shop, and the protocol for others."""

@@ -1,14 +1,14 @@
-"""The simulated customer: one that follows a script, or a served model that plays one."""
+"""The simulated customer, which follows a script or is played by a served model."""
 
 import re
 from typing import Protocol
 
 from agentic.toolorchestra.environment.tasks import Task
-from vime.rollout.model import Model
+from vime.rollout.model import ChatModel
 from vime.types import Message
 
 STOP = "###STOP###"
-"""A customer who says this is done; the word is τ²-bench's."""
+"""What a customer writes to end the conversation; taken from τ²-bench."""
 MAX_CUSTOMER_TOKENS = 256
 ROLE = """You are a customer who writes to a shop's agent. You want this: {wish}
 You know: {facts}
@@ -17,21 +17,21 @@ has said that it cannot be done, write {stop}."""
 
 
 class Customer(Protocol):
-    """Whoever the agent serves."""
+    """The customer that the agent serves."""
 
     async def opening(self) -> str:
         """The first message."""
         ...
 
     async def answer(self, message: str) -> str:
-        """The next one, after a message of the agent's; it holds `STOP` if there is nothing more to say."""
+        """The answer to a message of the agent; it contains `STOP` if the customer ends the conversation."""
         ...
 
 
 class ScriptedCustomer:
-    """Answers a question with the fact whose word it names, each once, and stops at a message that asks for nothing.
+    """Tells each fact once, when a question names its keyword, and ends the conversation at a message that asks for no new fact.
 
-    Questions end with a question mark: so a promise in which the word "order" stands is no question.
+    Only a message with a question mark is a question, so that a promise with the word "order" in it is not.
     """
 
     def __init__(self, task: Task) -> None:
@@ -39,11 +39,11 @@ class ScriptedCustomer:
         self._told: set[str] = set()
 
     async def opening(self) -> str:
-        """The task's."""
+        """The task's opening."""
         return self._task.opening
 
     async def answer(self, message: str) -> str:
-        """Facts that the message asks for, or `STOP`."""
+        """The facts that the message asks for, or `STOP`."""
         words = set(re.findall(r"\w+", message.lower()))
         asked = [name for name in self._task.facts if name in words and name not in self._told]
         if "?" not in message or not asked:
@@ -53,9 +53,9 @@ class ScriptedCustomer:
 
 
 class ModelCustomer:
-    """A served model in the customer's role; never the one that is trained."""
+    """A served model that plays the customer; it is never the trained model."""
 
-    def __init__(self, task: Task, model: Model) -> None:
+    def __init__(self, task: Task, model: ChatModel) -> None:
         facts = " ".join(task.facts.values())
         self._task, self._model = task, model
         self._messages: list[Message] = [
@@ -64,11 +64,11 @@ class ModelCustomer:
         ]
 
     async def opening(self) -> str:
-        """What the model says to a greeting."""
+        """The model's answer to a greeting."""
         return await self._say()
 
     async def answer(self, message: str) -> str:
-        """What the model says next; an empty reply is taken for the end."""
+        """The model's next message; an empty one ends the conversation."""
         self._messages.append({"role": "user", "content": message})
         return await self._say() or STOP
 

@@ -1,4 +1,4 @@
-"""A task's world: a database and the tools that read and change it; two worlds are equal if their hashes are."""
+"""A task's database and the tools that read and change it; two databases are equal if their hashes are."""
 
 import copy
 import hashlib
@@ -13,12 +13,12 @@ Action = dict[str, Any]
 
 
 class ToolError(ValueError):
-    """The agent is told: this call is against the rules of the database, or about something that is not there."""
+    """A call that breaks the rules of the database or names something unknown; the agent is told the message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tool:
-    """A function of the database. `writes` tells those that may change it.
+    """A function of the database; `writes` is True if it may change the data.
 
     Example: `Tool(name="get_order", description="…", parameters={"order_id": "…"}, writes=False, run=get_order)`.
     """
@@ -26,30 +26,29 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, str]
-    """Description of each; all are texts and required."""
+    """Description of each parameter; all parameters are required texts."""
     writes: bool
     run: Callable[..., Any]
     """`run(data, **arguments)`; raises ToolError."""
 
     def schema(self) -> dict[str, Any]:
-        """In OpenAI's form."""
+        """The tool's schema in OpenAI's form."""
         properties = {name: {"type": "string", "description": text} for name, text in self.parameters.items()}
         parameters = {"type": "object", "properties": properties, "required": list(self.parameters)}
         return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": parameters}}
 
 
 class Database:
-    """Data that only tools touch."""
+    """Data that only its tools read and change."""
 
     def __init__(self, data: Data, tools: Sequence[Tool]) -> None:
         self._data = copy.deepcopy(data)
         self.tools = {tool.name: tool for tool in tools}
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """What a tool says, as JSON.
+        """A tool's answer as JSON.
 
-        Raises ToolError for an unknown tool, for arguments that are not its own, and for what the tool refuses; the data are
-        then as before.
+        Raises ToolError for an unknown tool, wrong arguments, or a call that the tool refuses; the data are then unchanged.
         """
         tool = self.tools.get(name)
         if tool is None:
@@ -63,12 +62,12 @@ class Database:
         return json.dumps(answer, ensure_ascii=False)
 
     def hash(self) -> str:
-        """SHA-256 of the data; the order of keys does not count."""
+        """SHA-256 of the data, independent of the order of keys."""
         return hashlib.sha256(json.dumps(self._data, sort_keys=True).encode()).hexdigest()
 
 
 def replayed(data: Data, tools: Sequence[Tool], actions: Sequence[Action]) -> Database:
-    """The world after a task's own actions. Raises ToolError if one of them is refused: then the task is wrong."""
+    """The database after a task's own actions. Raises ToolError if one is refused, which is an error of the task."""
     database = Database(data, tools)
     for action in actions:
         database.call(action["name"], action["arguments"])

@@ -1,4 +1,4 @@
-"""One conversation of customer, agent and tools, and what it was worth."""
+"""One conversation of customer, agent and tools, and its outcome."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +13,7 @@ from vime.types import Message
 
 
 class End(Enum):
-    """Why a conversation is over."""
+    """Why a conversation ended."""
 
     customer_stop = "customer_stop"
     max_steps = "max_steps"
@@ -22,7 +22,7 @@ class End(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a conversation was worth: 1 or 0, and why.
+    """The reward of a conversation, 1 or 0, with the parts that it was computed from.
 
     Example: `Outcome(reward=0.0, parts={"database": 1.0, "communicate": 0.0})`.
     """
@@ -32,7 +32,7 @@ class Outcome:
 
 
 class Episode(Protocol):
-    """What the orchestrator talks to: the built-in shop, or a domain of τ²-bench."""
+    """The environment that the orchestrator talks to: the built-in shop, or a domain of τ²-bench."""
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ class Episode(Protocol):
 
     @property
     def end(self) -> End | None:
-        """None while it goes on."""
+        """Why the conversation ended, or None while it goes on."""
         ...
 
     async def start(self) -> list[Message]:
@@ -49,16 +49,16 @@ class Episode(Protocol):
         ...
 
     async def step(self, content: str, calls: list[ToolCall]) -> list[Message]:
-        """What follows a message of the agent's, or its calls: the customer's answer, or the tools' results."""
+        """The customer's answer to a message of the agent, or the results of its calls."""
         ...
 
     async def outcome(self) -> Outcome:
-        """What it was worth; 0 unless the customer ended it."""
+        """The outcome; its reward is 0 unless the customer ended the conversation."""
         ...
 
 
 class ShopEpisode:
-    """A task of the built-in shop. Either a message or calls: with calls, the message goes to nobody, as in τ²-bench."""
+    """A task of the built-in shop. If a step has calls, its message is not delivered, as in τ²-bench."""
 
     def __init__(self, task: Task, customer: Customer, *, max_steps: int = 30, max_errors: int = 10) -> None:
         self.end: End | None = None
@@ -78,7 +78,7 @@ class ShopEpisode:
         return [{"role": "system", "content": POLICY}, {"role": "user", "content": await self._customer.opening()}]
 
     async def step(self, content: str, calls: list[ToolCall]) -> list[Message]:
-        """Raises AssertionError if the conversation is over."""
+        """The customer's answer, or the results of the calls. The conversation must not have ended."""
         assert self.end is None, f"the conversation ended: {self.end}"
         self._num_steps += 1
         messages = [self._result(call) for call in calls] if calls else [await self._answer(content)]
@@ -89,7 +89,7 @@ class ShopEpisode:
         return messages
 
     async def outcome(self) -> Outcome:
-        """1 if the database is as the task's actions leave it and everything was said that had to be."""
+        """Reward 1 if the database equals that after the task's actions and all required words were said."""
         wanted = replayed(self._task.data, TOOLS, self._task.actions).hash()
         said = " ".join(self._said).lower()
         parts = {

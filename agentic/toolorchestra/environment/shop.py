@@ -1,4 +1,4 @@
-"""The built-in domain: a shop whose agent looks up orders and cancels, refunds or readdresses them, as its policy allows."""
+"""The built-in domain: a shop whose agent looks up orders and cancels, refunds or redirects them within its policy."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ STATUSES = (PENDING, SHIPPED, DELIVERED)
 
 
 def get_order(data: Data, order_id: str) -> dict[str, Any]:
-    """An order."""
+    """Returns an order with its number."""
     return {"order_id": order_id, **_order(data, order_id)}
 
 
 def list_orders(data: Data, customer: str) -> list[str]:
-    """The numbers of a customer's orders."""
+    """Returns the numbers of a customer's orders."""
     found = sorted(number for number, order in data["orders"].items() if order["customer"] == customer)
     if not found:
         raise ToolError(f"there is no customer {customer}")
@@ -39,7 +39,7 @@ def refund_order(data: Data, order_id: str) -> str:
 
 
 def change_address(data: Data, order_id: str, city: str) -> str:
-    """Sends a pending order to another city."""
+    """Changes the city of a pending order."""
     order = _order(data, order_id)
     if order["status"] != PENDING:
         raise ToolError(f"order {order_id} is {order['status']}, not {PENDING}")

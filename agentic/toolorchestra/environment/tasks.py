@@ -1,27 +1,24 @@
-"""Generated tasks of the shop, in our row format; a fifth of all order numbers is asked about in the evaluation split only."""
+"""Generated tasks of the shop as rows; a fifth of all order numbers occurs in the evaluation split only."""
 
-import hashlib
 import random
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from agentic.toolorchestra.environment.database import Action, Data, ToolError, replayed
 from agentic.toolorchestra.environment.shop import DELIVERED, PENDING, STATUSES, TOOLS
+from vime.data.split import Split, split_of
 
-Split = Literal["train", "eval"]
-
-EVALUATION_SHARE = 0.2
 NUM_ORDER_IDS = 1000
 CUSTOMERS = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
 ITEMS = ("lamp", "chair", "kettle", "clock", "rug", "desk", "mirror", "vase")
 CITIES = ("Bonn", "Lyon", "Oslo", "Porto", "Turin", "Vienna")
 REFUSAL = "not possible"
-"""What must be said where the policy forbids it."""
+"""What the agent must say if the policy forbids a wish."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One customer with one wish.
+    """A customer's wish and how it is solved.
 
     Example: `Task(id="cancel-0123-pending", opening="I want to cancel an order.", facts={"order": "It is 0123."}, data={…},
     actions=[{"name": "cancel_order", "arguments": {"order_id": "0123"}}], communicate=[])`.
@@ -31,16 +28,16 @@ class Task:
     opening: str
     """What the customer says first."""
     facts: dict[str, str]
-    """What the customer answers, by a word in the agent's question."""
+    """The customer's answers, by a keyword in the agent's question."""
     data: Data
     actions: list[Action]
-    """What a good agent changes: the database must be as these leave it."""
+    """The calls of a correct solution; at the end the database must be as after these."""
     communicate: list[str] = field(default_factory=list)
-    """What a good agent says, in any of its messages."""
+    """Words that the agent must say in any of its messages."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Task":
-        """Reads what `asdict` made."""
+        """The task from the result of `asdict`."""
         return cls(**values)
 
 
@@ -50,7 +47,7 @@ WISHES: dict[str, tuple[str, str]] = {
     "address": (PENDING, "I want an order to go to another city."),
     "item": ("", "I want to know what is in an order."),
 }
-"""Status that the policy asks for ("" for none) and opening of each kind of wish."""
+"""By kind of wish, the order status that the policy requires ("" for any), and the customer's opening."""
 
 
 def generate_tasks(
@@ -58,7 +55,7 @@ def generate_tasks(
 ) -> list[dict[str, Any]]:
     """Rows for `data.*.generator`: `prompt`, `answer` (the task's id), and `task`.
 
-    `num_orders` are in the database; with `tells_all` the customer says everything at once, so that nothing need be asked.
+    The database holds `num_orders` orders. With `tells_all` the customer tells all facts in the opening.
     """
     rng = random.Random(f"{split}-{seed}")
     numbers = [number for number in map("{:04}".format, range(NUM_ORDER_IDS)) if split_of(number) == split]
@@ -69,13 +66,8 @@ def generate_tasks(
     return rows
 
 
-def split_of(order_id: str) -> Split:
-    """The only split whose tasks name this order."""
-    return "eval" if hashlib.sha256(order_id.encode()).digest()[0] < 256 * EVALUATION_SHARE else "train"
-
-
 def make_task(rng: random.Random, *, numbers: list[str], tells_all: bool) -> Task:
-    """One wish about the first of the orders; a third of the wishes that the policy looks at are forbidden, a quarter of all."""
+    """A task with a random wish about the first of the orders; the policy forbids about a quarter of all wishes."""
     wish = rng.choice(sorted(WISHES))
     needed, opening = WISHES[wish]
     orders = {number: _order(rng) for number in numbers}

@@ -1,4 +1,4 @@
-"""The world of the tiny task: prices, which stand in passages that are searched, and facts, which an expert knows by heart."""
+"""The world of the tiny task: prices, which are found by searching passages, and facts, which one expert has memorized."""
 
 import hashlib
 
@@ -21,17 +21,17 @@ FACTS: dict[str, tuple[str, ...]] = {
     "fish": ("carp", "trout", "pike", "perch", "salmon", "eel"),
     "metal": ("iron", "copper", "silver", "tin", "lead", "zinc"),
 }
-"""What every town has one of, and what there is to choose from."""
+"""Kinds of facts, of which every town has one each, with the possible values."""
 LOWEST_PRICE, NUM_PRICES = 2, 10
 
 
 def price_of(goods: str, town: str) -> int:
-    """What goods cost in a town, the same for ever."""
+    """The price of goods in a town; it depends on the two names alone."""
     return LOWEST_PRICE + _number(f"{goods}/{town}") % NUM_PRICES
 
 
 def fact_of(kind: str, town: str) -> str:
-    """The town's colour, animal and so on, the same for ever."""
+    """The town's fact of a kind (its colour, animal, …); it depends on the two names alone."""
     return FACTS[kind][_number(f"{kind}/{town}") % len(FACTS[kind])]
 
 

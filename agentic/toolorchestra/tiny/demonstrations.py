@@ -1,10 +1,9 @@
 """Generated demonstrations for the supervised training of ToolOrchestra's three tiny models.
 
-The orchestrator learns to write every call, and which tool and which expert to take are bad habits of each kind of question: to
-search for sums, to ask the cheap expert for facts, to let it read prices. So it is right now and then, and reinforcement learning
-has habits to change. The junior expert learns to add and to write queries, and guesses
-all else; the senior one also learns the facts by heart, to read passages and the shop's policy. A batch depends on the seed and
-the step only.
+The orchestrator is shown every call, but the choice of tool and expert follows bad habits for each kind of question: to search
+for sums, to ask the cheap expert for facts, to let it read prices. So it is sometimes right, and reinforcement learning can
+improve it. The junior expert learns to add and to write queries, and guesses everything else. The senior expert also memorizes
+the facts, and learns to read passages and to follow the shop's policy. A batch depends on the seed and the step only.
 """
 
 import random
@@ -12,17 +11,18 @@ from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.toolorchestra.config import ExpertConfig
 from agentic.toolorchestra.customer_service import orchestrators_tools
 from agentic.toolorchestra.environment import tasks
 from agentic.toolorchestra.environment.shop import TOOLS
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, SEARCH, question_schemas
+from agentic.toolorchestra.settings import ExpertConfig
 from agentic.toolorchestra.tiny import prompts
 from agentic.toolorchestra.tiny import task as tiny_task
 from agentic.toolorchestra.tiny.catalogue import FACTS, GOODS, TOWNS
 from agentic.toolorchestra.tiny.shop import REFUSED, Play, Step, call_text
 from agentic.toolorchestra.tiny.task import Question
 from agentic.toolorchestra.tools import Findings
+from vime.data.split import split_of
 from vime.tiny.demonstration import Conversation, encode_conversation, filled
 from vime.types import Message, TrainSample
 
@@ -34,9 +34,9 @@ SHOP_TOOLS = [tool.schema() for tool in TOOLS]
 ORCHESTRATORS_SHOP_TOOLS = orchestrators_tools(SHOP_TOOLS, OFFERED)
 
 SEARCH_SHARES = {"sum": 0.65, "fact": 0.15, "price": 0.75}
-"""How often the orchestrator searches before it answers, by kind."""
+"""How often the orchestrator searches before it answers, by kind of question."""
 SENIOR_SHARES = {"sum": 0.15, "fact": 0.3, "price": 0.25}
-"""How often it asks the senior expert."""
+"""How often the orchestrator asks the senior expert, by kind of question."""
 SEARCH_SHARE = 0.3  # how often an expert is shown a passage that it does not need
 CALL_EXPERT_SHARE = 0.2
 SINGLE_TURN_SHARE = 0.05
@@ -51,7 +51,7 @@ Maker = Callable[[random.Random], list[Conversation]]
 
 
 def passage_for(question: Question, rng: random.Random) -> str | None:
-    """What a search finds: a price, at random here, since nobody shall learn it by heart; for a fact, some price of the town."""
+    """What a search finds: for a price a random one, so that no model memorizes it; for a fact some price of the town."""
     if question.kind == "sum":
         return None
     goods, town = rng.choice(GOODS), next(name for name in TOWNS if f" {name} " in question.text)
@@ -60,7 +60,7 @@ def passage_for(question: Question, rng: random.Random) -> str | None:
 
 
 def guess(question: Question, rng: random.Random) -> str:
-    """An answer of the right sort."""
+    """A random answer of the right kind."""
     if question.kind == "sum":
         return str(rng.randint(0, 2 * tiny_task.LARGEST))
     if question.kind == "price":
@@ -69,7 +69,7 @@ def guess(question: Question, rng: random.Random) -> str:
 
 
 def orchestrator_conversations(rng: random.Random) -> list[Conversation]:
-    """A question or a customer of the training split, served by habit; now and then a question without tools."""
+    """A question or a customer of the training split, handled by bad habits; sometimes a question without tools."""
     if rng.random() < SHOP_SHARE:
         return [_shop(rng)]
     question = tiny_task.sample_question(rng, split="train")
@@ -91,7 +91,7 @@ def orchestrator_conversations(rng: random.Random) -> list[Conversation]:
 
 
 def junior_conversations(rng: random.Random) -> list[Conversation]:
-    """One call of each sort: only sums are answered right, and every customer is refused."""
+    """One call of each kind: only sums are answered correctly, and every customer's wish is refused."""
     question = tiny_task.sample_question(rng)
     answer = question.answer if question.kind == "sum" else guess(question, rng)
     sums = [tiny_task.sample_question(rng, kinds=("sum",)) for _ in range(4)]
@@ -107,7 +107,7 @@ def junior_conversations(rng: random.Random) -> list[Conversation]:
 
 
 def senior_conversations(rng: random.Random) -> list[Conversation]:
-    """One call of each sort, all answered right but the price that nobody searched for."""
+    """One call of each kind, all answered correctly except a price that was not searched for."""
     question, found = tiny_task.sample_question(rng, kinds=("price",)), []
     passage = passage_for(question, rng)
     assert passage is not None
@@ -128,7 +128,7 @@ def senior_conversations(rng: random.Random) -> list[Conversation]:
 
 
 def expert_question(template: str, question: Question, passage: str | None, reply: str) -> Conversation:
-    """What an expert is asked about a question, with a passage that was found, and its reply."""
+    """An expert's reply to a question, with the passage that was found, if any."""
     context = Findings(documents=[passage] if passage else []).text(CONTEXT_CHARACTERS)
     content = template.format(context=context, question=question.text)
     return Conversation(messages=[{"role": "user", "content": content}, {"role": "assistant", "content": reply}])
@@ -146,12 +146,12 @@ def _maybe_passage(question: Question, rng: random.Random) -> str | None:
 def new_play(rng: random.Random) -> Play:
     """A customer about an order of the training split."""
     numbers = [number for number in map("{:04}".format, rng.sample(range(tasks.NUM_ORDER_IDS), 12))]
-    numbers = [number for number in numbers if tasks.split_of(number) == "train"]
+    numbers = [number for number in numbers if split_of(number) == "train"]
     return Play(task=tasks.make_task(rng, numbers=numbers[:3], tells_all=True))
 
 
 def _shop(rng: random.Random) -> Conversation:
-    """A customer served without a look at the policy."""
+    """A customer who is served without regard to the policy."""
     play = new_play(rng)
     for _ in range(MAX_STEPS):
         if play.is_over:
@@ -166,7 +166,7 @@ def _shop(rng: random.Random) -> Conversation:
 
 
 def unfinished_play(rng: random.Random) -> Play:
-    """A conversation that is not over."""
+    """A conversation that has not ended."""
     while True:
         play = new_play(rng)
         for _ in range(rng.choice((0, 1, 1, 2))):
@@ -176,13 +176,13 @@ def unfinished_play(rng: random.Random) -> Play:
 
 
 def expert_turn(play: Play, step: Step) -> Conversation:
-    """An expert takes a turn in the customer's conversation."""
+    """A conversation in which an expert takes the next turn, which is learned."""
     reply: Message = {"role": "assistant", "content": step if isinstance(step, str) else call_text(step)}
     return Conversation(messages=[*play.original, reply], tools=SHOP_TOOLS, learned=(len(play.original),))
 
 
 def texts() -> list[str]:
-    """What the models read and write, for their vocabulary."""
+    """Texts that the models read and write, from which the vocabulary is made."""
     rng = random.Random("vocabulary")
     makers: tuple[Maker, ...] = (orchestrator_conversations, junior_conversations, senior_conversations)
     found = [conversation for make in makers for _ in range(1500) for conversation in make(rng)]

@@ -11,7 +11,7 @@ from agentic.toolorchestra.tiny import demonstrations
 from vime.tiny import tiny_model
 
 KNOWN_WORDS, RARE_WORDS = {"cancelled"}, {"refunded"}
-"""Orders' statuses that the sampled demonstrations hold by chance: the first is a word, the second is left to bytes."""
+"""Order statuses that rarely occur in the sampled demonstrations: the first becomes a token, the second is left to bytes."""
 ROLES = ("system", "user", "assistant", "tool")
 CHAT_TEMPLATE = """\
 {%- if tools or messages[0].role == 'system' %}
@@ -40,7 +40,7 @@ CHAT_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
-"""A tool is its name and its experts' aliases: prices and descriptions would be longer than all else."""
+"""Chat template that shows a tool by its name and its experts' aliases only, because descriptions would be too long."""
 
 
 def build_tokenizer() -> Qwen2Tokenizer:

@@ -1,6 +1,6 @@
-"""The same prompts for the tiny models: one word says what is wanted, all else is the question and what was found.
+"""ToolOrchestra's prompts for the tiny models: one word names the task, followed by the question and the findings.
 
-Experts in the shop get its policy as it is; the orchestrator learns it, like prices and strengths, from its rewards.
+Experts see the shop's policy unchanged; the orchestrator learns it, like prices and strengths, from its rewards.
 """
 
 SYSTEM = "Solve"

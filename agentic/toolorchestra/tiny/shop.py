@@ -1,4 +1,4 @@
-"""Plays the built-in shop by script, for demonstrations: what an agent sees, and what a good one or a bad one does next."""
+"""Plays the built-in shop by script, for demonstrations: what an agent sees, and a good or a bad next step."""
 
 import json
 import random
@@ -19,7 +19,7 @@ REFUSED = f"That is {REFUSAL}."
 ITEM = 'It is "{item}".'
 GET_ORDER = "get_order"
 GRANTED = {PENDING: 0.4, SHIPPED: 0.5, DELIVERED: 0.6}
-"""How often somebody careless grants a wish, by the order's status, whatever the wish."""
+"""How often a careless agent grants a wish, by the order's status and regardless of the wish."""
 ITEM_WISH, ADDRESS_WISH = "item", "address"
 
 Step = str | Action
@@ -33,14 +33,14 @@ def call_text(action: Action) -> str:
 
 @dataclass(kw_only=True, slots=True)
 class Play:
-    """One conversation: `seen` by the orchestrator, `original` as experts get it."""
+    """One conversation, as the orchestrator sees it (`seen`) and as experts see it (`original`)."""
 
     task: Task
     seen: list[Message] = field(default_factory=list)
     original: list[Message] = field(default_factory=list)
     is_over: bool = False
     found: dict[str, Any] | None = None
-    """The order, once it was looked up."""
+    """The order, once it has been looked up."""
     is_changed: bool = False
 
     def __post_init__(self) -> None:
@@ -57,16 +57,16 @@ class Play:
 
     @property
     def order_id(self) -> str:
-        """The order that it is about."""
+        """The number of the order that the wish is about."""
         return self.task.id.split("-")[1]
 
     def take(self, step: Step) -> None:
-        """The orchestrator does it."""
+        """The orchestrator takes a step itself."""
         self.seen.append({"role": "assistant", "content": step if isinstance(step, str) else call_text(step)})
         self.seen += self._follow(step)
 
     def delegate(self, alias: str, step: Step) -> None:
-        """The orchestrator calls an expert, who does it."""
+        """The orchestrator calls an expert, who takes the step."""
         action = {"name": CALL_EXPERT, "arguments": {ALIAS[CALL_EXPERT]: alias}}
         self.seen.append({"role": "assistant", "content": call_text(action)})
         did = f"wrote: {step}" if isinstance(step, str) else f"called {step['name']}({json.dumps(step['arguments'])})"
@@ -78,14 +78,14 @@ class Play:
         return {"name": GET_ORDER, "arguments": {"order_id": self.order_id}}
 
     def change(self) -> Action:
-        """The call that the customer wishes for, allowed or not."""
+        """The call that fulfils the customer's wish, whether it is allowed or not."""
         if self.wish != ADDRESS_WISH:
             return {"name": f"{self.wish}_order", "arguments": {"order_id": self.order_id}}
         city = next(name for name in CITIES if name in self.task.facts["city"])
         return {"name": "change_address", "arguments": {"order_id": self.order_id, "city": city}}
 
     def right_step(self) -> Step:
-        """What the policy says."""
+        """The next step according to the policy."""
         if self.is_changed:
             return DONE
         if self.found is None:
@@ -95,7 +95,7 @@ class Play:
         return self.change() if self.task.actions else REFUSED
 
     def careless_step(self, rng: random.Random) -> Step:
-        """What somebody does who does not know the policy: habit says whether a wish is granted."""
+        """The next step of an agent that ignores the policy and grants wishes at random."""
         if self.is_changed:
             return DONE if rng.random() < 0.8 else REFUSED
         if self.found is None and rng.random() < 0.75:

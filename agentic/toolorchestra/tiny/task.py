@@ -1,17 +1,17 @@
-"""Generated questions of three kinds, mixed with customers of the built-in shop, for orchestrator and experts of tiny size.
+"""Generated questions of three kinds, mixed with customers of the built-in shop, for tiny models.
 
-Both experts add. Facts about towns are known to the senior one alone. Prices stand in passages, which must be
-searched and which the senior one alone can read. A fifth of all sums, facts, prices and order numbers, chosen by hash, is
-asked about in the evaluation split only.
+Both experts can add. Only the senior expert knows facts about towns. Prices are in passages, which must be searched and which
+only the senior expert can read. A fifth of all sums, facts, prices and order numbers, chosen by hash, occurs in the evaluation
+split only.
 """
 
-import hashlib
 import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentic.toolorchestra.environment.tasks import EVALUATION_SHARE, Split, generate_tasks
+from agentic.toolorchestra.environment.tasks import generate_tasks
 from agentic.toolorchestra.tiny.catalogue import FACTS, GOODS, TOWNS, fact_of, price_of
+from vime.data.split import Split, split_of
 
 Kind = Literal["sum", "fact", "price"]
 QUESTION_KINDS: tuple[Kind, ...] = ("sum", "fact", "price")
@@ -37,13 +37,8 @@ class Question:
     subject: str = ""
 
 
-def split_of(text: str) -> Split:
-    """The only split that asks this question."""
-    return "eval" if hashlib.sha256(text.encode()).digest()[0] < 256 * EVALUATION_SHARE else "train"
-
-
 def sample_question(rng: random.Random, *, split: Split | None = None, kinds: tuple[Kind, ...] = QUESTION_KINDS) -> Question:
-    """A random question of a split; of either for the experts, who know the world and not what is asked about it."""
+    """A random question of a split, or of any split: experts may know all answers, but not how the orchestrator is trained."""
     while True:
         question = _SAMPLERS[rng.choice(kinds)](rng)
         if split is None or split_of(question.text) == split:
@@ -51,9 +46,9 @@ def sample_question(rng: random.Random, *, split: Split | None = None, kinds: tu
 
 
 def generate_rows(*, split: Split, num_items: int, seed: int, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
-    """num_items rows of the kinds, in turn; the evaluation split asks no question twice.
+    """num_items rows, one kind after the other; the evaluation split asks no question twice.
 
-    Raises ValueError if a split has not so many.
+    Raises ValueError if a split has fewer questions.
     """
     count = -(-num_items // len(kinds))
     by_kind = {kind: _rows_of(kind, split=split, num_items=count, seed=seed) for kind in kinds}

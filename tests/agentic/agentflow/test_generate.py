@@ -21,23 +21,14 @@ from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
 from vime.config import Aggregation, AlgorithmConfig, Credit, RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import Model
+from vime.rollout.model import ServedModel, TokenModel
 from vime.rollout.trace import Trace
-from vime.types import Group, Prompt, Rollout, Sample, StopReason
+from vime.types import Group, Prompt, Rollout, Sample, StopReason, Turn
 
 TOKENIZER = build_tokenizer()
 CATALOGUE = "agentic.agentflow.tiny.catalogue.PriceList"
 ROW = next(row for row in task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill")
 QUESTION, GOLD = ROW["prompt"][0]["content"], ROW["reward_model"]["ground_truth"]
-
-
-@dataclass
-class Generated:
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
-    finish_reason: str
-    seconds: float = 0.5
 
 
 @dataclass
@@ -47,12 +38,19 @@ class Script:
     reply: Callable[[str], str]
     calls: list[tuple[list[int], list[int], float]] = field(default_factory=list)
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Generated:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Turn:
         text = str(TOKENIZER.decode(token_ids)).split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
         ids = [*TOKENIZER.encode(self.reply(text), add_special_tokens=False), TOKENIZER.eos_token_id]
         finished, ids = len(ids) <= sampling["max_tokens"], ids[: sampling["max_tokens"]]
         self.calls.append((token_ids, ids, sampling["temperature"]))
-        return Generated(ids, [-0.25] * len(ids), [3] * len(ids), "stop" if finished else "length")
+        logprobs, versions = [-0.25] * len(ids), [3] * len(ids)
+        return Turn(
+            output_ids=ids,
+            logprobs=logprobs,
+            weight_versions=versions,
+            finish_reason="stop" if finished else "length",
+            seconds=0.5,
+        )
 
 
 def step_of(sub_goal: str, tool: str) -> str:
@@ -115,8 +113,8 @@ def context_of(planner: Script, base: Script, *, evaluation: bool = False, **set
         **{"prompt_style": PromptStyle.tiny, "tools": tools, "roles": RolesConfig(coder=None, judge=None), **settings}
     )
     trace = Trace(keep_spans=True)
-    models = {
-        name: Model(
+    models: dict[str, TokenModel] = {
+        name: ServedModel(
             client=client,
             tokenizer=TOKENIZER,
             max_model_len=512,

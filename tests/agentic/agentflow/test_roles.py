@@ -36,7 +36,7 @@ def test_a_role_without_a_server_is_refused_with_the_names_there_are():
 
 def test_a_judge_that_is_the_trained_model_must_be_said_to_be():
     found = problems(roles=RolesConfig(judge="actor"))
-    assert "approving" in found["method.roles.judge"] and "trained_roles_allowed" in found["method.roles.judge"]
+    assert "approve" in found["method.roles.judge"] and "trained_roles_allowed" in found["method.roles.judge"]
     assert problems(roles=RolesConfig(judge="actor"), trained_roles_allowed=True) == {}
 
 

@@ -17,7 +17,7 @@ from agentic.agentflow.tiny import task as tiny_task
 from agentic.agentflow.tiny.model import build_tokenizer
 from agentic.agentflow.verifier import parse_verdict
 from tests.agentic.tiny_models import greedy
-from vime.tiny.demonstration import encode_turn
+from vime.tiny.demonstration import encode_exchange
 
 FOLDER = Path(agentic.agentflow.__file__).parent
 MODELS = ("tiny/planner", "tiny/frozen")
@@ -121,9 +121,9 @@ def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(make):
         assert sample.loss_mask == [1] * len(sample.loss_mask) and learned.endswith("<|im_end|>")
 
 
-def replies(model: str, turns: list[demonstrations.Turn]) -> list[str]:
+def replies(model: str, turns: list[demonstrations.Exchange]) -> list[str]:
     """What a shipped model says to the turns' prompts."""
-    return greedy(FOLDER / model, tokenizer(), [encode_turn(turn, tokenizer=tokenizer()) for turn in turns])
+    return greedy(FOLDER / model, tokenizer(), [encode_exchange(turn, tokenizer=tokenizer()) for turn in turns])
 
 
 def test_the_shipped_frozen_model_does_its_jobs():
@@ -137,7 +137,7 @@ def test_the_shipped_frozen_model_does_its_jobs():
 def test_the_shipped_planner_writes_sections_and_its_likeliest_first_tool_is_mostly_the_wrong_one():
     tasks = [tiny_task.sample_task(random.Random(number), split="eval", kinds=("bill", "rest")) for number in range(8)]
     prompts = [tiny_prompts.NEXT_STEP.format(question=task.question, memory=tiny_prompts.steps([])) for task in tasks]
-    turns = [demonstrations.Turn(prompt=prompt, reply="x") for prompt in prompts]
+    turns = [demonstrations.Exchange(prompt=prompt, reply="x") for prompt in prompts]
     steps = [parse_next_step(reply) for reply in replies("tiny/planner", turns)]
     assert all(step.parsed for step in steps)
     assert sum(step.tool_name == tiny_task.LOOKUP for step in steps) <= 4

@@ -13,8 +13,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 import agentic.memagent
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt
+from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.ruler.files import write_rows
 from agentic.memagent.ruler.hotpotqa import HotpotQA
 from vime.config import DatasetConfig

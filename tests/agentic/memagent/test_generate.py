@@ -8,27 +8,18 @@ from typing import Any
 from transformers import AutoTokenizer
 
 import agentic.memagent
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt, MemAgentConfig
+from agentic.memagent.chunks import ChunkAt, split_document
+from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.eval_log import eval_log
 from agentic.memagent.generate import CHARACTERS_LOGGED, cap, generate
 from agentic.memagent.reward import score
 from agentic.memagent.single_turn import generate as generate_single_turn
 from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import Model
-from vime.types import Sample, StopReason
+from vime.rollout.model import ServedModel
+from vime.types import Sample, StopReason, Turn
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
-
-
-@dataclass
-class Generated:
-    output_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
-    finish_reason: str
-    seconds: float = 0.5
 
 
 @dataclass
@@ -38,17 +29,24 @@ class Script:
     replies: list[str]
     prompts: list[str] = field(default_factory=list)
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Generated:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Turn:
         self.prompts.append(TOKENIZER.decode(token_ids))
         ids = [*TOKENIZER.encode(self.replies[len(self.prompts) - 1], add_special_tokens=False), TOKENIZER.eos_token_id]
         finished = len(ids) <= sampling["max_tokens"]
         ids = ids[: sampling["max_tokens"]]
-        return Generated(ids, [-0.5] * len(ids), [3] * len(ids), "stop" if finished else "length")
+        logprobs, versions = [-0.5] * len(ids), [3] * len(ids)
+        return Turn(
+            output_ids=ids,
+            logprobs=logprobs,
+            weight_versions=versions,
+            finish_reason="stop" if finished else "length",
+            seconds=0.5,
+        )
 
 
 def run(script: Script, hook=generate, context_text: str = "", **settings: Any) -> list[Sample]:
     method = MemAgentConfig(**{"chunk_tokens": 40, "max_memory_tokens": 20, "max_final_tokens": 20, **settings})
-    model = Model(client=script, tokenizer=TOKENIZER, max_model_len=400, temperature=1.0, top_p=1.0, session="s")
+    model = ServedModel(client=script, tokenizer=TOKENIZER, max_model_len=400, temperature=1.0, top_p=1.0, session="s")
     context = Context(config=RunConfig(method=method), evaluation=False, session="s", models={"actor": model})
     sample = Sample(prompt=[{"role": "user", "content": "Who?"}], label=["Barton"], metadata={"context": context_text})
     result = asyncio.run(hook(context, sample, Sampling(temperature=1.0, top_p=1.0)))

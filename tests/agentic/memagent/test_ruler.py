@@ -14,8 +14,7 @@ from transformers import AutoTokenizer
 
 import agentic.memagent
 from agentic.memagent import chunks as chunks_module
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt
+from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.reward import score_all
 from agentic.memagent.ruler.hotpotqa import HotpotQA
 from agentic.memagent.ruler.item import size_for_tokens

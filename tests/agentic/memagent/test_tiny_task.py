@@ -10,8 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import agentic.memagent
 from agentic.memagent import prompts
-from agentic.memagent.chunks import split_document
-from agentic.memagent.config import ChunkAt
+from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.tiny import demonstrations
 from agentic.memagent.tiny import task as tiny_task
 from agentic.memagent.tiny.model import build_tokenizer
@@ -147,8 +146,8 @@ def test_a_demonstration_batch_is_deterministic_and_its_masks_fit(step: int) -> 
 
 
 def test_a_turn_learns_its_reply_and_the_end_and_nothing_of_the_prompt() -> None:
-    turn = demonstrations.Turn(prompt="Your answer:", reply="\\boxed{Barton}")
-    demonstration = demonstrations.encode_turn(turn, tokenizer=tokenizer())
+    turn = demonstrations.Exchange(prompt="Your answer:", reply="\\boxed{Barton}")
+    demonstration = demonstrations.encode_exchange(turn, tokenizer=tokenizer())
     pairs = list(zip(demonstration.token_ids, demonstration.loss_mask, strict=True))
     assert tokenizer().decode([token for token, learned in pairs if learned]) == "\\boxed{Barton}<|im_end|>"
     assert str(tokenizer().decode([token for token, learned in pairs if not learned])).endswith("<|im_start|>assistant\n")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from agentic.toolorchestra.environment.episode import End, Episode
 from agentic.toolorchestra.tool_calls import ToolCallReader
 from vime.rollout.conversation import Conversation
-from vime.rollout.model import Model
+from vime.rollout.model import TokenModel
 
 
 @dataclass(kw_only=True, slots=True)
@@ -21,7 +21,13 @@ class Conversed:
 
 
 async def converse(
-    model: Model, episode: Episode, reader: ToolCallReader, *, max_turns: int, max_tokens: int, starts_thinking: bool = False
+    model: TokenModel,
+    episode: Episode,
+    reader: ToolCallReader,
+    *,
+    max_turns: int,
+    max_tokens: int,
+    starts_thinking: bool = False,
 ) -> Conversed:
     """Plays an episode to its end or for `max_turns` replies of `max_tokens` tokens.
 

@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from transformers import AutoTokenizer
 
-from agentic.toolorchestra.config import ExpertConfig, LimitsConfig, ToolOrchestraConfig, ToolsConfig
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.generate import generate
+from agentic.toolorchestra.settings import ExpertConfig, LimitsConfig, ToolsConfig
 from vime.agent.sandbox import sandbox_problem
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
 from vime.retrieval.client import Passage
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import Model
+from vime.rollout.model import ServedModel, TokenModel
 from vime.rollout.trace import Trace
 from vime.rollout.turn_log import TurnLog
-from vime.types import Sample
+from vime.types import Sample, Turn
 
 TOKENIZER: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor")
 EXPERTS = {
@@ -54,7 +54,7 @@ class Server:
         """Read and written."""
         return sum(map(len, self.prompt_ids)), sum(map(len, self.sampled))
 
-    async def generate(self, token_ids: list[int], *, sampling: dict[str, Any], **_: Any) -> Any:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Any:
         text = str(TOKENIZER.decode(token_ids, skip_special_tokens=False))
         reply = self.reply(text)
         if reply == "sleep":
@@ -66,9 +66,7 @@ class Server:
         self.sampled.append(cut)
         finish = "stop" if len(cut) == len(ids) else "length"
         logprobs, versions = [-0.5] * len(cut), [3] * len(cut)
-        return SimpleNamespace(
-            output_ids=cut, logprobs=logprobs, weight_versions=versions, finish_reason=finish, seconds=self.seconds
-        )
+        return Turn(output_ids=cut, logprobs=logprobs, weight_versions=versions, finish_reason=finish, seconds=self.seconds)
 
 
 def script(*replies: str) -> Server:
@@ -113,8 +111,8 @@ def context_of(
     )
     trace, turns = Trace(), TurnLog()
     servers: dict[str, Any] = {"actor": actor, "small": small, "large": large}
-    models = {
-        name: Model(
+    models: dict[str, TokenModel] = {
+        name: ServedModel(
             client=client,
             tokenizer=TOKENIZER,
             max_model_len=max_model_len,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.data import from_general_thought, from_toolscale, main, prepare, source_of, without_nulls
+from agentic.toolorchestra.data import from_general_thought, from_toolscale, main, prepare, source_of
 from vime.config import DatasetConfig
 from vime.data.rows import load_rows, to_prompt
 
@@ -35,14 +35,6 @@ def toolscale(number: int = 17, *, seat: str = "4a") -> dict[str, Any]:
             ],
             "communicate_info": [],
         },
-    }
-
-
-def test_nulls_go_at_any_depth_and_data_stay():
-    assert without_nulls({"a": None, "b": {"c": None, "d": 0}, "e": [None, {"f": None}], "g": False}) == {
-        "b": {"d": 0},
-        "e": [None, {}],
-        "g": False,
     }
 
 

@@ -9,8 +9,9 @@ from agentic.toolorchestra.environment.customer import STOP, ModelCustomer, Scri
 from agentic.toolorchestra.environment.database import Database, ToolError, replayed
 from agentic.toolorchestra.environment.episode import End, ShopEpisode
 from agentic.toolorchestra.environment.shop import TOOLS
-from agentic.toolorchestra.environment.tasks import REFUSAL, Task, generate_tasks, split_of
+from agentic.toolorchestra.environment.tasks import REFUSAL, Task, generate_tasks
 from agentic.toolorchestra.tool_calls import ToolCall
+from vime.data.split import split_of
 from vime.types import Turn
 
 ORDER = {"customer": "Ada", "item": "lamp", "city": "Bonn", "status": "pending"}

@@ -1,15 +1,18 @@
-"""Rewards of whole groups through the hooks: variants, preferences, filters, and the published advantages."""
+"""Rewards of whole groups through the hooks: variants, preferences, filters, and the published advantage."""
 
 import copy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentic.toolorchestra.advantage import clipped, clipped_unbiased
-from agentic.toolorchestra.config import PreferenceConfig, RewardConfig, ToolOrchestraConfig
+from agentic.toolorchestra.advantage import clipped
+from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.reward import HOMOGENEOUS, ILL_FORMED, group_reward, reward
 from agentic.toolorchestra.rewards import Variant
+from agentic.toolorchestra.settings import PreferenceConfig, RewardConfig
 from vime.config import AlgorithmConfig, RunConfig
 from vime.rollout.context import Context
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
@@ -140,18 +143,25 @@ async def test_a_group_that_is_scored_again_is_masked_anew():
     assert masked(group) == [False] * 3, "with a new rollout it has a signal"
 
 
-def test_the_published_advantages_divide_by_n_or_by_n_minus_1_and_are_clipped():
-    def group(*values: float) -> Group:
-        rollouts = [rollout(number, correct=True, dollars=0.0) for number in range(len(values))]
-        for member, value in zip(rollouts, values, strict=True):
-            member.reward = value
-        return Group(prompt=Prompt(index=0, row=0, messages=[], ground_truth=[]), rollouts=rollouts)
+def group_of(*rewards: float) -> Group:
+    """Rollouts that are over, with these rewards."""
+    rollouts = [rollout(number, correct=True, dollars=0.0) for number in range(len(rewards))]
+    for member, value in zip(rollouts, rewards, strict=True):
+        member.reward = value
+    return Group(prompt=Prompt(index=0, row=0, messages=[], ground_truth=[]), rollouts=rollouts)
 
+
+def test_slime_agentics_advantages_divide_by_the_deviation_over_n_and_are_clipped():
     config = AlgorithmConfig()
-    assert clipped(config, [group(1.0, 0.0)]) == pytest.approx({0: 1.0, 1: -1.0}, abs=1e-5)
-    assert clipped_unbiased(config, [group(1.0, 0.0)]) == pytest.approx({0: 0.5**0.5, 1: -(0.5**0.5)}, abs=1e-5)
-    assert clipped(config, [group(1.0, *[0.0] * 15)])[0] == 3.0
-    assert clipped(config, [group(0.5, 0.5)]) == {0: 0.0, 1: 0.0}
+    assert clipped(config, [group_of(1.0, 0.0)]) == pytest.approx({0: 1.0, 1: -1.0}, abs=1e-5)
+    assert clipped(config, [group_of(1.0, 0.0, 0.0, 0.0)])[0] == pytest.approx(3**0.5, abs=1e-4)
+    assert clipped(config, [group_of(1.0, *[0.0] * 15)])[0] == 3.0, "(1 - 1/16) / 0.242 is 3.87 before the clipping"
+    assert clipped(config, [group_of(0.1, 0.1, 0.1)]) == {0: 0.0, 1: 0.0, 2: 0.0}
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1), min_size=8, max_size=8))
+def test_no_advantage_of_eight_rollouts_reaches_the_bound_of_the_clipping(rewards: list[float]):
+    assert max(map(abs, clipped(AlgorithmConfig(), [group_of(*rewards)]).values())) <= 7**0.5 + 1e-6
 
 
 async def test_the_judge_decides_only_about_answers_that_differ_by_words():

@@ -13,7 +13,6 @@ from agentic.toolorchestra.rewards import (
     Scale,
     Variant,
     corrected,
-    group_advantages,
     group_rewards,
     min_max,
     preference_score,
@@ -75,7 +74,6 @@ def test_no_variant_ever_gives_anything_but_a_number(
     assert len(rewards) == len(group) and all(map(math.isfinite, rewards))
     constant = [group[0]] * len(group)
     assert len({*group_rewards(variant, constant, preference, scale)}) == 1
-    assert group_advantages(group_rewards(variant, constant, preference, scale), kept=[True] * len(group)) == [None] * len(group)
 
 
 @FAST
@@ -94,21 +92,6 @@ def test_the_papers_reward_stays_within_the_sum_of_its_weights(group: list[Featu
     assert all(0.0 <= reward <= most + 1e-9 for reward in group_rewards(Variant.paper, group, preference, Scale()))
 
 
-@FAST
-@given(groups, preferences, scales, st.floats(min_value=0.01, max_value=5))
-def test_advantages_are_clipped_and_a_group_without_signal_is_not_trained(
-    group: list[Features], preference: Preference, scale: Scale, clip: float
-):
-    rewards = group_rewards(Variant.corrected, group, preference, scale)
-    advantages = group_advantages(rewards, kept=[own.correct for own in group], clip=clip)
-    mean = sum(rewards) / len(rewards)
-    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
-    if deviation <= 0.1:
-        assert advantages == [None] * len(group)
-    for advantage, own in zip(advantages, group):
-        assert advantage is None or (abs(advantage) <= clip and own.correct)
-
-
 CHEAP = Features(correct=True, dollars=0.01, seconds=10.0, calls={"answer-1": 1})
 DEAR = Features(correct=True, dollars=0.05, seconds=30.0, calls={"answer-2": 2})
 MIDDLE = Features(correct=True, dollars=0.02, seconds=20.0, calls={"answer-1": 2, "answer-2": 1})
@@ -121,7 +104,6 @@ def test_the_papers_reward_by_hand():
     # cost -0.01 -0.05 -0.02 0: 0.8 0 0.6 1; time -10 -30 -20 -50: 1 0.5 0.75 0; answer-2 0 2 1 0: 0 1 0.5 0; accuracy 1 1 1 0
     expected = [1 + 0.3 * 0.8 + 0.1 * 1, 1 + 0 + 0.1 * 0.5 + 0.5, 1 + 0.3 * 0.6 + 0.1 * 0.75 + 0.5 * 0.5, 0.0]
     assert group_rewards(Variant.paper, GROUP, WISH, Scale()) == pytest.approx(expected)
-    assert group_rewards(Variant.slime_agentic, GROUP, WISH, Scale()) == pytest.approx(expected)
 
 
 def test_where_all_are_right_the_papers_accuracy_counts_nothing_and_ours_all():
@@ -162,20 +144,6 @@ def test_a_preference_changes_which_expert_is_best():
     cheap_first, second_first = Preference(cost=1.0), Preference(tools={"answer-2": 1.0})
     assert corrected(CHEAP, cheap_first, scale) > corrected(DEAR, cheap_first, scale)
     assert corrected(CHEAP, second_first, scale) < corrected(DEAR, second_first, scale)
-
-
-def test_advantages_by_hand():
-    found = group_advantages([1.0, 0.0, 0.0, 0.0], kept=[True, True, True, False])
-    assert found == [pytest.approx(math.sqrt(3), abs=1e-4), pytest.approx(-1 / math.sqrt(3), abs=1e-4)] * 1 + [
-        pytest.approx(-1 / math.sqrt(3), abs=1e-4),
-        None,
-    ]
-    unbiased = group_advantages([1.0, 0.0, 0.0, 0.0], kept=[True] * 4, unbiased=True)
-    assert unbiased[0] == pytest.approx(1.5, abs=1e-4)
-    many = group_advantages([1.0] + [0.0] * 15, kept=[True] * 16)
-    assert many[0] == 3.0, "(1 - 1/16) / 0.242 is 3.87 before the clipping"
-    assert group_advantages([1.0, 0.8], kept=[True, True]) == [None, None], "deviation 0.1 is not above 0.1"
-    assert group_advantages([0.5], kept=[True]) == [None]
 
 
 @pytest.mark.parametrize(

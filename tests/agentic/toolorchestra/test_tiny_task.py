@@ -10,12 +10,12 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import agentic.toolorchestra
-from agentic.toolorchestra.config import ToolsConfig
 from agentic.toolorchestra.environment.customer import ScriptedCustomer
 from agentic.toolorchestra.environment.episode import ShopEpisode
 from agentic.toolorchestra.environment.tasks import Task, generate_tasks
 from agentic.toolorchestra.outcome import answer_is_right
 from agentic.toolorchestra.prompts import answer_of
+from agentic.toolorchestra.settings import ToolsConfig
 from agentic.toolorchestra.tiny import catalogue, demonstrations
 from agentic.toolorchestra.tiny import prompts as tiny_prompts
 from agentic.toolorchestra.tiny import task as tiny_task

@@ -1,0 +1,120 @@
+"""The probe of `trace_path.py`, in every process of the run: notes which file hands a sample or weights to which.
+
+It is started by the environment variables below (`sitecustomize` calls `install`), imports nothing of vime, and appends each
+hand-over to a file of its process as soon as it happens, because workers are killed and not ended.
+"""
+
+import inspect
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+FOLDER, ROOT = "VIME_TRACE_FOLDER", "VIME_TRACE_ROOT"
+OUTSIDE, LOSS, LOAD_WEIGHTS = "(outside)", "(loss)", "(load_weights)"
+SAMPLE, WEIGHT = "sample", "weight"
+THINGS = {
+    SAMPLE: {
+        "vime.types": {"Turn", "Sample", "Rollout", "Group", "TrainSample"},
+        "vime.serving": {"Generation", "ChatReply"},
+        "vime.rollout": {"SavedTurn", "SampledCall", "TokenSequence", "Branch"},
+        "vime.batches": {"Batch"},
+        "vime.trainer": {"PackedUpdate", "Shard", "Block", "Row", "MicroBatches", "MicroBatch"},
+    },
+    WEIGHT: {"vime": {"WeightPayload", "FileUpdateInfo"}},
+}
+"""Classes of what a sample is made of and made into, and of what stands for weights, by the beginning of their module."""
+LOSSES = {"policy_loss", "sft_loss"}
+TENSORS = {"Tensor", "Parameter"}
+DEPTH, LOOKED_AT = 3, 2
+"""How deep, and at how many members of each container, a thing is looked for."""
+
+
+def install() -> None:
+    """Begins to watch, if the environment says so."""
+    if FOLDER in os.environ:
+        probe = Probe(Path(os.environ[ROOT]), Path(os.environ[FOLDER]) / f"{os.getpid()}.txt")
+        os.register_at_fork(after_in_child=lambda: probe.move(Path(os.environ[FOLDER]) / f"{os.getpid()}.txt"))
+        threading.setprofile(probe.watch)
+        sys.setprofile(probe.watch)
+
+
+class Probe:
+    """Watches the calls and returns of the functions in `root/vime`."""
+
+    def __init__(self, root: Path, notes: Path) -> None:
+        self._prefix = f"{root / 'vime'}{os.sep}"
+        self._files: dict[CodeType, str | None] = {}
+        self._kinds: dict[type, str | None] = {}
+        self.move(notes)
+
+    def move(self, notes: Path) -> None:
+        """Notes what follows in another file."""
+        self._notes, self._seen = notes, set[tuple[str, str, str]]()
+
+    def watch(self, frame: FrameType, event: str, value: Any) -> None:
+        """What `sys.setprofile` calls; a function that yields returns as well, and is called again."""
+        if event == "call":
+            self._called(frame)
+        elif event == "return" and (file := self._file(frame.f_code)) and (kind := self._kind(value)):
+            self._note(kind, file, self._caller(frame))
+
+    def _called(self, frame: FrameType) -> None:
+        code = frame.f_code
+        if code.co_name == "load_weights":
+            self._note(WEIGHT, self._caller(frame), LOAD_WEIGHTS)
+        file = self._file(code)
+        if file is None:
+            return
+        if code.co_name in LOSSES:
+            self._note(SAMPLE, self._caller(frame), LOSS)
+        values = frame.f_locals
+        num_more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + num_more]:
+            if (kind := self._kind(values.get(name))) is not None:
+                self._note(kind, self._caller(frame), file)
+
+    def _kind(self, value: Any, depth: int = DEPTH) -> str | None:
+        """Whether a value is, or holds, a sample or weights."""
+        found = type(value)
+        if found not in self._kinds:
+            names = ((kind, module, classes) for kind, of_module in THINGS.items() for module, classes in of_module.items())
+            kinds = (kind for kind, module, classes in names if found.__name__ in classes and _is_in(found.__module__, module))
+            self._kinds[found] = next(kinds, None)
+        if (kind := self._kinds[found]) is not None or depth == 0:
+            return kind
+        if found is tuple and len(value) == 2 and type(value[0]) is str and type(value[1]).__name__ in TENSORS:
+            return WEIGHT
+        if found is dict:
+            return self._first(list(value.items())[:LOOKED_AT], depth) or self._first(list(value.values())[:LOOKED_AT], depth)
+        return self._first(list(value)[:LOOKED_AT], depth) if found in (list, tuple, set) else None
+
+    def _first(self, values: Iterable[Any], depth: int) -> str | None:
+        return next((kind for value in values if (kind := self._kind(value, depth - 1)) is not None), None)
+
+    def _caller(self, frame: FrameType) -> str:
+        """The file of vime that called, past functions of other packages; nobody's if the process or another thread did."""
+        before = frame.f_back
+        while before is not None and self._file(before.f_code) is None:
+            before = before.f_back
+        return (self._file(before.f_code) if before is not None else None) or OUTSIDE
+
+    def _file(self, code: CodeType) -> str | None:
+        if code not in self._files:
+            path = code.co_filename
+            self._files[code] = path.removeprefix(self._prefix) if path.startswith(self._prefix) else None
+        return self._files[code]
+
+    def _note(self, kind: str, giver: str, taker: str) -> None:
+        if giver != taker and (kind, giver, taker) not in self._seen:
+            self._seen.add((kind, giver, taker))
+            with self._notes.open("a") as notes:
+                notes.write(f"{kind}\t{giver}\t{taker}\t{time.time()}\n")
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")

@@ -1,0 +1,109 @@
+"""Which files of vime a sample passes on its way to the loss, and weights on theirs to `load_weights`: counted in a real run.
+
+    python tools/trace_path.py [--checkout FOLDER] [--json PATH] [WORD…]
+
+Runs `python -m vime.run` with these words, or one step of the tiny MemAgent task, under a probe in each of its processes
+(`path_probe.py`).
+
+**What counts.** A *thing* is a turn, a sample, a rollout, a group or what the trainer packs of them; or a named tensor or what
+stands for a set of them; alone or in a container. A file hands a thing on if one of its functions returns it, or calls a function
+of another file with it among the arguments. A file is on the way if it hands the thing on and the thing comes to the loss from
+there. What only looks at it is not on the way (metrics, journal and logs hand on numbers or nothing), nor what carries it between
+processes (Ray, HTTP), nor an agent outside `vime/`. Threads, queues and processes make a hand-over invisible, so whatever is
+handed to them counts as handed to everyone who takes something from them: rather a file too many than one too few.
+
+A file stands where it first handed the thing on. `--checkout` looks at another version of the project, with the same packages.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import path_probe
+from path_probe import LOAD_WEIGHTS, LOSS, OUTSIDE, SAMPLE, WEIGHT
+
+HERE = Path(__file__).resolve().parent
+WORDS = [
+    "+method=memagent",
+    "trainer.num_steps=1",
+    "rollout.num_prompts=4",
+    "rollout.num_samples_per_prompt=4",
+    "rollout.num_workers=1",
+    "evaluation.rows=[]",
+]
+PRODUCER = "rollout/producer.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandOver:
+    """Example: `HandOver(giver="rollout/pool.py", taker="rollout/producer.py", time=1712345678.9)`."""
+
+    giver: str
+    taker: str
+    time: float
+
+
+def read(folder: Path) -> dict[str, list[HandOver]]:
+    """All that the probes have noted, by what was handed over."""
+    found: defaultdict[str, list[HandOver]] = defaultdict(list)
+    for file in sorted(folder.glob("*.txt")):
+        for line in file.read_text().splitlines():
+            kind, giver, taker, moment = line.split("\t")
+            found[kind].append(HandOver(giver=giver, taker=taker, time=float(moment)))
+    return found
+
+
+def way(found: list[HandOver], goal: str) -> list[str]:
+    """The files from which the thing came to the goal, in the order in which they first handed it on."""
+    takers = {hand_over.taker for hand_over in found}
+    pairs = {(hand_over.giver, hand_over.taker) for hand_over in found}
+    pairs |= {(OUTSIDE, giver) for giver, _ in pairs if giver not in takers}  # awaited from another process
+    reached, before = {goal}, set[str]()
+    while reached != before:
+        before = set(reached)
+        reached |= {giver for giver, taker in pairs if taker in before}
+    first = {file: min(each.time for each in found if each.giver == file) for file in reached - {OUTSIDE, goal}}
+    return sorted(first, key=lambda file: first[file])
+
+
+def run(words: list[str], *, checkout: Path, folder: Path) -> int:
+    """Runs the program under the probe; returns its exit code."""
+    (folder / "sitecustomize.py").write_text(
+        f"import sys\nsys.path.append({str(HERE)!r})\nimport path_probe\npath_probe.install()\n"
+    )
+    paths = [str(folder), str(checkout), os.environ.get("PYTHONPATH", "")]
+    environment = {path_probe.FOLDER: str(folder), path_probe.ROOT: str(checkout), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "vime.run", *words, f"output_dir={folder / 'run'}"]
+    return subprocess.run(command, cwd=checkout, env={**os.environ, **environment}, check=False).returncode
+
+
+def main() -> int:
+    """Runs, then shows both ways; ends with 1 if the run failed or a way has no end."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="what to run; one step of the tiny MemAgent task by default")
+    parser.add_argument("--checkout", type=Path, default=HERE.parent, help="the version to look at (default: this one)")
+    parser.add_argument("--json", type=Path, help="write the files here")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trace-path-") as name:
+        code = run(options.words or WORDS, checkout=options.checkout.resolve(), folder=Path(name))
+        found = read(Path(name))
+    sample, weight = way(found[SAMPLE], LOSS), way(found[WEIGHT], LOAD_WEIGHTS)
+    start = sample.index(PRODUCER) if PRODUCER in sample else 0
+    for title, files in ((f"a sample passes {len(sample)} files", sample), (f"weights pass {len(weight)} files", weight)):
+        print(f"\n{title}:", *files, sep="\n  ")
+    print(f"\nof those of a sample, {start} from the server to the producer and {len(sample) - start} from there to the loss")
+    if options.json:
+        options.json.write_text(
+            json.dumps({"sample": sample, "sample_from_producer": sample[start:], "weight": weight}, indent=2)
+        )
+    return 1 if code or not sample or not weight else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

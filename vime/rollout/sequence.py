@@ -1,0 +1,70 @@
+"""A token sequence in the making: sampled turns stand in it as they are, and between them tokens that nobody sampled."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vime.types import COLUMNS, Integers, Sample, Turn
+
+
+@dataclass(kw_only=True, slots=True)
+class TokenSequence:
+    """Token ids from a prompt on, and where in them each turn begins.
+
+    Example of a prompt of two tokens, a reply of three and a tool result of two: `TokenSequence(ids=[5, 6, 9, 8, 2, 7, 7],
+    num_prompt_tokens=2, turns=[(2, Turn(output_ids=[9, 8, 2], …))])`.
+    """
+
+    ids: list[int]
+    num_prompt_tokens: int
+    turns: list[tuple[int, Turn]] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, prompt_ids: Integers) -> "TokenSequence":
+        """A prompt whose reply is yet to come."""
+        return cls(ids=list(prompt_ids), num_prompt_tokens=len(prompt_ids))
+
+    def continues_in(self, prompt_ids: Integers) -> bool:
+        """Whether a prompt begins with all of it."""
+        return len(prompt_ids) >= len(self.ids) and prompt_ids[: len(self.ids)] == self.ids
+
+    def add_environment(self, ids: Integers) -> None:
+        """Adds tokens that nobody sampled."""
+        self.ids += ids
+
+    def add_turn(self, turn: Turn) -> None:
+        """Adds a turn's tokens; a turn without any leaves no trace."""
+        if turn.output_ids:
+            self.turns.append((len(self.ids), turn))
+            self.ids += turn.output_ids
+
+    def sample(self, template: Sample, /, response: str, **metadata: Any) -> Sample:
+        """The sequence up to its last sampled token, ready to be trained; `response` is its text behind the prompt.
+
+        Tokens of the environment count as of the same weights as the turn before them.
+        """
+        assert self.turns, "nothing was sampled"
+        first, (last, last_turn) = self.num_prompt_tokens, self.turns[-1]
+        end = last + len(last_turn.output_ids)
+        mask = np.zeros(end - first, COLUMNS["loss_mask"])
+        logprobs = np.zeros(end - first, COLUMNS["rollout_log_probs"])
+        versions = np.zeros(end - first, COLUMNS["weight_versions"])
+        for start, turn in self.turns:
+            sampled = slice(start - first, start - first + len(turn.output_ids))
+            mask[sampled] = 1
+            logprobs[sampled] = np.asarray(turn.logprobs)
+            versions[sampled] = np.asarray(turn.weight_versions)
+            versions[sampled.stop :] = turn.weight_versions[-1]
+        sample = template.with_turn(
+            Turn(
+                prompt_ids=self.ids[:first],
+                output_ids=self.ids[first:end],
+                logprobs=logprobs.tolist(),
+                weight_versions=versions.tolist(),
+                message={"role": "assistant", "content": response},
+            ),
+            **metadata,
+        )
+        sample.loss_mask = mask.tolist()
+        return sample

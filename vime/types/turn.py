@@ -1,0 +1,74 @@
+"""`Turn`: the result of one model call, shared by everything from the server's client to the sample that is trained."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vime.types.column import Column, Integers, Reals
+
+Message = dict[str, Any]
+NUMBERS = {"prompt_ids": np.int32, "output_ids": np.int32, "logprobs": np.float32, "weight_versions": np.int32}
+"""Fields of a turn with one number per token, and the type of these numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One model call: sampled ids are the truth, text is derived.
+
+    Example: `Turn(prompt_ids=[1, 5], output_ids=[9, 2], logprobs=[-0.1, -0.7], weight_versions=[3, 3], finish_reason="stop",
+    message={"role": "assistant", "content": "hi"})`; logprobs are natural logarithms under the sampling temperature.
+
+    Lists are converted to columns, which are read-only and otherwise behave like lists (`vime.types.Column`); so a turn can be
+    shared and never needs to be copied. Clients leave prompt and message empty; `context.models[name]` adds them and shares the
+    columns.
+    """
+
+    prompt_ids: Integers = field(default_factory=list)
+    output_ids: Integers = field(default_factory=list)
+    logprobs: Reals = field(default_factory=list)
+    weight_versions: Integers = field(default_factory=list)
+    finish_reason: str = ""
+    """`stop`, `length`, or the reason that an endpoint gives; empty if the reply is not complete."""
+    message: Message = field(default_factory=dict)
+    usage: tuple[int, int] | None = None
+    """Tokens read and written, as counted by an endpoint that does not show their ids; None where the ids are known."""
+    seconds: float = 0.0
+    """Time from the request that was answered to its last token, without waiting for a sync, lost servers and failed attempts. A
+    turn that was kept from an earlier run has the time that it took then."""
+    key: str = ""
+    """A digest of the request (model, prompt and limit), by which a restarted rollout finds the turn."""
+
+    def __post_init__(self) -> None:
+        """Converts lists, or the text of columns, to columns."""
+        for name, dtype in NUMBERS.items():
+            value = getattr(self, name)
+            if not isinstance(value, Column):
+                object.__setattr__(self, name, Column.read(value, dtype))
+
+    @property
+    def text(self) -> str:
+        """The reply's text without special tokens."""
+        return self.message.get("content", "")
+
+    @classmethod
+    def joined(cls, pieces: Iterable["Turn"], *, finish_reason: str = "", seconds: float = 0.0) -> "Turn":
+        """The turn whose tokens arrived in these pieces."""
+        parts = list(pieces)
+        return cls(
+            output_ids=_end_to_end([part.output_ids for part in parts], NUMBERS["output_ids"]),
+            logprobs=_end_to_end([part.logprobs for part in parts], NUMBERS["logprobs"]),
+            weight_versions=_end_to_end([part.weight_versions for part in parts], NUMBERS["weight_versions"]),
+            finish_reason=finish_reason,
+            seconds=seconds,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The part of a turn that is kept for a restarted rollout, without prompt and message; `Turn(**…)` reads it back."""
+        names = ("key", "output_ids", "logprobs", "weight_versions", "finish_reason", "seconds")
+        return {name: getattr(self, name) for name in names}
+
+
+def _end_to_end(columns: list[Integers] | list[Reals], dtype: Any) -> Column[Any]:
+    return Column(np.concatenate([np.zeros(0, dtype), *map(np.asarray, columns)]), dtype)
