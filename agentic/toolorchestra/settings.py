@@ -25,7 +25,7 @@ class ExpertConfig:
     dollars_per_million_input_tokens: float = 0.0
     dollars_per_million_output_tokens: float = 0.0
     seconds: float = 0.0
-    """Average latency of a call that the tool description states."""
+    """Average seconds of a call, as the tool description states them."""
     strengths: str = ""
     """One sentence about the expert in the tool description."""
 

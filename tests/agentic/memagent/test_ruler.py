@@ -202,7 +202,7 @@ def test_the_tool_writes_rows_that_a_run_reads_in_rows_or_files_of_their_own(tmp
     ("words", "message"),
     [
         (["hotpotqa", "--sizes", "5"], "give --source"),
-        (["hotpotqa", "--source", "SOURCE", "--num-items", "9", "--sizes", "5000"], "from 2 to 181"),
+        (["hotpotqa", "--source", "SOURCE", "--num-items", "9", "--sizes", "5000"], "give 2 to 181"),
         (["hotpotqa", "--source", "SOURCE", "--sizes", "5", "--num-items", "21"], "give 1 to 20"),
         (["cwe", "--sizes", "12"], "from 300"),
         (["niah_multivalue", "--sizes", "12"], "--haystack"),
