@@ -35,8 +35,9 @@ DEPTH, LOOKED_AT = 3, 2
 
 
 def install() -> None:
-    """Begins to watch, if the environment says so."""
-    if FOLDER in os.environ:
+    """Begins to watch, if the environment says so and the process is none of Ray's own, which it would only slow down."""
+    is_rays = any("/ray/" in word and not word.endswith("default_worker.py") for word in sys.orig_argv)
+    if FOLDER in os.environ and not is_rays:
         probe = Probe(Path(os.environ[ROOT]), Path(os.environ[FOLDER]) / f"{os.getpid()}.txt")
         os.register_at_fork(after_in_child=lambda: probe.move(Path(os.environ[FOLDER]) / f"{os.getpid()}.txt"))
         threading.setprofile(probe.watch)
