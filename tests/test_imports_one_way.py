@@ -17,7 +17,7 @@ FLOORS = (
     {"evaluation", "weights"},
     {"report", "serving", "trainer"},
     {"preflight", "retrieval", "sync"},
-    {"rollout"},
+    {"new", "rollout"},
     {"reward_service", "step_clock", "system"},
     {"session"},
     {"loop"},
