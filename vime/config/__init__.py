@@ -1,7 +1,7 @@
 """The typed configuration of a run: one dataclass per Hydra group, and `RunConfig` that holds them.
 
 The default lives on the field, the choice in `conf/`, the recipe in `conf/experiment`, today's wish on the command line.
-Every field is read somewhere outside this package (a test holds it). Nothing here imports torch, so `--help` stays quick.
+Every field is read somewhere outside this package (`make check` proves it). Nothing here imports torch, so `--help` stays quick.
 """
 
 from dataclasses import dataclass, field
