@@ -12,11 +12,11 @@ setup:  ## Make .venv with everything, for this machine's GPU or CPU
 demo: setup  ## Train MemAgent on the tiny model, start to finish, and show the gain
 	@.venv/bin/python -m vime.run +method=memagent
 
-quick: setup  ## Run the tests that start no server, no Ray and no trainer: a minute and a half
-	@.venv/bin/python -m pytest -m 'not slow'
+quick: setup  ## Run the tests that start no server, no Ray and no trainer
+	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist loadfile
 
-test: setup  ## Run all tests, with real vLLM, Megatron and Ray
-	@.venv/bin/python -m pytest
+test: quick  ## Run all tests, with real vLLM, Megatron and Ray
+	@.venv/bin/python -m pytest -m slow
 
 check: setup  ## Lint, format check, type check, and a reader for every field of the configuration
 	@.venv/bin/ruff check .

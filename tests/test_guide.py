@@ -9,6 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).resolve().parent.parent / "agentic" / "README.md"
 FILE = re.compile(r"^# (\S+\.(?:py|jsonl))$")
 NUM_STEPS = 6

@@ -20,6 +20,8 @@ from vime.processes.program import PORT, ProgramSpec
 from vime.serving.server import Server
 from vime.weights.payload import WeightPayload
 
+pytestmark = pytest.mark.slow
+
 HEALTHY = """
     import http.server, sys, time
     print("starting", flush=True)
