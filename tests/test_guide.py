@@ -15,6 +15,8 @@ import pytest
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).resolve().parent.parent / "agentic" / "README.md"
 FILE = re.compile(r"# (\S+\.(?:py|jsonl|yaml))\n")
 PROGRAMS = {"python": [sys.executable], "vime": [sys.executable, "-m", "vime.run"]}

@@ -48,6 +48,7 @@ def test_words_that_cannot_be_read_are_a_problem():
         expand([*METHOD, "seed"])
 
 
+@pytest.mark.slow
 def test_a_bad_point_is_reported_and_the_others_run(tmp_path: Path):
     shown = program(*METHOD, "trainer.lr=1e-3,fast,2e-3", "--multirun", folder=tmp_path)
     assert shown.returncode == 2 and "Traceback" not in shown.stderr
@@ -58,6 +59,7 @@ def test_a_bad_point_is_reported_and_the_others_run(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_file_needs_no_flag_and_its_points_are_single_runs(tmp_path: Path):
     shown = program(*METHOD, "+sweep=lr", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr

@@ -232,6 +232,7 @@ def test_a_document_of_many_blocks_loses_nothing(chunk_at: ChunkAt, monkeypatch:
         assert chunks == tuple(tokenizer.decode(ids[i : i + 700]) for i in range(0, len(ids), 700)), "blocks cut where tokens end"
 
 
+@pytest.mark.slow
 def test_building_and_reading_three_and_a_half_million_tokens_needs_less_than_two_gigabytes(tmp_path: Path) -> None:
     program = Path(__file__).with_name("long_document.py")
     shown = subprocess.run([sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, timeout=600)
