@@ -7,9 +7,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from vime.sync.file_sync import WeightSync
+from vime.sync.file_sync import FileSync
 from vime.sync.probe import probe
 from vime.weights.payload import WeightDigest, WeightPayload
+from vime.weights.policy import Policy
 
 
 class HuggingFaceTrainer:
@@ -72,7 +73,7 @@ class ServedStack:
     async def sync(self, payload: Any) -> dict[str, float]:
         """Brings a payload to all servers."""
         if self._sync is None:
-            self._sync = WeightSync(self.serving, self.config, "tests")
+            self._sync = FileSync(self.serving, self.config, Policy())
         return await self._sync.sync(payload)
 
     async def probe(self) -> dict[str, float]:

@@ -187,7 +187,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> Result:
     for policy in (options.policy, "random"):
         config = configuration(checkpoint, policy=policy)
         with Runtime(config, say=lambda text: None) as runtime:
-            async with launched(config, folder / policy, runtime, awaits_weights=False) as agents:
+            async with launched(config, folder / policy, runtime, policy=None) as agents:
                 await agents.ready(lambda text: None)
                 given = agents.serving, runtime.nodes, config
                 if policy == options.policy and options.concurrency:

@@ -26,6 +26,7 @@ from vime.tasks import together
 from vime.trainer.group import TrainerGroup
 from vime.trainer.learner import Learner
 from vime.types import TrainSample
+from vime.weights.policy import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -35,28 +36,29 @@ Say = Callable[[str], None]
 class Training(Learner):
     """A learner whose every version of the weights goes to the servers of its agents."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, runtime: Runtime, agents: Agents, *, say: Say, warn: Say) -> None:
+    def __init__(
+        self, config: RunConfig, run_dir: Path, runtime: Runtime, agents: Agents, policy: Policy, *, say: Say, warn: Say
+    ) -> None:
         super().__init__(config, run_dir, runtime.run_id, runtime.nodes, warn=warn)
-        self.agents = agents
+        self.agents, self.policy = agents, policy
         self.usage = agents.workers.usage
         self.pin = Pin()
         """An evaluation that runs beside the generation: a sync waits for it."""
         self._config, self._say = config, say
-        self._version = 0
         self._turns = Turns(agents.serving, self.trainer, shared=takes_turns(config))
-        self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._turns, run_id=runtime.run_id)
+        self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._turns, policy)
 
     def watch(self) -> None:
         """Sees to it from now on that a server which starts again gets its weights, also between two syncs."""
         serving = self.agents.serving
         for name in serving.actors(serving.trained_endpoint().name):
-            self.agents.watches.add(self._delivery.restore(name, version=lambda: self._version))
+            self.agents.watches.add(self._delivery.restore(name))
 
     async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """One batch; see `TrainerGroup.train`. Servers that share the trainer's GPUs sleep until the next sync."""
         async with self._turns.training() as trainer:
             metrics = await trainer.train(updates, step)
-            self._version = step + 1
+            self.policy.trained_version = step + 1
             return metrics
 
     def trainer_awake(self) -> AbstractAsyncContextManager[TrainerGroup]:
@@ -82,7 +84,7 @@ class Training(Learner):
         deadline = math.inf
         while True:
             self.agents.watches.check()
-            self._version = version
+            self.policy.trained_version = version
             if (metrics := await self._delivery.sync(version))["sync/num_servers"]:
                 return metrics
             self._say(f"version {version} of the weights reached no server: waiting for one to come back")
@@ -102,7 +104,7 @@ class Training(Learner):
 async def evaluation(config: RunConfig, run_dir: Path, *, say: Say) -> AsyncIterator[Agents]:
     """Agents of served models whose weights stay as they are."""
     with Runtime(config, say=say) as runtime:
-        async with launched(config, run_dir, runtime, awaits_weights=False) as agents:
+        async with launched(config, run_dir, runtime, policy=None) as agents:
             await agents.ready(say)
             yield agents
 
@@ -119,10 +121,11 @@ async def supervised(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = 
 @asynccontextmanager
 async def training(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = logger.warning) -> AsyncIterator[Training]:
     """Agents and a learner, side by side; but servers that share the learner's GPUs first, since they measure what is free."""
+    policy = Policy()
     with Runtime(config, say=say) as runtime:
         async with (
-            launched(config, run_dir, runtime, awaits_weights=True) as agents,
-            Training(config, run_dir, runtime, agents, say=say, warn=warn) as system,
+            launched(config, run_dir, runtime, policy=policy) as agents,
+            Training(config, run_dir, runtime, agents, policy, say=say, warn=warn) as system,
         ):
             if takes_turns(config):
                 await agents.ready(say)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.processes.stub_program import kill_program, next_launch, spec, wait_for_events
 from vime.errors import ServerError
-from vime.serving.expected_weights import ExpectedWeights
 from vime.serving.server import Server
 from vime.weights.payload import WeightPayload
+from vime.weights.policy import Policy
 
 
 async def test_a_kept_cache_is_cleared_by_the_first_sync_after_a_restart(unused_tcp_port, tmp_path):
@@ -51,7 +51,7 @@ async def test_a_server_that_is_starting_takes_no_memory_from_the_trainer(unused
 
 
 async def test_a_server_that_waits_for_its_weights_sleeps_as_well(unused_tcp_port, tmp_path):
-    server = Server(spec(unused_tcp_port, tmp_path), expected=ExpectedWeights(version=3), is_successor=True)
+    server = Server(spec(unused_tcp_port, tmp_path), policy=Policy(version=3), is_successor=True)
     await server.start()
     await asyncio.wait_for(server.wants_weights(), 60)
     await asyncio.wait_for(server.sleep(1), 60)

@@ -13,6 +13,7 @@ from vime.preflight.compose import compose_run
 from vime.serving.topology import Serving
 from vime.system import Training
 from vime.tasks import Watches
+from vime.weights.policy import Policy
 
 
 class Delivery:
@@ -47,6 +48,7 @@ def system_of(delivery: Any, servers: Any, folder: Path) -> tuple[Training, list
     agents: Any = SimpleNamespace(serving=servers, workers=workers, watches=Watches())
     system = Training.__new__(Training)
     system.agents, system._config, system._say, system._delivery = agents, config, said.append, delivery
+    system.policy = Policy()
     return system, said
 
 

@@ -12,6 +12,7 @@ from vime.errors import ServerError
 from vime.sync import delivery as weight_delivery
 from vime.sync.delivery import give
 from vime.weights.payload import WeightPayload
+from vime.weights.policy import Policy
 
 
 class Parts:
@@ -20,7 +21,7 @@ class Parts:
     def __init__(self, *, failures: int = 0, answer: BaseException | None = None) -> None:
         self.failures, self.answer = failures, answer
         self.sent: list[int] = []
-        self.version = 3
+        self.policy = Policy(trained_version=3)
 
     @asynccontextmanager
     async def awake(self) -> AsyncIterator[Any]:
@@ -29,7 +30,7 @@ class Parts:
     async def export_weights(self, version: int) -> WeightPayload:
         if self.failures:
             self.failures -= 1
-            self.version += 1
+            self.policy.trained_version += 1
             raise OSError("No space left on device")
         return WeightPayload(version=version)
 
@@ -40,7 +41,7 @@ class Parts:
 
     async def give(self) -> None:
         actor = SimpleNamespace(sync=SimpleNamespace(remote=self.sync))
-        await give(actor, "actor-0", version=lambda: self.version, trainer_awake=self.awake)
+        await give(actor, "actor-0", self.policy, trainer_awake=self.awake)
 
 
 @pytest.fixture(autouse=True)

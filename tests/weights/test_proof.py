@@ -24,8 +24,9 @@ from vime.processes.control import call
 from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
 from vime.sync.direct_sync import DirectSync
-from vime.sync.file_sync import WeightSync
+from vime.sync.file_sync import FileSync
 from vime.weights.payload import NO_VERSION, WeightDigest, WeightPayload
+from vime.weights.policy import Policy
 
 LEARNING_RATE = 1e-6
 ATTENTION, EXPERT = "model.layers.1.self_attn", "model.layers.1.mlp.experts.3"
@@ -95,11 +96,12 @@ class Trainer:
 class Stack:
     """One family's server with its trainer, and both ways of the weights."""
 
-    def __init__(self, config: Any, serving: Serving, trainer: Trainer) -> None:
-        self.serving, self.trainer, self.config = serving, trainer, config
+    def __init__(self, config: Any, serving: Serving, trainer: Trainer, policy: Policy) -> None:
+        self.serving, self.trainer, self.config, self._policy = serving, trainer, config, policy
 
     def open(self) -> None:
-        self._files, self._direct = WeightSync(self.serving, self.config, "proof"), DirectSync(self.serving, self.trainer)
+        self._files = FileSync(self.serving, self.config, self._policy)
+        self._direct = DirectSync(self.serving, self.trainer, self._policy)
 
     async def sync(self, way: str) -> dict[str, float]:
         if way == "files":
@@ -158,8 +160,9 @@ def stack(
     config = make_serving_config(checkpoint)
     config.cluster.weight_transfer = WeightTransfer.gloo  # whose servers load files too
     config.trainer.precision = Precision.bfloat16
-    serving = Serving(config, folder, uuid.uuid4().hex[:8], awaits_weights=True)
-    made = Stack(config, serving, Trainer(checkpoint, serving.payload_folder, config.serving))
+    policy = Policy()
+    serving = Serving(config, folder, uuid.uuid4().hex[:8], policy=policy)
+    made = Stack(config, serving, Trainer(checkpoint, serving.payload_folder, config.serving), policy)
     serving.start()
     try:
         asyncio.run(serving.ready())

@@ -2,12 +2,12 @@
 
 import pytest
 
-from vime.serving.expected_weights import ExpectedWeights
 from vime.weights.payload import NO_VERSION
+from vime.weights.policy import Policy
 
 
 @pytest.mark.parametrize(
-    ("awaits_sync", "version", "is_ready"),
+    ("starts_random", "version", "is_ready"),
     [
         (True, NO_VERSION, True),  # nobody asks it before the first sync
         (True, 0, False),  # the first sync was without files: only the trainer has them
@@ -16,5 +16,5 @@ from vime.weights.payload import NO_VERSION
         (False, 3, False),
     ],
 )
-def test_a_restarted_server_asks_for_weights_that_it_did_not_start_with(awaits_sync: bool, version: int, is_ready: bool):
-    assert ExpectedWeights(awaits_sync=awaits_sync, version=version).are_at_hand() is is_ready
+def test_a_restarted_server_asks_for_weights_that_it_did_not_start_with(starts_random: bool, version: int, is_ready: bool):
+    assert Policy(version=version).is_at_hand(starts_random=starts_random) is is_ready

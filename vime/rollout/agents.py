@@ -12,6 +12,7 @@ from vime.rollout.pool import WorkerPool
 from vime.runtime import Runtime
 from vime.serving.topology import Serving
 from vime.tasks import Watches, stop_within, together
+from vime.weights.policy import Policy
 
 STOP_SECONDS = 30.0
 """For each part."""
@@ -53,13 +54,13 @@ class Agents:
 
 
 @asynccontextmanager
-async def launched(config: RunConfig, run_dir: Path, runtime: Runtime, *, awaits_weights: bool) -> AsyncIterator[Agents]:
+async def launched(config: RunConfig, run_dir: Path, runtime: Runtime, *, policy: Policy | None) -> AsyncIterator[Agents]:
     """Agents whose parts are starting, and are stopped at the end of the block; `Agents.ready` waits for them.
 
-    With `awaits_weights` the servers of the trained model have random weights until the first sync.
+    With a `policy` the servers of the trained model have random weights until the first sync.
     """
     async with AsyncExitStack() as stack:
-        serving = Serving(config, run_dir, runtime.run_id, runtime.nodes, awaits_weights=awaits_weights)
+        serving = Serving(config, run_dir, runtime.run_id, runtime.nodes, policy=policy)
         services = [Retrieval(config, run_dir, runtime.run_id, runtime.nodes)] if config.retrieval.is_there else []
         for part in (serving, *services):
             stack.push_async_callback(stop_within, part, seconds=STOP_SECONDS)

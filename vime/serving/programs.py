@@ -11,10 +11,10 @@ from vime.cluster.placement import Place, ServerGroup, server_groups, server_pla
 from vime.config import RunConfig, ServedModelConfig, ServerRole
 from vime.processes.kept import KeptProgram, program_spec
 from vime.processes.program import ProgramSpec
-from vime.serving.expected_weights import ExpectedWeights
 from vime.serving.flags import DUMMY, checkpoint_of, is_cpu, server_arguments, server_command, server_environment
 from vime.serving.router import router_command
 from vime.serving.server import ServerActor
+from vime.weights.policy import Policy
 
 
 class ServerProgram(KeptProgram):
@@ -23,18 +23,26 @@ class ServerProgram(KeptProgram):
     actor_class = ServerActor
 
     def __init__(
-        self, group: ServerGroup, port: int, *, plan: Callable[[int], ProgramSpec], expected: ExpectedWeights, **where: Any
+        self,
+        group: ServerGroup,
+        port: int,
+        *,
+        plan: Callable[[int], ProgramSpec],
+        policy: Policy,
+        starts_random: bool,
+        **where: Any,
     ) -> None:
         """`plan` gives the specification for a port, on the machine that the place is on now; `where` is `KeptProgram`'s."""
         super().__init__(plan(port), **where)
-        self.group, self.expected = group, expected
+        self.group = group
+        self._policy, self._starts_random = policy, starts_random
         self._plan = plan
         self.is_asleep = False
         """Whether the trainer has the GPUs: an actor that is made again then waits with its launch."""
 
     def actor_arguments(self) -> dict[str, Any]:
         """What a successor must know of the lost actor: its weights, and whether it is asleep."""
-        return {"expected": self.expected, "asleep": self.is_asleep}
+        return {"policy": self._policy, "starts_random": self._starts_random, "asleep": self.is_asleep}
 
     def moved_spec(self) -> ProgramSpec:
         """The server again: on its port if it is on the same machine, else on a free one."""
@@ -55,11 +63,11 @@ class Planner:
         run_id: str,
         payload_folder: Path,
         secret: str | None,
-        awaits_weights: bool = False,
+        policy: Policy | None = None,
     ) -> None:
-        """With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
+        """With a `policy`, a trainer brings the trained model's weights before anybody asks its servers."""
         self._config, self._nodes, self._run_id = config, nodes, run_id
-        self._awaits_weights = awaits_weights
+        self._policy = policy
         self._places = server_places(config)
         self._spec = partial(
             program_spec,
@@ -76,7 +84,7 @@ class Planner:
         for group in server_groups(name, model):
             for index in range(group.settings.num_replicas):
                 number = len(servers)
-                place, awaits = self._places[name][number], self._awaits_weights and group.settings.trained
+                place, awaits = self._places[name][number], self._policy is not None and group.settings.trained
                 arguments = server_arguments(
                     self._config, name, group.settings, number=number, role=group.role, awaits_weights=awaits
                 )
@@ -84,7 +92,8 @@ class Planner:
                     group,
                     self._take_port(name, group, index, place),
                     plan=partial(self._server_spec, f"{group.name}-{index}", group, place, arguments),
-                    expected=ExpectedWeights(awaits_sync=awaits and arguments.get("load_format") == DUMMY),
+                    policy=self._policy if self._policy is not None and group.settings.trained else Policy(),
+                    starts_random=awaits and arguments.get("load_format") == DUMMY,
                     place=place,
                     nodes=self._nodes,
                     run_id=self._run_id,

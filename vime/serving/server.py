@@ -18,9 +18,9 @@ from vime.processes.health import POLL_SECONDS, Fault
 from vime.processes.keeper import Keeper, State
 from vime.processes.program import ProgramSpec
 from vime.serving.engine import has_generated, is_silent
-from vime.serving.expected_weights import ExpectedWeights
 from vime.serving.server_metrics import ServerMetrics, read_metrics
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
+from vime.weights.policy import Policy
 from vime.weights.update import Control, apply_payload
 
 CHECKS_PER_TIMEOUT = 4
@@ -31,11 +31,17 @@ class Server:
     """One server from launch to stop. All methods are coroutines of one event loop."""
 
     def __init__(
-        self, spec: ProgramSpec, *, expected: ExpectedWeights | None = None, is_successor: bool = False, asleep: bool = False
+        self,
+        spec: ProgramSpec,
+        *,
+        policy: Policy | None = None,
+        starts_random: bool = False,
+        is_successor: bool = False,
+        asleep: bool = False,
     ) -> None:
-        """A successor takes the place of a lost actor, with the weights that are expected of it.
+        """`policy` is what the server should hold; one that `starts_random` must not answer before it was given real weights.
 
-        If the other servers are asleep, the launch waits for `may_start`.
+        A successor takes the place of a lost actor. If the other servers are asleep, its launch waits for `may_start`.
         """
         self._keeper = Keeper(
             spec,
@@ -45,7 +51,7 @@ class Server:
             watch=self._until_engine_silent,
         )
         self._keep_cache = spec.settings.keep_cache
-        self._expected = expected or ExpectedWeights()
+        self._policy, self._starts_random = policy or Policy(), starts_random
         self._lock = asyncio.Lock()
         """Held by whoever has the server do something during which its engine may be silent."""
         self._wants_weights = asyncio.Event()
@@ -92,8 +98,8 @@ class Server:
         """
         self._keeper.raise_if_given_up()
         async with self._lock:
-            self._expected.payload, self._asked_for = payload, None
-            self._expected.version = max(payload.version, self._expected.version)
+            self._policy.expect(max(payload.version, self._policy.version), payload)
+            self._asked_for = None
             if self._keeper.is_ready:
                 async with self._restarted_on_failure(f"version {payload.version}"):
                     return await self._apply(payload)
@@ -107,7 +113,7 @@ class Server:
         """
         self._keeper.raise_if_given_up()
         await self._lock.acquire()
-        self._expected.version, self._update_started = version, time.monotonic()
+        self._policy.version, self._update_started = version, time.monotonic()
         if self._keeper.is_ready:
             async with self._restarted_on_failure(f"version {version}"):
                 await self._control.stop_generation(asleep=self._is_asleep, keep_cache=self._keep_cache)
@@ -195,10 +201,10 @@ class Server:
         """Waits until the server holds the weights that it should; asks for them if there are no files of them."""
         while True:
             async with self._lock:  # a sync that comes meanwhile waits, then brings its own payload
-                if self._expected.are_at_hand():
-                    return await self._restore(self._expected.payload)
-            if self._asked_for != self._expected.version:
-                self._asked_for = self._expected.version
+                if self._policy.is_at_hand(starts_random=self._starts_random):
+                    return await self._restore(self._policy.payload)
+            if self._asked_for != self._policy.version:
+                self._asked_for = self._policy.version
                 self._wants_weights.set()
             if (code := self._keeper.process.exit_code()) is not None:
                 return "died", f"while it waited for its weights, exit code {code}"
@@ -209,7 +215,7 @@ class Server:
             if payload is not None:
                 await self._apply(payload)
         except (*UNREACHABLE, ServerError, WeightSyncError) as error:
-            return "sync_failed", f"version {self._expected.version} after a restart: {describe(error)}"
+            return "sync_failed", f"version {self._policy.version} after a restart: {describe(error)}"
         return None
 
     @asynccontextmanager

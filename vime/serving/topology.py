@@ -19,7 +19,8 @@ from vime.serving.flags import checkpoint_of, max_model_len_of
 from vime.serving.fleet import Fleet, reach
 from vime.serving.programs import Planner, ServerProgram
 from vime.tasks import cancel
-from vime.weights.payload import WeightPayload, payload_folder
+from vime.weights.payload import payload_folder
+from vime.weights.policy import Policy
 
 __all__ = ["Endpoint", "Serving"]
 
@@ -36,19 +37,19 @@ class Serving:
         run_id: str,
         nodes: Nodes | None = None,
         *,
-        awaits_weights: bool = False,
+        policy: Policy | None = None,
         secret: str | None = None,
     ) -> None:
         """Without `nodes`, all servers run on this machine; without `secret`, one is made where it is needed.
 
-        Ray must be running before `start`. With `awaits_weights` a sync must come before the trained model is asked: until then
-        its servers have random weights.
+        Ray must be running before `start`. With a `policy`, a sync must come before the trained model is asked: until then its
+        servers have random weights.
         """
         self.payload_folder = payload_folder(run_id)
         self.secret = secret or run_secret(config.cluster.host)
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
-        self._awaits_weights = awaits_weights
+        self._policy = policy
         self._fleets: dict[str, Fleet] = {}
 
     def start(self) -> None:
@@ -63,7 +64,7 @@ class Serving:
             run_id=self._run_id,
             payload_folder=self.payload_folder,
             secret=self.secret,
-            awaits_weights=self._awaits_weights,
+            policy=self._policy,
         )
         self._fleets = {name: Fleet(name, model, planner) for name, model in self._config.serving.models.items()}
         for fleet in self._fleets.values():
@@ -119,13 +120,8 @@ class Serving:
         servers = self._fleets[name].present()
         return {server.spec.name: (server.url, server.group.settings.tensor_parallel_size) for server in servers}
 
-    def expect(self, version: int, payload: WeightPayload | None = None) -> None:
-        """Notes the weights that servers of the trained model hold from now on, for actors that are made again.
-
-        Raises ServerError if no server of a model is left.
-        """
-        for server in self._fleets[self.trained_endpoint().name].servers:
-            server.expected = replace(server.expected, version=version, payload=payload)
+    def check(self) -> None:
+        """Raises ServerError if no server of a model is left."""
         for name, fleet in self._fleets.items():
             lost = [program.lost for program in fleet.programs if program.lost]
             if lost and not fleet.present():

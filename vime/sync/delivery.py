@@ -14,10 +14,11 @@ from vime.config import Precision, RunConfig
 from vime.errors import ServerError
 from vime.serving.topology import Serving
 from vime.sync.direct_sync import DirectSync
-from vime.sync.file_sync import WeightSync
+from vime.sync.file_sync import FileSync
 from vime.sync.probe import probe
 from vime.sync.turns import Turns
 from vime.trainer.group import TrainerGroup
+from vime.weights.policy import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +35,12 @@ class WeightDelivery:
     """Between one trainer and the servers of the trained model."""
 
     def __init__(
-        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns[TrainerGroup], *, run_id: str
+        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns[TrainerGroup], policy: Policy
     ) -> None:
-        self._config, self._serving, self._trainer, self._turns = config, serving, trainer, turns
-        self._files = WeightSync(serving, config, run_id)
-        self._direct = DirectSync(serving, trainer) if transport(config) in DIRECT else None
+        self._config, self._serving, self._trainer = config, serving, trainer
+        self._turns, self._policy = turns, policy
+        self._files = FileSync(serving, config, policy)
+        self._direct = DirectSync(serving, trainer, policy) if transport(config) in DIRECT else None
 
     async def sync(self, version: int) -> dict[str, float]:
         """Sends and, if `sync/num_servers` were reached, probes; afterwards the servers have the turn, also those that are down.
@@ -72,23 +74,23 @@ class WeightDelivery:
             serving=config.serving,
         )
 
-    async def restore(self, name: str, *, version: Callable[[], int]) -> None:
+    async def restore(self, name: str) -> None:
         """Gives a restarted server the current weights as files, again and again, until no more actor takes its place."""
         model = self._serving.trained_endpoint().name
         while (actor := self._serving.actors(model).get(name)) is not None:
             try:
                 await actor.wants_weights.remote()
-                await give(actor, name, version=version, trainer_awake=self._turns.awake)
+                await give(actor, name, self._policy, trainer_awake=self._turns.awake)
             except RayActorError:
                 await asyncio.sleep(1.0)  # until it has a successor, which asks again
 
 
-async def give(actor: Any, name: str, *, version: Callable[[], int], trainer_awake: TrainerAwake) -> None:
+async def give(actor: Any, name: str, policy: Policy, *, trainer_awake: TrainerAwake) -> None:
     """Sends a server's actor the version of now, until that succeeds or the server is given up; raises RayActorError."""
     while True:
         try:
             async with trainer_awake() as trainer:
-                payload = await trainer.export_weights(version())
+                payload = await trainer.export_weights(policy.trained_version)
             logger.info("%s gets version %d as files", name, payload.version)
             await actor.sync.remote(payload)
             return

@@ -14,6 +14,7 @@ from vime.errors import ServerError, WeightSyncError
 from vime.serving.fleet import reach
 from vime.serving.topology import Serving
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
+from vime.weights.policy import Policy
 from vime.weights.update import OF_THE_SLOWEST
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,8 @@ class Sender(Protocol):
 class DirectSync:
     """Sends one version after the other to the servers of the trained model."""
 
-    def __init__(self, serving: Serving, sender: Sender) -> None:
-        self._serving, self._sender = serving, sender
+    def __init__(self, serving: Serving, sender: Sender, policy: Policy) -> None:
+        self._serving, self._sender, self._policy = serving, sender, policy
         self._name = serving.trained_endpoint().name
         self._connected: dict[str, int] = {}
         self.holders: set[str] = set()
@@ -43,7 +44,8 @@ class DirectSync:
         server received other bytes or the transfer took longer than `SYNC_TIMEOUT_SECONDS`, ServerError if one was given up.
         """
         started = time.monotonic()
-        self._serving.expect(version)
+        self._policy.expect(version)
+        self._serving.check()
         actors = self._serving.actors(self._name)
         launches = await _all(actors, "begin_update", version)
         present = {name: launch for name, launch in launches.items() if launch}

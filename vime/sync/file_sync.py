@@ -13,19 +13,18 @@ from vime.processes.secret import given_secret, headers
 from vime.serving.fleet import reach
 from vime.serving.topology import Serving
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
+from vime.weights.policy import Policy
 from vime.weights.update import OF_THE_SLOWEST, apply_payload
 
 logger = logging.getLogger(__name__)
 
 
-class WeightSync:
+class FileSync:
     """Syncs one version after the other; all servers of the trained model at once."""
 
-    def __init__(self, serving: Serving, config: RunConfig, run_id: str) -> None:
+    def __init__(self, serving: Serving, config: RunConfig, policy: Policy) -> None:
         self._endpoint = serving.trained_endpoint()
-        self._serving = serving
-        self._previous: WeightPayload | None = None
-        self._run_id = run_id
+        self._serving, self._policy = serving, policy
         self._keep_cache = config.serving.keep_cache
         self.holders: set[str] | None = None
         """The servers that got the last version; None is all, of external ones."""
@@ -36,18 +35,21 @@ class WeightSync:
         Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
         """
         started = time.monotonic()
-        self._serving.expect(payload.version, payload)
+        previous = self._policy.payload
+        self._policy.expect(payload.version, payload)
+        self._serving.check()
         actors = self._serving.actors(self._endpoint.name)
         if actors:
             calls = [actor.sync.remote(payload) for actor in actors.values()]
         else:
-            keep_cache = self._keep_cache and self._previous is not None  # at first it holds what earlier runs left there
+            keep_cache = self._keep_cache and previous is not None  # at first it holds what earlier runs left there
             calls = [_apply_external(url, payload, keep_cache=keep_cache) for url in self._endpoint.worker_urls]
         results = await reach(calls)  # the successor of one that is gone gets the payload
         synced = [result for result in results if result]
         self.holders = {name for name, result in zip(actors, results) if result} if actors else None
-        logger.info("run %s: version %d is on %d of %d servers", self._run_id, payload.version, len(synced), len(results))
-        self._forget_previous(payload)  # this one stays: a server that restarts reads it again
+        logger.info("version %d is on %d of %d servers", payload.version, len(synced), len(results))
+        for file in set(previous.files if previous is not None else ()) - set(payload.files):
+            Path(file).unlink(missing_ok=True)  # the new ones stay: a server that restarts reads them again
         return {
             "sync/seconds": time.monotonic() - started,
             **{f"sync/{name}": max((result[name] for result in synced), default=0.0) for name in OF_THE_SLOWEST},
@@ -55,13 +57,6 @@ class WeightSync:
             "sync/num_servers": float(len(synced)),
             "sync/export_seconds": payload.export_seconds,
         }
-
-    def _forget_previous(self, payload: WeightPayload) -> None:
-        kept = set(payload.files)
-        for file in self._previous.files if self._previous is not None else ():
-            if file not in kept:
-                Path(file).unlink(missing_ok=True)
-        self._previous = payload
 
 
 async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:

@@ -1,0 +1,36 @@
+"""`Policy`: which weights the trained model has at this moment of a run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vime.weights.payload import NO_VERSION, WeightPayload
+
+
+@dataclass(kw_only=True, slots=True)
+class Policy:
+    """The versions of the trained model's weights.
+
+    A run has one object of this class in its driver: training and the syncs change it, and everything else there reads it. An
+    actor that keeps a server has a copy of its own, which is what that server should hold.
+    Example: `Policy(trained_version=3, version=3, payload=WeightPayload(version=3, files=[…]))`.
+    """
+
+    trained_version: int = 0
+    """The version of the trainer's weights, which is the number of batches that they were trained on."""
+    version: int = NO_VERSION
+    """The version that the servers should hold: that of the last sync, or of the one under way."""
+    payload: WeightPayload | None = None
+    """The files of the last version that was sent in files; None or an older one if a version was sent without files."""
+
+    def expect(self, version: int, payload: WeightPayload | None = None) -> None:
+        """Notes what a sync brings to the servers from now on."""
+        self.version, self.payload = version, payload
+
+    def is_at_hand(self, *, starts_random: bool) -> bool:
+        """Whether a server that has just started can have this version without the trainer.
+
+        Either the server started with it, which one that `starts_random` never does, or it is there in files.
+        """
+        if self.payload is None:
+            return self.version == NO_VERSION or (self.version == 0 and not starts_random)
+        return self.version == self.payload.version and all(Path(file).exists() for file in self.payload.files)
