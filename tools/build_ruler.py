@@ -63,7 +63,11 @@ def sizes_of(given: argparse.Namespace, task: Task, smallest: int, largest: int)
             size = size_for_tokens(task, num_tokens=tokens, tokenizer=tokenizer, smallest=smallest, largest=largest)
             found[f"{tokens}_tokens"] = size
         return found
-    sizes = {text: largest if text == "max" else int(text) for text in given.sizes}
+    sizes = {}
+    for text in given.sizes:
+        if text != "max" and not text.isdecimal():
+            raise ValueError(f"--sizes {text}: give whole numbers, or max")
+        sizes[text] = largest if text == "max" else int(text)
     for size in sizes.values():
         if not smallest <= size <= largest:
             raise ValueError(f"size {size}: give {smallest} to {largest} for this task")

@@ -204,9 +204,9 @@ def test_the_tool_writes_rows_that_a_run_reads_in_rows_or_files_of_their_own(tmp
         (["hotpotqa", "--sizes", "5"], "give --source"),
         (["hotpotqa", "--source", "SOURCE", "--num-items", "9", "--sizes", "5000"], "give 2 to 181"),
         (["hotpotqa", "--source", "SOURCE", "--sizes", "5", "--num-items", "21"], "give 1 to 20"),
-        (["cwe", "--sizes", "12"], "from 300"),
+        (["cwe", "--sizes", "12"], "give 300 to"),
         (["niah_multivalue", "--sizes", "12"], "--haystack"),
-        (["vt", "--sizes", "many"], "invalid literal"),
+        (["vt", "--sizes", "many"], "give whole numbers, or max"),
     ],
 )
 def test_what_cannot_be_built_is_refused(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

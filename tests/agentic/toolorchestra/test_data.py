@@ -91,7 +91,7 @@ def test_incomplete_tasks_are_counted():
 
 
 def test_a_row_of_another_source_is_refused():
-    with pytest.raises(ValueError, match="is of none of toolscale, generalthought"):
+    with pytest.raises(ValueError, match="is from none of toolscale, generalthought"):
         source_of({"text": "x"})
 
 
