@@ -1,6 +1,6 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check faults
+.PHONY: help setup demo quick test check faults
 SHELL := /bin/bash
 
 help:  ## Show these targets
@@ -12,13 +12,17 @@ setup:  ## Make .venv with everything, for this machine's GPU or CPU
 demo: setup  ## Train MemAgent on the tiny model, start to finish, and show the gain
 	@.venv/bin/python -m vime.run +method=memagent
 
-test: setup  ## Run all tests, with real vLLM, Megatron and Ray
-	@.venv/bin/python -m pytest
+quick: setup  ## Run the tests that start no server, no Ray and no trainer
+	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist loadfile
 
-check: setup  ## Lint, format check and type check
+test: quick  ## Run all tests, with real vLLM, Megatron and Ray
+	@.venv/bin/python -m pytest -m slow
+
+check: setup  ## Lint, format check, type check, and a reader for every field of the configuration
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/pyright
+	@.venv/bin/python tools/check_fields.py
 
 faults: setup  ## Break real runs in every known way and count what is lost
 	@.venv/bin/python tools/faults.py

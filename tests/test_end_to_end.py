@@ -1,16 +1,26 @@
-"""The whole program with every part real: train, kill the driver, resume, kill a server, and leave nothing behind."""
+"""The whole program with every part real: train, kill the driver, resume, kill a server, and leave nothing behind.
+
+It is run as users have it: from a wheel of this checkout in an environment of its own, started in an empty folder.
+"""
 
 import json
+import shutil
 import signal
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tools.driven_run import DrivenRun, num_steps_done
+from tools.driven_run import ROOT, DrivenRun, num_steps_done
 from vime.data.source import RowSource
 from vime.preflight.compose import compose_run
 
+pytestmark = pytest.mark.slow
 NUM_STEPS, NUM_PROMPTS = 6, 4
 OVERRIDES = [
     "+method=memagent",
@@ -24,15 +34,47 @@ OVERRIDES = [
     *(f"data.evaluation.{number}.num_items=8" for number in range(3)),
 ]
 WAIT_SECONDS = 400
+PACKAGES = ("vime", "agentic", "conf")
 
 
 @pytest.fixture(scope="module")
-def start() -> Iterator[Callable[..., DrivenRun]]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this checkout, built from a copy, so that nothing of earlier builds gets into it."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    words = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder), str(source)]
+    built = subprocess.run([sys.executable, "-m", "pip", "wheel", *words], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of an environment with the wheel and everything that it depends on, but not this checkout."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    python = str(folder / "bin" / "python")
+    words = ["install", "--no-deps", "--no-index", str(wheel)]
+    installed = subprocess.run([sys.executable, "-m", "pip", "--python", python, *words], capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # The .pth files of a folder that is named in a .pth file are not read, and the checkout is in one of those.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+@pytest.fixture(scope="module")
+def start(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., DrivenRun]]:
     """Starts a run in a folder; whatever is left of it when the tests are over is killed."""
     runs: list[DrivenRun] = []
+    empty = tmp_path_factory.mktemp("empty")
 
     def start_run(folder: Path, *words: str) -> DrivenRun:
-        runs.append(DrivenRun(folder, [*OVERRIDES, *words], environment={}))
+        words = (*OVERRIDES, *words)
+        runs.append(DrivenRun(folder, [*words], environment={"PYTHONPATH": ""}, python=python, start_folder=empty))
         return runs[-1]
 
     yield start_run
@@ -56,6 +98,19 @@ def killed_and_resumed(start: Callable[..., DrivenRun], tmp_path_factory: pytest
     second.find("vime.serving.vllm_server").kill()
     assert second.finish(seconds=WAIT_SECONDS) == 0, second.log_tail()
     return {"folder": folder, "leftovers": {"killed": left_by_the_first, "completed": second.leftovers()}}
+
+
+def test_a_wheel_has_every_file_of_its_packages(wheel: Path):
+    files = [file for name in PACKAGES for file in (ROOT / name).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    missing = {file.relative_to(ROOT).as_posix() for file in files} - set(zipfile.ZipFile(wheel).namelist())
+    assert not missing
+
+
+def test_the_installed_package_is_the_wheels(python: str, tmp_path: Path):
+    code = "import agentic, conf, vime; print(agentic.__file__, conf.__file__, vime.__file__)"
+    shown = subprocess.run([python, "-c", code], cwd=tmp_path, env={"PYTHONPATH": ""}, capture_output=True, text=True)
+    folder = str(Path(python).parents[1])
+    assert shown.returncode == 0 and all(path.startswith(folder) for path in shown.stdout.split()), shown.stdout + shown.stderr
 
 
 def test_no_prompt_is_skipped_or_doubled_over_a_kill(killed_and_resumed: dict):

@@ -17,7 +17,7 @@ FLOORS = (
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},
     {"preflight", "retrieval", "sync"},
-    {"rollout"},
+    {"new", "rollout"},
     {"batches", "reward_service", "step_clock", "system"},
     {"session"},
     {"loop"},

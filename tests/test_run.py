@@ -1,13 +1,16 @@
 """How the program ends when something outside it fails."""
 
 import errno
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from vime import run
+from vime.preflight.search_path import CONF, MARKER
 
 
 def test_a_full_disk_ends_a_run_with_what_to_do_and_no_traceback(
@@ -37,6 +40,7 @@ def test_a_background_job_of_a_script_ends_on_a_signal(number: signal.Signals):
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell without job control starts its background jobs
 from vime import run
+from vime.preflight.search_path import CONF, MARKER
 run.compose_run = lambda *_, **__: (print("started", flush=True), time.sleep(60))
 sys.exit(run.run([]))
 """
@@ -48,9 +52,56 @@ sys.exit(run.run([]))
     assert process.returncode == run.INTERRUPTED and "interrupted" in error
 
 
-@pytest.mark.parametrize("words", [["--config-dir", "mine"], ["--config-dir=mine"], ["--lr=3"], ["--multirun", "-x"]])
+@pytest.mark.parametrize("words", [["--run"], ["--lr=3"], ["--multirun", "-x"], ["--experimental-rerun=a.pickle"]])
 def test_an_unknown_flag_starts_nothing_and_is_named(words: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         run.main(["+method=memagent", *words])
     flag = next(word for word in words if word != "--multirun")
     assert ended.value.code == run.CONFIG_ERROR and f"flag={flag}\n" in (error := capsys.readouterr().err) and "--cfg" in error
+
+
+@pytest.mark.parametrize("flag", ["--config-path=mine", "-cp", "--config-name=mine", "-cn"])
+def test_a_flag_that_would_replace_the_options_is_refused_with_the_one_to_use(flag: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        run.main(["+method=memagent", flag])
+    assert ended.value.code == run.CONFIG_ERROR and "--config-dir DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--config-dir", "mine"], ["--config-dir=mine"], ["-cd", "mine"]])
+def test_a_folder_of_options_is_searched_by_runs_sweeps_and_what_shows_them(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "trial.yaml").write_text("# @package _global_\nname: trial_of_mine\nseed: 17\n")
+    monkeypatch.chdir(tmp_path)
+    for others in (["mode=plan", "+method=memagent"], ["--cfg", "job"], ["--info", "config"]):
+        with pytest.raises(SystemExit) as ended:
+            run.main([*others, "+experiment=trial", *words])
+        assert ended.value.code == 0 and "trial_of_mine" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run.main(["--help", *words])
+    assert "experiment=trial" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--config-dir"], ["--config-dir="], ["--config-dir", "nowhere"]])
+def test_a_folder_of_options_that_is_not_there_starts_nothing(words: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        run.main(["+method=memagent", *words])
+    assert ended.value.code == run.CONFIG_ERROR and "folder" in capsys.readouterr().err
+
+
+def test_the_shell_completes_the_options_of_the_folder_it_is_in(tmp_path: Path):
+    (tmp_path / "conf" / "method").mkdir(parents=True)
+    (tmp_path / "conf" / MARKER).touch()
+    (tmp_path / "conf" / "method" / "my_agent.yaml").touch()
+    environment = {**os.environ, "PYTHONPATH": str(CONF.parent), "COMP_LINE": "vime +method=m", "COMP_POINT": "14"}
+    command = [sys.executable, "-m", "vime.run", "-sc", "query=bash"]
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert set(shown.stdout.split()) == {"+method=memagent", "+method=my_agent"}, shown.stderr
+
+
+@pytest.mark.parametrize("words", [["--resolve"], ["--package", "model"], ["--cfg", "job", "--info"], ["--cfg", "job", "-m"]])
+def test_flags_that_show_nothing_or_do_not_go_together_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        run.main(["+method=memagent", *words])
+    assert ended.value.code == run.CONFIG_ERROR and "give one of --cfg" in capsys.readouterr().err

@@ -17,19 +17,26 @@ CLEAN_UP_SECONDS = 90.0
 
 
 class DrivenRun:
-    """One start of `python -m vime.run`, with its output in a file of `folder`'s parent."""
+    """One start of `python -m vime.run` in `start_folder`, with its output in a file of `folder`'s parent."""
 
     def __init__(
-        self, folder: Path, words: list[str], *, environment: dict[str, str], watch: Callable[[Path], None] = lambda folder: None
+        self,
+        folder: Path,
+        words: list[str],
+        *,
+        environment: dict[str, str],
+        watch: Callable[[Path], None] = lambda folder: None,
+        python: str = sys.executable,
+        start_folder: Path = ROOT,
     ) -> None:
         self.folder = folder
         self._watch, self._watched = watch, 0.0
         self._log = folder.with_suffix(".log")
-        command = [sys.executable, "-m", "vime.run", *words, f"output_dir={folder}"]
+        command = [python, "-m", "vime.run", *words, f"output_dir={folder}"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=start_folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -8,7 +8,6 @@ import inspect
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -35,8 +34,9 @@ DEPTH, LOOKED_AT = 3, 2
 
 
 def install() -> None:
-    """Begins to watch, if the environment says so."""
-    if FOLDER in os.environ:
+    """Begins to watch, if the environment says so and the process is none of Ray's own, which it would only slow down."""
+    is_rays = any("/ray/" in word and not word.endswith("default_worker.py") for word in sys.orig_argv)
+    if FOLDER in os.environ and not is_rays:
         probe = Probe(Path(os.environ[ROOT]), Path(os.environ[FOLDER]) / f"{os.getpid()}.txt")
         os.register_at_fork(after_in_child=lambda: probe.move(Path(os.environ[FOLDER]) / f"{os.getpid()}.txt"))
         threading.setprofile(probe.watch)
@@ -65,18 +65,34 @@ class Probe:
 
     def _called(self, frame: FrameType) -> None:
         code = frame.f_code
-        if code.co_name == "load_weights":
-            self._note(WEIGHT, self._caller(frame), LOAD_WEIGHTS)
+        if code.co_name == "load_weights" and frame.f_back is not None and (giver := self._file(frame.f_back.f_code)):
+            self._note(WEIGHT, giver, LOAD_WEIGHTS)
+        if code.co_name == "_request" and "aiohttp" in code.co_filename:
+            self._sent(frame)
         file = self._file(code)
         if file is None:
             return
         if code.co_name in LOSSES:
             self._note(SAMPLE, self._caller(frame), LOSS)
-        values = frame.f_locals
+        for kind in self._given(frame):
+            self._note(kind, self._caller(frame), file)
+
+    def _sent(self, frame: FrameType) -> None:
+        """A request over HTTP hands on what the innermost function was given that was given something."""
+        before = frame.f_back
+        while before is not None:
+            if (file := self._file(before.f_code)) and (kinds := self._given(before)):
+                for kind in kinds:
+                    self._note(kind, file, OUTSIDE)
+                return
+            before = before.f_back
+
+    def _given(self, frame: FrameType) -> set[str]:
+        """The kinds of things among a function's arguments."""
+        code, values = frame.f_code, frame.f_locals
         num_more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + num_more]:
-            if (kind := self._kind(values.get(name))) is not None:
-                self._note(kind, self._caller(frame), file)
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + num_more]
+        return {kind for name in names if (kind := self._kind(values.get(name))) is not None}
 
     def _kind(self, value: Any, depth: int = DEPTH) -> str | None:
         """Whether a value is, or holds, a sample or weights."""
@@ -104,16 +120,18 @@ class Probe:
         return (self._file(before.f_code) if before is not None else None) or OUTSIDE
 
     def _file(self, code: CodeType) -> str | None:
+        """The file of a function of vime. What the types themselves can do is part of the thing, and of no file."""
         if code not in self._files:
             path = code.co_filename
-            self._files[code] = path.removeprefix(self._prefix) if path.startswith(self._prefix) else None
+            own = path.startswith(self._prefix) and not path.startswith(f"{self._prefix}types")
+            self._files[code] = path.removeprefix(self._prefix) if own else None
         return self._files[code]
 
     def _note(self, kind: str, giver: str, taker: str) -> None:
         if giver != taker and (kind, giver, taker) not in self._seen:
             self._seen.add((kind, giver, taker))
             with self._notes.open("a") as notes:
-                notes.write(f"{kind}\t{giver}\t{taker}\t{time.time()}\n")
+                notes.write(f"{kind}\t{giver}\t{taker}\n")
 
 
 def _is_in(module: str, package: str) -> bool:

@@ -8,11 +8,13 @@ Runs `python -m vime.run` with these words, or one step of the tiny MemAgent tas
 **What counts.** A *thing* is a turn, a sample, a rollout, a group or what the trainer packs of them; or a named tensor or what
 stands for a set of them; alone or in a container. A file hands a thing on if one of its functions returns it, or calls a function
 of another file with it among the arguments. A file is on the way if it hands the thing on and the thing comes to the loss from
-there. What only looks at it is not on the way (metrics, journal and logs hand on numbers or nothing), nor what carries it between
-processes (Ray, HTTP), nor an agent outside `vime/`. Threads, queues and processes make a hand-over invisible, so whatever is
-handed to them counts as handed to everyone who takes something from them: rather a file too many than one too few.
+there. What only looks at it is not on the way (metrics, journal and logs hand on numbers or nothing), nor the methods of the
+types themselves (`vime/types`), nor what carries it between processes (Ray, HTTP), nor an agent outside `vime/`. Threads, queues
+and processes make a hand-over invisible, so whatever is handed to them counts as handed to everyone who takes something from
+them: rather a file too many than one too few.
 
-A file stands where it first handed the thing on. `--checkout` looks at another version of the project, with the same packages.
+Files are listed by their distance from the end of the way. `--checkout` looks at another version of the project, with the same
+packages.
 """
 
 import argparse
@@ -37,16 +39,16 @@ WORDS = [
     "rollout.num_workers=1",
     "evaluation.rows=[]",
 ]
-PRODUCER = "rollout/producer.py"
+WORKER, PRODUCER = "rollout/worker.py", "rollout/producer.py"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HandOver:
-    """Example: `HandOver(giver="rollout/pool.py", taker="rollout/producer.py", time=1712345678.9)`."""
+    """Example: `HandOver(process="4711", giver="rollout/pool.py", taker="rollout/producer.py")`."""
 
+    process: str
     giver: str
     taker: str
-    time: float
 
 
 def read(folder: Path) -> dict[str, list[HandOver]]:
@@ -54,22 +56,34 @@ def read(folder: Path) -> dict[str, list[HandOver]]:
     found: defaultdict[str, list[HandOver]] = defaultdict(list)
     for file in sorted(folder.glob("*.txt")):
         for line in file.read_text().splitlines():
-            kind, giver, taker, moment = line.split("\t")
-            found[kind].append(HandOver(giver=giver, taker=taker, time=float(moment)))
+            kind, giver, taker = line.split("\t")
+            found[kind].append(HandOver(process=file.stem, giver=giver, taker=taker))
     return found
 
 
 def way(found: list[HandOver], goal: str) -> list[str]:
-    """The files from which the thing came to the goal, in the order in which they first handed it on."""
-    takers = {hand_over.taker for hand_over in found}
-    pairs = {(hand_over.giver, hand_over.taker) for hand_over in found}
+    """The files from which the thing came to the goal, the farthest first."""
+    takers, pairs = {each.taker for each in found}, {(each.giver, each.taker) for each in found}
     pairs |= {(OUTSIDE, giver) for giver, _ in pairs if giver not in takers}  # awaited from another process
-    reached, before = {goal}, set[str]()
-    while reached != before:
-        before = set(reached)
-        reached |= {giver for giver, taker in pairs if taker in before}
-    first = {file: min(each.time for each in found if each.giver == file) for file in reached - {OUTSIDE, goal}}
-    return sorted(first, key=lambda file: first[file])
+    distance = distances({(taker, giver) for giver, taker in pairs}, goal)
+    return sorted(distance.keys() - {OUTSIDE, goal}, key=lambda file: (-distance[file], file))
+
+
+def before_producer(found: list[HandOver]) -> set[str]:
+    """The files through which a sample comes to the producer: those in the workers, and in the driver those behind them."""
+    workers = {each.process for each in found if each.giver == WORKER}
+    pairs = {(each.giver, each.taker) for each in found if OUTSIDE not in (each.giver, each.taker)}
+    behind = distances({(taker, giver) for giver, taker in pairs}, PRODUCER).keys() - distances(pairs, PRODUCER).keys()
+    return behind | {each.giver for each in found if each.process in workers}
+
+
+def distances(pairs: set[tuple[str, str]], start: str) -> dict[str, int]:
+    """How many steps from the start each name is that can be reached by pairs of from and to."""
+    found, newest = {start: 0}, {start}
+    while newest:
+        newest = {to for origin, to in pairs if origin in newest} - found.keys()
+        found |= dict.fromkeys(newest, max(found.values()) + 1)
+    return found
 
 
 def run(words: list[str], *, checkout: Path, folder: Path) -> int:
@@ -94,14 +108,16 @@ def main() -> int:
         code = run(options.words or WORDS, checkout=options.checkout.resolve(), folder=Path(name))
         found = read(Path(name))
     sample, weight = way(found[SAMPLE], LOSS), way(found[WEIGHT], LOAD_WEIGHTS)
-    start = sample.index(PRODUCER) if PRODUCER in sample else 0
-    for title, files in ((f"a sample passes {len(sample)} files", sample), (f"weights pass {len(weight)} files", weight)):
-        print(f"\n{title}:", *files, sep="\n  ")
-    print(f"\nof those of a sample, {start} from the server to the producer and {len(sample) - start} from there to the loss")
+    early = before_producer(found[SAMPLE])
+    ways = {
+        "a sample passes to the producer": [file for file in sample if file in early],
+        "and from the producer to the loss": [file for file in sample if file not in early],
+        "weights pass": weight,
+    }
+    for title, files in ways.items():
+        print(f"\n{title}: {len(files)} files", *files, sep="\n  ")
     if options.json:
-        options.json.write_text(
-            json.dumps({"sample": sample, "sample_from_producer": sample[start:], "weight": weight}, indent=2)
-        )
+        options.json.write_text(json.dumps(ways, indent=2) + "\n")
     return 1 if code or not sample or not weight else 0
 
 

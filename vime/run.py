@@ -4,46 +4,105 @@
     python -m vime.run +method=memagent model=qwen2.5-7b mode=eval        # score
     python -m vime.run +method=memagent model=qwen2.5-7b mode=plan        # show what would run, start nothing
     python -m vime.run +method=memagent trainer.lr=1e-4,3e-4 --multirun   # a sweep, one run after another
+    python -m vime.run +method=mine --config-dir my_conf                  # options from a folder of yours
+    python -m vime.run new mine                                           # write a folder with an agent to start from
 
-Exit code 2 means that the configuration cannot run and that nothing was started; every problem is on the screen.
+An installed vime also answers to `vime`, as in `vime new mine`. Exit code 2 means that the configuration cannot run and that
+nothing was started; every problem is on the screen.
 """
 
 import errno
+import os
 import signal
 import sys
+from pathlib import Path
 
 from vime.config import Mode
 from vime.errors import ConfigError, Problem, VimeError
+from vime.new.write import write_agent
 from vime.preflight.compose import CONF, compose_run, register_schemas
 from vime.preflight.documentation import help_topics, show_documentation
+from vime.preflight.overrides import LISTED_GROUPS
+from vime.preflight.search_path import FoundFolders, option_folders, search_path_word, with_search_path
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
 
 CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 MULTIRUN = ("--multirun", "-m")
 HELP = ("--help", "-h")
-SHOWS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--hydra-help", "--shell-completion", "-sc", "--version")
+COMPLETION = {"--shell-completion", "-sc"}
+CFG = ("--cfg", "-c")
+SHOWS = (*CFG, "--info", "-i", "--hydra-help", *sorted(COMPLETION), "--version")
 """Flags of Hydra that show something and start nothing."""
+OF_CFG = ("--resolve", "--package", "-p")
+"""Flags of Hydra that say how `--cfg` shows it."""
+CONFIG_DIR = ("--config-dir", "-cd")
+REPLACED = {
+    "--config-path": "vime's own options are always there: add a folder of yours with --config-dir DIR",
+    "--config-name": "there is one root: put what you would change there into DIR/experiment/NAME.yaml, and give "
+    "--config-dir DIR +experiment=NAME",
+}
+"""Flags of Hydra that would replace vime's options, and what to do instead."""
+REPLACED |= {"-cp": REPLACED["--config-path"], "-cn": REPLACED["--config-name"]}
+NEW = "new"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the words of the command line and exits."""
     words = sys.argv[1:] if arguments is None else arguments
-    overrides = [word for word in words if word not in MULTIRUN]
-    flags = [word for word in overrides if word.startswith("-")]
-    if any(word in HELP for word in flags):
-        show_help(words)
-    if unknown := [flag for flag in flags if flag.split("=")[0] not in SHOWS]:
-        remedy = (
-            "there is no such flag, and nothing was done: settings are words like trainer.lr=1e-5 or model=tiny; "
-            f"the flags are {', '.join((*HELP, *MULTIRUN, *SHOWS))}"
-        )
-        report(ConfigError([Problem(key="flag", value=flag, remedy=remedy) for flag in unknown]))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # `vime` finds modules of the current folder, as `python -m vime.run` does
+    try:
+        if words[:1] == [NEW]:
+            sys.stdout.write(write_agent(words[1:]))
+            sys.exit(0)
+        words = take_config_dirs(words)
+        overrides = [word for word in words if word not in MULTIRUN]
+        flags = [word for word in overrides if word.startswith("-")]
+        if any(word in HELP for word in flags):
+            show_help(overrides)
+        check_flags(flags, sweep=len(overrides) < len(words))
+        if flags:
+            show_with_hydra(words)
+    except ConfigError as error:
+        report(error)
         sys.exit(CONFIG_ERROR)
-    if flags:
-        show_with_hydra(words)
     sys.exit(run(overrides, sweep=len(overrides) < len(words)))
+
+
+def take_config_dirs(words: list[str]) -> list[str]:
+    """The words with all `--config-dir DIR` as one `hydra.searchpath=[…]`.
+
+    Raises `ConfigError` for a flag without a folder.
+    """
+    others, folders = [], []
+    left = iter(words)
+    for word in left:
+        flag, separator, folder = word.partition("=")
+        if flag not in CONFIG_DIR:
+            others.append(word)
+        elif folder := folder if separator else next(left, ""):
+            folders.append(Path(folder).expanduser())
+        else:
+            raise ConfigError([Problem(key="flag", value=word, remedy="give a folder: --config-dir DIR")])
+    return [*others, search_path_word(folders)] if folders else others
+
+
+def check_flags(flags: list[str], *, sweep: bool) -> None:
+    """Raises `ConfigError` for every flag that vime does not know, and for flags that do not go together."""
+    remedy = (
+        "there is no such flag, and nothing was done: settings are words like trainer.lr=1e-5 or model=tiny; "
+        f"the flags are {', '.join((*HELP, *MULTIRUN, *CONFIG_DIR, *SHOWS, *OF_CFG))}"
+    )
+    names = {flag: flag.split("=")[0] for flag in flags}
+    unknown = [flag for flag, name in names.items() if name not in (*SHOWS, *OF_CFG)]
+    if unknown:
+        raise ConfigError([Problem(key="flag", value=flag, remedy=REPLACED.get(names[flag], remedy)) for flag in unknown])
+    shows = [name for name in names.values() if name in SHOWS]
+    if len(shows) + (sweep and bool(flags)) > 1 or (len(shows) < len(flags) and not set(shows) & set(CFG)):
+        remedy = f"give one of {', '.join(SHOWS)} and no --multirun; {', '.join(OF_CFG)} only go with --cfg"
+        raise ConfigError([Problem(key="flag", value=" ".join(flags), remedy=remedy)])
 
 
 def run(overrides: list[str], *, sweep: bool = False) -> int:
@@ -94,6 +153,8 @@ def report(error: ConfigError) -> None:
 def show_help(words: list[str]) -> None:
     """Writes the documentation of settings (`--help trainer.lr`), or without any the text of `conf/hydra/help/vime.yaml`.
 
+    The latter ends with the options of other folders.
+
     Hydra would list every option of every group first, which takes seconds and which the text does not use.
     """
     from omegaconf import OmegaConf
@@ -107,15 +168,22 @@ def show_help(words: list[str]) -> None:
         sys.exit(0)
     text = OmegaConf.create({"hydra": {"help": OmegaConf.load(CONF / "hydra" / "help" / "vime.yaml")}})
     sys.stdout.write(text.hydra.help.template)
+    for folder in option_folders(words):
+        options = sorted((file.parent.name, file.stem) for file in folder.glob("*/*.yaml"))
+        lines = "".join(f"    {'' if group in LISTED_GROUPS else '+'}{group}={option}\n" for group, option in options)
+        sys.stdout.write(f"\n  Choices from {folder}\n{lines}")
     sys.exit(0)
 
 
 def show_with_hydra(words: list[str]) -> None:
     """What Hydra shows itself: `--cfg job`, `--info defaults`, `--hydra-help`, shell completion."""
     import hydra
+    from hydra.core.plugins import Plugins
 
     register_schemas()
-    sys.argv = [sys.argv[0], *words]
+    if COMPLETION & set(words):
+        Plugins.instance().register(FoundFolders)
+    sys.argv = [sys.argv[0], *with_search_path(words)]
     hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(lambda config: None)()
     sys.exit(0)
 

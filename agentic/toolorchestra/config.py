@@ -59,7 +59,7 @@ class ToolOrchestraConfig(MethodConfig):
     tau2_user: EndpointConfig = field(default_factory=EndpointConfig)
     """Model that plays τ²-bench's user."""
     tau2_judge: EndpointConfig = field(default_factory=EndpointConfig)
-    """Model that judges the τ²-bench tasks whose reward asks about sentences."""
+    """Model that judges τ²-bench tasks whose reward depends on assertions about the conversation."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that the settings fit together and that the run serves what they name.

@@ -30,7 +30,7 @@ class ExpertConfig:
     dollars_per_million_output_tokens: NonNegative = 0.0
     """Price of a million sampled tokens."""
     seconds: NonNegative = 0.0
-    """Average latency of a call that the tool description states."""
+    """Average seconds of a call, as the tool description states them."""
     strengths: str = ""
     """One sentence about the expert in the tool description."""
 

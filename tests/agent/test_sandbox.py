@@ -22,6 +22,8 @@ from vime.agent.sandbox import NUM_PLACES, Sandbox, sandbox_problem
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 SMALL = SandboxConfig(
     wall_seconds=30,

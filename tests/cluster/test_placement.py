@@ -117,6 +117,7 @@ def two_nodes() -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_actors_are_on_the_node_of_their_place_and_see_its_gpus(two_nodes: dict[str, Any]):
     (first, one), (second, both), (third, none) = two_nodes["seen"]
     assert first == two_nodes["own"] and second == third != first
@@ -125,6 +126,7 @@ def test_actors_are_on_the_node_of_their_place_and_see_its_gpus(two_nodes: dict[
     assert len(set(two_nodes["ports"])) == 20
 
 
+@pytest.mark.slow
 def test_a_run_holds_its_gpus_until_it_ends(two_nodes: dict[str, Any]):
     assert two_nodes["length"] == two_nodes["again"] == 2
     assert two_nodes["left"] == 1

@@ -139,6 +139,7 @@ def items_by_file(folder: Path) -> dict[str, list[str]]:
     return {path.name: path.read_text().split("\n")[:-1] for path in sorted(folder.glob("*.jsonl"))}
 
 
+@pytest.mark.slow
 def test_an_evaluation_killed_at_ten_random_items_ends_with_every_item_once(tmp_path: Path):
     rows, run = tmp_path / "rows.jsonl", tmp_path / "run"
     rows.write_text("".join(json.dumps({"question": f"q{i}", "answer": "a"}) + "\n" for i in range(11)))

@@ -21,26 +21,26 @@ def program(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_every_combination_is_a_point_in_the_order_of_the_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    points, folder = expand([*METHOD, "trainer.lr=1e-3,2e-3", "seed=0,1"])
-    assert [point[2:] for point in points] == [
+    sweep = expand([*METHOD, "trainer.lr=1e-3,2e-3", "seed=0,1"])
+    assert [point[2:] for point in sweep.points] == [
         ["trainer.lr=0.001", "seed=0"],
         ["trainer.lr=0.001", "seed=1"],
         ["trainer.lr=0.002", "seed=0"],
         ["trainer.lr=0.002", "seed=1"],
     ]
-    assert folder.parent == tmp_path / "outputs" / "memagent_tiny" and folder.name.startswith("sweep_")
+    assert sweep.folder.parent == tmp_path / "outputs" / "memagent_tiny" and sweep.folder.name.startswith("sweep_")
     assert not (tmp_path / "outputs").exists()
 
 
 def test_the_command_line_wins_over_the_values_of_a_sweep_file():
-    points, _ = expand([*METHOD, "+sweep=lr", "trainer.lr=7e-4,8e-4"])
+    points = expand([*METHOD, "+sweep=lr", "trainer.lr=7e-4,8e-4"]).points
     assert [point[-1] for point in points] == ["trainer.lr=0.0007", "trainer.lr=0.0008"]
 
 
 def test_a_chosen_folder_holds_all_points(tmp_path: Path):
-    points, folder = expand([*METHOD, "seed=0,1", f"output_dir={tmp_path / 'mine'}"])
-    assert folder == tmp_path / "mine"
-    assert not any("output_dir" in word for point in points for word in point)
+    sweep = expand([*METHOD, "seed=0,1", f"output_dir={tmp_path / 'mine'}"])
+    assert sweep.folder == tmp_path / "mine"
+    assert not any("output_dir" in word for point in sweep.points for word in point)
 
 
 def test_words_that_cannot_be_read_are_a_problem():
@@ -48,6 +48,7 @@ def test_words_that_cannot_be_read_are_a_problem():
         expand([*METHOD, "seed"])
 
 
+@pytest.mark.slow
 def test_a_bad_point_is_reported_and_the_others_run(tmp_path: Path):
     shown = program(*METHOD, "trainer.lr=1e-3,fast,2e-3", "--multirun", folder=tmp_path)
     assert shown.returncode == 2 and "Traceback" not in shown.stderr
@@ -58,6 +59,7 @@ def test_a_bad_point_is_reported_and_the_others_run(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_file_needs_no_flag_and_its_points_are_single_runs(tmp_path: Path):
     shown = program(*METHOD, "+sweep=lr", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr

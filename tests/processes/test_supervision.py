@@ -17,6 +17,7 @@ from vime.errors import ServerError
 from vime.processes import program
 from vime.processes.keeper import Keeper
 
+pytestmark = pytest.mark.slow
 DRIVER = """
     import sys, ray
     from vime.processes.program import ProgramSpec

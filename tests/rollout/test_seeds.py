@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from vime.config import RunConfig
 from vime.errors import RepeatabilityError
 from vime.evaluation.repeatable import BY_CHANCE, COUNTS, check_repeatable
 from vime.rollout.model import ServedModel
 from vime.rollout.seeds import Seeds
 from vime.rollout.turn_log import TurnLog
-from vime.types import Rollout, StopReason, Turn
+from vime.types import Prompt, Rollout, StopReason, Turn
 
 SEEDS = Seeds(run_seed=0, dataset="train", prompt=17, member="3")
 
@@ -77,6 +78,12 @@ async def test_seeds_follow_from_what_is_asked_whatever_the_order_of_calls():
 async def test_another_seed_data_set_prompt_or_member_draws_otherwise(change: dict[str, Any]):
     one, other = [await drawn(model_with(Server(), log_of(seeds)), [1]) for seeds in (SEEDS, replace(SEEDS, **change))]
     assert one != other
+
+
+def test_a_rollout_has_the_seed_of_its_run_and_none_without_deterministic():
+    prompt = Prompt(index=17, row=4, messages=[], ground_truth=[], dataset="train")
+    assert Seeds.of_member(RunConfig(seed=9, deterministic=True), prompt, "3") == replace(SEEDS, run_seed=9)
+    assert Seeds.of_member(RunConfig(seed=9), prompt, "3") is None
 
 
 async def test_another_model_or_limit_draws_otherwise():

@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from ray.cluster_utils import Cluster
 
 from vime.files.jsonl import read_lines
+
+pytestmark = pytest.mark.slow
 
 NUM_STEPS = 3
 WAIT_SECONDS = 500

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FIELDS = {"benchmark", "case", "ours", "reference", "ratio", "unit"}
 
@@ -66,7 +67,10 @@ def test_the_trainer_is_measured_beside_hugging_face_and_the_matrix_products(tmp
     assert "TRL was not run" in done.stdout and "(`--mfu`) was not run" in done.stdout
 
 
-def test_a_side_that_dies_is_named_with_its_reason(tmp_path: Path):
-    missing = ["--sizes", "tiny", "--cases", "equal", "--samples", 2, "--repeats", 1, "--precisions", "float32"]
-    done = run("bench_trainer.py", *missing, "--trl-python", sys.executable)
-    assert done.returncode != 0 and "trl_side.py ended with" in done.stderr and "No module named 'trl'" in done.stderr
+def test_a_side_that_dies_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from side_turns import Side
+
+    side = Side([sys.executable, str(ROOT / "tools" / "trl_side.py"), "1"], num_threads=1)
+    with pytest.raises(RuntimeError, match=r"trl_side\.py ended with 1(.|\n)*No module named 'trl'"):
+        side.begin(tmp_path)

@@ -11,6 +11,8 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "agentic" / "memagent" / "tiny" / "actor"
 PROGRAM = [sys.executable, "-W", "ignore", str(ROOT / "tools" / "convert_checkpoint.py")]

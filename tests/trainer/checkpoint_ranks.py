@@ -1,6 +1,6 @@
-"""One of two ranks of a trainer, started twice by `test_resharding.py`; goes through all tasks in one pair of processes.
+"""Two ranks of a trainer, started by `test_resharding.py`; go through all tasks in one pair of processes.
 
-    python checkpoint_ranks.py RANK JOB.json
+    python checkpoint_ranks.py JOB.json
 
 A task has a layout, a model, and what to do: `load` a checkpoint, take `first_steps` steps, `save`, `export`, take
 `last_steps` more. Rank 0 writes the whole state, gathered from both, before and after the last steps.
@@ -22,6 +22,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
 
+from tests.trainer.forked import fork_ranks  # noqa: E402
 from vime.errors import CheckpointError  # noqa: E402
 from vime.trainer import bridge, names, optimizer_state, parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
@@ -143,13 +144,13 @@ def run(fixtures: Any, task: dict[str, Any], rank: int) -> dict[str, Any]:
     return report
 
 
-def main() -> None:
+def main(rank: int, job: dict[str, Any]) -> None:
     """Runs every task of the job and writes what this rank saw."""
-    rank, job = int(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
     fixtures = load_fixtures()
     results = {task["name"]: run(fixtures, task, rank) for task in job["tasks"]}
     (Path(job["folder"]) / f"rank{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":
-    main()
+    tasks = json.loads(Path(sys.argv[1]).read_text())
+    sys.exit(fork_ranks(2, lambda rank: main(rank, tasks)))

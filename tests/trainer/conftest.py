@@ -1,6 +1,10 @@
 """Small random Hugging Face models of each family, configurations for them, and a world of one rank."""
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +114,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return made[family, tied]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def run_ranks() -> Callable[..., None]:
+    """`run_ranks(script, job)`: runs a script of this folder that forks the ranks of a trainer, and waits for all of them."""
+
+    def run(script: str, job: Path) -> None:
+        folder = Path(__file__).parent
+        command = [sys.executable, "-W", "ignore", str(folder / script), str(job)]
+        environment = {**os.environ, "PYTHONPATH": str(folder.parents[1])}
+        ranks = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            errors = ranks.communicate(timeout=600)[1]
+        finally:
+            if ranks.poll() is None:
+                os.killpg(ranks.pid, signal.SIGKILL)  # and the ranks that it forked
+        assert ranks.returncode == 0, errors[-6000:]
+
+    return run
 
 
 @pytest.fixture(scope="session")

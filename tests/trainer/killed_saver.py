@@ -3,18 +3,19 @@
     python killed_saver.py MODEL FOLDER NUM_KILLS REPORT.json
 
 Each round forks a process that loads the newest checkpoint and then saves one after the other, with the step's number in
-every weight, moment and in the driver's part, and spoils the weights as soon as `save` returns. The report says for each
-round what was loaded, whether it was what had been saved, and which steps had been reported complete or begun before.
+every weight, moment and in the driver's part, and spoils the weights as soon as `save` returns. Before a file operation whose
+number is drawn at random it kills itself, so how busy the machine is decides nothing. The report says for each round what was
+loaded, whether it was what had been saved, and which steps had been reported complete or begun before.
 """
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from vime import checkpoint  # noqa: E402
 from vime.trainer import optimizer_state, parallel  # noqa: E402
 from vime.trainer.engine import Engine  # noqa: E402
 
-LONGEST_LIFE_SECONDS = 0.4
+MOST_OPERATIONS = 100
+OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+"""Python's names of what changes a folder, as it tells them to audit hooks; a file is also opened to be read."""
 
 
 class OneRank:
@@ -66,8 +69,19 @@ def holds(engine: Engine, step: float) -> bool:
     return all(bool((part.tensors[kind] == step + offset / 4).all()) for part in parts for offset, kind in kinds)
 
 
-async def save_for_ever(config: Any, folder: Path, tell: Callable[..., object]) -> None:
-    """Loads the newest checkpoint, then saves until somebody kills the process."""
+def kill_before(operation: int, folder: Path) -> None:
+    """Kills this process just before its file operation of that number within a folder."""
+    done = itertools.count(1)
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in OPERATIONS and str(arguments[0]).startswith(str(folder)) and next(done) == operation:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+
+
+async def save_for_ever(config: Any, folder: Path, tell: Callable[..., object], operation: int) -> None:
+    """Loads the newest checkpoint, then saves until a file operation kills the process."""
     address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
     parallel.initialize(config.trainer, rank=0, address=address, seed=0)
     engine = Engine(config)
@@ -79,6 +93,7 @@ async def save_for_ever(config: Any, folder: Path, tell: Callable[..., object]) 
         tell(loaded=step, right=holds(engine, step) and driver["mark"] == step and newest.name == f"step_{step:06d}")
     else:
         tell(loaded=0, right=True)
+    kill_before(operation, folder)
     while True:
         step += 1
         for _ in range(2 if step % 3 == 0 else 1):  # now and then one that is there already is replaced
@@ -90,34 +105,29 @@ async def save_for_ever(config: Any, folder: Path, tell: Callable[..., object]) 
             tell(complete=step)
 
 
-def one_round(config: Any, folder: Path, life_seconds: float) -> list[dict[str, Any]]:
-    """Forks, waits until the process has loaded and lived on for some time, kills it; returns what it told."""
+def one_round(config: Any, folder: Path, operation: int) -> list[dict[str, Any]]:
+    """Forks a process that is killed before a file operation; returns what it told."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
         try:
             tell = lambda **event: os.write(writer, (json.dumps(event) + "\n").encode())  # noqa: E731
-            asyncio.run(save_for_ever(config, folder, tell))
+            asyncio.run(save_for_ever(config, folder, tell, operation))
         finally:
             os._exit(1)
     os.close(writer)
     told = b""
-    while b"loaded" not in told:
-        part = os.read(reader, 4096)
-        assert part, "the process died by itself"
-        told += part
-    time.sleep(life_seconds)
-    os.kill(process, signal.SIGKILL)
     while part := os.read(reader, 4096):
         told += part
     os.close(reader)
-    os.waitpid(process, 0)
+    _, status = os.waitpid(process, 0)
+    assert os.WIFSIGNALED(status), f"the process ended with {status} before it was killed"
     return [json.loads(line) for line in told.decode().splitlines()]
 
 
 def main() -> None:
     """All rounds."""
-    checkpoint.POLL_SECONDS = 0.005  # so that hardly a kill falls into a pause
+    checkpoint.POLL_SECONDS = 0.005
     model, folder, num_kills, report = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     spec = importlib.util.spec_from_file_location("trainer_fixtures", Path(__file__).with_name("conftest.py"))
     assert spec is not None and spec.loader is not None
@@ -125,7 +135,7 @@ def main() -> None:
     spec.loader.exec_module(fixtures)
     config = fixtures.build_config(model, num_threads=1, keep_checkpoints=1)
     generator = random.Random(0)
-    rounds = [one_round(config, folder, generator.uniform(0, LONGEST_LIFE_SECONDS)) for _ in range(num_kills + 1)]
+    rounds = [one_round(config, folder, generator.randint(1, MOST_OPERATIONS)) for _ in range(num_kills + 1)]
     report.write_text(json.dumps(rounds))
 
 

@@ -7,10 +7,8 @@ The job lists layouts with their checkpoints and a folder; rank i writes what it
 
 import importlib.util
 import json
-import os
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ cpu_shim.install()
 
 from megatron.core import parallel_state  # noqa: E402
 
+from tests.trainer.forked import fork_ranks  # noqa: E402
 from vime.cluster.layout import Position, layers_of, position_of, world_size  # noqa: E402
 from vime.memory.activations import activation_bytes  # noqa: E402
 from vime.model.size import BYTES  # noqa: E402
@@ -131,33 +130,6 @@ def main(rank: int, job: dict[str, Any]) -> None:
     (folder / f"rank{rank}.json").write_text(json.dumps(results))
 
 
-def fork(job: dict[str, Any]) -> int:
-    """Runs the ranks as children of this process, which has imported everything but computed nothing; 0 if all succeed."""
-    children = {}
-    for rank in range(job["num_ranks"]):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                main(rank, job)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-                raise
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        children[pid] = rank
-    failed = 0
-    while children:
-        pid, status = os.wait()
-        children.pop(pid)
-        if status:
-            failed = 1
-            for other in children:
-                os.kill(other, 9)  # they would wait for the failed one in a collective
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(fork(json.loads(Path(sys.argv[1]).read_text())))
+    job = json.loads(Path(sys.argv[1]).read_text())
+    sys.exit(fork_ranks(job["num_ranks"], lambda rank: main(rank, job)))

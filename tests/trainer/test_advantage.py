@@ -1,10 +1,7 @@
 """Whitening over two data-parallel ranks is whitening over all their samples."""
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,26 +9,15 @@ import pytest
 
 from vime.types import TrainSample
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_two_ranks_whiten_as_one(make_samples: Callable[..., list[TrainSample]], tmp_path: Path, world: None) -> None:
+def test_two_ranks_whiten_as_one(
+    make_samples: Callable[..., list[TrainSample]], run_ranks: Callable[..., None], tmp_path: Path, world: None
+) -> None:
     from vime.trainer.parallel import free_port
 
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"folder": str(tmp_path), "port": free_port("127.0.0.1")}))
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("two_shards.py"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(job)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)[-6000:]
+    run_ranks("two_shards.py", job)
     results = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     assert all(result["advantages"] for result in results) and results[0]["metrics"] == results[1]["metrics"]
     found = {int(index): values for result in results for index, values in result["advantages"].items()}

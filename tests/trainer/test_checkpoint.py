@@ -178,6 +178,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_the_next_save_works(
     trained.load(tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_killed_while_saving_the_newest_complete_checkpoint_is_one_that_was_saved(models: Models, tmp_path: Path) -> None:
     script = Path(__file__).with_name("killed_saver.py")
     words = [str(models("qwen2")), str(tmp_path / "checkpoints"), "20", str(tmp_path / "report.json")]
@@ -192,5 +193,5 @@ def test_killed_while_saving_the_newest_complete_checkpoint_is_one_that_was_save
         assert complete <= loaded["loaded"] <= begun
         complete = max([loaded["loaded"], *(event["complete"] for event in events if "complete" in event)])
         begun = max([complete, *(event["begun"] for event in events if "begun" in event)])
-        killed_while_saving += number < len(rounds) - 1 and "begun" in events[-1]
-    assert killed_while_saving >= 15 and complete > 20
+        killed_while_saving += "begun" in events[-1]
+    assert killed_while_saving == len(rounds) and complete > len(rounds)

@@ -26,6 +26,7 @@ torch.testing.assert_close(weight.grad, tokens.detach().sum(0).expand(3, 8))
 """
 
 
+@pytest.mark.slow
 def test_experts_are_routed_on_cuda_without_transformer_engine() -> None:
     found = subprocess.run([sys.executable, "-c", ROUTE_AS_ON_CUDA], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr

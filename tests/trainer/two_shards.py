@@ -1,6 +1,6 @@
-"""One of two data-parallel ranks of `test_advantage.py`: advantages of its share of the samples, without a model.
+"""The two data-parallel ranks of `test_advantage.py`: advantages of their shares of the samples, without a model.
 
-python two_shards.py RANK JOB.json
+python two_shards.py JOB.json
 """
 
 import importlib.util
@@ -15,6 +15,7 @@ cpu_shim.install()
 
 import torch  # noqa: E402
 
+from tests.trainer.forked import fork_ranks  # noqa: E402
 from vime.config import AlgorithmConfig, KLEstimator, KLPlace, RunConfig, TrainerConfig  # noqa: E402
 from vime.trainer import parallel  # noqa: E402
 from vime.trainer.advantage import finish_advantages  # noqa: E402
@@ -33,9 +34,8 @@ def load_samples() -> list[TrainSample]:
     return module.build_samples(11)
 
 
-def main() -> None:
+def main(rank: int, job: dict[str, Any]) -> None:
     """Writes the finished advantages of this rank by sample, and the metrics."""
-    rank, job = int(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
     trainer = TrainerConfig(data_parallel_size=2, num_threads=1, max_tokens_per_micro_batch=90)
     parallel.initialize(trainer, rank=rank, address=f"127.0.0.1:{job['port']}", seed=0)
     config = AlgorithmConfig(whitening=True, kl_coefficient=0.5, kl_place=KLPlace.reward, kl_estimator=KLEstimator.k2)
@@ -53,4 +53,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    shared = json.loads(Path(sys.argv[1]).read_text())
+    sys.exit(fork_ranks(2, lambda rank: main(rank, shared)))

@@ -1,6 +1,7 @@
 """In bfloat16, at a learning rate of 1e-6, a tensor that arrives but is not loaded stops the run, whatever it is.
 
-Real vLLM servers, one per family, that start with random weights. What is broken is what vLLM's loader gets, after the digest.
+Real vLLM servers that start with random weights: one with biases and a tied head, one with experts, norms of queries and keys,
+and a head of its own. What is broken is what vLLM's loader gets, after the digest.
 """
 
 import asyncio
@@ -29,9 +30,14 @@ from vime.weights.payload import NO_VERSION, WeightDigest, WeightPayload
 LEARNING_RATE = 1e-6
 ATTENTION, EXPERT = "model.layers.1.self_attn", "model.layers.1.mlp.experts.3"
 DROPPED = {
-    "tied": [f"{ATTENTION}.q_proj.weight", f"{ATTENTION}.q_proj.bias", "model.embed_tokens.weight", "model.norm.weight"],
-    "untied": [f"{ATTENTION}.q_proj.weight", f"{ATTENTION}.k_norm.weight", "model.layers.1.mlp.up_proj.weight", "lm_head.weight"],
-    "experts": [*(f"{EXPERT}.{part}_proj.weight" for part in ("gate", "up", "down")), "model.layers.1.mlp.gate.weight"],
+    "tied": [
+        *(f"{ATTENTION}.q_proj.weight", f"{ATTENTION}.q_proj.bias", "model.layers.1.mlp.up_proj.weight"),
+        *("model.embed_tokens.weight", "model.norm.weight"),
+    ],
+    "experts": [
+        *(f"{EXPERT}.{part}_proj.weight" for part in ("gate", "up", "down")),
+        *("model.layers.1.mlp.gate.weight", f"{ATTENTION}.k_norm.weight", "lm_head.weight"),
+    ],
 }
 
 

@@ -7,7 +7,11 @@ import sys
 import uuid
 from pathlib import Path
 
+import pytest
+
 from vime.cluster.ports import free_port
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parent / "proof_rank.py"
 LAYER = "model.layers.1.self_attn"

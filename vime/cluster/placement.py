@@ -41,7 +41,11 @@ def server_groups(name: str, model: ServedModelConfig) -> list[ServerGroup]:
         return [ServerGroup(name=name, role=ServerRole.regular, settings=model)]
     groups = []
     for group_name, group in model.groups.items():
-        own = {key: getattr(group, key) for key in ("tensor_parallel_size", "max_num_seqs", "gpu_memory_utilization")}
+        own = {
+            "tensor_parallel_size": group.tensor_parallel_size,
+            "max_num_seqs": group.max_num_seqs,
+            "gpu_memory_utilization": group.gpu_memory_utilization,
+        }
         settings = replace(
             model,
             groups={},

@@ -19,11 +19,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from vime.config import Mode, RunConfig
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, describe
 from vime.preflight.overrides import Composition
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
-"""The folder of configuration files: beside the package, in a checkout and in an installation."""
+from vime.preflight.search_path import CONF, METHODS, with_search_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,14 +38,26 @@ class Composed:
 
 
 def register_schemas() -> None:
-    """Makes the dataclasses known to Hydra: `RunConfig`, and the schema of every installed method (`vime.methods`)."""
+    """Makes the dataclasses known to Hydra: `RunConfig`, and the schema of every installed method (`vime.methods`).
+
+    Raises `ConfigError` if a method cannot be imported.
+    """
     ConfigStore.instance().store(group="schema", name="run", node=RunConfig, package="_global_")
-    for entry_point in metadata.entry_points(group="vime.methods"):
-        importlib.import_module(entry_point.value)
+    for entry_point in metadata.entry_points(group=METHODS):
+        try:
+            importlib.import_module(entry_point.module)
+        except Exception as error:  # the boundary of a package that is not ours
+            package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
+            remedy = f"this installed method cannot be imported ({describe(error)}): repair or uninstall the package {package}"
+            raise ConfigError([Problem(key=METHODS, value=entry_point.value, remedy=remedy)]) from error
     OmegaConf.register_new_resolver("share", share, replace=True)
     OmegaConf.register_new_resolver("without", without, replace=True)
     OmegaConf.register_new_resolver("choose", choose, replace=True)
     OmegaConf.register_new_resolver("package_folder", package_folder, replace=True)
+
+
+ConfigStore.__deepcopy__ = lambda store, memo: store  # pyright: ignore[reportAttributeAccessIssue]
+"""Hydra copies this singleton, with all schemas in it, six times a composition, which is a quarter of its time."""
 
 
 def share(total: int, *sizes: int) -> int:
@@ -84,10 +94,11 @@ def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Probl
     Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with what `check`
     finds in the rest of them.
     """
+    words = with_search_path(overrides)
     register_schemas()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3", job_name="vime"):
-        composition = Composition(overrides)
+        composition = Composition(words)
         tree = composition.compose()
         if composition.problems:
             raise ConfigError([*composition.problems, *_further_problems(composition, tree, check)])

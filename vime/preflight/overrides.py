@@ -17,6 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vime.errors import ConfigError, Problem
+from vime.preflight.launchers import refused
+from vime.preflight.search_path import KEY, why_unread
 from vime.preflight.tree import (
     in_named_item,
     node_at,
@@ -27,8 +29,8 @@ from vime.preflight.tree import (
     values_missing,
 )
 
-APPENDED_GROUPS = ("method", "experiment", "sweep")
-"""Groups that the root does not list: they are added with a plus."""
+LISTED_GROUPS = ("algorithm", "preset", "cluster", "model", "logger")
+"""Groups that the root lists: their choice is replaced. The others (method, experiment, sweep, users' own) need a plus."""
 
 
 class Composition:
@@ -36,7 +38,7 @@ class Composition:
 
     def __init__(self, words: list[str]) -> None:
         self.problems: list[Problem] = []
-        self._loader = GlobalHydra.instance().config_loader()
+        self._search_path = [word for word in words if word.startswith(f"{KEY}=")]
         self._overrides = [override for word in words if (override := self._parse(word)) is not None]
 
     def compose(self) -> DictConfig:
@@ -46,7 +48,7 @@ class Composition:
         """
         groups = [override for override in self._overrides if self._is_group(override)]
         values = [override for override in self._overrides if not self._is_group(override)]
-        early = [override for override in values if override.is_hydra_override()]
+        early = [override for override in values if override.is_hydra_override() and not self._is_refused(override)]
         tree = self._compose_groups([found for group in groups if (found := self._existing(group)) is not None], early)
         for override in values:
             if not override.is_hydra_override():
@@ -57,7 +59,11 @@ class Composition:
     @property
     def has_wrong_choice(self) -> bool:
         """Whether an option of a group is among the problems."""
-        return any(self._loader.get_group_options(problem.key) for problem in self.problems)
+        return any(self._options(problem.key) for problem in self.problems)
+
+    def _options(self, group: str) -> list[str]:
+        """The choices of a group in all folders of options; none if there is no such group."""
+        return GlobalHydra.instance().config_loader().get_group_options(group, overrides=self._search_path)
 
     def _parse(self, word: str) -> Override | None:
         try:
@@ -77,21 +83,28 @@ class Composition:
     def _is_group(self, override: Override) -> bool:
         if override.is_hydra_override() or isinstance(override.value(), dict):
             return False
-        return "." not in override.key_or_group and bool(self._loader.get_group_options(override.key_or_group))
+        return "." not in override.key_or_group and bool(self._options(override.key_or_group))
+
+    def _is_refused(self, override: Override) -> bool:
+        """Whether a word chooses a launcher or sweeper that vime does not run."""
+        problems = refused({override.key_or_group: override.value()})
+        self.problems += problems
+        return bool(problems)
 
     def _existing(self, override: Override) -> Override | None:
         """The choice with its plus put right, so that the rest can be checked against it; None if there is no such file."""
         group, choice = override.key_or_group, override.value()
-        options = self._loader.get_group_options(group)
+        options = self._options(group)
         added = override.is_add() or override.is_force_add()
         if not override.is_delete() and choice not in options:
-            remedy = f"there is no such {group}{_did_you_mean(str(choice), options)} There are: {', '.join(options)}"
+            hint = why_unread(f"{group}/{choice}") or f"{_did_you_mean(str(choice), options)} There are: {', '.join(options)}"
+            remedy = f"there is no such {group}{hint}"
             self.problems.append(Problem(key=group, value=choice, remedy=remedy))
             return None
-        if group in APPENDED_GROUPS and not added:
+        if group not in LISTED_GROUPS and not added:
             word = f"+{group}={choice}"
             self.problems.append(Problem(key=group, value=choice, remedy=f"write it with a plus: {word}"))
-        elif group not in APPENDED_GROUPS and override.is_add():
+        elif group in LISTED_GROUPS and override.is_add():
             word = f"{group}={choice}"
             self.problems.append(Problem(key=group, value=choice, remedy=f"write it without the plus: {word}"))
         else:

@@ -1,11 +1,12 @@
-"""A sweep: every combination of the listed values, one run after another, each a process with a run folder of its own.
+"""A sweep: every combination of the listed values, each a process with a run folder of its own.
 
-A run that fails, or that cannot even be configured, does not end the sweep; the table at the end shows them all.
+The runs come one after another, or side by side by a launcher (`vime.preflight.launchers`). A run that fails, or that cannot even
+be configured, does not end the sweep; the table at the end shows them all.
 """
 
-import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -20,37 +21,60 @@ from rich.console import Console
 from rich.table import Table
 
 from vime.errors import ConfigError, Problem
-from vime.preflight.compose import CONF, register_schemas
+from vime.preflight.compose import register_schemas
+from vime.preflight.launchers import BASIC, LAUNCHER, refused, run_point, run_side_by_side
+from vime.preflight.search_path import CONF, quoted, with_search_path
 
-STOP_SECONDS = 90.0
 SWEEP_NAME = "sweep_%Y-%m-%d_%H-%M-%S"
-ONE_RUN = ("hydra.mode=RUN", "hydra.sweeper.params=null")
-"""Words that make a point a single run, whatever its recipe asks for; without them it would start the sweep again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """What a sweep runs. Example: `Sweep(points=[["seed=0"], ["seed=1"]], folder=Path("outputs/run_tiny/sweep_…"), tree=…)`."""
+
+    points: list[list[str]]
+    """The words of every run."""
+    folder: Path
+    tree: DictConfig | None
+    """What all points share, None if that does not compose: then every point says so itself."""
+
+    @property
+    def launcher(self) -> str:
+        """The name of the chosen launcher."""
+        return str(self.tree.hydra.runtime.choices[LAUNCHER]) if self.tree is not None else BASIC
 
 
 def run_sweep(overrides: list[str]) -> int:
     """Runs all points; returns the first exit code that is not 0.
 
-    Raises `ConfigError` if the words cannot be read at all.
+    Raises `ConfigError` if the words cannot be read at all, or if vime does not know their launcher or sweeper.
     """
-    points, folder = expand(overrides)
-    codes = []
-    for number, point in enumerate(points):
-        sys.stderr.write(f"\n[{number + 1}/{len(points)}] {' '.join(point)}\n")
-        codes.append(run_point([*point, f"output_dir={folder / str(number)}"]))
-    show(points, codes, folder)
+    sweep = expand(overrides)
+    commands = [[*point, f"output_dir={quoted(str(sweep.folder / str(number)))}"] for number, point in enumerate(sweep.points)]
+    if sweep.tree is not None and sweep.launcher != BASIC:
+        sys.stderr.write(f"{len(commands)} runs by {sweep.launcher} in {sweep.folder}\n")
+        codes = run_side_by_side(commands, tree=sweep.tree, folder=sweep.folder)
+    else:
+        codes = []
+        for number, command in enumerate(commands):
+            sys.stderr.write(f"\n[{number + 1}/{len(commands)}] {' '.join(sweep.points[number])}\n")
+            codes.append(run_point(command))
+    show(sweep.points, codes, sweep.folder)
     return next((code for code in codes if code), 0)
 
 
-def expand(overrides: list[str]) -> tuple[list[list[str]], Path]:
-    """The words of every point, and the folder of the sweep."""
+def expand(overrides: list[str]) -> Sweep:
+    """The words of every point, the folder of the sweep, and what all points share."""
+    words = with_search_path(overrides)
     register_schemas()
     try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
+        parsed = OverridesParser.create().parse_overrides(words)
     except HydraException as error:
         raise ConfigError([Problem(key="--multirun", value=" ".join(overrides), remedy=str(error).splitlines()[0])]) from error
-    fixed = [o.input_line or "" for o in parsed if not o.is_sweep_override()]
-    tree = _compose_or_none(fixed)
+    tree = _compose_or_none([override.input_line or "" for override in parsed if not override.is_sweep_override()])
+    choices = {override.key_or_group: override.value() for override in parsed} if tree is None else tree.hydra.runtime.choices
+    if problems := refused(choices):
+        raise ConfigError(problems)
     listed = dict(tree.hydra.sweeper.params or {}) if tree is not None else {}
     given = {override.key_or_group for override in parsed}
     words = [*overrides, *(f"{key}={values}" for key, values in listed.items() if key not in given)]
@@ -59,7 +83,8 @@ def expand(overrides: list[str]) -> tuple[list[list[str]], Path]:
     chosen = next((override.value() for override in parsed if override.key_or_group == "output_dir"), None)
     folder = chosen or (str(tree.hydra.sweep.dir) if tree is not None else f"outputs/{time.strftime(SWEEP_NAME)}")
     own = ("hydra.mode=", "output_dir=")
-    return [[word for word in point if not word.startswith(own)] for point in points], Path(str(folder)).absolute()
+    points = [[word for word in point if not word.startswith(own)] for point in points]
+    return Sweep(points=points, folder=Path(str(folder)).absolute(), tree=tree)
 
 
 def _compose_or_none(words: list[str]) -> DictConfig | None:
@@ -74,26 +99,11 @@ def _compose_or_none(words: list[str]) -> DictConfig | None:
         return None
 
 
-def run_point(words: list[str]) -> int:
-    """One run in a process of its own; an interruption is passed on, and waited for."""
-    process = subprocess.Popen([sys.executable, "-m", "vime.run", *ONE_RUN, *words])
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
-
-
 def show(points: list[list[str]], codes: list[int], folder: Path) -> None:
     """The table of all points: their words and how they ended."""
     shared = set.intersection(*(set(point) for point in points)) if len(points) > 1 else set()
     table = Table("run", "values", "result", title=str(folder), title_justify="left")
     for number, (point, code) in enumerate(zip(points, codes)):
-        result = {0: "done", 1: "failed", 2: "not started: see above"}.get(code, f"ended with {code}")
+        result = {0: "done", 1: "failed", 2: "not started: see its output"}.get(code, f"ended with {code}")
         table.add_row(str(number), " ".join(word for word in point if word not in shared), result)
     Console().print(table)

@@ -1,0 +1,82 @@
+"""A served model of the tests: real servers, a stand-in for their trainer, and the sync between them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from vime.sync.file_sync import WeightSync
+from vime.sync.probe import probe
+from vime.weights.payload import WeightDigest, WeightPayload
+
+
+class HuggingFaceTrainer:
+    """Stands in for the trainer: Hugging Face in float32, whose weights move at random."""
+
+    def __init__(self, checkpoint: Path, payload_folder: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        self.version = 0
+        self._folder = payload_folder
+
+    def step(self) -> None:
+        """Moves every weight a little, and the version by one."""
+        self.version += 1
+        generator = torch.Generator().manual_seed(self.version)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+    def export(self, *, lost: str | None = None, forgotten: str | None = None) -> Any:
+        """The weights as a payload of two buckets; `lost` is in the digest but not in the files, `forgotten` in neither."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        digest, tensors = WeightDigest(), {}
+        for name, parameter in self.model.named_parameters():
+            if name != forgotten:
+                digest.update(name, parameter)
+            if name not in (lost, forgotten):
+                tensors[name] = parameter.detach().clone()
+        names, files = list(tensors), []
+        for index, bucket in enumerate((names[: len(names) // 2], names[len(names) // 2 :])):
+            files.append(str(self._folder / f"actor-v{self.version}-{index}.safetensors"))
+            save_file({name: tensors[name] for name in bucket}, files[-1])
+        num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        return WeightPayload(
+            version=self.version, files=files, num_tensors=digest.num_tensors, num_bytes=num_bytes, digest=digest.hexdigest()
+        )
+
+    async def logprobs(self, tokens: list[list[int]], response_lengths: list[int]) -> list[list[float]]:
+        """Logprobs of the response tokens at temperature 1."""
+        found = []
+        for sequence, length in zip(tokens, response_lengths):
+            with torch.no_grad():
+                logits = self.model(torch.tensor([sequence])).logits[0]
+            logprobs = torch.log_softmax(logits, dim=-1)[range(len(sequence) - 1), sequence[1:]]
+            found.append(logprobs[-length:].tolist())
+        return found
+
+
+class ServedStack:
+    """One served model of the session: its configuration, its servers, its trainer's stand-in and the sync between them."""
+
+    def __init__(self, config: Any, serving: Any, trainer: HuggingFaceTrainer) -> None:
+        self.config, self.serving, self.trainer = config, serving, trainer
+        self._sync: Any = None
+
+    @property
+    def endpoint(self) -> Any:
+        """Where the model is served."""
+        return self.serving.endpoints()["actor"]
+
+    async def sync(self, payload: Any) -> dict[str, float]:
+        """Brings a payload to all servers."""
+        if self._sync is None:
+            self._sync = WeightSync(self.serving, self.config, "tests")
+        return await self._sync.sync(payload)
+
+    async def probe(self) -> dict[str, float]:
+        """Compares servers and trainer to within 1e-4."""
+        return await probe(
+            self.endpoint, self.trainer.logprobs, temperature=1.0, tolerance=1e-4, vocab_size=self.config.model.vocab_size, seed=0
+        )

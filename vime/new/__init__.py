@@ -1,0 +1,1 @@
+"""`vime new NAME`: the folder from which a user begins an agent. See README.md."""

@@ -1,0 +1,108 @@
+"""Runs the points of a sweep side by side, by one of Hydra's launchers; each point is a process with a run folder of its own.
+
+The launcher would compose a configuration for every job, and end the sweep where one is wrong. Here a job has none but Hydra's
+own: a point composes and checks its words itself.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+from hydra._internal.callbacks import Callbacks  # a launcher's context needs it
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
+from omegaconf import DictConfig, open_dict, read_write
+
+from vime.errors import Problem
+from vime.preflight.search_path import quoted
+
+STOP_SECONDS = 90.0
+LAUNCHER, SWEEPER, BASIC = "hydra/launcher", "hydra/sweeper", "basic"
+PACKAGES = {"joblib": "hydra-joblib-launcher", "submitit_local": "hydra-submitit-launcher"}
+"""Launchers besides the basic one, and the packages that bring them."""
+ONE_RUN = ("hydra.mode=RUN", "hydra.sweeper.params=null")
+"""Words that make a point a single run, whatever its recipe asks for; without them it would start the sweep again."""
+
+
+def refused(choices: Mapping[Any, Any]) -> list[Problem]:
+    """What is wrong with the launcher and the sweeper among the choices of groups: unknown to vime, or not installed."""
+    problems = []
+    if (sweeper := choices.get(SWEEPER, BASIC)) != BASIC:
+        remedy = "is not supported: leave it out, and vime runs every combination of the listed values"
+        problems.append(Problem(key=SWEEPER, value=sweeper, remedy=remedy))
+    launcher = choices.get(LAUNCHER, BASIC)
+    if launcher != BASIC and launcher not in PACKAGES:
+        remedy = f"is not supported; there are: {', '.join((BASIC, *PACKAGES))}. On Slurm start each run with scripts/slurm.sh"
+        problems.append(Problem(key=LAUNCHER, value=launcher, remedy=remedy))
+    elif launcher != BASIC and not _is_installed(PACKAGES[launcher]):
+        problems.append(Problem(key=LAUNCHER, value=launcher, remedy=f"is not installed: pip install {PACKAGES[launcher]}"))
+    return problems
+
+
+def _is_installed(package: str) -> bool:
+    return find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.{package.replace('-', '_')}") is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Points:
+    """The task of a launcher's job: runs the point whose number the launcher gives it. Returns the run's exit code."""
+
+    commands: list[list[str]]
+
+    def __call__(self, config: DictConfig) -> int:
+        return run_point(self.commands[HydraConfig.get().job.num])
+
+
+def run_point(words: list[str]) -> int:
+    """One run in a process of its own; an interruption is passed on, and waited for."""
+    process = subprocess.Popen([sys.executable, "-m", "vime.run", *ONE_RUN, *words])
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+
+
+def run_side_by_side(commands: list[list[str]], *, tree: DictConfig, folder: Path) -> list[int]:
+    """Runs every point by the launcher of a composed tree; returns their exit codes."""
+    place = ("hydra.sweep.subdir=.", f"hydra.sweep.dir={quoted(str(folder))}")
+    with read_write(tree.hydra), open_dict(tree.hydra):
+        tree.hydra.job.config_name = None
+        tree.hydra.overrides.hydra = ["hydra.output_subdir=null", "hydra/job_logging=none", *place]
+        tree.hydra.sweep.dir = str(folder)
+    loader = ConfigLoaderImpl(create_config_search_path(None))
+    launcher = Plugins.instance().instantiate_launcher(
+        hydra_context=HydraContext(config_loader=loader, callbacks=Callbacks()),
+        task_function=Points(commands=commands),
+        config=tree,
+    )
+    try:
+        return [job.return_value for job in launcher.launch([[] for _ in commands], initial_job_idx=0)]
+    except KeyboardInterrupt:
+        _stop_points()
+        raise
+
+
+def _stop_points() -> None:
+    """Ends the points that a launcher left running, and waits for them."""
+    points = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            if "vime.run" in process.cmdline():
+                process.terminate()
+                points.append(process)
+    psutil.wait_procs(points, timeout=STOP_SECONDS)
