@@ -13,14 +13,17 @@ from tests.quoted_numbers import NUMBER, ROOT, Block, blocks, cells, is_result, 
 ROOMS = ("agentic", "conf", "results", "tools", "vime")
 READMES = ["README.md", *sorted(str(file.relative_to(ROOT)) for room in ROOMS for file in (ROOT / room).rglob("README.md"))]
 LIMITS: dict[str, tuple[str, ...]] = {
-    "agentic/memagent/README.md": ("takes a process less than 1 GB",),  # the bound of a test
-    "agentic/toolorchestra/README.md": ('"5%" is "5"', "eight GPUs of 288 GB"),  # an example; a machine
+    "agentic/memagent/README.md": ("takes less than 1 GB of a process's memory",),  # the bound of a test
+    "agentic/toolorchestra/README.md": (
+        '"5%" equals "5"',
+        "eight GPUs with 288 GB each (B300), because the weights of Math-72B take more than 80 GB",
+    ),  # an example; a machine
     "tools/README.md": ("(2.6 MB)", "(0.2 MB;", "55 GiB of device memory"),  # sizes of wheels; what a program asks for
-    "vime/agent/README.md": ("a look every 50 ms", "some 50 ms beyond"),
+    "vime/agent/README.md": ("are checked every 50 ms", "for about 50 ms"),
     "vime/preflight/plan/README.md": ("as large as that and 512 MiB",),
     "vime/grading/README.md": ("math-verify gets 6 s", "two of 25 s"),
     "vime/retrieval/README.md": ("a body above 32 MiB",),
-    "vime/rollout/README.md": ("has not compared after 6 s", "every 5 s"),
+    "vime/rollout/README.md": ("has not compared a formula after 6 s", "every 5 s"),
     "vime/trainer/README.md": ("within 5 % where attention",),  # the bound of a test
     "vime/weights/README.md": ("differ by 13 % of its largest value",),  # the tolerance of a check
 }
@@ -101,9 +104,13 @@ def test_cells_of_a_row_come_from_one_line_of_the_file_and_in_its_order():
 
 
 def test_numbers_of_a_table_may_be_rounded_and_those_of_a_sentence_not():
+    row = next(line for line in (ROOT / "results" / "trainer.md").read_text().splitlines() if "matrix products alone" in line)
+    ratio = cells(row)[3]
+    rounded, wrong = f"{float(ratio):.1f}", f"{float(ratio) + 0.2:.1f}"
     sentence, table = (
-        "With affinity {} % are found (`results/rollout.md`).",
-        "From `results/rollout.md`:\n\n| | % |\n|---|---|\n| it | {} |\n",
+        "A share of {} is used (`results/trainer.md`).",
+        "From `results/trainer.md`:\n\n| | |\n|---|---|\n| it | {} |\n",
     )
-    assert mistakes(sentence.format("79.86")) == mistakes(table.format("79.86")) == mistakes(table.format("79.9")) == []
-    assert mistakes(sentence.format("79.9")) and mistakes(table.format("79.8")) and mistakes(table.format("79.90"))
+    of_row = table.replace("{}", f"{cells(row)[1]} | {cells(row)[2]} | {{}}")
+    assert mistakes(sentence.format(ratio)) == mistakes(of_row.format(ratio)) == mistakes(of_row.format(rounded)) == []
+    assert mistakes(sentence.format(f"{ratio}5")) and mistakes(of_row.format(wrong)) and mistakes(of_row.format(f"{ratio}5"))

@@ -153,18 +153,13 @@ def report(error: ConfigError) -> None:
 def show_help(words: list[str]) -> None:
     """Writes the documentation of settings (`--help trainer.lr`), or without any the text of `conf/hydra/help/vime.yaml`.
 
-    The latter ends with the options of other folders.
-
-    Hydra would list every option of every group first, which takes seconds and which the text does not use.
+    The latter ends with the options of other folders. Hydra would list every option of every group first, which takes seconds and
+    which the text does not use. Raises `ConfigError` for a key that is no setting.
     """
     from omegaconf import OmegaConf
 
     if topics := help_topics(words):
-        try:
-            sys.stdout.write(show_documentation(topics))
-        except ConfigError as error:
-            report(error)
-            sys.exit(CONFIG_ERROR)
+        sys.stdout.write(show_documentation(topics))
         sys.exit(0)
     text = OmegaConf.create({"hydra": {"help": OmegaConf.load(CONF / "hydra" / "help" / "vime.yaml")}})
     sys.stdout.write(text.hydra.help.template)

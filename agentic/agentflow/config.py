@@ -7,6 +7,7 @@ from hydra.core.config_store import ConfigStore
 
 from agentic.agentflow.tools.config import ToolConfig
 from vime.config import Credit, MethodConfig, PromptStyle, RunConfig
+from vime.config.ranges import Count, Positive
 from vime.errors import Problem
 from vime.grading.judge import JudgeConfig
 
@@ -25,8 +26,11 @@ class RolesConfig:
     """The served model of each role, by its name in `serving.models`. All but the planner are frozen and may share one."""
 
     planner: str = "actor"
+    """Model that plans, chooses each next step, and is trained."""
     executor: str = "base"
+    """Model that turns a step into a call of a tool."""
     verifier: str = "base"
+    """Model that decides whether a further step is needed."""
     generator: str = "base"
     """Model that writes the final answer."""
     coder: str | None = "base"
@@ -39,11 +43,11 @@ class RolesConfig:
 class JudgingConfig:
     """Limits of the judge."""
 
-    max_tokens: int = 512
+    max_tokens: Count = 512
     """Longest reply of the judge."""
-    timeout_seconds: float = 25.0
+    timeout_seconds: Positive = 25.0
     """Time limit of one call; all `num_tries` calls must fit into `rollout.reward_timeout_seconds`."""
-    num_tries: int = 2
+    num_tries: Count = 2
     """How often the judge is asked until a reply has a readable verdict."""
 
 
@@ -58,9 +62,11 @@ class AgentFlowConfig(MethodConfig):
     single_turn: str = "agentic.agentflow.single_turn.generate"
     credit: Credit = Credit.split
     roles: RolesConfig = field(default_factory=RolesConfig)
+    """The served model of each role."""
     tools: dict[str, ToolConfig] = field(default_factory=dict)
     """Tools by name: built-in ones (agentic/agentflow/tools) and your own (`path`). base_generator must be among them."""
     judging: JudgingConfig = field(default_factory=JudgingConfig)
+    """Limits of the judge."""
     trained_roles_allowed: bool = False
     """Allow the trained model to play frozen roles or the judge too; these roles then change as it is trained."""
     trained_turns: TrainedTurns = TrainedTurns.next_step
@@ -68,17 +74,17 @@ class AgentFlowConfig(MethodConfig):
     (plan_and_next_step)."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the models of the laptop task."""
-    max_steps: int = 3
+    max_steps: Count = 3
     """Most steps of a training rollout."""
-    max_evaluation_steps: int = 10
+    max_evaluation_steps: Count = 10
     """Most steps of an evaluation rollout."""
-    max_planner_tokens: int = 2048
+    max_planner_tokens: Count = 2048
     """Most tokens of one planner turn."""
-    max_frozen_tokens: int = 2048
+    max_frozen_tokens: Count = 2048
     """Most tokens of one turn of the executor, the verifier or the generator."""
-    max_rollout_tokens: int = 131_072
+    max_rollout_tokens: Count = 131_072
     """Tokens sampled by the planner in one rollout after which no further step begins."""
-    max_seconds: float = 500.0
+    max_seconds: Positive = 500.0
     """Time after which no further step begins; the generator then answers from the steps taken so far."""
 
     def judge_config(self) -> JudgeConfig | None:
@@ -88,25 +94,13 @@ class AgentFlowConfig(MethodConfig):
         return JudgeConfig(model=self.roles.judge, **asdict(self.judging))
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Checks that limits are positive, every role is served, only the planner is trained, and each tool has what it needs."""
+        """Checks that every role is served, only the planner is trained, and each tool has what it needs."""
         from agentic.agentflow.tools.toolbox import tool_problems  # it imports much that `--help` does without
 
         judge = self.judge_config()
         judging = judge.problems(config, key=f"method.roles.{JUDGE}") if judge is not None else []
         roles = [*_role_problems(self, config), *_fallback_problems(self)]
-        return [*_limit_problems(self), *roles, *judging, *tool_problems(config)]
-
-
-def _limit_problems(method: AgentFlowConfig) -> list[Problem]:
-    names = ("max_steps", "max_evaluation_steps", "max_planner_tokens", "max_frozen_tokens", "max_rollout_tokens")
-    found = [
-        Problem(key=f"method.{name}", value=getattr(method, name), remedy="give at least 1")
-        for name in names
-        if getattr(method, name) < 1
-    ]
-    if method.max_seconds <= 0:
-        found.append(Problem(key="method.max_seconds", value=method.max_seconds, remedy="give more than 0 seconds"))
-    return found
+        return [*roles, *judging, *tool_problems(config)]
 
 
 def _fallback_problems(method: AgentFlowConfig) -> list[Problem]:

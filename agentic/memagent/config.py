@@ -8,6 +8,7 @@ from hydra.core.config_store import ConfigStore
 
 from agentic.memagent.chunks import ChunkAt, split_document
 from vime.config import MethodConfig, RunConfig
+from vime.config.ranges import Count
 from vime.errors import Problem
 from vime.hooks import load_hook
 
@@ -26,27 +27,22 @@ class MemAgentConfig(MethodConfig):
     reward: str = "agentic.memagent.reward.reward"
     eval_log: str | None = "agentic.memagent.eval_log.eval_log"
     single_turn: str = "agentic.memagent.single_turn.generate"
-    chunk_tokens: int = 5000
+    chunk_tokens: Count = 5000
     """Most document tokens that one turn reads."""
     chunk_at: ChunkAt = ChunkAt.token
     """Where a document may be cut into chunks: after any token, or only between paragraphs."""
-    max_chunks: int = 512
+    max_chunks: Count = 512
     """Most chunks of a document; of a longer document the middle is left out."""
-    max_memory_tokens: int = 1024
+    max_memory_tokens: Count = 1024
     """Most tokens of the reply in a memory turn, which becomes the next memory."""
-    max_final_tokens: int = 1024
+    max_final_tokens: Count = 1024
     """Most tokens of the reply in the last turn, which answers from the memory."""
-    max_single_turn_tokens: int = 1024
+    max_single_turn_tokens: Count = 1024
     """Most tokens of the reply in the single-turn baseline."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Checks that lengths are positive and that prompt, chunk, memory and reply fit into the trained model's context."""
-        numbers = ("chunk_tokens", "max_chunks", "max_memory_tokens", "max_final_tokens", "max_single_turn_tokens")
-        found = [
-            Problem(key=f"method.{name}", value=getattr(self, name), remedy="give at least 1")
-            for name in numbers
-            if getattr(self, name) < 1
-        ]
+        """Checks that prompt, chunk, memory and reply fit into the trained model's context."""
+        found: list[Problem] = []
         needed = PROMPT_TOKENS + self.chunk_tokens + 2 * self.max_memory_tokens
         for name, model in config.serving.models.items():
             length = min(model.max_model_len, config.model.max_position_embeddings)

@@ -15,6 +15,7 @@ from agentic.toolorchestra.settings import (
     ToolsConfig,
 )
 from vime.config import AlgorithmName, Credit, DatasetConfig, MethodConfig, Mode, ModelAPI, PromptStyle, RunConfig
+from vime.config.ranges import NonNegative
 from vime.errors import Problem
 from vime.grading.judge import JudgeConfig
 
@@ -36,12 +37,19 @@ class ToolOrchestraConfig(MethodConfig):
     experts: dict[str, ExpertConfig] = field(default_factory=dict)
     """Experts by the alias under which the orchestrator knows them."""
     tools: ToolsConfig = field(default_factory=ToolsConfig)
+    """Expert aliases that each tool offers."""
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
+    """What the user cares about: accuracy, cost, latency, certain experts."""
     shaping: RewardConfig = field(default_factory=RewardConfig)
+    """The reward of a rollout, and the rollouts that are left out of training."""
     randomization: RandomizationConfig = field(default_factory=RandomizationConfig)
+    """What changes at random from question to question."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
-    orchestrator_dollars_per_million_input_tokens: float = 0.0
-    orchestrator_dollars_per_million_output_tokens: float = 0.0
+    """Limits of rollouts, expert calls and texts."""
+    orchestrator_dollars_per_million_input_tokens: NonNegative = 0.0
+    """Price of a million tokens of the orchestrator's prompts."""
+    orchestrator_dollars_per_million_output_tokens: NonNegative = 0.0
+    """Price of a million tokens that the orchestrator samples."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the models of the laptop task."""
     parser: str = "hermes"
@@ -54,13 +62,11 @@ class ToolOrchestraConfig(MethodConfig):
     """Model that judges τ²-bench tasks whose reward depends on assertions about the conversation."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
-        """Checks the settings' own values and that the run serves what they name.
+        """Checks that the settings fit together and that the run serves what they name.
 
         `mode=plan` leaves out what depends on the machine: a sandbox, the package tau2.
         """
-        found = [problem for alias, expert in self.experts.items() for problem in expert.problems(f"method.experts.{alias}")]
-        found += [*self.tools.problems(self.experts), *self.preference.problems(self.experts), *self.shaping.problems()]
-        found += [*self.limits.problems(), *self.randomization.problems()]
+        found = [*self.tools.problems(self.experts), *self.preference.problems(self.experts)]
         found += [*_served_problems(self, config), *_tool_problems(self, config), *_baseline_problems(config)]
         if config.deterministic and self.shaping.latency is LatencySource.measured:
             remedy = "measured times differ from run to run, which deterministic=true forbids: give table"

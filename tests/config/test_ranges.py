@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_type_hints
 
 import pytest
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from vime.config import DatasetConfig, RunConfig, ServedModelConfig, ServerGroupConfig, ServingConfig
 from vime.config.ranges import Count, Positive, Range, Share, numbers_of, range_in
+from vime.preflight.compose import register_schemas
 from vime.preflight.rules.numbers import ranges
 
 EDGES = (-1e9, -2, -1, -0.5, 0, 0.5, 1, 2, 8, 31, 1024, 1e6, 1e12, float("nan"), float("inf"))
@@ -33,9 +36,18 @@ def inner(hint: Any) -> Iterator[Any]:
             yield from inner(part)
 
 
-def test_every_number_of_a_run_has_a_range():
+def methods() -> list[type]:
+    """The settings of every installed method."""
+    register_schemas()
+    return [OmegaConf.get_type(node.node) for node in ConfigStore.instance().repo["schema"]["method"].values()]
+
+
+def test_every_number_of_a_run_and_of_a_method_has_a_range():
     keys = dict(numeric_fields(RunConfig))
     assert len(keys) > 100
+    for method in methods():
+        keys |= dict(numeric_fields(method, f"{method.__name__}."))
+    assert {key.split(".")[0] for key in keys} >= {"AgentFlowConfig", "MemAgentConfig", "ToolOrchestraConfig"}
     assert [key for key, hint in keys.items() if range_in(hint) is None] == []
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from vime.config.ranges import Count, Natural, Positive
+
 
 @dataclass(kw_only=True, slots=True)
 class ToolConfig:
@@ -12,17 +14,17 @@ class ToolConfig:
     """Your own tool class: `module.Class` or `path/to/file.py:Class`; null for the built-in tool of this name."""
     model: str | None = None
     """The model that the tool asks, by its name in `serving.models`."""
-    max_tokens: int = 2048
+    max_tokens: Count = 2048
     """Longest reply of the tool's model, in tokens."""
     endpoint: str | None = None
     """Address of the tool's service, for example http://127.0.0.1:8300."""
-    topk: int = 3
+    topk: Count = 3
     """Number of documents that one search returns."""
     key_variable: str | None = None
     """Environment variable that holds the service's API key."""
-    timeout_seconds: float | None = None
+    timeout_seconds: Positive | None = None
     """Time limit of one call; null for `rollout.tool_timeout_seconds`."""
-    cache_size: int = 1024
+    cache_size: Natural = 1024
     """Answers that a worker caches if the tool always answers a query alike; 0 turns the cache off."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further settings for your own tools; python_coder takes `prompt`, a template with the field {query}."""

@@ -11,6 +11,7 @@ from vime.cluster.placement import server_places, trainer_places
 from vime.config import RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
 from vime.preflight.compose import compose_run
+from vime.preflight.rules.numbers import ranges
 from vime.preflight.validation import find_problems
 
 SERVED = {"actor": ServedModelConfig(trained=True), "base": ServedModelConfig()}
@@ -22,7 +23,7 @@ def problems(**settings: object) -> dict[str, str]:
     tools = {"base_generator": ToolConfig(model="base")}
     method = AgentFlowConfig(**{"tools": tools, **settings})  # type: ignore[arg-type]
     config = RunConfig(method=method, serving=ServingConfig(models=SERVED))
-    return {problem.key: problem.remedy for problem in method.problems(config)}
+    return {problem.key: problem.remedy for problem in [*method.problems(config), *ranges(config)]}
 
 
 def test_the_default_role_map_fits_an_actor_and_a_base_model():

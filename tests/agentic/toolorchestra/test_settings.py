@@ -21,6 +21,7 @@ from vime.config import Mode, RetrievalConfig, RunConfig, ServedModelConfig, Ser
 from vime.errors import ConfigError
 from vime.preflight.compose import compose_run
 from vime.preflight.plan import show_plan
+from vime.preflight.rules.numbers import ranges
 from vime.preflight.validation import find_problems
 
 SERVED = {"actor": ServedModelConfig(trained=True), "base": ServedModelConfig()}
@@ -34,7 +35,7 @@ def problems(*, retrieval: RetrievalConfig | None = None, **settings: Any) -> di
     method = ToolOrchestraConfig(**{"experts": EXPERTS, "tools": TOOLS, **settings})
     retrieval = retrieval or RetrievalConfig(url="http://127.0.0.1:8000")
     config = RunConfig(mode=Mode.plan, method=method, serving=ServingConfig(models=SERVED), retrieval=retrieval)
-    return {problem.key: problem.remedy for problem in method.problems(config)}
+    return {problem.key: problem.remedy for problem in [*method.problems(config), *ranges(config)]}
 
 
 @pytest.mark.parametrize(
