@@ -136,6 +136,7 @@ def test_every_kind_of_run_has_a_plan(words: list[str], capsys: pytest.CaptureFi
     assert "Nothing was started" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_program_plans_without_gpu_and_network_and_leaves_nothing(tmp_path: Path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     environment |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
