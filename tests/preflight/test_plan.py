@@ -94,6 +94,7 @@ def test_experts_are_shared_by_their_own_ranks_and_their_optimizer_by_the_copies
     assert [part.holds for part in parts(spread) if part.holds][5] == "experts 80-95, tensor 1 of 4, data 1 of 2"
 
 
+@pytest.mark.slow
 def test_activations_follow_the_layout():
     def activations(*words: str) -> float:
         settings = ("trainer.tensor_parallel_size=4", "trainer.recompute=false")
