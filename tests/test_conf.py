@@ -78,10 +78,10 @@ def test_a_model_that_asks_for_gpus_plans_on_every_cluster_that_has_them(cluster
 
 @pytest.mark.parametrize("experiment", options("experiment"))
 def test_every_experiment_composes_validates_and_names_its_command(experiment: str):
-    assert find_problems(composed(f"+experiment={experiment}", PLAN)) == []
+    config = composed(f"+experiment={experiment}", PLAN)
+    assert find_problems(config) == [] and config.name == experiment
     head = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()[:2]
     assert f"# python -m vime.run +experiment={experiment}" in head, head
-    assert composed(f"+experiment={experiment}", PLAN).name == experiment
 
 
 @pytest.mark.parametrize("sweep", options("sweep"))

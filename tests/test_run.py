@@ -35,6 +35,7 @@ def test_another_error_of_the_operating_system_keeps_its_traceback(monkeypatch: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_a_background_job_of_a_script_ends_on_a_signal(number: signal.Signals):
     code = """
 import signal, sys, time

@@ -69,6 +69,7 @@ def test_every_experiment_is_declared():
     assert set(OF_EXPERIMENTS) == {file.stem for file in (CONF / "experiment").glob("*.yaml")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", OF_EXPERIMENTS)
 def test_a_recipes_objective_is_the_declared_one_and_another_name_replaces_all_of_it(experiment: str):
     assert composed(f"+experiment={experiment}").algorithm == declared(OF_EXPERIMENTS[experiment])

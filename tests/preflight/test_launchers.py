@@ -46,6 +46,7 @@ def test_a_launcher_that_is_not_installed_says_what_to_install(launcher: str, mo
 
 
 @pytest.mark.parametrize("launcher", PACKAGES)
+@pytest.mark.slow
 def test_a_launcher_runs_every_point_and_a_bad_one_does_not_end_the_others(launcher: str, tmp_path: Path):
     if not is_there(launcher):
         pytest.skip(f"needs {PACKAGES[launcher]}")

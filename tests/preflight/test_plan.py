@@ -94,6 +94,7 @@ def test_experts_are_shared_by_their_own_ranks_and_their_optimizer_by_the_copies
     assert [part.holds for part in parts(spread) if part.holds][5] == "experts 80-95, tensor 1 of 4, data 1 of 2"
 
 
+@pytest.mark.slow
 def test_activations_follow_the_layout():
     def activations(*words: str) -> float:
         settings = ("trainer.tensor_parallel_size=4", "trainer.recompute=false")
@@ -136,6 +137,7 @@ def test_every_kind_of_run_has_a_plan(words: list[str], capsys: pytest.CaptureFi
     assert "Nothing was started" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_program_plans_without_gpu_and_network_and_leaves_nothing(tmp_path: Path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     environment |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}

@@ -373,6 +373,7 @@ def test_gpus_are_missed_on_a_machine_without_them_but_not_in_a_plan(monkeypatch
 
 
 @pytest.mark.parametrize("case", ["unknown key", "missing model folder", "context too short for a chunk"])
+@pytest.mark.slow
 def test_the_program_ends_with_two_and_starts_nothing(case: str, tmp_path: Path):
     words, key = WRONG[case]
     ended = subprocess.run(

@@ -18,6 +18,8 @@ from vime.processes import program
 from vime.processes.keeper import Keeper
 
 pytestmark = pytest.mark.slow
+
+pytestmark = pytest.mark.slow
 DRIVER = """
     import sys, ray
     from vime.processes.program import ProgramSpec

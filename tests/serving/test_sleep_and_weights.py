@@ -12,6 +12,8 @@ from vime.serving.server import Server
 from vime.weights.payload import WeightPayload
 from vime.weights.policy import Policy
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_kept_cache_is_cleared_by_the_first_sync_after_a_restart(unused_tcp_port, tmp_path):
     """Until then it may have answered with the checkpoint's weights, and keys and values of those must go."""
