@@ -26,8 +26,9 @@ MARK = "vime reads"
 
 
 def config_files(root: Path) -> list[Path]:
-    """The modules whose dataclasses are the configuration."""
-    return [*sorted((root / "vime" / "config").glob("*.py")), *sorted((root / "agentic").rglob("config.py"))]
+    """The modules whose dataclasses are the configuration; `ranges.py` has the types of their numbers."""
+    settings = [file for file in sorted((root / "vime" / "config").glob("*.py")) if file.name != "ranges.py"]
+    return [*settings, *sorted((root / "agentic").rglob("config.py"))]
 
 
 def dataclasses_of(tree: ast.Module) -> Iterator[ast.ClassDef]:

@@ -36,7 +36,7 @@ def inner(hint: Any) -> Iterator[Any]:
             yield from inner(part)
 
 
-def methods() -> list[type]:
+def methods() -> list[Any]:
     """The settings of every installed method."""
     register_schemas()
     return [OmegaConf.get_type(node.node) for node in ConfigStore.instance().repo["schema"]["method"].values()]
