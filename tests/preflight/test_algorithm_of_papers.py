@@ -38,7 +38,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_{name}": GRPO for name in ("tiny_lengths", "endpoint", "four_models")},
     "agentflow_paper": AGENTFLOW,
     "agentflow_slime_agentic": SLIME_AGENTIC,
-    "toolorchestra_paper_8b": {**TOOLORCHESTRA, "advantage": "agentic.toolorchestra.advantage.clipped_unbiased"},
+    "toolorchestra_paper_8b": TOOLORCHESTRA,
     "toolorchestra_slime_agentic_8b": {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"},
     **{f"toolorchestra_tiny_{name}": OF_TINY["toolorchestra"] for name in ("prefers_quick", "prices_swapped")},
     **{f"{name}_sft": SFT for name in ("memagent_tiny", "agentflow_tiny", "agentflow_tiny_frozen")},
