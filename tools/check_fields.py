@@ -20,8 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("vime", "agentic")
 NOT_READERS = ("vime/preflight/", "vime/memory/")
 """Checking or printing a value is not using it."""
-CHECKED_ONLY = {"ClusterConfig.gpu_memory_gib", "ClusterConfig.num_server_gpus"}
-"""What a machine has, given so that the plan and the checks can be made without it; placement follows `num_replicas`."""
+CHECKED_ONLY = {"ClusterConfig.gpu_memory_gib", "ClusterConfig.num_server_gpus", "AgentFlowConfig.trained_roles_allowed"}
+"""What a machine has, given so that the plan and the checks can be made without it (placement follows `num_replicas`), and what
+only allows something that is refused otherwise."""
+INTERPOLATED = {"RolesConfig.coder": "${method.roles.coder}"}
+"""Fields that only files in `conf/` read, with the text that reads them."""
 MARK = "vime reads"
 
 
@@ -97,8 +100,10 @@ def used(found: Iterable[tuple[str, int, str]], inside: dict[str, dict[int, str]
     """Members that are read by what acts on them, directly or by way of a member that is; and those that are only checked."""
     acted, checked, passed_on = set(), set(), set()
     for file, line, member in found:
-        if file in inside:
-            passed_on.add((inside[file].get(line, ""), member))
+        if file in inside and line in inside[file]:
+            passed_on.add((inside[file][line], member))
+        elif file in inside:
+            checked.add(member)
         else:
             (checked if file.startswith(NOT_READERS) else acted).add(member)
     size = -1
@@ -127,11 +132,13 @@ def unread(root: Path) -> list[str]:
         inside = {file.relative_to(folder).as_posix(): members_by_line(file) for file in config_files(folder)}
     acted, checked = used(found, inside)
     fields, bases = fields_and_bases(root)
+    recipes = "".join(file.read_text() for file in (root / "conf").rglob("*.yaml"))
 
     def is_read(config: str, field: str) -> bool:
         member = f"{config}.{field}"
         inherited = any(is_read(base, field) for base in bases.get(config, ()) if field in fields.get(base, ()))
-        return member in acted or (member in CHECKED_ONLY and member in checked) or inherited
+        interpolated = member in INTERPOLATED and INTERPOLATED[member] in recipes
+        return member in acted or (member in CHECKED_ONLY and member in checked) or interpolated or inherited
 
     return [f"{config}.{field}" for config, names in fields.items() for field in names if not is_read(config, field)]
 

@@ -91,7 +91,13 @@ class AgentFlowConfig(MethodConfig):
         """The judge with its limits, or None if no model judges."""
         if self.roles.judge is None:
             return None
-        return JudgeConfig(model=self.roles.judge, **asdict(self.judging))
+        limits = self.judging
+        return JudgeConfig(
+            model=self.roles.judge,
+            max_tokens=limits.max_tokens,
+            timeout_seconds=limits.timeout_seconds,
+            num_tries=limits.num_tries,
+        )
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that every role is served, only the planner is trained, and each tool has what it needs."""
