@@ -123,7 +123,7 @@ def test_ports_that_are_taken_are_refused(corpus_file: Path):
         found = problems_of(f"retrieval.corpus={corpus_file}", f"retrieval.port={port}")
     assert "in use" in found["retrieval.port"]
     words = ("serving.models.actor.port=8123", "retrieval.port=8123")
-    assert "actor's already" in problems_of(*words)["retrieval.port"]
+    assert "belongs to actor" in problems_of(*words)["retrieval.port"]
 
 
 def test_the_plan_shows_the_service(corpus_file: Path):
