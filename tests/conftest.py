@@ -104,14 +104,17 @@ def served(checkpoints: dict[str, Path], ray_cluster: None, tmp_path_factory: py
     """
     from tests.served_stack import HuggingFaceTrainer, ServedStack
     from vime.serving.topology import Serving
+    from vime.weights.policy import Policy
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "weights"), os.environ.get("PYTHONPATH", "")])
     os.environ["OPENAI_API_KEY"] = "none"
     running: dict[str, Any] = {}
 
     def start(name: str, config: Any, *, secret: str | None = None) -> None:
-        serving = Serving(config, tmp_path_factory.mktemp(name), uuid.uuid4().hex[:8], secret=secret)
-        running[name] = ServedStack(config, serving, HuggingFaceTrainer(checkpoints[name], serving.payload_folder))
+        policy = Policy()
+        serving = Serving(config, tmp_path_factory.mktemp(name), uuid.uuid4().hex[:8], policy=policy, secret=secret)
+        trainer = HuggingFaceTrainer(checkpoints[name], serving.payload_folder)
+        running[name] = ServedStack(config, serving, trainer, policy)
         serving.start()
 
     start("tied", serving_config(checkpoints["tied"], engine_timeout_seconds=15.0))

@@ -61,8 +61,8 @@ class HuggingFaceTrainer:
 class ServedStack:
     """One served model of the session: its configuration, its servers, its trainer's stand-in and the sync between them."""
 
-    def __init__(self, config: Any, serving: Any, trainer: HuggingFaceTrainer) -> None:
-        self.config, self.serving, self.trainer = config, serving, trainer
+    def __init__(self, config: Any, serving: Any, trainer: HuggingFaceTrainer, policy: Policy) -> None:
+        self.config, self.serving, self.trainer, self._policy = config, serving, trainer, policy
         self._sync: Any = None
 
     @property
@@ -73,7 +73,7 @@ class ServedStack:
     async def sync(self, payload: Any) -> dict[str, float]:
         """Brings a payload to all servers."""
         if self._sync is None:
-            self._sync = FileSync(self.serving, self.config, Policy())
+            self._sync = FileSync(self.serving, self.config, self._policy)
         return await self._sync.sync(payload)
 
     async def probe(self) -> dict[str, float]:

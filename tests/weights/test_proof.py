@@ -161,7 +161,7 @@ def stack(
     config.cluster.weight_transfer = WeightTransfer.gloo  # whose servers load files too
     config.trainer.precision = Precision.bfloat16
     policy = Policy()
-    serving = Serving(config, folder, uuid.uuid4().hex[:8], policy=policy)
+    serving = Serving(config, folder, uuid.uuid4().hex[:8], policy=policy, awaits_weights=True)
     made = Stack(config, serving, Trainer(checkpoint, serving.payload_folder, config.serving), policy)
     serving.start()
     try:

@@ -63,11 +63,12 @@ class Planner:
         run_id: str,
         payload_folder: Path,
         secret: str | None,
-        policy: Policy | None = None,
+        policy: Policy,
+        awaits_weights: bool = False,
     ) -> None:
-        """With a `policy`, a trainer brings the trained model's weights before anybody asks its servers."""
+        """With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
         self._config, self._nodes, self._run_id = config, nodes, run_id
-        self._policy = policy
+        self._policy, self._awaits_weights = policy, awaits_weights
         self._places = server_places(config)
         self._spec = partial(
             program_spec,
@@ -84,7 +85,7 @@ class Planner:
         for group in server_groups(name, model):
             for index in range(group.settings.num_replicas):
                 number = len(servers)
-                place, awaits = self._places[name][number], self._policy is not None and group.settings.trained
+                place, awaits = self._places[name][number], self._awaits_weights and group.settings.trained
                 arguments = server_arguments(
                     self._config, name, group.settings, number=number, role=group.role, awaits_weights=awaits
                 )
@@ -92,7 +93,7 @@ class Planner:
                     group,
                     self._take_port(name, group, index, place),
                     plan=partial(self._server_spec, f"{group.name}-{index}", group, place, arguments),
-                    policy=self._policy if self._policy is not None and group.settings.trained else Policy(),
+                    policy=self._policy if group.settings.trained else Policy(),
                     starts_random=awaits and arguments.get("load_format") == DUMMY,
                     place=place,
                     nodes=self._nodes,

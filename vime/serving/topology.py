@@ -38,18 +38,20 @@ class Serving:
         nodes: Nodes | None = None,
         *,
         policy: Policy | None = None,
+        awaits_weights: bool = False,
         secret: str | None = None,
     ) -> None:
         """Without `nodes`, all servers run on this machine; without `secret`, one is made where it is needed.
 
-        Ray must be running before `start`. With a `policy`, a sync must come before the trained model is asked: until then its
-        servers have random weights.
+        Ray must be running before `start`. A sync changes `policy`, and a server that is lost
+        gets that version again. With `awaits_weights` a sync must come before the trained model is asked: until then its servers
+        have random weights.
         """
         self.payload_folder = payload_folder(run_id)
         self.secret = secret or run_secret(config.cluster.host)
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
-        self._policy = policy
+        self._policy, self._awaits_weights = policy or Policy(), awaits_weights
         self._fleets: dict[str, Fleet] = {}
 
     def start(self) -> None:
@@ -65,6 +67,7 @@ class Serving:
             payload_folder=self.payload_folder,
             secret=self.secret,
             policy=self._policy,
+            awaits_weights=self._awaits_weights,
         )
         self._fleets = {name: Fleet(name, model, planner) for name, model in self._config.serving.models.items()}
         for fleet in self._fleets.values():
