@@ -23,6 +23,7 @@ from vime.serving.endpoint import Endpoint
 from vime.serving.fleet import Fleet
 from vime.serving.programs import Planner
 from vime.serving.server import Server
+from vime.weights.policy import Policy
 
 SERVER_PATHS = ("/collective_rpc", "/update_weights", "/pause?mode=keep", "/v1/completions", "/inference/v1/generate", "/metrics")
 ROUTER_PATHS = ("/inference/v1/generate", "/v1/completions", "/add_worker?url=http://127.0.0.1:9", "/list_workers", "/liveness")
@@ -147,7 +148,7 @@ def planner(config: RunConfig, folder: Path, *, secret: str | None) -> Planner:
     nodes: Any = SimpleNamespace(
         host=lambda node: "10.0.0.7", listen=lambda node: "10.0.0.7", gpus=lambda place: [0], take_port=lambda *_: 20000
     )
-    return Planner(config, nodes, run_dir=folder, run_id="run", payload_folder=folder, secret=secret)
+    return Planner(config, nodes, run_dir=folder, run_id="run", payload_folder=folder, secret=secret, policy=Policy())
 
 
 def test_on_two_nodes_every_program_listens_on_the_nodes_address_and_has_the_secret(tmp_path: Path):
