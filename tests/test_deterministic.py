@@ -1,4 +1,4 @@
-"""`deterministic=true`: two runs of one seed give the same tokens, rewards and weights."""
+"""`deterministic=true`: two runs of one seed give the same tokens, rewards and weights; another seed gives others."""
 
 import json
 from collections.abc import Iterator
@@ -14,8 +14,6 @@ NUM_STEPS = 3
 OVERRIDES = [
     "+method=memagent",
     "deterministic=true",
-    "seed=3",
-    f"trainer.num_steps={NUM_STEPS}",
     "trainer.save_every=100",
     "rollout.num_prompts=4",
     "rollout.num_samples_per_prompt=4",
@@ -24,6 +22,7 @@ OVERRIDES = [
     "evaluation.extra_temperatures=[]",
     *(f"data.evaluation.{number}.num_items=4" for number in range(3)),
 ]
+RUNS = {"first": ("seed=3", NUM_STEPS), "again": ("seed=3", NUM_STEPS), "other": ("seed=4", 1)}
 WAIT_SECONDS = 600
 TIMES = ("time/", "seconds/", "utilization/", "sync/", "machine/")
 """Groups of metrics that are about when and how quickly."""
@@ -35,9 +34,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     """The folders of finished runs."""
     found, runs = {}, []
     try:
-        for name in ("first", "again"):
+        for name, (seed, num_steps) in RUNS.items():
             found[name] = tmp_path_factory.mktemp("deterministic") / name
-            runs.append(DrivenRun(found[name], OVERRIDES, environment={}))
+            runs.append(DrivenRun(found[name], [*OVERRIDES, seed, f"trainer.num_steps={num_steps}"], environment={}))
             assert runs[-1].finish(seconds=WAIT_SECONDS) == 0, runs[-1].log_tail()
         yield found
     finally:
@@ -73,3 +72,7 @@ def test_they_have_the_same_tokens_and_weights(folders: dict[str, Path]):
         assert [(row["group_index"], row["samples"]) for row in first] == [(row["group_index"], row["samples"]) for row in again]
     first, again = ((folders[name] / "model" / "model.safetensors").read_bytes() for name in ("first", "again"))
     assert first == again
+
+
+def test_another_seed_gives_other_tokens(folders: dict[str, Path]):
+    assert metrics(folders["other"])[0] != metrics(folders["first"])[0]

@@ -95,15 +95,19 @@ async def test_requests_in_flight_outlive_a_killed_engine_which_comes_back_with_
     await restarted.close()
 
 
-async def test_a_server_whose_engine_hangs_is_restarted_and_its_request_answered(served):
-    """Its own health endpoint notices nothing. Of programs that fall silent as a whole `test_supervision.py` knows."""
+@pytest.mark.parametrize("part", ["api server", "worker"])
+async def test_a_server_of_which_a_part_hangs_is_restarted_and_its_request_answered(served, part):
+    """The health endpoint notices nothing of a worker that hangs."""
     stack = served["tied"]
     stack.trainer.step()
     await stack.sync(stack.trainer.export())
     await stack.serving.events()
-    youngest(await program_of(stack.serving.actors("actor")["actor-0"])).suspend()
-    async with aiohttp.ClientSession() as session, session.get(f"{stack.endpoint.url}/health") as response:
-        assert response.status == 200  # all seems well
+    api_server = await program_of(stack.serving.actors("actor")["actor-0"])
+    hanging = api_server if part == "api server" else youngest(api_server)
+    hanging.suspend()
+    if part == "worker":
+        async with aiohttp.ClientSession() as session, session.get(f"{stack.endpoint.url}/health") as response:
+            assert response.status == 200  # all seems well
     client = TokenClient(stack.endpoint, stack.config.serving)
     generation = await client.generate([1], sampling=LONG, session_id="s", request_id="r", minimum_version=stack.trainer.version)
     assert len(generation.output_ids) == 300

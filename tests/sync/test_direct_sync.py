@@ -33,7 +33,7 @@ async def kill(actor: Any) -> None:
 
 
 async def lose_servers(config: Any, folder: Path) -> list[dict[str, float]]:
-    """Metrics of each sync: the second server is killed before the third and back before the last."""
+    """Metrics of each sync: the second server is killed before the third and back before the fourth, both before the last."""
     async with training(config, folder, say=lambda text: None) as system:
         serving = system.agents.serving
         metrics = [await system.sync(version) for version in (0, 1)]
@@ -46,6 +46,9 @@ async def lose_servers(config: Any, folder: Path) -> list[dict[str, float]]:
             assert events == [] and time.monotonic() < deadline
             await asyncio.sleep(0.2)
         metrics.append(await system.sync(3))
+        for actor in serving.actors("actor").values():
+            await kill(actor)
+        metrics.append(await system.sync(4))
     return metrics
 
 
@@ -62,8 +65,9 @@ def test_weights_reach_servers_without_files_and_a_lost_one_gets_them_as_files(t
         "serving.models.actor.gpu_memory_utilization=0.01",
     ]
     metrics = asyncio.run(lose_servers(compose_run(overrides).config, tmp_path))
-    assert [found["sync/num_servers"] for found in metrics] == [2, 2, 1, 2]
-    assert [found["probe/num_servers"] for found in metrics] == [2, 2, 1, 2], "a server that is down is left out"
+    assert [found["sync/num_servers"] for found in metrics[:4]] == [2, 2, 1, 2]
+    assert [found["probe/num_servers"] for found in metrics[:4]] == [2, 2, 1, 2], "a server that is down is left out"
+    assert metrics[4]["probe/num_servers"] >= 1, "no sync is over before a server has its weights"
     assert len({found["sync/bytes"] for found in metrics}) == 1 and metrics[0]["sync/bytes"] > 100_000
     for found in metrics:
         assert max(found["probe/max_difference_cold"], found["probe/max_difference_cached"]) < 1e-4

@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from vime.types import COLUMNS, Integers, Sample, Turn
+from vime.types import Integers, Sample, Turn
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,26 +43,17 @@ class TokenSequence:
         Tokens of the environment count as of the same weights as the turn before them.
         """
         assert self.turns, "nothing was sampled"
-        first, (last, last_turn) = self.num_prompt_tokens, self.turns[-1]
-        end = last + len(last_turn.output_ids)
-        mask = np.zeros(end - first, COLUMNS["loss_mask"])
-        logprobs = np.zeros(end - first, COLUMNS["rollout_log_probs"])
-        versions = np.zeros(end - first, COLUMNS["weight_versions"])
+        mask: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
         for start, turn in self.turns:
-            sampled = slice(start - first, start - first + len(turn.output_ids))
-            mask[sampled] = 1
-            logprobs[sampled] = np.asarray(turn.logprobs)
-            versions[sampled] = np.asarray(turn.weight_versions)
-            versions[sampled.stop :] = turn.weight_versions[-1]
-        sample = template.with_turn(
-            Turn(
-                prompt_ids=self.ids[:first],
-                output_ids=self.ids[first:end],
-                logprobs=logprobs.tolist(),
-                weight_versions=versions.tolist(),
-                message={"role": "assistant", "content": response},
-            ),
-            **metadata,
-        )
-        sample.loss_mask = mask.tolist()
+            num_between = start - self.num_prompt_tokens - len(mask)
+            mask += [0] * num_between + [1] * len(turn.output_ids)
+            logprobs += [0.0] * num_between
+            logprobs += turn.logprobs
+            versions += [versions[-1] if versions else 0] * num_between
+            versions += turn.weight_versions
+        sample = template.with_turn(Turn(message={"role": "assistant", "content": response}), **metadata)
+        sample.tokens, sample.response_length = self.ids[: self.num_prompt_tokens + len(mask)], len(mask)
+        sample.loss_mask, sample.rollout_log_probs, sample.weight_versions = mask, logprobs, versions
         return sample
