@@ -64,6 +64,7 @@ class ServedStack:
     def __init__(self, config: Any, serving: Any, trainer: HuggingFaceTrainer, policy: Policy) -> None:
         self.config, self.serving, self.trainer, self._policy = config, serving, trainer, policy
         self._sync: Any = None
+        self._payload: Any = None
 
     @property
     def endpoint(self) -> Any:
@@ -73,8 +74,13 @@ class ServedStack:
     async def sync(self, payload: Any) -> dict[str, float]:
         """Brings a payload to all servers."""
         if self._sync is None:
-            self._sync = FileSync(self.serving, self.config, self._policy)
-        return await self._sync.sync(payload)
+            self._sync = FileSync(self.serving, self, self.config, self._policy)
+        self._payload = payload
+        return await self._sync.sync(payload.version)
+
+    async def export_weights(self, version: int) -> Any:
+        """The payload of the sync under way."""
+        return self._payload
 
     async def probe(self) -> dict[str, float]:
         """Compares servers and trainer to within 1e-4."""

@@ -22,12 +22,14 @@ THINGS = {
         "vime.serving": {"Generation", "ChatReply"},
         "vime.rollout": {"SavedTurn", "SampledCall", "TokenSequence", "Branch"},
         "vime.batches": {"Batch"},
-        "vime.trainer": {"PackedUpdate", "Shard", "Block", "Row", "MicroBatches", "MicroBatch"},
+        "vime.trainer": {"PackedUpdate", "Shard", "Block", "Row", "MicroBatches", "MicroBatch", "Batch"},
     },
     WEIGHT: {"vime": {"WeightPayload", "FileUpdateInfo"}},
 }
 """Classes of what a sample is made of and made into, and of what stands for weights, by the beginning of their module."""
 LOSSES = {"policy_loss", "sft_loss"}
+SENDERS = {("_request", "/aiohttp/"), ("_remote", "/ray/"), ("put", "/ray/")}
+"""Functions that hand their arguments to another process, and the package that they are in."""
 TENSORS = {"Tensor", "Parameter"}
 DEPTH, LOOKED_AT = 3, 2
 """How deep, and at how many members of each container, a thing is looked for."""
@@ -61,27 +63,27 @@ class Probe:
         if event == "call":
             self._called(frame)
         elif event == "return" and (file := self._file(frame.f_code)) and (kind := self._kind(value)):
-            self._note(kind, file, self._caller(frame))
+            self._note(kind, file, self._caller(frame, kind))
 
     def _called(self, frame: FrameType) -> None:
         code = frame.f_code
         if code.co_name == "load_weights" and frame.f_back is not None and (giver := self._file(frame.f_back.f_code)):
             self._note(WEIGHT, giver, LOAD_WEIGHTS)
-        if code.co_name == "_request" and "aiohttp" in code.co_filename:
+        if any(code.co_name == name and package in code.co_filename for name, package in SENDERS):
             self._sent(frame)
         file = self._file(code)
         if file is None:
             return
         if code.co_name in LOSSES:
-            self._note(SAMPLE, self._caller(frame), LOSS)
+            self._note(SAMPLE, self._caller(frame, SAMPLE), LOSS)
         for kind in self._given(frame):
-            self._note(kind, self._caller(frame), file)
+            self._note(kind, self._caller(frame, kind), file)
 
     def _sent(self, frame: FrameType) -> None:
-        """A request over HTTP hands on what the innermost function was given that was given something."""
+        """A request over HTTP or a call to an actor hands on what the innermost function has that has such a thing."""
         before = frame.f_back
         while before is not None:
-            if (file := self._file(before.f_code)) and (kinds := self._given(before)):
+            if (file := self._file(before.f_code)) and (kinds := [kind for kind in THINGS if self._has(before, kind)]):
                 for kind in kinds:
                     self._note(kind, file, OUTSIDE)
                 return
@@ -112,18 +114,24 @@ class Probe:
     def _first(self, values: Iterable[Any], depth: int) -> str | None:
         return next((kind for value in values if (kind := self._kind(value, depth - 1)) is not None), None)
 
-    def _caller(self, frame: FrameType) -> str:
-        """The file of vime that called, past functions of other packages; nobody's if the process or another thread did."""
+    def _caller(self, frame: FrameType, kind: str) -> str:
+        """The file of vime that called, past functions of other packages if the caller has such a thing; nobody's otherwise."""
         before = frame.f_back
         while before is not None and self._file(before.f_code) is None:
             before = before.f_back
-        return (self._file(before.f_code) if before is not None else None) or OUTSIDE
+        if before is None or (before is not frame.f_back and not self._has(before, kind)):
+            return OUTSIDE
+        return self._file(before.f_code) or OUTSIDE
+
+    def _has(self, frame: FrameType, kind: str) -> bool:
+        """Whether a function has a thing of this kind in its variables."""
+        return any(self._kind(value) == kind for value in frame.f_locals.values())
 
     def _file(self, code: CodeType) -> str | None:
-        """The file of a function of vime. What the types themselves can do is part of the thing, and of no file."""
+        """The file of a function of vime. What types can do is part of the thing; `tasks` waits for others, as asyncio does."""
         if code not in self._files:
             path = code.co_filename
-            own = path.startswith(self._prefix) and not path.startswith(f"{self._prefix}types")
+            own = path.startswith(self._prefix) and not path.startswith((f"{self._prefix}types", f"{self._prefix}tasks.py"))
             self._files[code] = path.removeprefix(self._prefix) if own else None
         return self._files[code]
 

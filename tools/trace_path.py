@@ -9,9 +9,9 @@ Runs `python -m vime.run` with these words, or one step of the tiny MemAgent tas
 stands for a set of them; alone or in a container. A file hands a thing on if one of its functions returns it, or calls a function
 of another file with it among the arguments. A file is on the way if it hands the thing on and the thing comes to the loss from
 there. What only looks at it is not on the way (metrics, journal and logs hand on numbers or nothing), nor the methods of the
-types themselves (`vime/types`), nor what carries it between processes (Ray, HTTP), nor an agent outside `vime/`. Threads, queues
-and processes make a hand-over invisible, so whatever is handed to them counts as handed to everyone who takes something from
-them: rather a file too many than one too few.
+types themselves (`vime/types`), nor what waits for others (`vime/tasks.py`), nor what carries it between processes (Ray, HTTP),
+nor an agent outside `vime/`. Threads, queues and processes make a hand-over invisible, so whatever is handed to them counts as
+handed to everyone who takes something from them: rather a file too many than one too few.
 
 Files are listed by their distance from the end of the way. `--checkout` looks at another version of the project, with the same
 packages.

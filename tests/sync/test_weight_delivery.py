@@ -9,8 +9,8 @@ import pytest
 from ray.exceptions import RayActorError
 
 from vime.errors import ServerError
-from vime.sync import delivery as weight_delivery
-from vime.sync.delivery import give
+from vime.sync import file_sync
+from vime.sync.file_sync import give
 from vime.weights.payload import WeightPayload
 from vime.weights.policy import Policy
 
@@ -46,7 +46,7 @@ class Parts:
 
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_delivery, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(file_sync, "RETRY_SECONDS", 0.0)
 
 
 async def test_an_export_that_fails_is_tried_again_with_the_version_of_then():

@@ -87,6 +87,10 @@ class Trainer:
 
         self._sender = await asyncio.to_thread(open_sender)
 
+    async def export_weights(self, version: int) -> WeightPayload:
+        """As files."""
+        return self.payload()
+
     async def send_weights(self, version: int) -> WeightPayload:
         """Over gloo."""
         assert self._sender is not None
@@ -100,12 +104,12 @@ class Stack:
         self.serving, self.trainer, self.config, self._policy = serving, trainer, config, policy
 
     def open(self) -> None:
-        self._files = FileSync(self.serving, self.config, self._policy)
+        self._files = FileSync(self.serving, self.trainer, self.config, self._policy)
         self._direct = DirectSync(self.serving, self.trainer, self._policy)
 
     async def sync(self, way: str) -> dict[str, float]:
         if way == "files":
-            return await self._files.sync(self.trainer.payload())
+            return await self._files.sync(self.trainer.version)
         return await self._direct.sync(self.trainer.version)
 
     async def drop(self, *names: str) -> None:

@@ -2,19 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
 
 from ray.exceptions import RayActorError
 
 from vime.cluster.placement import DIRECT, transport
 from vime.config import Precision, RunConfig
-from vime.errors import ServerError
 from vime.serving.topology import Serving
 from vime.sync.direct_sync import DirectSync
-from vime.sync.file_sync import FileSync
+from vime.sync.file_sync import FileSync, give
 from vime.sync.probe import probe
 from vime.sync.turns import Turns
 from vime.trainer.group import TrainerGroup
@@ -22,13 +18,8 @@ from vime.weights.policy import Policy
 
 logger = logging.getLogger(__name__)
 
-TrainerAwake = Callable[[], AbstractAsyncContextManager[TrainerGroup]]
-"""The trainer, able to work within the block, also while the servers have the GPUs (`Turns.awake`)."""
-
 PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
 """Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
-RETRY_SECONDS = 10.0
-"""After an export for a restarted server has failed, on a full disk perhaps."""
 
 
 class WeightDelivery:
@@ -39,7 +30,7 @@ class WeightDelivery:
     ) -> None:
         self._config, self._serving, self._trainer = config, serving, trainer
         self._turns, self._policy = turns, policy
-        self._files = FileSync(serving, config, policy)
+        self._files = FileSync(serving, trainer, config, policy)
         self._direct = DirectSync(serving, trainer, policy) if transport(config) in DIRECT else None
 
     async def sync(self, version: int) -> dict[str, float]:
@@ -56,9 +47,7 @@ class WeightDelivery:
 
     async def send(self, version: int) -> dict[str, float]:
         """Brings the trainer's weights to all servers that are there."""
-        if self._direct is not None:
-            return await self._direct.sync(version)
-        return await self._files.sync(await self._trainer.export_weights(version))
+        return await (self._direct or self._files).sync(version)
 
     async def probe(self, version: int) -> dict[str, float]:
         """Compares the servers that got `version` with the trainer; one that was down meanwhile is in the next probe."""
@@ -83,21 +72,3 @@ class WeightDelivery:
                 await give(actor, name, self._policy, trainer_awake=self._turns.awake)
             except RayActorError:
                 await asyncio.sleep(1.0)  # until it has a successor, which asks again
-
-
-async def give(actor: Any, name: str, policy: Policy, *, trainer_awake: TrainerAwake) -> None:
-    """Sends a server's actor the version of now, until that succeeds or the server is given up; raises RayActorError."""
-    while True:
-        try:
-            async with trainer_awake() as trainer:
-                payload = await trainer.export_weights(policy.trained_version)
-            logger.info("%s gets version %d as files", name, payload.version)
-            await actor.sync.remote(payload)
-            return
-        except RayActorError:
-            raise
-        except ServerError:
-            return  # it was given up, which the next sync says
-        except Exception:  # one server waits for its weights; the run goes on with the others
-            logger.warning("%s could not be given its weights, next try in %.0f s", name, RETRY_SECONDS, exc_info=True)
-            await asyncio.sleep(RETRY_SECONDS)

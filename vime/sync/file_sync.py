@@ -1,10 +1,15 @@
-"""Brings a payload of weights in files to every server of the trained model, and keeps the files for those that are down."""
+"""Brings weights in files to every server of the trained model, and keeps the files for those that are down."""
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any, Protocol
 
 import aiohttp
+from ray.exceptions import RayActorError
 
 from vime.config import RunConfig
 from vime.errors import ServerError, describe
@@ -18,22 +23,36 @@ from vime.weights.update import OF_THE_SLOWEST, apply_payload
 
 logger = logging.getLogger(__name__)
 
+RETRY_SECONDS = 10.0
+"""After an export for a restarted server has failed, on a full disk perhaps."""
+
+
+class Exporter(Protocol):
+    """The trainer's side (`vime.trainer.group.TrainerGroup`)."""
+
+    async def export_weights(self, version: int) -> WeightPayload: ...
+
+
+TrainerAwake = Callable[[], AbstractAsyncContextManager[Exporter]]
+"""The trainer, able to work within the block, also while the servers have the GPUs (`Turns.awake`)."""
+
 
 class FileSync:
     """Syncs one version after the other; all servers of the trained model at once."""
 
-    def __init__(self, serving: Serving, config: RunConfig, policy: Policy) -> None:
+    def __init__(self, serving: Serving, exporter: Exporter, config: RunConfig, policy: Policy) -> None:
         self._endpoint = serving.trained_endpoint()
-        self._serving, self._policy = serving, policy
+        self._serving, self._exporter, self._policy = serving, exporter, policy
         self._keep_cache = config.serving.keep_cache
         self.holders: set[str] | None = None
         """The servers that got the last version; None is all, of external ones."""
 
-    async def sync(self, payload: WeightPayload) -> dict[str, float]:
-        """Pauses, updates, checks and resumes every server; a server that is down gets the payload when it comes back.
+    async def sync(self, version: int) -> dict[str, float]:
+        """Exports the weights, then pauses, updates, checks and resumes every server; one that is down gets them when it is back.
 
         Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
         """
+        payload = await self._exporter.export_weights(version)
         started = time.monotonic()
         previous = self._policy.payload
         self._policy.expect(payload.version, payload)
@@ -57,6 +76,24 @@ class FileSync:
             "sync/num_servers": float(len(synced)),
             "sync/export_seconds": payload.export_seconds,
         }
+
+
+async def give(actor: Any, name: str, policy: Policy, *, trainer_awake: TrainerAwake) -> None:
+    """Sends a server's actor the version of now, until that succeeds or the server is given up; raises RayActorError."""
+    while True:
+        try:
+            async with trainer_awake() as trainer:
+                payload = await trainer.export_weights(policy.trained_version)
+            logger.info("%s gets version %d as files", name, payload.version)
+            await actor.sync.remote(payload)
+            return
+        except RayActorError:
+            raise
+        except ServerError:
+            return  # it was given up, which the next sync says
+        except Exception:  # one server waits for its weights; the run goes on with the others
+            logger.warning("%s could not be given its weights, next try in %.0f s", name, RETRY_SECONDS, exc_info=True)
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:

@@ -30,8 +30,6 @@ from vime.trainer.schedule import learning_rate
 from vime.trainer.shard import PackedUpdate, RowShare, Shard
 from vime.trainer.step import forward_logprobs, update
 from vime.types import Integers, TrainSample
-from vime.weights.export import write_payload
-from vime.weights.payload import WeightPayload
 
 logger = logging.getLogger(__name__)
 
@@ -141,10 +139,6 @@ class Engine:
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Hugging Face tensors by name, on every rank."""
         return bridge.export_hugging_face(self.model, self.architecture)
-
-    def export_weights(self, folder: Path, version: int) -> WeightPayload:
-        """Writes the weights as files into `folder`; rank 0 returns the filled payload."""
-        return write_payload(self.export(), folder=folder, version=version)
 
     def offload(self, *, weights: bool) -> None:
         """Gives the device's memory back: gradients and optimizer, with `weights` all of it."""

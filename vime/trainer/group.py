@@ -88,7 +88,7 @@ class TrainerGroup:
 
     async def export_weights(self, version: int) -> WeightPayload:
         """Writes the current weights as files that servers can read, and describes them as `version`."""
-        return (await self._engines("export_weights", self._weights_dir, version))[0]
+        return (await self._all("export_weights", self._weights_dir, version))[0]
 
     async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -84,6 +85,12 @@ class TrainerRank:
     def send_weights(self, version: int) -> WeightPayload:
         """Sends the weights over the transport that `connect` opened; rank 0 returns what it sent, without files."""
         return self._sender.send(version)
+
+    def export_weights(self, folder: Path, version: int) -> WeightPayload:
+        """Writes the weights as files into `folder`; rank 0 returns the filled payload."""
+        from vime.weights.export import write_payload
+
+        return write_payload(self._engine.export(), folder=folder, version=version)
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Any other method of this rank's `Engine`."""
