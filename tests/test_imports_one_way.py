@@ -12,7 +12,7 @@ METHODS = sorted(folder.name for folder in AGENTIC.iterdir() if (folder / "__ini
 FLOORS = (
     {"errors", "tasks", "threads"},
     {"config", "types"},
-    {"agent", "cluster", "files", "grading", "hooks", "model", "tiny"},
+    {"agent", "cluster", "files", "grading", "hooks", "model", "tiny", "trajectory"},
     {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},

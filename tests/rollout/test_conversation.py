@@ -9,8 +9,8 @@ import pytest
 from vime.rollout import aside
 from vime.rollout.conversation import FORKS, KEPT, Conversation
 from vime.rollout.model import ServedModel
-from vime.rollout.plain_text import ControlTokens
 from vime.rollout.sampled import Sampled
+from vime.trajectory.plain_text import ControlTokens
 from vime.types import Sample, Turn
 
 PLAIN = (

@@ -13,8 +13,8 @@ from typing import Any
 
 from vime.rollout.aside import aside
 from vime.rollout.model import TokenModel
-from vime.rollout.plain_text import Segment, after, control_tokens, joined
-from vime.rollout.sequence import TokenSequence
+from vime.trajectory.plain_text import Segment, after, control_tokens, joined
+from vime.trajectory.sequence import TokenSequence
 from vime.types import Message, Sample, Turn
 
 FORKS = "conversation_forks"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vime.errors import ServerError
-from vime.rollout.plain_text import render
 from vime.rollout.trace import Trace
 from vime.serving.client import BadRequestError
 from vime.serving.external import ChatClient
+from vime.trajectory.plain_text import render
 from vime.types import Integers, Message, Sampling, Turn
 
 

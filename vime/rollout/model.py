@@ -14,12 +14,12 @@ import numpy as np
 
 from vime.rollout.agent_clock import AgentClock
 from vime.rollout.aside import aside
-from vime.rollout.plain_text import render
 from vime.rollout.sampled import Call, Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog, call_key
 from vime.serving.reply import Listener
+from vime.trajectory.plain_text import render
 from vime.types import Column, Integers, Message, Sampling, Turn
 
 
@@ -142,7 +142,7 @@ class ServedModel:
     def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Token ids of a conversation with the prompt of the next reply.
 
-        Control tokens that are written in a message stay plain text (`vime.rollout.plain_text`).
+        Control tokens that are written in a message stay plain text (`vime.trajectory.plain_text`).
         """
         return render(self.tokenizer, messages, **self.template_args(tools))
 

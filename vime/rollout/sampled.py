@@ -7,8 +7,8 @@ earlier sequence becomes a later turn of that sequence, as in a `Conversation`; 
 from typing import Any
 
 from vime.rollout.agent_clock import AgentClock
-from vime.rollout.sequence import TokenSequence
 from vime.rollout.traffic import Traffic
+from vime.trajectory.sequence import TokenSequence
 from vime.types import Integers, Sample, Turn
 
 

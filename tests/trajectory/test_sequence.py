@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from vime.rollout.sequence import TokenSequence
+from vime.trajectory.sequence import TokenSequence
 from vime.types import Sample, Turn
 
 

@@ -17,6 +17,8 @@ class TokenSequence:
     ids: list[int]
     num_prompt_tokens: int
     turns: list[tuple[int, Turn]] = field(default_factory=list)
+    untrained: set[int] = field(default_factory=set)
+    """Positions of turns that are context here, because another sequence trains them or nobody received them."""
 
     @classmethod
     def begin(cls, prompt_ids: Integers) -> "TokenSequence":
@@ -31,14 +33,21 @@ class TokenSequence:
         """Adds tokens that nobody sampled."""
         self.ids += ids
 
-    def add_turn(self, turn: Turn) -> None:
+    def add_turn(self, turn: Turn, *, trained: bool = True) -> None:
         """Adds a turn's tokens; a turn without any leaves no trace."""
         if turn.output_ids:
+            if not trained:
+                self.untrained.add(len(self.ids))
             self.turns.append((len(self.ids), turn))
             self.ids += turn.output_ids
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether any of its tokens is trained."""
+        return len(self.untrained) < len(self.turns)
+
     def sample(self, template: Sample, /, response: str, **metadata: Any) -> Sample:
-        """The sequence up to its last sampled token, ready to be trained; `response` is its text behind the prompt.
+        """The sequence up to its last sampled token, ready to be trained; `response` is the text of it that a report shows.
 
         Tokens of the environment count as of the same weights as the turn before them.
         """
@@ -48,7 +57,7 @@ class TokenSequence:
         versions: list[int] = []
         for start, turn in self.turns:
             num_between = start - self.num_prompt_tokens - len(mask)
-            mask += [0] * num_between + [1] * len(turn.output_ids)
+            mask += [0] * num_between + [int(start not in self.untrained)] * len(turn.output_ids)
             logprobs += [0.0] * num_between
             logprobs += turn.logprobs
             versions += [versions[-1] if versions else 0] * num_between

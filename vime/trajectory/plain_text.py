@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from vime.types import Message
 
 TOOL = "tool"
@@ -38,6 +40,8 @@ class ControlTokens:
     ids: frozenset[int] = field(init=False)
     _found: "re.Pattern[str] | None" = field(init=False)
     """Finds a word that must be cut in two; None if there is none."""
+    _split: "re.Pattern[str] | None" = field(init=False)
+    """Cuts a text at its control tokens, as the tokenizer does; None if one of them also takes the blanks around it."""
 
     def __post_init__(self) -> None:
         decoder = self.tokenizer.added_tokens_decoder
@@ -46,6 +50,9 @@ class ControlTokens:
         self.special = frozenset(token.content for token in decoder.values() if token.special and token.content)
         words = sorted(word for word in self.added if len(word) > 1)
         self._found = re.compile("|".join(map(re.escape, words))) if words else None
+        longest = sorted(self.added, key=len, reverse=True)
+        is_plain = longest and not any(token.lstrip or token.rstrip or token.single_word for token in decoder.values())
+        self._split = re.compile(f"({'|'.join(map(re.escape, longest))})") if is_plain else None
 
     def segments(self, messages: list[Message], *, own: Collection[int] = (), **template: Any) -> list[Segment]:
         """The conversation as its template renders it, with the texts that must stay plain as segments of their own.
@@ -61,12 +68,24 @@ class ControlTokens:
         found = [Segment(text=hidden.get(piece, piece), plain=piece in hidden) for piece in _PLACEHOLDER.split(text)]
         return [segment for segment in found if segment.text]
 
-    def encode(self, segments: list[Segment]) -> list[int]:
-        """Token ids."""
+    def encode(self, segments: list[Segment], known: "dict[str, np.ndarray] | None" = None) -> list[int]:
+        """Token ids. The texts between two control tokens are kept in `known`, if given, and not tokenized a second time."""
         ids: list[int] = []
         for segment in segments:
-            ids += self.encode_plain(segment.text) if segment.plain else self._encode(segment.text)
+            encode = self.encode_plain if segment.plain else self._encode
+            if known is None or self._split is None:
+                ids += encode(segment.text)
+                continue
+            for piece in [segment.text] if segment.plain else self._split.split(segment.text):
+                key = f"{segment.plain:d}{piece}"
+                if key not in known:
+                    known[key] = np.array(encode(piece), dtype=np.int32)
+                ids += known[key].tolist()
         return ids
+
+    def first(self, text: str) -> str:
+        """The control token with which a text begins, "" if it begins with none."""
+        return max((word for word in self.added if text.startswith(word)), key=len, default="")
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a text without control tokens; they decode to the same text."""

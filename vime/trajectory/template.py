@@ -1,0 +1,140 @@
+"""A chat template as a trajectory needs it: whole prompts, what it puts between a sampled reply and the next one, and whether
+it renders earlier messages differently once others follow.
+
+The text of a sampled reply is never rendered again, so a prompt costs as much as what is new in it.
+"""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jinja2.exceptions import TemplateError
+
+from vime.trajectory.messages import ASSISTANT, calls_of
+from vime.trajectory.plain_text import Segment, after, control_tokens, joined
+from vime.types import Message
+
+THINKING_DROPPED = "thinking_dropped"
+REWRITTEN = "template_rewrites"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What decides how a template renders a conversation that goes on behind a reply.
+
+    Example of a reply with thinking and a tool call, followed by two results: `Shape(thinks=(False, True), calls=True,
+    roles=("tool", "tool"))`.
+    """
+
+    thinks: tuple[bool, bool]
+    """Whether a reply before the last one in the sequence has reasoning, and whether the last one has."""
+    calls: bool
+    """Whether the last reply calls tools."""
+    roles: tuple[str, ...]
+    """Roles of the messages that follow, without repetitions."""
+
+
+class ChatTemplate:
+    """The chat template of one model with its arguments (`enable_thinking`, say)."""
+
+    def __init__(self, tokenizer: Any, arguments: dict[str, Any] | None = None) -> None:
+        self._tokens = control_tokens(tokenizer)
+        self._arguments = arguments or {}
+        self._changes: dict[Shape, str] = {}
+        self.end = self._find_end()
+        """The control token with which the template ends a reply, "" if it ends replies without one."""
+
+    def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[Segment]:
+        """The whole conversation, with the beginning of the next reply."""
+        return self._render(messages, **({"tools": tools} if tools else {}))
+
+    def continuation(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[Segment]:
+        """The whole conversation, whose last message is the beginning of a reply that is to be continued."""
+        arguments = {"tools": tools} if tools else {}
+        return self._tokens.segments(messages, continue_final_message=True, **self._arguments, **arguments)
+
+    def between(self, reply: Message, new: list[Message], *, ended: bool) -> list[Segment]:
+        """What stands between the tokens of a reply and those of the next: `new` messages and what the template adds.
+
+        `ended` says whether the reply's own tokens contain its end.
+        """
+        mark = _mark()
+        segments = self._render([{"role": "user", "content": "?"}, _stand_in(reply, content=mark), *new])
+        text = joined(segments)
+        start = text.index(mark) + len(mark)
+        if self.end:
+            start = text.index(self.end, start) + (len(self.end) if ended else 0)
+        return after(segments, start)
+
+    def change(self, shape: Shape) -> str:
+        """Why earlier messages are rendered differently in a conversation of this shape: one of the constants above, or ""."""
+        if shape not in self._changes:
+            self._changes[shape] = self._find_change(shape)
+        return self._changes[shape]
+
+    def encode(self, segments: list[Segment], known: dict[str, np.ndarray]) -> list[int]:
+        """Token ids; texts between two control tokens that are already `known` are not tokenized again."""
+        return self._tokens.encode(segments, known)
+
+    def _find_change(self, shape: Shape) -> str:
+        """Renders a short conversation of this shape, with marks in place of texts, and looks what became of them."""
+        first, second, content = _mark(), _mark(), _mark()
+        before: list[Message] = [
+            {"role": "user", "content": "question"},
+            _reply("first", reasoning=first if shape.thinks[0] else "", num_calls=1),
+            {"role": "tool", "content": "result", "tool_call_id": "call00000"},
+        ]
+        last = _reply(content, reasoning=second if shape.thinks[1] else "", num_calls=int(shape.calls))
+        following: list[Message] = [
+            {"role": role, "content": "?", **({"tool_call_id": "call00000"} if role == "tool" else {})} for role in shape.roles
+        ]
+        try:
+            held, whole = joined(self._render(before)), joined(self._render([*before, last, *following]))
+        except TemplateError:  # a template without tools, perhaps
+            del before[1:]
+            held, whole = joined(self._render(before)), joined(self._render([*before, last, *following]))
+        if (first in held and first not in whole) or (shape.thinks[1] and second not in whole):
+            return THINKING_DROPPED
+        own_text = whole.removeprefix(held).partition(content)[0]
+        return "" if whole.startswith(held) and (shape.thinks[1] or not own_text) else REWRITTEN
+
+    def _find_end(self) -> str:
+        mark = _mark()
+        messages: list[Message] = [{"role": "user", "content": "?"}, {"role": ASSISTANT, "content": mark}]
+        text = joined(self._tokens.segments(messages, **self._arguments))
+        return self._tokens.first(text[text.index(mark) + len(mark) :])
+
+    def _render(self, messages: list[Message], **arguments: Any) -> list[Segment]:
+        return self._tokens.segments(messages, add_generation_prompt=True, **self._arguments, **arguments)
+
+
+def shape_of(thinks: tuple[bool, bool], reply: Message, new: list[Message]) -> Shape:
+    """The shape of a conversation in which `new` messages follow a reply."""
+    roles = [message["role"] for message in new]
+    return Shape(
+        thinks=thinks,
+        calls=bool(calls_of(reply)),
+        roles=tuple(role for place, role in enumerate(roles) if place == 0 or role != roles[place - 1]),
+    )
+
+
+def _stand_in(reply: Message, *, content: str) -> Message:
+    """A reply with as many calls, by the same ids, and another text: what the model wrote is not rendered."""
+    ids = [call.get("id") or "call00000" for call in calls_of(reply)]
+    return _reply(content, ids=ids)
+
+
+def _reply(content: str, *, reasoning: str = "", num_calls: int = 0, ids: list[str] | None = None) -> Message:
+    ids = [f"call{number:05}" for number in range(num_calls)] if ids is None else ids
+    message: Message = {"role": ASSISTANT, "content": content}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if ids:
+        function = {"name": "f", "arguments": {}}
+        message["tool_calls"] = [{"id": name, "type": "function", "function": function} for name in ids]
+    return message
+
+
+def _mark() -> str:
+    return f"mark{secrets.token_hex(12)}"

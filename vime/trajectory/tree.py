@@ -1,0 +1,236 @@
+"""`Trajectory`: everything that a model sampled for one client, as a tree of replies that share their beginnings.
+
+Clients send the whole conversation with each request. The part that is already known is found by digests, so its token ids are
+those that were sampled, and only new messages are rendered and tokenized. A request that goes on from an earlier reply becomes
+its child. Where a conversation does not go on from a reply (a sub-agent, a compacted or edited history, a template that rewrites
+earlier messages), a new root begins. Every sampled token is trained in exactly one of the sequences that `samples` returns.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from vime.trajectory.messages import ASSISTANT, chain, in_call_order, root, same_reasoning
+from vime.trajectory.sequence import TokenSequence
+from vime.trajectory.template import ChatTemplate, shape_of
+from vime.types import Message, Sample, Turn
+
+MAIN, SUBAGENT, COMPACTED, EDITED, RETRY = "main", "subagent", "compacted", "edited", "retry"
+CONTINUED = "continued"
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Reply:
+    """One reply in the tree, with the tokens between it and the reply before.
+
+    Example of a second turn: `Reply(parent=first, environment=[7, 7], turn=Turn(output_ids=[8, 2], …), position=3, kind="main",
+    message={"role": "assistant", "content": "42"})`.
+    """
+
+    parent: "Reply | None"
+    environment: np.ndarray
+    """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
+    turn: Turn
+    """The sampled tokens, without the prompt."""
+    message: Message
+    """What the client was answered."""
+    position: int
+    """Index of the message in its conversation."""
+    kind: str
+    """What the branch is: main, subagent, compacted, edited or retry."""
+    cause: str = ""
+    """Why a root began, for example thinking_dropped; empty for other replies."""
+    ended: bool = True
+    """Whether the sampled tokens contain the end of the reply."""
+    delivered: bool = True
+    """Whether the client was answered, at least in part; what nobody received is not trained."""
+    has_children: bool = False
+
+    def path(self) -> "list[Reply]":
+        """The replies from the root to this one."""
+        found: list[Reply] = []
+        reply: Reply | None = self
+        while reply is not None:
+            found.append(reply)
+            reply = reply.parent
+        return found[::-1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """A request with the token ids for which it stands, ready to be sampled and then recorded."""
+
+    ids: np.ndarray
+    """Token ids up to the place where the reply begins, int32."""
+    parent: Reply | None
+    environment: np.ndarray
+    """The part of the ids that follows the parent's reply, int32."""
+    keys: list[bytes]
+    """Digests of the conversation up to each of its messages, and first that of its tools."""
+    kind: str
+    cause: str = ""
+    begun: Message | None = None
+    """The last message of the request, if the reply continues it."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts of one trajectory."""
+
+    forks: Counter[str] = field(default_factory=Counter)
+    """Roots but the first, by their cause or kind."""
+    kept: Counter[str] = field(default_factory=Counter)
+    """Requests that went on from held tokens although the template would rewrite them, by the reason (with `fork=False`)."""
+    num_prompt_tokens: int = 0
+    """Tokens of all prompts."""
+    num_encoded_tokens: int = 0
+    """Tokens that a tokenizer had to be asked for."""
+
+
+class Trajectory:
+    """The tree of one session with one model."""
+
+    def __init__(self, template: ChatTemplate, *, fork: bool = True) -> None:
+        """Without `fork`, sampled tokens are kept as they are where the template would render earlier messages differently."""
+        self.statistics = Statistics()
+        self.replies: list[Reply] = []
+        """All replies, in the order in which they ended."""
+        self._template, self._fork = template, fork
+        self._known: dict[str, np.ndarray] = {}
+        self._held: defaultdict[bytes, list[tuple[Reply, int]]] = defaultdict(list)
+        """Replies by the digest of the conversation that ends with them, and their position in it."""
+        self._asked: set[bytes] = set()
+        self._first: list[bytes] = []
+        """Digests of the first conversation: its tools, and these with its first message."""
+
+    def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Prompt:
+        """Finds the conversation in the tree, and renders and tokenizes what is new of it.
+
+        Raises jinja2's TemplateError for messages that the chat template refuses.
+        """
+        assert messages, "a conversation has at least one message"
+        messages = in_call_order(messages)
+        keys = [root(tools)]
+        for message in messages:
+            keys.append(chain(keys[-1], message))
+        self._first = self._first or keys[:2]
+        num_known = len(self._known)
+        held, position = self._find(messages, keys)
+        cause = self._cause(held, messages[position + 1 :]) if held is not None else ""
+        if cause and not self._fork:
+            self.statistics.kept[cause] += 1
+        if held is None or (cause and self._fork):
+            prompt = self._root(messages, tools, keys, held=held, cause=cause)
+        else:
+            prompt = self._after(held, messages, position, keys)
+        self._asked.add(keys[-1])
+        self.statistics.num_prompt_tokens += len(prompt.ids)
+        self.statistics.num_encoded_tokens += sum(map(len, islice(self._known.values(), num_known, None)))
+        return prompt
+
+    def record(self, prompt: Prompt, turn: Turn, message: Message, *, ended: bool) -> Reply:
+        """Adds a reply to the tree. To be called before the client gets its answer, because its next request may come at once."""
+        position = len(prompt.keys) - 1 - (prompt.begun is not None)
+        reply = Reply(
+            parent=prompt.parent,
+            environment=prompt.environment,
+            turn=turn,
+            message=message,
+            position=position,
+            kind=prompt.kind,
+            cause=prompt.cause,
+            ended=ended,
+        )
+        if prompt.parent is not None:
+            prompt.parent.has_children = True
+        elif self.replies:
+            self.statistics.forks[prompt.cause or prompt.kind] += 1
+        self.replies.append(reply)
+        if prompt.begun is not None:  # clients send the whole message, or its two parts
+            whole = {**prompt.begun, **message, "content": (prompt.begun.get("content") or "") + (message.get("content") or "")}
+            self._held[chain(prompt.keys[-2], whole)].append((reply, position))
+        self._held[chain(prompt.keys[-1], message)].append((reply, len(prompt.keys) - 1))
+        return reply
+
+    def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
+        """One sequence for each reply without a successor. A beginning that several of them share is trained in the first.
+
+        Sequences whose tokens are all trained elsewhere, or were never delivered, are left out.
+        """
+        done: set[int] = set()
+        found: list[Sample] = []
+        for leaf in self.replies:
+            path = [] if leaf.has_children else leaf.path()
+            own = {id(reply) for reply in path if reply.delivered and reply.turn.output_ids and id(reply) not in done}
+            while path and id(path[-1]) not in own:
+                path.pop()
+            if not path:
+                continue
+            done |= own
+            sequence = TokenSequence.begin(path[0].environment.tolist())
+            for reply in path:
+                if reply is not path[0]:
+                    sequence.add_environment(reply.environment.tolist())
+                sequence.add_turn(reply.turn, trained=id(reply) in own)
+            text = leaf.message.get("content") or ""
+            found.append(sequence.sample(template, text, kind=leaf.kind, cause=path[0].cause, **metadata))
+        return found
+
+    def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[Reply | None, int]:
+        """The last reply in a conversation whose tokens are held, and its position."""
+        for place in range(len(messages) - 1, -1, -1):
+            for reply, position in reversed(self._held.get(keys[place + 1], ())):
+                if all(same_reasoning(messages[each.position], each.message) for each in reply.path()):
+                    return reply, position
+        return None, -1
+
+    def _cause(self, held: Reply, new: list[Message]) -> str:
+        """Why a conversation cannot go on from the tokens of a reply as they are; empty if it can."""
+        if not new:
+            return CONTINUED if held.ended else ""
+        thinks = [bool(reply.message.get("reasoning_content")) for reply in held.path()]
+        return self._template.change(shape_of((any(thinks[:-1]), thinks[-1]), held.message, new))
+
+    def _after(self, held: Reply, messages: list[Message], position: int, keys: list[bytes]) -> Prompt:
+        """The prompt of a conversation that goes on from a reply; without new messages, the reply itself goes on."""
+        new = messages[position + 1 :]
+        segments = self._template.between(held.message, new, ended=held.ended) if new else []
+        environment = _ids(self._template.encode(segments, self._known))
+        parts = [part for reply in held.path() for part in (reply.environment, _ids(reply.turn.output_ids))]
+        kind = RETRY if keys[-1] in self._asked and held.kind == MAIN else held.kind
+        return Prompt(
+            ids=np.concatenate([*parts, environment]),
+            parent=held,
+            environment=environment,
+            keys=keys,
+            kind=kind,
+            begun=None if new else messages[-1],
+        )
+
+    def _root(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, keys: list[bytes], *, held: Reply | None, cause: str
+    ) -> Prompt:
+        """The prompt of a conversation that begins a tree of its own."""
+        goes_on = messages[-1]["role"] == ASSISTANT
+        segments = (self._template.continuation if goes_on else self._template.prompt)(messages, tools)
+        ids = _ids(self._template.encode(segments, self._known))
+        kind = held.kind if held is not None and cause else self._kind(keys)
+        begun = messages[-1] if goes_on else None
+        return Prompt(ids=ids, parent=None, environment=ids, keys=keys, kind=kind, cause=cause, begun=begun)
+
+    def _kind(self, keys: list[bytes]) -> str:
+        """What a new root is, seen from the first conversation."""
+        if not self._asked:
+            return MAIN
+        if keys[:2] != self._first:
+            return SUBAGENT
+        if keys[-1] in self._asked:
+            return RETRY
+        return COMPACTED if len(keys) <= max((reply.position for reply in self.replies), default=0) else EDITED
+
+
+def _ids(ids: Any) -> np.ndarray:
+    return np.asarray(ids, dtype=np.int32)
