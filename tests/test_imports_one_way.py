@@ -16,7 +16,7 @@ FLOORS = (
     {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},
-    {"preflight", "retrieval", "sync"},
+    {"gateway", "preflight", "retrieval", "sync"},
     {"new", "rollout"},
     {"batches", "reward_service", "step_clock", "system"},
     {"session"},

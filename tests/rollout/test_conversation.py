@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vime.rollout import aside
 from vime.rollout.conversation import FORKS, KEPT, Conversation
 from vime.rollout.model import ServedModel
 from vime.rollout.sampled import Sampled
+from vime.trajectory import aside
 from vime.trajectory.plain_text import ControlTokens
 from vime.types import Sample, Turn
 

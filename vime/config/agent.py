@@ -49,6 +49,10 @@ class ModelConfig:
     """Inner width of one expert; 0 for a dense model."""
     chat_template_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of the trained model's chat template, for example `enable_thinking: false`."""
+    tool_parser: str | None = None
+    """vLLM's parser of the trained model's tool calls (`vllm serve --tool-call-parser`), for agents that call it over HTTP."""
+    reasoning_parser: str | None = None
+    """vLLM's parser of the trained model's reasoning (`vllm serve --reasoning-parser`), for agents that call it over HTTP."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -169,6 +169,10 @@ class ServedModelConfig:
     chat_template_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of a frozen model's chat template, for example `enable_thinking: false`; the trained model has
     `model.chat_template_args`."""
+    tool_parser: str | None = None
+    """vLLM's parser of a frozen model's tool calls, for agents that call it over HTTP; see `model.tool_parser`."""
+    reasoning_parser: str | None = None
+    """vLLM's parser of a frozen model's reasoning; the trained model has `model.reasoning_parser`."""
     num_replicas: Replicas = 1
     """Number of servers."""
     groups: dict[str, ServerGroupConfig] = field(default_factory=dict)

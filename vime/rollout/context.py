@@ -1,12 +1,17 @@
 """`Context`: the configuration, served models and session that every hook is given."""
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
 from vime.config import RunConfig
+from vime.errors import ConfigError, Problem
+from vime.gateway.session import Limits, Session
+from vime.gateway.sessions import Sessions
 from vime.retrieval.client import Retriever
 from vime.rollout.agent_clock import AgentClock
-from vime.rollout.model import TokenModel
+from vime.rollout.model import ServedModel, TokenModel
 from vime.rollout.sampled import Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.turn_log import TurnLog
@@ -38,3 +43,29 @@ class Context:
     """How much of its time limit the agent has used."""
     sampled: Sampled = field(default_factory=Sampled)
     """All tokens that the trained model has sampled in this session."""
+    sessions: Sessions = field(default_factory=Sessions)
+    """Opens sessions for agents that call models over HTTP."""
+
+    @asynccontextmanager
+    async def session(self, model: str = "actor", *, limits: Limits | None = None, fork: bool = True) -> AsyncIterator[Session]:
+        """A URL under which an agent finds a model, and that keeps all of its calls.
+
+            async with context.session() as session:
+                await my_agent(base_url=session.openai_url, api_key=session.secret)
+            return session.samples(sample)
+
+        With `fork=False` a chat template that renders earlier messages differently begins no new sequence. Raises ConfigError for
+        a model behind a chat API, whose tokens are not known.
+        """
+        found = self.models[model]
+        if not isinstance(found, ServedModel):
+            remedy = "is an endpoint with a chat API, whose tokens are not known: choose a model that vLLM serves"
+            raise ConfigError([Problem(key="context.session", value=model, remedy=remedy)])
+        with self.clock.stopped():  # the first session of a worker imports vLLM's parsers
+            await self.sessions.reader(found)
+        async with self.sessions.open(replace(found, turns=TurnLog()), limits=limits, fork=fork) as session:
+            yield session
+            for cause, count in session.trajectory.statistics.forks.items():
+                self.trace.counts[f"session_fork_{cause}"] += count
+            for name, count in session.counts.items():
+                self.trace.counts[f"session_{name}"] += count

@@ -11,8 +11,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from vime.rollout.aside import aside
 from vime.rollout.model import TokenModel
+from vime.trajectory.aside import aside
 from vime.trajectory.plain_text import Segment, after, control_tokens, joined
 from vime.trajectory.sequence import TokenSequence
 from vime.types import Message, Sample, Turn

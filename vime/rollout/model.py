@@ -13,14 +13,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from vime.rollout.agent_clock import AgentClock
-from vime.rollout.aside import aside
 from vime.rollout.sampled import Call, Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog, call_key
 from vime.serving.reply import Listener
+from vime.trajectory.aside import aside
 from vime.trajectory.plain_text import render
 from vime.types import Column, Integers, Message, Sampling, Turn
+
+HEARD_TOKENS = 4
+"""How many tokens a server sends at a time if somebody follows the reply."""
 
 
 class ChatModel(Protocol):
@@ -118,16 +121,21 @@ class ServedModel:
         num_characters = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))
         return await self.complete(await aside(num_characters, self.render, messages, tools=tools), max_tokens=max_tokens)
 
-    async def complete(self, token_ids: Integers, *, max_tokens: int) -> Turn:
-        """The continuation of a prompt given as token ids."""
+    async def complete(
+        self, token_ids: Integers, *, max_tokens: int, stop: tuple[str, ...] = (), hear: Callable[[Turn], None] | None = None
+    ) -> Turn:
+        """The continuation of a prompt given as token ids, until it contains one of the texts in `stop`.
+
+        `hear` is called with each piece of it as it arrives, a few tokens at a time.
+        """
         prompt = Column(token_ids, np.int32)
         key = call_key(self.name, prompt, max_tokens)
         seed, turn = self.turns.seed(key), self.turns.find(key)
-        call = Call(prompt, self.clock, self.traffic)
+        call = Call(prompt, self.clock, self.traffic, hear=hear)
         if self.sampled is not None:
             self.sampled.add(call, tokenizer=self.tokenizer)
         if turn is None:
-            turn = replace(await self._sample(call, max_tokens, seed), key=key)
+            turn = replace(await self._sample(call, max_tokens, seed, stop), key=key)
         else:
             self.trace.count("turns_kept")
         self.turns.keep(turn)
@@ -150,10 +158,12 @@ class ServedModel:
         """What the chat template is given besides the messages."""
         return self.chat_template_args | ({"tools": tools} if tools else {})
 
-    async def _sample(self, call: Call, max_tokens: int, seed: int | None) -> Turn:
+    async def _sample(self, call: Call, max_tokens: int, seed: int | None, stop: tuple[str, ...]) -> Turn:
         arrived = time.time()
-        sampling = {"temperature": self.temperature, "top_p": self.top_p, **self.sampling}
-        seeded = {} if seed is None else {"seed": seed}
+        sampling: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, **self.sampling}
+        sampling |= {} if seed is None else {"seed": seed}
+        sampling |= {"stop": list(stop)} if stop else {}
+        sampling |= {"stream_interval": HEARD_TOKENS} if call.is_heard else {}
         async with self.traffic.call(self.clock) if self.traffic is not None else nullcontext() as has_waited:
             if has_waited:
                 self.trace.add("weight sync", kind="waiting", started=arrived)
@@ -161,7 +171,7 @@ class ServedModel:
                 try:
                     turn = await self.client.generate(
                         call.prompt_ids,
-                        sampling={**sampling, **seeded, "max_tokens": max_tokens},
+                        sampling={**sampling, "max_tokens": max_tokens},
                         session_id=self.session,
                         request_id=f"{self.session}-{next(self._calls)}",
                         minimum_version=self.minimum_version,

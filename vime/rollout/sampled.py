@@ -4,6 +4,7 @@ If the agent runs out of time before it returns, its samples are built from this
 earlier sequence becomes a later turn of that sequence, as in a `Conversation`; any other call begins a sequence of its own.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from vime.rollout.agent_clock import AgentClock
@@ -18,10 +19,18 @@ class Call:
     It is the `vime.serving.reply.Listener` of its request.
     """
 
-    def __init__(self, prompt_ids: Integers, clock: AgentClock, traffic: Traffic | None) -> None:
+    def __init__(
+        self,
+        prompt_ids: Integers,
+        clock: AgentClock,
+        traffic: Traffic | None,
+        *,
+        hear: Callable[[Turn], None] | None = None,
+    ) -> None:
+        """`hear` is called with tokens as they arrive."""
         self.prompt_ids = prompt_ids
         self._pieces: list[Turn] = []
-        self._clock, self._traffic = clock, traffic
+        self._clock, self._traffic, self._hear = clock, traffic, hear
         self._is_lost = False
 
     @property
@@ -37,6 +46,8 @@ class Call:
         """Records tokens that have arrived."""
         self._pieces.append(piece)
         self.ended()
+        if self._hear is not None:
+            self._hear(piece)
 
     def lost(self) -> None:
         """Stops the clock until tokens arrive again: the server is lost, through no fault of the agent."""
@@ -49,6 +60,11 @@ class Call:
         if self._is_lost:
             self._clock.go()
         self._is_lost = False
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody follows the reply while it arrives."""
+        return self._hear is not None
 
     def is_paused(self) -> bool:
         """Whether servers are silent because of a weight sync."""

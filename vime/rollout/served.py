@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vime.config import RunConfig, ServingConfig
+from vime.gateway.sessions import Parsers, Sessions
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.client import Retriever
 from vime.rollout.agent_clock import AgentClock
@@ -49,6 +50,7 @@ class Served:
         self._tokenizers: dict[str, Any] = {name: AutoTokenizer.from_pretrained(path) for name, path in tokenizers.items()}
         self._make_client = make_client
         self._clients: dict[str, Any] = {}
+        self._sessions = Sessions(_parsers(config))
         self._retriever = Retriever(retrieval, config.retrieval) if retrieval is not None else None
 
     def context(
@@ -92,6 +94,7 @@ class Served:
             turns=turns,
             clock=clock,
             sampled=sampled,
+            sessions=self._sessions,
         )
 
     def finish(self, sessions: list[str]) -> None:
@@ -137,3 +140,12 @@ class Served:
 
             self._tokenizers[ACTOR] = AutoTokenizer.from_pretrained(self._config.model.checkpoint)
         return self._tokenizers[ACTOR]
+
+
+def _parsers(config: RunConfig) -> dict[str, Parsers]:
+    """vLLM's parsers of each served model."""
+    found: dict[str, Parsers] = {}
+    for name, served in config.serving.models.items():
+        own = config.model if served.trained else served
+        found[name] = Parsers(tool_parser=own.tool_parser, reasoning_parser=own.reasoning_parser)
+    return found

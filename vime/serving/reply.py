@@ -9,7 +9,10 @@ from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
 STREAM_INTERVAL_TOKENS = 64
 """How many tokens a server sends at a time, after the first; at most so many are lost and sampled again when it is killed."""
 GOES_ON = frozenset(
-    {"temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logit_bias"}
+    {
+        *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logit_bias"),
+        "stream_interval",
+    }
 )
 """Sampling parameters under which a reply can be continued from its first half. Others (penalties, structured output, a seed)
 depend on where the reply begins, so with them a reply is sampled again from its beginning; with a seed it comes out the same."""
@@ -68,7 +71,8 @@ class Reply:
 
     def body(self) -> dict[str, Any]:
         """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest."""
-        sampling = {**self.sampling, "logprobs": 0, "detokenize": False, "stream_interval": STREAM_INTERVAL_TOKENS}
+        sampling = {**self.sampling, "logprobs": 0, "detokenize": "stop" in self.sampling}
+        sampling.setdefault("stream_interval", STREAM_INTERVAL_TOKENS)
         self._num_before = self.num_tokens
         if self._num_before:
             sampling["max_tokens"] -= self._num_before

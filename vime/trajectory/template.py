@@ -47,12 +47,13 @@ class ChatTemplate:
 
     def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[Segment]:
         """The whole conversation, with the beginning of the next reply."""
-        return self._render(messages, **({"tools": tools} if tools else {}))
+        arguments: dict[str, Any] = {"tools": tools} if tools else {}
+        return self._render(messages, **arguments)
 
     def continuation(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[Segment]:
         """The whole conversation, whose last message is the beginning of a reply that is to be continued."""
-        arguments = {"tools": tools} if tools else {}
-        return self._tokens.segments(messages, continue_final_message=True, **self._arguments, **arguments)
+        arguments: dict[str, Any] = {"tools": tools} if tools else {}
+        return self._tokens.segments(messages, continue_final_message=True, **(self._arguments | arguments))
 
     def between(self, reply: Message, new: list[Message], *, ended: bool) -> list[Segment]:
         """What stands between the tokens of a reply and those of the next: `new` messages and what the template adds.

@@ -16,7 +16,7 @@ import numpy as np
 from vime.trajectory.messages import ASSISTANT, chain, in_call_order, root, same_reasoning
 from vime.trajectory.sequence import TokenSequence
 from vime.trajectory.template import ChatTemplate, shape_of
-from vime.types import Message, Sample, Turn
+from vime.types import Column, Message, Sample, Turn
 
 MAIN, SUBAGENT, COMPACTED, EDITED, RETRY = "main", "subagent", "compacted", "edited", "retry"
 CONTINUED = "continued"
@@ -31,7 +31,7 @@ class Reply:
     """
 
     parent: "Reply | None"
-    environment: np.ndarray
+    environment: Column[int]
     """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
     turn: Turn
     """The sampled tokens, without the prompt."""
@@ -63,11 +63,11 @@ class Reply:
 class Prompt:
     """A request with the token ids for which it stands, ready to be sampled and then recorded."""
 
-    ids: np.ndarray
-    """Token ids up to the place where the reply begins, int32."""
+    ids: Column[int]
+    """Token ids up to the place where the reply begins."""
     parent: Reply | None
-    environment: np.ndarray
-    """The part of the ids that follows the parent's reply, int32."""
+    environment: Column[int]
+    """The part of the ids that follows the parent's reply."""
     keys: list[bytes]
     """Digests of the conversation up to each of its messages, and first that of its tools."""
     kind: str
@@ -170,10 +170,10 @@ class Trajectory:
             if not path:
                 continue
             done |= own
-            sequence = TokenSequence.begin(path[0].environment.tolist())
+            sequence = TokenSequence.begin(path[0].environment)
             for reply in path:
                 if reply is not path[0]:
-                    sequence.add_environment(reply.environment.tolist())
+                    sequence.add_environment(reply.environment)
                 sequence.add_turn(reply.turn, trained=id(reply) in own)
             text = leaf.message.get("content") or ""
             found.append(sequence.sample(template, text, kind=leaf.kind, cause=path[0].cause, **metadata))
@@ -199,10 +199,10 @@ class Trajectory:
         new = messages[position + 1 :]
         segments = self._template.between(held.message, new, ended=held.ended) if new else []
         environment = _ids(self._template.encode(segments, self._known))
-        parts = [part for reply in held.path() for part in (reply.environment, _ids(reply.turn.output_ids))]
+        parts = [part for reply in held.path() for part in (reply.environment, reply.turn.output_ids)]
         kind = RETRY if keys[-1] in self._asked and held.kind == MAIN else held.kind
         return Prompt(
-            ids=np.concatenate([*parts, environment]),
+            ids=_ids(np.concatenate([np.asarray(part) for part in (*parts, environment)])),
             parent=held,
             environment=environment,
             keys=keys,
@@ -232,5 +232,5 @@ class Trajectory:
         return COMPACTED if len(keys) <= max((reply.position for reply in self.replies), default=0) else EDITED
 
 
-def _ids(ids: Any) -> np.ndarray:
-    return np.asarray(ids, dtype=np.int32)
+def _ids(ids: Any) -> Column[int]:
+    return Column(ids, np.int32)

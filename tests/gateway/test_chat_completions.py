@@ -1,0 +1,269 @@
+"""The gateway over Chat Completions, with OpenAI's own client and Qwen3's tokenizer; the model says what it is told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from openai import APIConnectionError, AsyncOpenAI, BadRequestError
+
+from tests.qwen3_tokenizer import qwen3_tokenizer
+from vime.errors import SampleError
+from vime.gateway.reading import Reader
+from vime.gateway.server import Gateway
+from vime.gateway.session import Limits, Session
+from vime.types import Sample, Turn
+
+pytestmark = pytest.mark.slow
+"""They import vLLM's parsers."""
+
+TOOLS: Any = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}]
+CALLS = (
+    '<think>\nHm.\n</think>\n\nLet me see.\n<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "search", "arguments": {"query": "früh 😀"}}\n</tool_call><|im_end|>'
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return qwen3_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def reader(tokenizer: Any) -> Reader:
+    return Reader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
+
+
+class Scripted:
+    """A model that says given texts, three tokens at a time; the logprob of a token says which one of which turn it is."""
+
+    name = "actor"
+    max_model_len = 2_000
+
+    def __init__(self, tokenizer: Any, replies: list[str]) -> None:
+        self.tokenizer, self.replies = tokenizer, replies
+        self.prompts: list[list[int]] = []
+        self.turns: list[Turn] = []
+        self.go = asyncio.Event()
+        self.go.set()
+
+    def template_args(self, tools: Any) -> dict[str, Any]:
+        return {}
+
+    async def complete(
+        self, token_ids: Any, *, max_tokens: int, stop: tuple[str, ...] = (), hear: Callable[[Turn], None] | None = None
+    ) -> Turn:
+        self.prompts.append(list(token_ids))
+        ids = self.tokenizer.encode(self.replies.pop(0), add_special_tokens=False)
+        kept, number = ids[:max_tokens], len(self.prompts)
+        logprobs = [-float(1000 * number + place) for place in range(len(kept))]
+        reason = "stop" if len(kept) == len(ids) else "length"
+        turn = Turn(output_ids=kept, logprobs=logprobs, weight_versions=[1] * len(kept), finish_reason=reason)
+        self.turns.append(turn)
+        for start in range(0, len(kept), 3):
+            if hear is not None:
+                hear(Turn(output_ids=kept[start : start + 3], logprobs=logprobs[start : start + 3]))
+            await asyncio.sleep(0)
+            await self.go.wait()
+        return turn
+
+
+class Asked:
+    """A session behind a gateway, and a client of it."""
+
+    def __init__(self, session: Session, model: Scripted) -> None:
+        self.session, self.model = session, model
+        self.client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
+
+    async def ask(self, *messages: Any, **options: Any) -> Any:
+        return await self.client.chat.completions.create(model="any", messages=list(messages), **options)
+
+    def audit(self) -> list[Sample]:
+        """Every token that was sampled is trained once."""
+        samples = self.session.samples(Sample())
+        pairs = [(token, logprob) for turn in self.model.turns for token, logprob in zip(turn.output_ids, turn.logprobs)]
+        found = []
+        for sample in samples:
+            sample.to_columns()
+            sample.validate()
+            response = sample.tokens[-sample.response_length :]
+            numbers = zip(response, sample.rollout_log_probs, sample.loss_mask)
+            found += [(token, logprob) for token, logprob, mask in numbers if mask]
+        assert sorted(found) == sorted(pairs)
+        return samples
+
+
+@pytest_asyncio.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    gateway = Gateway()
+    await gateway.start()
+    yield gateway
+    await gateway.stop()
+
+
+@pytest.fixture
+def opened(gateway: Gateway, tokenizer: Any, reader: Reader) -> Callable[..., Asked]:
+    def open_session(*replies: str, **options: Any) -> Asked:
+        model = Scripted(tokenizer, list(replies))
+        session = Session(model=model, reader=reader, **options)
+        gateway.open(session)
+        return Asked(session, model)
+
+    return open_session
+
+
+def user(content: str) -> Any:
+    return {"role": "user", "content": content}
+
+
+async def streamed(chunks: Any) -> Any:
+    """The message that a stream adds up to, and its last chunk."""
+    message: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": []}
+    last = None
+    async for chunk in chunks:
+        last = chunk
+        for choice in chunk.choices:
+            message["content"] += choice.delta.content or ""
+            for call in choice.delta.tool_calls or ():
+                if call.function.name:
+                    function = {"name": call.function.name, "arguments": ""}
+                    message["tool_calls"].append({"id": call.id, "type": "function", "function": function})
+                message["tool_calls"][call.index]["function"]["arguments"] += call.function.arguments or ""
+    return message, last
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_three_turns_with_tools_are_one_sequence_of_exactly_the_sampled_tokens(opened: Callable[..., Asked], stream: bool):
+    asked = opened(CALLS, CALLS, "<think>\n</think>Ada.<|im_end|>")
+    messages = [{"role": "system", "content": "You are terse."}, user("Who?")]
+    for number in range(3):
+        found = await asked.ask(*messages, tools=TOOLS, stream=stream)
+        if stream:
+            message, _ = await streamed(found)
+        else:
+            message = found.choices[0].message.to_dict()
+            assert found.choices[0].finish_reason == ("tool_calls" if number < 2 else "stop")
+        calls = message.get("tool_calls") or []
+        assert [json.loads(call["function"]["arguments"])["query"] for call in calls] == ["Ada", "früh 😀"] * (number < 2)
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": f"found {number}"} for call in calls]
+        messages = [*messages, message, *reversed(results)]
+    assert message["content"] == "Ada."
+    text = asked.model.tokenizer.decode(asked.model.prompts[2])
+    assert text.count(CALLS) == 2 and text.endswith("</tool_response><|im_end|>\n<|im_start|>assistant\n")
+    assert len(asked.audit()) == 1
+
+
+async def test_the_whole_answer_says_what_it_cost_and_shows_its_reasoning_and_logprobs(opened: Callable[..., Asked]):
+    asked = opened(CALLS)
+    found = await asked.ask(user("Who?"), tools=TOOLS, logprobs=True)
+    choice, turn = found.choices[0], asked.model.turns[0]
+    assert choice.message.model_extra["reasoning_content"] == "\nHm.\n" and choice.message.content.strip() == "Let me see."
+    assert found.usage.completion_tokens == len(turn.output_ids) and found.usage.prompt_tokens == len(asked.model.prompts[0])
+    assert [token.logprob for token in choice.logprobs.content] == list(turn.logprobs)
+
+
+async def test_a_stream_ends_with_its_reason_and_the_usage_that_was_asked_for(opened: Callable[..., Asked]):
+    asked = opened("</think>one two three four five<|im_end|>", "</think>one<|im_end|>")
+    chunks = await asked.ask(user("1?"), stream=True, max_tokens=4, stream_options={"include_usage": True})
+    reasons, usage = [], None
+    async for chunk in chunks:
+        reasons += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
+        usage = chunk.usage or usage
+    assert reasons == ["length"] and usage.completion_tokens == 4
+
+
+async def test_answers_to_one_request_are_siblings_and_so_are_equal_requests(opened: Callable[..., Asked]):
+    asked = opened(*(f"</think>answer {number}<|im_end|>" for number in range(5)))
+    found = await asked.ask(user("1?"), n=3)
+    assert sorted(choice.message.content or "" for choice in found.choices) == ["answer 0", "answer 1", "answer 2"]
+    for _ in range(2):
+        await asked.ask(user("1?"))
+    assert len(asked.audit()) == 5 and len({tuple(prompt) for prompt in asked.model.prompts}) == 1
+
+
+async def test_a_stop_text_ends_the_answer_before_it(opened: Callable[..., Asked]):
+    asked = opened("</think>one END two<|im_end|>", "</think>one END two<|im_end|>")
+    assert (await asked.ask(user("1?"), stop="END")).choices[0].message.content == "one "
+    message, _ = await streamed(await asked.ask(user("1?"), stop=["END"], stream=True))
+    assert message["content"] == "one "
+
+
+async def test_a_retry_of_a_lost_connection_gets_the_same_turn(opened: Callable[..., Asked]):
+    asked = opened("</think>one two three four five six seven<|im_end|>", "</think>other<|im_end|>")
+    asked.model.go.clear()
+    chunks = await asked.ask(user("1?"), stream=True)
+    await chunks.__anext__()
+    await chunks.close()  # the client gives up in the middle of its stream
+    await asyncio.sleep(0.1)
+    asked.model.go.set()
+    message, _ = await streamed(await asked.ask(user("1?"), stream=True))
+    assert message["content"] == "one two three four five six seven"
+    assert len(asked.model.turns) == 1 and asked.session.counts["retries"] == 1
+    again = await asked.ask(user("1?"), stream=True, extra_headers={"x-stainless-retry-count": "1"})
+    assert (await streamed(again))[0] == message, "the client says that it is a retry"
+    assert (await streamed(await asked.ask(user("1?"), stream=True)))[0]["content"] == "other"
+    asked.audit()
+
+
+async def test_an_answer_that_nobody_got_is_not_trained(opened: Callable[..., Asked]):
+    asked = opened("</think>one two three<|im_end|>")
+    asked.model.go.clear()
+    with pytest.raises(APIConnectionError):
+        await asyncio.wait_for(asked.client.with_options(timeout=0.2).chat.completions.create(model="", messages=[user("?")]), 5)
+    asked.model.go.set()
+    await asyncio.sleep(0.1)
+    assert asked.session.samples(Sample()) == [] and len(asked.model.turns) == 1
+
+
+async def test_what_cannot_be_honoured_is_refused_with_a_message_that_the_client_shows(opened: Callable[..., Asked]):
+    asked = opened()
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
+    for messages, options, words in (
+        ([image], {}, "messages[0].content: parts of type 'image_url' are not supported"),
+        ([user("?")], {"tools": TOOLS, "tool_choice": "required"}, "tool_choice: only auto and none"),
+        ([user("?")], {"response_format": {"type": "json_object"}}, "response_format: only text"),
+        ([user("word " * 3000)], {}, "prompt is too long"),
+        ([user("?")], {"n": 0}, "n must be between 1 and 128, not 0"),
+    ):
+        with pytest.raises(BadRequestError) as raised:
+            await asked.ask(*messages, **options)
+        assert words in raised.value.message
+    assert asked.model.prompts == []
+
+
+async def test_a_session_ends_at_its_limit_and_with_its_block(opened: Callable[..., Asked], gateway: Gateway):
+    asked = opened("</think>one<|im_end|>", "</think>two<|im_end|>", limits=Limits(num_calls=1))
+    await asked.ask(user("1?"))
+    with pytest.raises(BadRequestError, match="limit of 1 calls"):
+        await asked.ask(user("2?"))
+    gateway.close(asked.session)
+    with pytest.raises(BadRequestError, match="no such session"):
+        await asked.ask(user("3?"))
+    asked.audit()
+
+
+async def test_an_agent_that_never_calls_is_named(opened: Callable[..., Asked]):
+    with pytest.raises(SampleError, match="made no call to actor"):
+        opened().session.samples(Sample())
+
+
+async def test_nothing_that_a_client_sends_breaks_the_gateway(opened: Callable[..., Asked], gateway: Gateway):
+    asked = opened("</think>one<|im_end|>")
+    bodies: list[Any] = [b"", b"{", b"[]", b'"x"', b"\xff", {}, {"messages": 3}, {"messages": [3]}, {"messages": [{}]}]
+    roles = [{"role": "user", "content": 3}, {"role": "tool", "tool_call_id": 3}, {"role": "assistant", "tool_calls": [3]}]
+    bodies += [{"messages": [message]} for message in roles]
+    bodies += [{"messages": [user("?")], **more} for more in ({"n": "x"}, {"tools": [3]}, {"stop": 3}, {"max_tokens": -1})]
+    url = f"{asked.session.openai_url}/chat/completions"
+    async with aiohttp.ClientSession() as session:
+        for body in bodies:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            async with session.post(url, data=data) as response:
+                assert response.status == 400 and (await response.json())["error"]["message"], body
+        for path in ("/pause", "/v1/completions", "/update_weights", "/metrics"):
+            async with session.post(f"{asked.session.url}{path}") as response:
+                assert response.status == 404
+    assert (await asked.ask(user("1?"))).choices[0].message.content == "one"
+    asked.audit()

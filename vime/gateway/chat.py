@@ -1,0 +1,98 @@
+"""What all protocols have in common: a request for a reply, the reply as it arrives, and the whole answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from vime.trajectory.messages import ASSISTANT
+from vime.types import Message, Turn
+
+
+class Refused(Exception):
+    """A request that cannot be answered; its client is shown the message.
+
+    Example: `Refused("image input is not supported: send text", status=400, code="unsupported")`.
+    """
+
+    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.message, self.status, self.code = message, status, code
+
+
+@dataclass(kw_only=True, slots=True)
+class ChatRequest:
+    """One request in the form that chat templates take, without anything of its protocol.
+
+    Example: `ChatRequest(messages=[{"role": "user", "content": "2 + 2?"}], max_tokens=64)`.
+    """
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    max_tokens: int | None = None
+    """None for as many as the context has room for."""
+    stop: tuple[str, ...] = ()
+    num_answers: int = 1
+    stream: bool = False
+    tool_choice: str = "auto"
+    """auto or none; required and named calls are refused before."""
+    wants_logprobs: bool = False
+    asked: dict[str, Any] = field(default_factory=dict)
+    """Sampling parameters that the client named. They are recorded; the run's own are used."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the protocol needs again for its answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delta:
+    """A piece of a reply. Example of a call's beginning: `Delta(call=0, call_id="call_1", name="search")`."""
+
+    reasoning: str = ""
+    content: str = ""
+    call: int | None = None
+    """The place of the tool call that it belongs to."""
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+Hear = Callable[[Delta], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Tokens of one answer, as protocols report them."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Tokens of the prompt that earlier answers already had."""
+    completion_tokens: int
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """A whole reply: the message that the client gets, and the turn that was sampled for it."""
+
+    message: Message
+    finish_reason: str
+    """stop, length or tool_calls."""
+    turn: Turn
+    usage: Usage
+
+
+def message_of(deltas: list[Delta]) -> Message:
+    """The message that these deltas add up to."""
+    message: Message = {"role": ASSISTANT, "content": "".join(delta.content for delta in deltas)}
+    if reasoning := "".join(delta.reasoning for delta in deltas):
+        message["reasoning_content"] = reasoning
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        if delta.call is not None:
+            empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+            call = calls.setdefault(delta.call, empty)
+            call["id"] += delta.call_id
+            call["function"]["name"] += delta.name
+            call["function"]["arguments"] += delta.arguments
+    if calls:
+        message["tool_calls"] = [calls[place] for place in sorted(calls)]
+    return message

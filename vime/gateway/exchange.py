@@ -1,0 +1,95 @@
+"""One request of a client while it is answered: several connections may follow it, one after the other.
+
+A client whose connection broke sends its request again and finds the same answer, from the first piece on. So the request goes on
+without its client; the session ends it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from vime.gateway.chat import Answer, Delta
+from vime.trajectory.tree import Reply
+
+Said = tuple[int, Delta]
+"""A piece of the answer with this number, of `n`."""
+
+
+class Exchange:
+    """A request under way, or answered."""
+
+    def __init__(self) -> None:
+        self.is_delivered = False
+        """Whether any of it was sent to a client (`deliver`)."""
+        self.is_complete = False
+        """Whether a client got all of it."""
+        self.replies: list[Reply] = []
+        """What it added to the trajectory."""
+        self._connections: list[asyncio.BaseTransport] = []
+        self._said: list[Said] = []
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[list[Answer]] | None = None
+
+    def start(self, work: Coroutine[Any, Any, list[Answer]]) -> None:
+        """Begins to answer."""
+        self._task = asyncio.create_task(work)
+        self._task.add_done_callback(self._ended)
+
+    def say(self, place: int, delta: Delta) -> None:
+        """Adds a piece of an answer."""
+        self._said.append((place, delta))
+        self._wake()
+
+    def follow(self, connection: asyncio.BaseTransport | None) -> None:
+        """Notes a connection that waits for it."""
+        if connection is not None:
+            self._connections.append(connection)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether all its connections were lost before their end, so that the client may ask again."""
+        return not self.is_complete and all(connection.is_closing() for connection in self._connections)
+
+    def deliver(self) -> None:
+        """Notes that its client got it, or its beginning: what was sampled for it is then trained."""
+        self.is_delivered = True
+        for reply in self.replies:
+            reply.delivered = True
+
+    async def answers(self) -> list[Answer]:
+        """The whole answers; raises what their making raised."""
+        assert self._task is not None, "start comes first"
+        return await asyncio.shield(self._task)
+
+    async def pieces(self) -> AsyncIterator[Said]:
+        """All pieces from the first on, each as soon as it is there; ends with the answers. Raises what their making raised."""
+        assert self._task is not None, "start comes first"
+        place = 0
+        while True:
+            news = self._news
+            while place < len(self._said):
+                yield self._said[place]
+                place += 1
+            if self._task.done():
+                self._task.result()
+                return
+            await news.wait()
+
+    def cancel(self) -> None:
+        """Gives the request up."""
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was answered, or has failed."""
+        return self._task is not None and self._task.done()
+
+    def _ended(self, task: "asyncio.Task[list[Answer]]") -> None:
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not complain if its client has gone
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()

@@ -1,0 +1,152 @@
+"""Reads replies: reasoning, text and tool calls, by vLLM's own parsers, so that agents see what vLLM's server would show them.
+
+The parsers are those of `vllm serve --tool-call-parser` and `--reasoning-parser`. Their import takes long and much memory, so it
+happens with the first reader that needs one.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from vime.gateway.chat import ChatRequest, Delta, message_of
+from vime.gateway.text import ArrivingText
+from vime.types import Integers, Message
+
+logger = logging.getLogger(__name__)
+
+
+class Reader:
+    """Reads the replies of one model. Without parsers a reply is its text."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        tool_parser: str | None = None,
+        reasoning_parser: str | None = None,
+        template_args: dict[str, Any] | None = None,
+    ) -> None:
+        """Raises ValueError for a parser that vLLM does not have, or that does not fit the tokenizer."""
+        self._tokenizer, self._template_args = tokenizer, template_args or {}
+        self.reads_tools = tool_parser is not None
+        self._parser_class: Any = None
+        if tool_parser or reasoning_parser:
+            from vllm.parser.parser_manager import ParserManager
+
+            try:
+                self._parser_class = ParserManager.get_parser(tool_parser, reasoning_parser, True, tokenizer=tokenizer)
+            except (TypeError, KeyError, ValueError) as error:
+                raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
+
+    def begin(self, request: ChatRequest, prompt_ids: Any) -> "Reading":
+        """Reads one reply to a request."""
+        make_parser = self._make_parser if self._parser_class is not None else None
+        return Reading(self._tokenizer, make_parser, request, prompt_ids)
+
+    def _make_parser(self, tools: Any) -> Any:
+        """A parser for one reply; parsers of reasoning look at the template's arguments (`enable_thinking`)."""
+        return self._parser_class(self._tokenizer, tools, chat_template_kwargs=self._template_args)
+
+
+class Reading:
+    """One reply that is being read."""
+
+    def __init__(self, tokenizer: Any, make_parser: Callable[[Any], Any] | None, request: ChatRequest, prompt_ids: Any) -> None:
+        self._tokenizer, self._prompt_ids, self._stop = tokenizer, prompt_ids, request.stop
+        self._special = frozenset(tokenizer.all_special_ids)
+        self._parser, self._asked, skips = None, None, True
+        if make_parser is not None:
+            self._asked = _for_parser(request)
+            self._parser = make_parser(self._asked.tools)
+            skips = bool(self._parser.adjust_request(self._asked).skip_special_tokens)
+        self._skips = skips
+        self._text = ArrivingText(tokenizer, skip_special_tokens=skips)
+        self._deltas: list[Delta] = []
+        self._waiting: list[int] = []
+        self._has_begun = False
+
+    def feed(self, ids: Integers) -> list[Delta]:
+        """What tokens that have arrived add to the reply. A special token at their end may end the reply: it has to wait."""
+        arrived = [*self._waiting, *ids]
+        self._waiting = arrived[-1:] if arrived and arrived[-1] in self._special else []
+        return self._parse(arrived[: len(arrived) - len(self._waiting)], finished=False)
+
+    def finish(self, ids: Integers, *, stopped: bool) -> list[Delta]:
+        """What the last tokens add. The end of a reply that the model `stopped` by itself is no part of its text."""
+        rest = [*self._waiting, *ids]
+        return self._parse(self._without_end(rest) if stopped else rest, finished=True)
+
+    @property
+    def message(self) -> Message:
+        """What was fed so far, as a message."""
+        return message_of(self._deltas)
+
+    def whole(self, ids: Integers, *, stopped: bool) -> list[Delta]:
+        """A whole reply at once, up to its stop text; text that a parser cannot read as a call stays text."""
+        kept = self._without_end(list(ids)) if stopped else list(ids)
+        text = self._tokenizer.decode(kept, skip_special_tokens=self._skips)
+        text = text[: min((place for word in self._stop if (place := text.find(word)) >= 0), default=len(text))]
+        if self._parser is None:
+            self._deltas = [Delta(content=text)]
+            return self._deltas
+        self._parser.set_prompt_token_ids(list(self._prompt_ids))
+        reasoning, content, calls = self._parser.parse(text, self._asked, enable_auto_tools=True, model_output_token_ids=kept)
+        found = [
+            Delta(call=place, call_id=call.id or _call_id(place), name=call.name, arguments=call.arguments)
+            for place, call in enumerate(calls or ())
+        ]
+        self._deltas = [Delta(reasoning=reasoning or "", content=content or ""), *found]
+        return self._deltas
+
+    def num_reasoning_tokens(self, ids: Integers) -> int:
+        """How many of a reply's tokens are reasoning, as the parser counts them."""
+        return self._parser.count_reasoning_tokens(list(ids)) if self._parser is not None else 0
+
+    def _parse(self, ids: list[int], *, finished: bool) -> list[Delta]:
+        text = self._text.add(ids) + (self._text.end() if finished else "")
+        if not (text or ids or finished):
+            return []
+        if self._parser is None:
+            found = [Delta(content=text)] if text else []
+        else:
+            prompt_ids = None if self._has_begun else list(self._prompt_ids)
+            self._has_begun = True
+            found = _deltas(self._parser.parse_delta(text, ids, self._asked, prompt_ids, finished=finished))
+        self._deltas += found
+        return found
+
+    def _without_end(self, ids: list[int]) -> list[int]:
+        return ids[:-1] if ids and ids[-1] in self._special else ids
+
+
+def _for_parser(request: ChatRequest) -> Any:
+    """The part of a request that vLLM's parsers look at."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    tools = request.tools if request.tool_choice != "none" else []
+    choice = {"tools": tools, "tool_choice": "auto"} if tools else {}
+    return ChatCompletionRequest(messages=[], model="", **choice)
+
+
+def _deltas(message: Any) -> list[Delta]:
+    """vLLM's delta as ours."""
+    if message is None:
+        return []
+    found = [Delta(reasoning=message.reasoning)] if message.reasoning else []
+    found += [Delta(content=message.content)] if message.content else []
+    for call in message.tool_calls or ():
+        function = call.function
+        found.append(
+            Delta(
+                call=call.index,
+                call_id=call.id or "",
+                name=(function.name if function else None) or "",
+                arguments=(function.arguments if function else None) or "",
+            )
+        )
+    return found
+
+
+def _call_id(place: int) -> str:
+    return f"call_{uuid.uuid4().hex[:16]}_{place}"
