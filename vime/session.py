@@ -203,7 +203,7 @@ class Session:
                 by_dataset.setdefault(job.dataset, []).extend(items)
         for dataset, items in by_dataset.items():
             name = f"{dataset}-{row}" + (f"-{label}" if label else "")
-            context = Context(config=self.config, evaluation=True, session=name)
+            context = Context(config=self.config, evaluation=True, session_id=name)
             try:
                 log = eval_log(context, items)
             except Exception:  # the boundary of a user's function: the scores stand without its metrics

@@ -168,7 +168,8 @@ async def test_the_whole_answer_says_what_it_cost_and_shows_its_reasoning_and_lo
 async def test_a_stream_ends_with_its_reason_and_the_usage_that_was_asked_for(opened: Callable[..., Asked]):
     asked = opened("</think>one two three four five<|im_end|>", "</think>one<|im_end|>")
     chunks = await asked.ask(user("1?"), stream=True, max_tokens=4, stream_options={"include_usage": True})
-    reasons, usage = [], None
+    reasons: list[str] = []
+    usage: Any = None
     async for chunk in chunks:
         reasons += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
         usage = chunk.usage or usage

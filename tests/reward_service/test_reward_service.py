@@ -96,7 +96,7 @@ async def rollout(service: RewardServiceConfig, reply: str = "so 27", **limits: 
     return await run_rollout(
         hooks=Hooks(generate=generate, reward=hook.reward),
         config=config.rollout,
-        make_context=lambda number: Context(config=config, evaluation=False, session=str(number)),
+        make_context=lambda number: Context(config=config, evaluation=False, session_id=str(number)),
         template=Sample(prompt=[], label=["27"], group_index=2, rollout_id=7, session_id="s-0"),
         sampling=Sampling(temperature=1.0, top_p=1.0),
     )

@@ -39,7 +39,7 @@ async def attempt(generate=answer, reward=one, **settings) -> Rollout:
     return await run_rollout(
         hooks=Hooks(generate=generate, reward=reward),
         config=RolloutConfig(**settings),
-        make_context=lambda number: Context(config=RunConfig(), evaluation=False, session=str(number), trace=trace),
+        make_context=lambda number: Context(config=RunConfig(), evaluation=False, session_id=str(number), trace=trace),
         template=Sample(prompt=[], group_index=2, rollout_id=7, session_id="s"),
         sampling=Sampling(temperature=1.0, top_p=1.0),
     )
@@ -66,7 +66,7 @@ def test_an_exception_in_generate_is_retried_and_then_counted():
 
 def test_a_second_attempt_can_succeed():
     async def flaky(context, sample, sampling):
-        if context.session == "0":
+        if context.session_id == "0":
             raise ServerError("gone")
         return sample.with_turn(TURN)
 
@@ -77,7 +77,7 @@ def test_a_second_attempt_can_succeed():
 def test_what_a_failed_attempt_has_counted_is_not_counted_twice():
     async def flaky(context, sample, sampling):
         context.trace.count("tool_calls")
-        if context.session == "0":
+        if context.session_id == "0":
             raise ServerError("gone")
         return sample.with_turn(TURN)
 

@@ -20,7 +20,7 @@ TURN = Turn(
     message={"role": "assistant", "content": "hi"},
 )
 PROMPT = Prompt(index=0, row=0, messages=[], ground_truth=["x"])
-CONTEXT = Context(config=RunConfig(), evaluation=False, session="s")
+CONTEXT = Context(config=RunConfig(), evaluation=False, session_id="s")
 CONFIG = RolloutConfig(max_retries=1, max_reward_retries=0)
 
 

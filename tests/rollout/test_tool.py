@@ -17,7 +17,7 @@ from vime.rollout.tool import Outcome, run_sandbox, run_tool
 @pytest.fixture
 def context() -> Context:
     limits = RolloutConfig(tool_timeout_seconds=0.2, sandbox_timeout_seconds=0.2, max_tool_retries=1, max_sandbox_retries=1)
-    return Context(config=RunConfig(rollout=limits), evaluation=False, session="s")
+    return Context(config=RunConfig(rollout=limits), evaluation=False, session_id="s")
 
 
 class Flaky:

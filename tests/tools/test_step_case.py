@@ -82,7 +82,7 @@ def test_our_agents_sample_what_the_case_says_and_put_the_tools_answers_between(
         prompt = prompts[rollout // 4]
         about: Any = {"max_model_len": 4096, "temperature": 1.0, "top_p": 1.0, "session": "s"}
         model = ServedModel(client=RandomServer(), tokenizer=tokenizer, **about)
-        context = Context(config=RunConfig(), evaluation=False, session="s", models={"actor": model})
+        context = Context(config=RunConfig(), evaluation=False, session_id="s", models={"actor": model})
         number = rollout_id_of(prompt.index, rollout % 4)
         sample = Sample(
             group_index=prompt.index, rollout_id=number, prompt=prompt.messages, label=[], metadata=dict(prompt.metadata)

@@ -93,7 +93,7 @@ class Played:
         for prompt, held in self.asked:
             if held.delivered:
                 for place, token in enumerate(held.turn.output_ids):
-                    before = (*prompt.ids.tolist(), *held.turn.output_ids[:place])
+                    before = (*prompt.ids, *held.turn.output_ids[:place])
                     wanted[held.turn.logprobs[place]] = (token, before)
         assert found == wanted
         return samples
@@ -104,7 +104,7 @@ def test_a_conversation_with_tools_is_one_sequence_and_its_prompts_are_the_templ
     messages = [SYSTEM, user("Who?")]
     for number in range(4):
         prompt = played.ask(messages, reply(f"r{number}", thinks="Hm.", calls=("a", "b")), tools=TOOLS)
-        assert prompt.ids.tolist() == played.rendered(messages, TOOLS)
+        assert prompt.ids == played.rendered(messages, TOOLS)
         said = played.asked[-1][1].message
         messages = [*messages, said, *(result(call["id"], f"found {number}") for call in said["tool_calls"])]
     assert len(played.audit()) == 1 and not played.trajectory.statistics.forks
@@ -115,7 +115,7 @@ def test_results_of_parallel_calls_stand_in_the_order_of_the_calls(tokenizer: An
     played.ask([user("Who?")], said := reply("r", calls=("a", "b")), tools=TOOLS)
     results = [result("r-0", "first"), result("r-1", "second")]
     prompts = [played.trajectory.prompt([user("Who?"), said, *order], TOOLS) for order in (results, results[::-1])]
-    assert prompts[0].ids.tolist() == prompts[1].ids.tolist() == played.rendered([user("Who?"), said, *results], TOOLS)
+    assert prompts[0].ids == prompts[1].ids == played.rendered([user("Who?"), said, *results], TOOLS)
 
 
 def test_where_the_template_drops_thinking_a_root_begins_with_what_it_shows(tokenizer: Any):
@@ -124,7 +124,7 @@ def test_where_the_template_drops_thinking_a_root_begins_with_what_it_shows(toke
     messages = [user("1?"), one, user("2?")]
     prompt = played.ask(messages, reply("two", thinks="Ah."))
     assert prompt.parent is None and prompt.cause == THINKING_DROPPED and prompt.kind == MAIN
-    assert prompt.ids.tolist() == played.rendered(messages)
+    assert prompt.ids == played.rendered(messages)
     assert played.trajectory.statistics.forks == {THINKING_DROPPED: 1}
     assert [sample.metadata["cause"] for sample in played.audit()] == ["", THINKING_DROPPED]
 
@@ -155,7 +155,7 @@ def test_a_reply_that_was_cut_is_continued_token_by_token(tokenizer: Any):
     played.ask([user("1?")], reply("one"), cut=True)
     first = played.asked[0][1]
     prompt = played.ask([user("1?"), reply("one")], reply(" two"))
-    assert prompt.ids.tolist() == [*played.asked[0][0].ids.tolist(), *first.turn.output_ids]
+    assert prompt.ids == [*played.asked[0][0].ids, *first.turn.output_ids]
     goes_on = played.trajectory.prompt([user("1?"), reply("one two"), user("2?")])
     assert goes_on.parent is played.asked[1][1]
     assert played.trajectory.prompt([user("1?"), reply("one"), user("2?")]).parent is first

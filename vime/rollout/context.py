@@ -26,13 +26,13 @@ class Context:
 
     `config.method` holds the method's own settings; `models["actor"]` is the trained model and every other served model
     stands beside it by its name, also those behind a chat API, which refuse `complete`; `retriever` asks the retrieval service;
-    `evaluation` is True outside training; `session` names this rollout to the router; `trace` takes what the timeline should
+    `evaluation` is True outside training; `session_id` names this rollout to the router; `trace` takes what the timeline should
     show.
     """
 
     config: RunConfig
     evaluation: bool
-    session: str
+    session_id: str
     models: dict[str, TokenModel] = field(default_factory=dict)
     retriever: Retriever | None = None
     """The retrieval service, None if the run has none."""

@@ -60,7 +60,7 @@ async def run_group_function(
     try:
         group: Any = await within(hook(context, prompt, num_rollouts), limit, clock=context.clock)
         for member, rollout in enumerate(group.rollouts):
-            template = template_of(prompt, slot=slot, member=member, session=context.session)
+            template = template_of(prompt, slot=slot, member=member, session=context.session_id)
             rollout.rollout_id, rollout.group_index = template.rollout_id, slot
             rollout.samples = check_samples(rollout.samples, template) if rollout.samples else []
             adopt(rollout)

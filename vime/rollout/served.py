@@ -87,7 +87,7 @@ class Served:
         return Context(
             config=self._config,
             evaluation=evaluation,
-            session=session,
+            session_id=session,
             models=models,
             retriever=self._retriever,
             trace=trace,
@@ -144,8 +144,8 @@ class Served:
 
 def _parsers(config: RunConfig) -> dict[str, Parsers]:
     """vLLM's parsers of each served model."""
-    found: dict[str, Parsers] = {}
-    for name, served in config.serving.models.items():
-        own = config.model if served.trained else served
-        found[name] = Parsers(tool_parser=own.tool_parser, reasoning_parser=own.reasoning_parser)
-    return found
+    own = Parsers(tool_parser=config.model.tool_parser, reasoning_parser=config.model.reasoning_parser)
+    return {
+        name: own if served.trained else Parsers(tool_parser=served.tool_parser, reasoning_parser=served.reasoning_parser)
+        for name, served in config.serving.models.items()
+    }

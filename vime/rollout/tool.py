@@ -90,7 +90,7 @@ async def run_sandbox(context: Context, name: str, action: Callable[..., Any], /
             error = f"{name} ran longer than rollout.sandbox_timeout_seconds={config.sandbox_timeout_seconds:g}"
         except Exception as raised:  # the boundary of a sandbox: whatever breaks it is tried again, then costs this rollout
             error = describe(raised)
-        logger.warning("sandbox %s of session %s: %s", name, context.session, error)
+        logger.warning("sandbox %s of session %s: %s", name, context.session_id, error)
     raise SandboxError(f"{name}: {error}")
 
 

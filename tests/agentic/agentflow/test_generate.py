@@ -127,7 +127,7 @@ def context_of(planner: Script, base: Script, *, evaluation: bool = False, **set
         for name, client, temperature in (("actor", planner, 1.0), ("base", base, 0.25))
     }
     config = RunConfig(method=method)
-    return Context(config=config, evaluation=evaluation, session="s", models=models, trace=trace)
+    return Context(config=config, evaluation=evaluation, session_id="s", models=models, trace=trace)
 
 
 def template(rollout_id: int = 0) -> Sample:

@@ -47,7 +47,7 @@ class Script:
 def run(script: Script, hook=generate, context_text: str = "", **settings: Any) -> list[Sample]:
     method = MemAgentConfig(**{"chunk_tokens": 40, "max_memory_tokens": 20, "max_final_tokens": 20, **settings})
     model = ServedModel(client=script, tokenizer=TOKENIZER, max_model_len=400, temperature=1.0, top_p=1.0, session="s")
-    context = Context(config=RunConfig(method=method), evaluation=False, session="s", models={"actor": model})
+    context = Context(config=RunConfig(method=method), evaluation=False, session_id="s", models={"actor": model})
     sample = Sample(prompt=[{"role": "user", "content": "Who?"}], label=["Barton"], metadata={"context": context_text})
     result = asyncio.run(hook(context, sample, Sampling(temperature=1.0, top_p=1.0)))
     return result if isinstance(result, list) else [result]

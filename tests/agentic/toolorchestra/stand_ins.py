@@ -128,7 +128,7 @@ def context_of(
     sandbox = SandboxConfig(allow_unsandboxed=sandbox_problem() is not None)
     retriever: Any = library or Library()
     config = RunConfig(method=method, sandbox=sandbox)
-    return Context(config=config, evaluation=False, session="s", models=models, retriever=retriever, trace=trace, turns=turns)
+    return Context(config=config, evaluation=False, session_id="s", models=models, retriever=retriever, trace=trace, turns=turns)
 
 
 def question(text: str = "When was the first program written?", label: str = "1843") -> Sample:

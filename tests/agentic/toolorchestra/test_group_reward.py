@@ -51,7 +51,7 @@ def rollout(
 async def rewards_of(*rollouts: Rollout, row: dict[str, Any] | None = None, **settings: Any) -> tuple[list[float], Group]:
     """Rewards of a group, set on its rollouts as the producer sets them."""
     method = ToolOrchestraConfig(**{"preference": PreferenceConfig(cost=1.0), **settings})
-    context = Context(config=RunConfig(method=method), evaluation=False, session="s")
+    context = Context(config=RunConfig(method=method), evaluation=False, session_id="s")
     prompt = Prompt(index=0, row=0, messages=[], ground_truth=["4"], metadata=row or {})
     group = Group(prompt=prompt, rollouts=list(rollouts))
     found = await group_reward(context, group)
@@ -173,7 +173,7 @@ async def test_the_judge_decides_only_about_answers_that_differ_by_words():
 
     method = ToolOrchestraConfig(shaping=RewardConfig(judge="judge"))
     judge: Any = SimpleNamespace(chat=chat)
-    context = Context(config=RunConfig(method=method), evaluation=False, session="s", models={"judge": judge})
+    context = Context(config=RunConfig(method=method), evaluation=False, session_id="s", models={"judge": judge})
     for answer, right, count in (("4", 1.0, 0), ("four", 1.0, 1), ("", 0.0, 1)):
         metadata = {"category": "qa", "final_output": answer, "question": f"2+2, said {answer}?"}
         found = await reward(context, [Sample(label=["4"], metadata=metadata)])

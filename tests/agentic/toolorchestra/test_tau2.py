@@ -118,7 +118,7 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
     """The hook: one task with the scripted user and the oracle."""
     domain, task_id, wrong = sample.metadata["domain"], sample.metadata["task_id"], sample.metadata["wrong"]
     task, model = task_of(domain, task_id), context.models["actor"]
-    model.client.scripts[context.session] = oracle(task, wrong=wrong)
+    model.client.scripts[context.session_id] = oracle(task, wrong=wrong)
     episode = Tau2Episode(domain, task, user=scripted_user(task))
     done = await converse(model, episode, ToolCallReader(model.tokenizer), max_turns=60, max_tokens=64)
     outcome = await episode.outcome()

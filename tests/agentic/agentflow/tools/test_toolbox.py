@@ -45,7 +45,7 @@ def run_config() -> RunConfig:
 @pytest.fixture
 def context(run_config: RunConfig) -> Context:
     """What a rollout has."""
-    return Context(config=run_config, evaluation=False, session="s")
+    return Context(config=run_config, evaluation=False, session_id="s")
 
 
 @pytest.fixture

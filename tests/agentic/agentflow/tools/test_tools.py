@@ -44,7 +44,7 @@ class Scripted:
 
 def context_with(**models: Any) -> Context:
     """A rollout with these models."""
-    return Context(config=CONFIG, evaluation=False, session="s", models=models)
+    return Context(config=CONFIG, evaluation=False, session_id="s", models=models)
 
 
 async def test_the_generator_asks_its_model():
