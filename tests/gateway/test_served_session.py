@@ -1,0 +1,98 @@
+"""Sessions over a real server: the same samples as natively, and a lost server or new weights in the middle of a stream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+from openai import AsyncOpenAI
+
+from vime.gateway.session import Session
+from vime.gateway.sessions import Sessions
+from vime.rollout.conversation import Conversation
+from vime.rollout.model import ServedModel
+from vime.serving.client import TokenClient
+from vime.types import Sample
+
+QUESTIONS = ("Who owns Halin?", "früh 😀", "And who else?")
+
+
+@pytest_asyncio.fixture
+async def model(served: dict[str, Any]) -> AsyncIterator[ServedModel]:
+    """A greedy model of a real server that holds its trainer's weights."""
+    from transformers import AutoTokenizer
+
+    stack = served["tied"]
+    stack.trainer.step()
+    await stack.sync(stack.trainer.export())
+    client = TokenClient(stack.endpoint, stack.config.serving)
+    yield ServedModel(
+        client=client,
+        tokenizer=AutoTokenizer.from_pretrained(stack.endpoint.tokenizer),
+        max_model_len=stack.endpoint.max_model_len,
+        temperature=0.0,
+        top_p=1.0,
+        session="s",
+        minimum_version=stack.trainer.version,
+    )
+    await client.close()
+
+
+async def play(session: Session, *, stream: bool) -> None:
+    """An agent of three turns, by OpenAI's client."""
+    client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
+    messages: list[Any] = []
+    for question in QUESTIONS:
+        messages.append({"role": "user", "content": question})
+        asked: Any = {"model": "policy", "messages": messages, "max_tokens": 24}
+        if stream:
+            chunks = await client.chat.completions.create(**asked, stream=True)
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+        else:
+            text = (await client.chat.completions.create(**asked)).choices[0].message.content
+        messages.append({"role": "assistant", "content": text})
+    await client.close()
+
+
+async def test_an_agent_gives_the_same_samples_natively_and_over_http(model: ServedModel):
+    conversation = Conversation(model, [])
+    for question in QUESTIONS:
+        conversation.add([{"role": "user", "content": question}])
+        await conversation.reply(max_tokens=24)
+    (native,) = conversation.samples(Sample())
+    sessions = Sessions()
+    for stream in (False, True):
+        async with sessions.open(model) as session:
+            await play(session, stream=stream)
+        (sample,) = session.samples(Sample())
+        assert list(sample.tokens) == list(native.tokens) and list(sample.loss_mask) == list(native.loss_mask)
+        assert sample.rollout_log_probs == pytest.approx(native.rollout_log_probs, abs=1e-4)
+    await sessions.stop()
+
+
+async def test_a_server_that_is_killed_in_the_middle_of_a_stream_is_a_pause_of_it(model: ServedModel, served: dict[str, Any]):
+    stack = served["tied"]
+    await stack.serving.events()
+    model.sampling = {"ignore_eos": True}
+    sessions, clock = Sessions(), model.clock
+    async with sessions.open(model) as session:
+        client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
+        asked: Any = {"model": "policy", "messages": [{"role": "user", "content": "?"}], "max_tokens": 400}
+        pieces: list[str] = []
+        async for chunk in await client.chat.completions.create(**asked, stream=True):
+            pieces.append(chunk.choices[0].delta.content or "")
+            if len(pieces) == 3:
+                before = clock.seconds
+                keeper = psutil.Process(await stack.serving.actors("actor")["actor-0"].pid.remote())
+                keeper.children()[0].children()[0].kill()
+        assert clock.seconds - before < stack.config.serving.recovery_timeout_seconds
+        await client.close()
+    (sample,) = session.samples(Sample())
+    sampled = list(sample.tokens)[-sample.response_length :]
+    assert sum(sample.loss_mask) == 400 and "".join(pieces) == model.tokenizer.decode(sampled, skip_special_tokens=True)
+    assert session.counts["calls"] == 1 and session.counts["retries"] == 0
+    while not any(event["event"] == "recovered" for event in await stack.serving.events()):
+        await asyncio.sleep(0.2)
+    await sessions.stop()
