@@ -6,6 +6,7 @@ after the others, and those that share Ray and servers last: until then these wo
 
 import asyncio
 import os
+import pickle
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         place[item] = max(used) + 2 if used else int(item.get_closest_marker("slow") is not None)
     items.sort(key=lambda item: place[item])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once() -> Iterator[None]:
+    """Hydra composes each choice of our own options once a session: the values of a command line are applied to a copy of it.
+
+    Composing is three quarters of what `compose_run` takes, and most tests choose the same few options. Words of Hydra's own,
+    `hydra.searchpath` among them, may name files that a test wrote, so those are composed every time, as is what fails.
+    """
+    from vime.preflight import overrides as module
+
+    compose, trees = module.compose, {}
+
+    def compose_once(name: str, *, overrides: list[str], return_hydra_config: bool) -> Any:
+        assert name == "config" and return_hydra_config, (name, return_hydra_config)
+        if any("hydra" in word for word in overrides):
+            return compose(name, overrides=overrides, return_hydra_config=True)
+        key = tuple(overrides)
+        if key not in trees:
+            trees[key] = pickle.dumps(compose(name, overrides=overrides, return_hydra_config=True))
+        tree = pickle.loads(trees[key])
+        tree.hydra.runtime.cwd = os.getcwd()
+        return tree
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "compose", compose_once)
+        yield
 
 
 @pytest.fixture(scope="session")
