@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker: threads would only spin in wait of each other
+
 VOCAB_SIZE = 320
 MAX_POSITIONS = 1024
 SECRET = "of-the-servers-of-untied"
