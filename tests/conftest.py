@@ -5,13 +5,18 @@ after the others, and those that share Ray and servers last: until then these wo
 """
 
 import asyncio
+import hashlib
 import os
+import pickle
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker: threads would only spin in wait of each other
 
 VOCAB_SIZE = 320
 MAX_POSITIONS = 1024
@@ -34,6 +39,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         place[item] = max(used) + 2 if used else int(item.get_closest_marker("slow") is not None)
     items.sort(key=lambda item: place[item])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hydra composes each choice of our own options once for all workers: the values of a command line are applied to a copy.
+
+    Composing is three quarters of what `compose_run` takes, and most tests choose the same few options. Words of Hydra's own,
+    `hydra.searchpath` among them, may name files that a test wrote, so those are composed every time, as is what fails.
+    """
+    from vime.preflight import overrides as module
+
+    compose, base = module.compose, tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "composed"
+    folder.mkdir(exist_ok=True)
+
+    def compose_once(name: str, *, overrides: list[str], return_hydra_config: bool) -> Any:
+        assert name == "config" and return_hydra_config, (name, return_hydra_config)
+        if any("hydra" in word for word in overrides):
+            return compose(name, overrides=overrides, return_hydra_config=True)
+        file = folder / hashlib.sha256("\n".join(overrides).encode()).hexdigest()
+        if not file.exists():
+            unfinished = file.with_suffix(f".{os.getpid()}")
+            unfinished.write_bytes(pickle.dumps(compose(name, overrides=overrides, return_hydra_config=True)))
+            unfinished.replace(file)
+        tree = pickle.loads(file.read_bytes())
+        tree.hydra.runtime.cwd = os.getcwd()
+        return tree
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "compose", compose_once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,6 @@ async def test_different_mathematics_scores_0(answer: str, gold: str):
 @pytest.mark.parametrize(
     "answer",
     [
-        "9^{9^{9^{9}}}",
         "((9**9)**9)**9**9",
         "10^{10^{10}} - 10^{10^{10}} + 1",
         "(" * 200 + "1" + ")" * 200,
@@ -112,7 +111,7 @@ async def test_hostile_replies_score_0_in_the_other_graders(kind: str, reply: st
     assert (await grade(kind, reply, [gold])).score == 0.0
 
 
-async def test_a_killed_worker_is_replaced(monkeypatch: pytest.MonkeyPatch):
+async def test_a_tower_of_powers_ends_at_its_limit_and_the_killed_worker_is_replaced(monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patched:
         patched.setattr(maths, "SECONDS", 1.0)
         first = await grade("maths", r"\boxed{9^{9^{9^{9}}}}", ["3"])

@@ -1,6 +1,7 @@
 """Building, saving and searching an index: both backends, exact and approximate search, what makes a saved index stale."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +35,26 @@ def found_ids(index: Index, query: str, topk: int = 5) -> list[str]:
     return [document.id for document, _ in index.search([query], topk)[0]]
 
 
+@pytest.fixture(scope="module")
+def make_index(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Index, Path]]:
+    """`make_index(backend, search)`: an index of the corpus and its folder, built once, as searching changes neither."""
+    made: dict[tuple[str, str], tuple[Index, Path]] = {}
+
+    def get(backend: str = "faiss", search: str = "flat") -> tuple[Index, Path]:
+        if (backend, search) not in made:
+            folder = tmp_path_factory.mktemp(f"{backend}-{search}") / "index"
+            made[backend, search] = open_index(config_of(corpus_file, backend, search), folder, silent), folder
+        return made[backend, search]
+
+    return get
+
+
 @pytest.mark.parametrize(("backend", "search"), BACKENDS)
 def test_every_passage_is_found_by_words_of_its_own_after_a_restart_too(
-    corpus_file: Path, tmp_path: Path, backend: str, search: str
+    corpus_file: Path, make_index: Callable[..., tuple[Index, Path]], backend: str, search: str
 ):
-    config, phases = config_of(corpus_file, backend, search), []
-    built = open_index(config, tmp_path / "index", silent)
-    again = open_index(config, tmp_path / "index", lambda phase, done, total: phases.append(phase))
+    (built, folder), phases = make_index(backend, search), []
+    again = open_index(config_of(corpus_file, backend, search), folder, lambda phase, done, total: phases.append(phase))
     assert phases == ["reading the index"]
     queries = [" ".join(built.corpus[number].text.split()[5:13]) for number in range(0, 400, 8)]
     first = [found[0][0].id for found in built.search(queries, 5)]
@@ -48,10 +62,10 @@ def test_every_passage_is_found_by_words_of_its_own_after_a_restart_too(
     assert [found[0][0].id for found in again.search(queries, 5)] == first
 
 
-def test_flat_search_finds_exactly_what_brute_force_finds(corpus_file: Path, tmp_path: Path):
-    index = open_index(config_of(corpus_file, "faiss"), tmp_path / "index", silent)
+def test_flat_search_finds_exactly_what_brute_force_finds(make_index: Callable[..., tuple[Index, Path]]):
+    index, folder = make_index()
     embedder = HashedEmbedder(512)
-    embedder.load(tmp_path / "index")
+    embedder.load(folder)
     vectors = embedder.embed([index.corpus[number].searched for number in range(400)], are_queries=False)
     queries = [" ".join(index.corpus[number].text.split()[:3]) for number in range(0, 400, 5)]
     scores = embedder.embed(queries, are_queries=True) @ vectors.T
@@ -62,9 +76,8 @@ def test_flat_search_finds_exactly_what_brute_force_finds(corpus_file: Path, tmp
 
 
 @pytest.mark.parametrize(("search", "least"), [("ivf", 0.99), ("hnsw", 0.9)])
-def test_approximate_search_finds_most_of_it(corpus_file: Path, tmp_path: Path, search: str, least: float):
-    exact = open_index(config_of(corpus_file, "faiss"), tmp_path / "flat", silent)
-    approximate = open_index(config_of(corpus_file, "faiss", search), tmp_path / search, silent)
+def test_approximate_search_finds_most_of_it(make_index: Callable[..., tuple[Index, Path]], search: str, least: float):
+    exact, approximate = make_index()[0], make_index("faiss", search)[0]
     queries = [" ".join(exact.corpus[number].text.split()[:4]) for number in range(0, 400, 4)]
     shared = [
         len({document.id for document, _ in one} & {document.id for document, _ in other}) / len(one)
@@ -74,8 +87,8 @@ def test_approximate_search_finds_most_of_it(corpus_file: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("backend", ["bm25", "faiss"])
-def test_strange_queries_find_something_or_nothing_and_never_fail(corpus_file: Path, tmp_path: Path, backend: str):
-    index = open_index(config_of(corpus_file, backend), tmp_path / "index", silent)
+def test_strange_queries_find_something_or_nothing_and_never_fail(make_index: Callable[..., tuple[Index, Path]], backend: str):
+    index, _ = make_index(backend)
     queries = ["!!!", "\ud800 half a pair", "\x00\x01", "record 17", "日本語", "<|im_end|>", "x" * 20_000]
     found = index.search(queries, 10_000)
     assert len(found) == len(queries)

@@ -1,4 +1,7 @@
-"""Small random Hugging Face models of each family, configurations for them, and a world of one rank."""
+"""Small random Hugging Face models of each family, configurations for them, and a world of one rank.
+
+It computes in one thread: for matrices this small, a second one spins more than it computes.
+"""
 
 import os
 import random
@@ -77,7 +80,7 @@ def build_config(folder: Path, **trainer: Any) -> RunConfig:
     names += ["vocab_size", "tie_word_embeddings", "num_experts", "num_experts_per_token", "moe_intermediate_size"]
     shape = {name: getattr(architecture, name) for name in names}
     model = ModelConfig(checkpoint=str(folder), family=Family(architecture.family), **shape)
-    defaults: dict[str, Any] = {"precision": "float32", "lr": 1e-3, "num_threads": 2, "clip_grad": 1.0}
+    defaults: dict[str, Any] = {"precision": "float32", "lr": 1e-3, "num_threads": 1, "clip_grad": 1.0}
     fields: dict[str, Any] = defaults | trainer
     fields["precision"] = Precision(fields["precision"])
     return RunConfig(model=model, trainer=TrainerConfig(**fields))
@@ -144,7 +147,7 @@ def world() -> Iterator[None]:
     from vime.trainer import parallel
 
     address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
-    parallel.initialize(TrainerConfig(num_threads=2), rank=0, address=address, seed=0)
+    parallel.initialize(TrainerConfig(num_threads=1), rank=0, address=address, seed=0)
     yield
     parallel.shutdown()
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from vime.config import RunConfig
-from vime.trainer import model as model_module
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -19,6 +18,8 @@ def test_in_bfloat16_the_head_of_the_probes_logprobs_is_in_float32(
     models: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ):
+    from vime.trainer import model as model_module  # Megatron takes seconds to import, also where no test of it runs
+
     made, seen = engine(make_config(models("qwen2", tied=tied), precision="bfloat16")), []
     logits = model_module.PackedModel.logits
 

@@ -9,6 +9,7 @@ A folder has the layout of ours (`method/mine.yaml` is the option `+method=mine`
 Hydra is told of all of them by one word, `hydra.searchpath=[…]`.
 """
 
+import functools
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,12 @@ MARKER = "vime.yaml"
 KEY = "hydra.searchpath"
 METHODS = "vime.methods"
 """Group of entry points: the module that registers the schema of an installed method."""
+
+
+@functools.cache
+def installed_methods() -> tuple[metadata.EntryPoint, ...]:
+    """The entry points of installed methods, read once a process: that opens a file of every installed package."""
+    return tuple(metadata.entry_points(group=METHODS))
 
 
 def with_search_path(words: list[str]) -> list[str]:
@@ -69,7 +76,7 @@ def option_folders(words: list[str]) -> list[Path]:
         raise ConfigError(problems)
     own = Path("conf").absolute()
     folders += [own] if (own / MARKER).is_file() else []
-    folders += [folder for point in metadata.entry_points(group=METHODS) if (folder := _of_method(point.module)) is not None]
+    folders += [folder for point in installed_methods() if (folder := _of_method(point.module)) is not None]
     unique: dict[Path, Path] = {}
     for folder in folders:
         unique.setdefault(folder.resolve(), folder)

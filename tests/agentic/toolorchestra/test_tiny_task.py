@@ -40,6 +40,11 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(FOLDER / ORCHESTRATOR)
 
 
+@cache
+def built_tokenizer() -> PreTrainedTokenizerBase:
+    return build_tokenizer()
+
+
 def conversations(count: int, seed: int = 0) -> list[Conversation]:
     rng = random.Random(seed)
     return [one for _ in range(count) for one in demonstrations.orchestrator_conversations(rng)]
@@ -161,7 +166,7 @@ async def test_a_demonstrated_conversation_has_the_tokens_of_a_rollout(seed: int
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_shipped_tokenizers_are_the_one_that_the_builder_makes(model: str):
-    shipped, built = AutoTokenizer.from_pretrained(FOLDER / model), build_tokenizer()
+    shipped, built = AutoTokenizer.from_pretrained(FOLDER / model), built_tokenizer()
     assert built.get_vocab() == shipped.get_vocab() and built.chat_template == shipped.chat_template
     for text in (tiny_prompts.ANSWER.format(context="", question="What is the tree of Ashford ?"), "日本語 😀 12345"):
         assert built(text)["input_ids"] == shipped(text)["input_ids"]

@@ -1,12 +1,12 @@
 """The method: one is chosen, its hooks have the right signatures, and its own rules hold."""
 
 import re
-from importlib import metadata
 
 from vime.config import AlgorithmName, RunConfig
 from vime.errors import Problem
 from vime.hooks import HOOKS, check_hook
 from vime.preflight.rules.numbers import value_at
+from vime.preflight.search_path import installed_methods
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -15,7 +15,7 @@ def chosen(config: RunConfig) -> list[Problem]:
     """The run has an agent: a method, a function of the user, or demonstrations."""
     if config.method.name or config.method.generate or config.data.demonstrations:
         return []
-    names = ", ".join(sorted({entry_point.name for entry_point in metadata.entry_points(group="vime.methods")}))
+    names = ", ".join(sorted({entry_point.name for entry_point in installed_methods()}))
     remedy = f"choose one with +method=NAME (there are: {names or 'none; run make setup'}), or give functions of your own, "
     return [Problem(key="method", value="", remedy=f"{remedy}method.generate and method.reward")]
 
