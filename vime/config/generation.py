@@ -30,8 +30,8 @@ class RolloutConfig:
     max_staleness: Natural = 0
     """How many weight versions a token may lag behind the trainer when it is trained on; 0 is synchronous and on-policy."""
     in_flight_updates: bool = True
-    """Whether a weight sync may change the weights between two tokens of a request; otherwise new model calls wait until the
-    requests in flight have ended."""
+    """If true, a weight sync does not wait for running requests, so one reply may hold tokens of two weight versions. If false, a
+    sync holds new requests back and waits until the running ones have ended."""
     num_oversampled_prompts: Natural = 0
     """Groups started in addition to `num_prompts`; the first `num_prompts` to finish make the batch."""
     num_oversampled_samples_per_prompt: Natural = 0

@@ -171,7 +171,7 @@ class TrainerConfig:
     evaluate_every: Natural = 0
     """Training steps between evaluations of the agent during training; 0 evaluates only before and after training."""
     recompute: bool = False
-    """Keeps only the inputs of the layers and computes activations again in the backward pass; `megatron_args` has finer
-    options."""
+    """Activation checkpointing: the forward pass stores only each layer's input, and the backward pass recomputes the
+    activations. It saves memory and costs about one more forward pass; for selective recomputation use `megatron_args`."""
     megatron_args: dict[str, Any] = field(default_factory=dict)
     """Fields of Megatron-core's TransformerConfig, passed unchanged."""

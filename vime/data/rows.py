@@ -134,9 +134,9 @@ def _download(path: str) -> Path:
 
 
 def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str) -> Prompt:
-    """The prompt of a row.
+    """Converts a row to a prompt; `index` is its place in the order of training, `row_number` its place in the data set, from 0.
 
-    Raises `ConfigError` if the row has no usable question.
+    Raises `ConfigError` if the row's question is missing, or is neither a text nor a list of messages with role and content.
     """
     if problem := _question_problem(row):
         remedy = f"row {row_number} {problem}; {_REMEDY}"

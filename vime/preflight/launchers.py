@@ -1,4 +1,4 @@
-"""Runs the points of a sweep side by side, by one of Hydra's launchers; each point is a process with a run folder of its own.
+"""Runs the points of a sweep side by side, by one of Hydra's launchers; each point is a separate process with its own run folder.
 
 The launcher would compose a configuration for every job, and end the sweep where one is wrong. Here a job has none but Hydra's
 own: a point composes and checks its words itself.
@@ -63,7 +63,9 @@ class Points:
 
 
 def run_point(words: list[str]) -> int:
-    """One run in a process of its own; an interruption is passed on, and waited for."""
+    """Runs one point of a sweep in a separate process, with the words of its command line; returns the exit code.
+
+    On Ctrl-C the process is terminated and waited for, `STOP_SECONDS` at most, and KeyboardInterrupt is raised again."""
     process = subprocess.Popen([sys.executable, "-m", "vime.run", *ONE_RUN, *words])
     try:
         return process.wait()

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def keep_newest(files: Sequence[Path], *, most_bytes: int) -> None:
+def keep_newest(files: Sequence[Path], *, max_bytes: int) -> None:
     """Removes the first of the files, the oldest, until the others fit; the last one stays in any case."""
     sizes = [file.stat().st_size for file in files]
     total = sum(sizes)
     for file, size in zip(files[:-1], sizes):
-        if total <= most_bytes:
+        if total <= max_bytes:
             break
         file.unlink(missing_ok=True)
         total -= size

@@ -84,16 +84,16 @@ class RunDirectory:
         directory._point_latest_here()
         return directory
 
-    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False, most_bytes: int | None = None) -> Path:
-        """Writes `rollouts/step_000012.jsonl`, one line per rollout with its texts, reward and stop reason.
+    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False, max_bytes: int | None = None) -> Path:
+        """Writes `rollouts/step_<step>.jsonl`, one line per rollout with its texts, reward and stop reason.
 
-        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file some ten times as large. Files of
-        the first steps are removed once all of them take more than `most_bytes`.
+        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file about ten times as large. When all
+        files of rollouts together take more than `max_bytes`, the oldest are removed.
         """
         path = self.rollouts / f"step_{step:06d}.jsonl"
         write_lines(path, (_rollout_row(step, group, rollout, keep_tokens) for group in groups for rollout in group.rollouts))
-        if most_bytes is not None:
-            keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), most_bytes=most_bytes)
+        if max_bytes is not None:
+            keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), max_bytes=max_bytes)
         return path
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:

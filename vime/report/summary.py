@@ -107,7 +107,7 @@ def write_summary(path: Path, summary: dict[str, Any]) -> Path:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run in folder `path`, None while it is unfinished."""
+    """Returns the summary of the run in folder `path`, or None if the run has not finished."""
     file = path / SUMMARY
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 

@@ -21,10 +21,10 @@ NUM_PARTS = 4
 
 
 class TraceWriter:
-    """Appends to one trace of at most about `most_bytes`; with `path` None nothing is written."""
+    """Appends to one trace of at most about `max_bytes`; with `path` None nothing is written."""
 
-    def __init__(self, path: Path | None, *, most_bytes: int) -> None:
-        self._path, self._most_bytes = path, most_bytes
+    def __init__(self, path: Path | None, *, max_bytes: int) -> None:
+        self._path, self._max_bytes = path, max_bytes
         if path is not None and not path.exists():
             self._begin()
 
@@ -53,11 +53,11 @@ class TraceWriter:
     def _append(self, events: list[dict[str, Any]], *, opening: bool = False) -> None:
         if self._path is None or not events:
             return
-        if not opening and self._path.exists() and self._path.stat().st_size > self._most_bytes / NUM_PARTS:
+        if not opening and self._path.exists() and self._path.stat().st_size > self._max_bytes / NUM_PARTS:
             earlier = _earlier_parts(self._path)
             number = int(earlier[-1].stem.rpartition("-")[2]) + 1 if earlier else 1
             self._path.replace(self._path.with_name(f"{self._path.stem}-{number:06d}.json"))
-            keep_newest(_earlier_parts(self._path), most_bytes=self._most_bytes * (NUM_PARTS - 1) // NUM_PARTS)
+            keep_newest(_earlier_parts(self._path), max_bytes=self._max_bytes * (NUM_PARTS - 1) // NUM_PARTS)
             self._begin()
         with self._path.open("a", encoding="utf-8") as file:
             file.write("[\n" * opening + "".join(json.dumps(event) + ",\n" for event in events))

@@ -57,7 +57,7 @@ class GroupRunner:
 
 
 class OwnProducer:
-    """A user's producer, with the interface of `vime.rollout.producer.Producer`."""
+    """Adapts a user's class (`rollout.producer`) to the interface of `vime.rollout.producer.Producer`."""
 
     def __init__(self, config: RunConfig, *, path: str, source: Source, runner: Runner, version: int) -> None:
         """Makes the user's object, with the servers at weight `version`. Raises HookError with whatever it raises."""

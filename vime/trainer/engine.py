@@ -70,10 +70,11 @@ class Engine:
         return self.train_shards([PackedUpdate(self.config, samples).shard(rank) for samples in updates if samples], step)
 
     def train_shards(self, shards: list[Shard], step: int) -> dict[str, float]:
-        """Trains on this rank's part of one batch, one optimizer step per shard; returns the batch's metrics.
+        """Trains on this rank's part of one batch, one optimizer step per shard; `step` sets the learning rate.
 
-        A batch without samples changes nothing. Raises `TrainingError` if a loss or gradient is not finite, unless
-        `trainer.on_bad_update` skips such an update; the weights then are those before it.
+        Returns metrics of the whole batch, over all ranks. A batch without samples changes nothing. Raises
+        `TrainingError` if a loss or gradient is not finite; with `trainer.on_bad_update=skip` such an update is skipped and
+        leaves the weights unchanged.
         """
         started = time.monotonic()
         batches = [self._micro_batches(shard, only_trained=True) for shard in shards]

@@ -16,12 +16,12 @@ from vime.trainer.megatron_args import REFUSED_ARGS
 
 
 def uses_transformer_engine() -> bool:
-    """True on machines with CUDA and Transformer Engine."""
+    """Returns True if CUDA is available and Transformer Engine is installed."""
     return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
 
 
 def torch_dtype(precision: Precision) -> torch.dtype:
-    """Of weights and activations."""
+    """Returns the data type of weights and activations."""
     return torch.bfloat16 if precision is Precision.bfloat16 else torch.float32
 
 

@@ -107,7 +107,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             self._map(file)
 
     def start_weight_update(self) -> None:
-        """Begins a layerwise reload, from nothing."""
+        """Overwrites the weights with NaN, and prepares vLLM to load new ones layer by layer; every weight must be sent."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         erase_weights(self.model)
