@@ -46,7 +46,7 @@ class Tau2Episode:
         Raises ConfigError if the task needs a judge and there is none.
         """
         if judge is None and needs_judge(task):
-            remedy = "its reward asks a judge: give one, or leave such tasks out (without_judge)"
+            remedy = "its reward asks a judge: use one, or leave such tasks out (without_judge)"
             raise ConfigError([Problem(key=f"tau2 {domain} task", value=task.id, remedy=remedy)])
         self._domain, self._task, self._judge, self._seed = domain, task, judge, seed
         self._environment = tau2_module("registry").registry.get_env_constructor(domain)()

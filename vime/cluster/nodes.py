@@ -198,7 +198,7 @@ def _alive() -> set[str]:
 def _unreachable(nodes: list[Node]) -> str:
     return (
         f"cluster.host={LOOPBACK}: servers there cannot be reached from the other nodes ({', '.join(n.host for n in nodes)}); "
-        "give 0.0.0.0, or the address of a network that all nodes share"
+        "use 0.0.0.0, or the address of a network that all nodes share"
     )
 
 

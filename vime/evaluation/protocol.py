@@ -13,7 +13,7 @@ import yaml
 
 from vime.config import DatasetConfig, RunConfig
 from vime.data.rows import check_rows, load_rows, to_prompt
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, written
 from vime.files.jsonl import write_text
 from vime.files.provenance import plain, without_secrets
 from vime.types import Prompt
@@ -26,7 +26,7 @@ DIGEST_CHARACTERS = 16
 
 def load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:
     """The items of every evaluation set, by its name."""
-    return {dataset.name: _prompts(dataset) for dataset in config.data.evaluation}
+    return {dataset.name: _prompts(dataset, f"data.evaluation.{i}") for i, dataset in enumerate(config.data.evaluation)}
 
 
 def protocol_of(config: RunConfig, prompts: dict[str, list[Prompt]]) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def check_same(folder: Path, protocol: dict[str, Any]) -> None:
         Problem(
             key=key,
             value=now.get(key, "absent"),
-            remedy=f"the items in {folder} were scored with {before.get(key, 'no such setting')}: give that again, "
-            "or leave out resume=true",
+            remedy=f"the items in {folder} were scored with {written(before.get(key, 'no such setting'))}: use that again, "
+            "or remove resume=true",
         )
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
@@ -98,9 +98,9 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def _prompts(dataset: DatasetConfig) -> list[Prompt]:
-    rows = load_rows(dataset)
-    check_rows(rows, dataset)
+def _prompts(dataset: DatasetConfig, key: str) -> list[Prompt]:
+    rows = load_rows(dataset, key=key)
+    check_rows(rows, dataset, key=key)
     return [to_prompt(row, index=i, row_number=i, dataset=dataset.name) for i, row in enumerate(rows)]
 
 

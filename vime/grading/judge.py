@@ -74,7 +74,7 @@ class JudgeConfig:
         if needed < limit:
             return []
         remedy = (
-            f"the judge {key}={self.model} is asked {self.num_tries} times for {self.timeout_seconds:g} s each: give more than "
+            f"the judge {key}={self.model} is asked {self.num_tries} times for {self.timeout_seconds:g} s each: use more than "
         )
         return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=f"{remedy}{needed:g}")]
 

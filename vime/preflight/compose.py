@@ -139,8 +139,9 @@ def to_dataclass(tree: DictConfig) -> RunConfig:
     try:
         config: Any = OmegaConf.to_object(tree)
     except (OmegaConfBaseException, TypeError, AttributeError) as error:
-        key = str(getattr(error, "full_key", None) or "configuration")
-        raise ConfigError([Problem(key=key, value="", remedy=str(error).splitlines()[0])]) from error
+        key = str(getattr(error, "full_key", None) or "")
+        value = "" if key else "the configuration"
+        raise ConfigError([Problem(key=key, value=value, remedy=str(error).splitlines()[0])]) from error
     assert isinstance(config, RunConfig), type(config)
     return config
 
@@ -174,8 +175,9 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
         runs = [chosen] if chosen is not None else sorted(run_dir.absolute().parent.glob("*/"), reverse=True)
         found = next((folder for folder in runs if is_run(folder, config.mode)), None)
         if found is None:
-            where = chosen or run_dir.absolute().parent
-            remedy = f"there is no run with mode={config.mode.value} to resume in {where}; give name=… or output_dir=… of one"
+            where = f"{chosen} holds no" if chosen is not None else f"no folder in {run_dir.absolute().parent} holds a"
+            remedy = f"{where} run with mode={config.mode.value}: set output_dir to the folder of an earlier run, or name to its "
+            remedy += "name, or remove resume=true to begin a new run"
             raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
         return found
     if chosen is not None:

@@ -37,14 +37,14 @@ def refused(choices: Mapping[Any, Any]) -> list[Problem]:
     """What is wrong with the launcher and the sweeper among the choices of groups: unknown to vime, or not installed."""
     problems = []
     if (sweeper := choices.get(SWEEPER, BASIC)) != BASIC:
-        remedy = "is not supported: leave it out, and vime runs every combination of the listed values"
+        remedy = "is not supported: remove it; --multirun runs every combination of the comma-separated values"
         problems.append(Problem(key=SWEEPER, value=sweeper, remedy=remedy))
     launcher = choices.get(LAUNCHER, BASIC)
     if launcher != BASIC and launcher not in PACKAGES:
-        remedy = f"is not supported; there are: {', '.join((BASIC, *PACKAGES))}. On Slurm start each run with scripts/slurm.sh"
+        remedy = f"is not supported; available: {', '.join((BASIC, *PACKAGES))}. On Slurm, start each run with scripts/slurm.sh"
         problems.append(Problem(key=LAUNCHER, value=launcher, remedy=remedy))
     elif launcher != BASIC and not _is_installed(PACKAGES[launcher]):
-        problems.append(Problem(key=LAUNCHER, value=launcher, remedy=f"is not installed: pip install {PACKAGES[launcher]}"))
+        problems.append(Problem(key=LAUNCHER, value=launcher, remedy=f"is not installed: run pip install {PACKAGES[launcher]}"))
     return problems
 
 

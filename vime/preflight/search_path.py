@@ -63,7 +63,7 @@ def option_folders(words: list[str]) -> list[Path]:
         if (folder := _folder(entry)) is not None and folder.is_dir():
             folders.append(folder)
         else:
-            remedy = "there is no such folder or package: give folders and packages, [DIR,pkg://PACKAGE.conf]"
+            remedy = "there is no such folder or package: use folders and packages, [DIR,pkg://PACKAGE.conf]"
             problems.append(Problem(key=KEY, value=entry, remedy=remedy))
     if problems:
         raise ConfigError(problems)
@@ -106,7 +106,7 @@ def why_unread(option: str) -> str:
     own = Path("conf").absolute()
     if not (own / f"{option}.yaml").is_file() or (own / MARKER).is_file():
         return ""
-    return f": {own} is not read, because it has no file {MARKER}: make an empty one, or give --config-dir conf"
+    return f": {own} is not read, because it has no file {MARKER}: make an empty one, or use --config-dir conf"
 
 
 def _is_search_path(word: str) -> bool:
@@ -123,7 +123,7 @@ def _entries(word: str, problems: list[Problem]) -> list[str]:
         return []
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return [str(entry) for entry in value]
-    remedy = "is not a list of folders and packages: give for example [DIR,pkg://PACKAGE.conf]"
+    remedy = "is not a list of folders and packages: use for example [DIR,pkg://PACKAGE.conf]"
     problems.append(Problem(key=KEY, value=word.partition("=")[2], remedy=remedy))
     return []
 

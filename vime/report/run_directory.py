@@ -75,7 +75,7 @@ class RunDirectory:
         directory = cls(Path(config.output_dir).absolute())
         if (directory.path / CONFIG).exists():
             if not config.resume:
-                remedy = "the folder holds a run already: choose another name, or resume=true"
+                remedy = "the folder already holds a run: choose another name, or add resume=true to continue it"
                 raise ConfigError([Problem(key="output_dir", value=config.output_dir, remedy=remedy)])
             directory._set_earlier_start_aside()
         for folder in (directory.logs, directory.rollouts, directory.checkpoints, directory.evaluation):
@@ -156,7 +156,7 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            remedy = f"{file.read().strip() or 'another run'} is writing there: wait for its end, or give another folder"
+            remedy = f"{file.read().strip() or 'another run'} is writing there: wait until it has ended, or use another folder"
             raise ConfigError([Problem(key="output_dir", value=folder, remedy=remedy)]) from None
         except OSError as error:
             logger.warning("%s has no locks (%s): nothing keeps a second run from writing there", folder, error)

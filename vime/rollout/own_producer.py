@@ -105,7 +105,7 @@ class OwnProducer:
             own = from_json(to_json(given))  # a copy: it is written while the object goes on
             if own != given:
                 raise HookError(
-                    f"{KEY}={self._path}: state() returned what JSON cannot hold: give dictionaries with text as keys, "
+                    f"{KEY}={self._path}: state() returned what JSON cannot hold: use dictionaries with text as keys, "
                     "lists, texts, numbers"
                 )
         return {"next_slot": self._runner.next_slot, "own": own}

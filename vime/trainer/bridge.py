@@ -39,7 +39,7 @@ class HuggingFaceFolder:
             with safe_open(path, framework="pt") as file:
                 self._files |= dict.fromkeys(file.keys(), path)
         if not self._files:
-            raise CheckpointError(f"{folder} holds no safetensors files; give a Hugging Face checkpoint folder or id")
+            raise CheckpointError(f"{folder} holds no safetensors files; use a Hugging Face checkpoint folder or id")
 
     def __len__(self) -> int:
         return len(self._files)

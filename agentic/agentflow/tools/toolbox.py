@@ -96,12 +96,12 @@ def load_tool(name: str, config: ToolConfig) -> type[Tool] | Problem:
     """The class of a tool, or the problem with its name or path."""
     key, path = f"method.tools.{name}", config.path or BUILT_IN.get(name)
     if path is None:
-        remedy = f"there is no such tool: choose from {', '.join(BUILT_IN)}, or give {key}.path=file.py:Class"
+        remedy = f"there is no such tool: choose from {', '.join(BUILT_IN)}, or set {key}.path=file.py:Class"
         return Problem(key=key, value=name, remedy=remedy)
     try:
         loaded = load_hook(path)
     except (ImportError, AttributeError, SyntaxError, OSError) as error:
-        return Problem(key=f"{key}.path", value=path, remedy=f"cannot be imported ({error}); give module.Class or file.py:Class")
+        return Problem(key=f"{key}.path", value=path, remedy=f"cannot be imported ({error}); use module.Class or file.py:Class")
     if not (isinstance(loaded, type) and issubclass(loaded, Tool)):
         return Problem(key=f"{key}.path", value=path, remedy="is not a class that extends agentic.agentflow.tools.tool.Tool")
     if not asyncio.iscoroutinefunction(loaded.execute) or not loaded.description:
