@@ -32,7 +32,7 @@ from vime.config.choices import (
     Schedule,
     ServerRole,
     Surrogate,
-    Tracker,
+    TrackerName,
     VectorSearch,
     WeightTransfer,
 )
@@ -99,7 +99,7 @@ __all__ = [
     "ServerRole",
     "ServingConfig",
     "Surrogate",
-    "Tracker",
+    "TrackerName",
     "TrainerConfig",
     "VectorSearch",
     "WeightTransfer",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from vime.config.choices import Before, Pooling, RetrievalBackend, Tracker, VectorSearch, WeightTransfer
+from vime.config.choices import Before, Pooling, RetrievalBackend, TrackerName, VectorSearch, WeightTransfer
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 SandboxMemory = Annotated[int, Range(least=32 * 2**20, why="Python itself needs 32 MiB")]
@@ -171,7 +171,7 @@ class EvaluationConfig:
 class LoggerConfig:
     """Where metrics go besides the run folder. Keys are read from the environment."""
 
-    tracker: Tracker = Tracker.none
+    tracker: TrackerName = TrackerName.none
     """Service that receives the metrics."""
     project: str = "vime"
     """Name of the project in Weights & Biases."""

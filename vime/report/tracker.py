@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsFloat
 
-from vime.config import RunConfig
-from vime.config import Tracker as TrackerName
+from vime.config import RunConfig, TrackerName
 from vime.files.provenance import plain, without_secrets
 
 logger = logging.getLogger(__name__)

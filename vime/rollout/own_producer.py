@@ -14,7 +14,7 @@ from vime.files.serialization import from_json, to_json
 from vime.hooks import load_hook, naming
 from vime.rollout.isolation import check_samples, template_of
 from vime.rollout.own_verdict import adopt
-from vime.rollout.producer import Runner, Source
+from vime.rollout.producer import PromptStream, Runner
 from vime.rollout.tally import Tally
 from vime.types import Group, Prompt
 
@@ -59,7 +59,7 @@ class GroupRunner:
 class OwnProducer:
     """Adapts a user's class (`rollout.producer`) to the interface of `vime.rollout.producer.Producer`."""
 
-    def __init__(self, config: RunConfig, *, path: str, source: Source, runner: Runner, version: int) -> None:
+    def __init__(self, config: RunConfig, *, path: str, source: PromptStream, runner: Runner, version: int) -> None:
         """Makes the user's object, with the servers at weight `version`. Raises HookError with whatever it raises."""
         self._config, self._path = config.rollout, path
         self._runner = GroupRunner(config.rollout, runner, version=version)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
-from vime.trainer.shard import Row, RowShare, Shard
+from vime.trainer.shard import PackedRow, RowShare, Shard
 from vime.types import TrainSample
 
 
@@ -89,7 +89,7 @@ class MicroBatches:
         return batch
 
 
-def _build(row: Row, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
+def _build(row: PackedRow, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
     """A row without samples is one token that nothing is wanted of."""
     chosen, lengths = row.samples, _lengths(row)
     masks = [_mask(sample, only_trained) for sample in chosen]
@@ -151,7 +151,7 @@ def _mask(sample: TrainSample, only_trained: bool) -> np.ndarray:
     return mask
 
 
-def _lengths(row: Row) -> list[int]:
+def _lengths(row: PackedRow) -> list[int]:
     return [len(sample.tokens) for sample in row.samples] or [1]
 
 

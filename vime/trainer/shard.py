@@ -62,7 +62,7 @@ class RowShare:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class PackedRow:
     """The samples of one micro-batch, the longest first, and their positions in the update. Without samples it is empty."""
 
     indices: list[int]
@@ -92,7 +92,7 @@ class Block:
     indices: np.ndarray
     row_sizes: list[int]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[PackedRow]:
         """Views of the arrays, sample by sample."""
         ends, response_ends = np.cumsum(self.num_tokens), np.cumsum(self.num_response_tokens)
         samples = [
@@ -101,7 +101,7 @@ class Block:
         ]
         starts = np.cumsum([0, *self.row_sizes])
         return [
-            Row(indices=self.indices[start : start + size].tolist(), samples=samples[start : start + size])
+            PackedRow(indices=self.indices[start : start + size].tolist(), samples=samples[start : start + size])
             for start, size in zip(starts, self.row_sizes)
         ]
 
@@ -134,7 +134,7 @@ class Shard:
         """This shard with its blocks, found by what stands for them."""
         return replace(self, blocks=fetch(self.blocks))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[PackedRow]:
         """Those of all blocks."""
         return [row for block in self.blocks for row in block.rows()]
 

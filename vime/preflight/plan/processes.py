@@ -20,10 +20,10 @@ MOMENTS = {"loading": "while the servers load the weights", "probing": "while th
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class PlannedProcess:
     """One trainer rank or one server: its place, and its memory in bytes by purpose.
 
-    Example: `Part(name="trainer rank 3", node=0, gpus=(3,), memory={"weights": 2_000_000, "optimizer": 12_000_000})`.
+    Example: `PlannedProcess(name="trainer rank 3", node=0, gpus=(3,), memory={"weights": 2_000_000, "optimizer": 12_000_000})`.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Part:
     """Share of a trainer rank in the model and the data."""
 
 
-def parts(config: RunConfig) -> list[Part]:
+def parts(config: RunConfig) -> list[PlannedProcess]:
     """The trainer ranks, then the servers that this run starts."""
     found = [
-        Part(
+        PlannedProcess(
             name=f"trainer rank {rank}",
             node=place.node,
             gpus=place.gpus,
@@ -55,7 +55,9 @@ def parts(config: RunConfig) -> list[Part]:
         for (group, index), place in zip(replicas, places, strict=True):
             port = str(group.settings.port + index) if group.settings.port else "any free"
             memory = server_memory(config, group.settings)
-            found.append(Part(name=f"server {group.name}-{index}", node=place.node, gpus=place.gpus, memory=memory, port=port))
+            found.append(
+                PlannedProcess(name=f"server {group.name}-{index}", node=place.node, gpus=place.gpus, memory=memory, port=port)
+            )
     return found
 
 
@@ -76,7 +78,7 @@ def holds(config: RunConfig, rank: int) -> str:
 def memory(config: RunConfig) -> list[str]:
     """The memory of each kind of process, warnings where a GPU is too small, the size of the KV cache, and tokens in memory."""
     on_gpus, limit = config.cluster.gpus_per_node > 0, config.cluster.gpu_memory_gib
-    seen: dict[str, Part] = {}
+    seen: dict[str, PlannedProcess] = {}
     for part in parts(config):
         seen.setdefault("each trainer rank" if part.name.startswith("trainer") else part.name.rpartition("-")[0], part)
     where = f", on each GPU of {limit:g} GiB" if on_gpus else ""

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from vime.cluster.placement import DIRECT, transport
-from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, Tracker, WeightTransfer
+from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
 from vime.errors import ConfigError, Problem
 from vime.model.architecture import check_shape, read_architecture
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters
@@ -171,7 +171,7 @@ def address(config: RunConfig) -> list[Problem]:
 def tracker_key(config: RunConfig) -> list[Problem]:
     """Weights & Biases has a key, unless it is offline."""
     logger = config.logger
-    if logger.tracker is not Tracker.wandb or logger.offline or os.environ.get("WANDB_API_KEY"):
+    if logger.tracker is not TrackerName.wandb or logger.offline or os.environ.get("WANDB_API_KEY"):
         return []
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     if netrc.exists() and "wandb" in netrc.read_text():
