@@ -1,4 +1,4 @@
-"""Rollouts, and the servers that they ask."""
+"""Settings of rollouts, and of the servers that they call."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -182,7 +182,7 @@ class ServedModelConfig:
     max_num_seqs: Count = 256
     """Requests that one server runs at a time."""
     gpu_memory_utilization: PositiveShare = 0.8
-    """Share of a GPU's memory, or on a CPU of the main memory, for weights and KV cache."""
+    """Share of a GPU's memory, or without GPUs of the host's memory, for weights and KV cache."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
 

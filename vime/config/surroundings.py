@@ -180,7 +180,7 @@ class LoggerConfig:
     save_rollouts: bool = True
     """Whether the rollouts of every step are written as JSONL."""
     max_rollouts_bytes: LogBytes = 20 * 2**30
-    """Size limit of all rollout files together; files of the first steps are removed to make room."""
+    """Size limit of all rollout files together; the oldest files are removed to make room."""
     trace_share: Share = 0.02
     """Share of groups whose timelines are written to `trace.json`, for Perfetto. The driver's timeline is always written, unless
     the share is 0."""

@@ -1,4 +1,4 @@
-"""What an evaluation is made of: its items, and the settings that an item's score depends on.
+"""The items of an evaluation, and the settings that an item's score depends on.
 
 Both are written beside the items, so that an evaluation is resumed only under the settings it was begun with.
 """
@@ -30,7 +30,7 @@ def load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:
 
 
 def protocol_of(config: RunConfig, prompts: dict[str, list[Prompt]]) -> dict[str, Any]:
-    """What two parts of one evaluation must share, as plain data."""
+    """The settings and items that an evaluation must share with its earlier part when it is resumed, as plain data."""
     method = {key: value for key, value in asdict(config.method).items() if key not in TRAINING_ONLY}
     served = {
         name: {"checkpoint": model.checkpoint, "served_name": model.served_name, "max_model_len": model.max_model_len}
@@ -82,13 +82,13 @@ def check_same(folder: Path, protocol: dict[str, Any]) -> None:
 
 
 def read_protocol(folder: Path) -> dict[str, Any] | None:
-    """What an evaluation in `folder` was begun with; None if there is none."""
+    """Reads the protocol of the evaluation in `folder`; None if there is none."""
     file = folder / PROTOCOL
     return yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def item_digest(prompt: Prompt) -> str:
-    """What tells an item from any other: its question, its answer and everything that hooks find in it."""
+    """Identifies an item by its question, its answer and its metadata."""
     return digest(prompt.messages, prompt.ground_truth, prompt.metadata)
 
 

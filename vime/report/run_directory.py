@@ -1,4 +1,4 @@
-"""The folder of one run: what was asked for, with which code, on which machine, and what came out.
+"""The folder of one run: its configuration, code version and machine, and its results.
 
 `outputs/<name>/<time>/`, with `outputs/latest` pointing at the run that was started last. The files are listed in this
 folder's README. Secrets are never written.
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
-"""Held by the program that writes into the folder; its end, whatever it is, frees it."""
+"""The program that writes into the folder holds a lock on this file; the lock ends with the program."""
 PROVENANCE = (CONFIG, "overrides.yaml", "versions.json", "commit.txt", "code.diff", "machine.json")
 
 
@@ -132,7 +132,7 @@ class RunDirectory:
                 os.replace(self.path / name, folder / name)
 
     def _point_latest_here(self) -> None:
-        """Sets `latest` in the nearest folder above named `outputs`, else in the parent; a run does not fail for it."""
+        """Points `latest` in the nearest folder named `outputs` above, else in the parent, at this run; ignores failures."""
         above = next((folder for folder in self.path.parents if folder.name == "outputs"), self.path.parent)
         temporary = above / f".latest.{os.getpid()}"
         try:
@@ -146,7 +146,7 @@ class RunDirectory:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keeps other runs from writing into a run folder, on all nodes if the file system has locks that reach so far.
+    """Keeps other runs from writing into a run folder, also from other nodes if the file system supports such locks.
 
     Raises `ConfigError`, naming the process, if another run holds it.
     """
@@ -178,7 +178,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
-    """Run folders among `paths`, sweeps replaced by their runs in the order of their numbers.
+    """Returns the run folders in `paths`; the folder of a sweep stands for its runs, in the order of their numbers.
 
     Raises `FileNotFoundError`, naming the folder, for one that is neither.
     """

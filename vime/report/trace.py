@@ -17,7 +17,7 @@ DRIVER, FIRST_GROUP = 0, 1
 
 
 NUM_PARTS = 4
-"""Files that share what a trace may take."""
+"""Number of files over which the bytes of a trace are divided."""
 
 
 class TraceWriter:
@@ -64,7 +64,7 @@ class TraceWriter:
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The events of a trace, also of one that is not closed, and of the parts of it that were set aside and are there still."""
+    """Returns the events of a trace, which may be unfinished, and of those of its earlier files that still exist."""
     texts = [part.read_text(encoding="utf-8") for part in (*_earlier_parts(path), path)]
     return [event for text in texts for event in json.loads(text.rstrip().rstrip(",") + "]")]
 

@@ -1,4 +1,4 @@
-"""The trainer's weights on their way to the servers: each new version, its proof, and the current one for a restarted server."""
+"""Delivers the trainer's weights: sends each new version and verifies it, and gives a restarted server the current one."""
 
 import asyncio
 import logging
@@ -26,13 +26,13 @@ TrainerAwake = Callable[[], AbstractAsyncContextManager[TrainerGroup]]
 """The trainer, able to work within the block, also while the servers have the GPUs (`Turns.awake`)."""
 
 PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
-"""Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
+"""In nats. With the same bfloat16 weights, trainer and vLLM differed by up to 0.15 on the CPU."""
 RETRY_SECONDS = 10.0
-"""After an export for a restarted server has failed, on a full disk perhaps."""
+"""Wait after a failed export for a restarted server, for example on a full disk."""
 
 
 class WeightDelivery:
-    """Between one trainer and the servers of the trained model."""
+    """Delivers weights from one trainer to the servers of the trained model."""
 
     def __init__(
         self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns[TrainerGroup], policy: Policy
@@ -55,7 +55,7 @@ class WeightDelivery:
         return metrics
 
     async def send(self, version: int) -> dict[str, float]:
-        """Brings the trainer's weights to all servers that are there."""
+        """Sends the trainer's weights to all servers that are up."""
         if self._direct is not None:
             return await self._direct.sync(version)
         return await self._files.sync(await self._trainer.export_weights(version))

@@ -60,7 +60,7 @@ class FileSync:
 
 
 async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:
-    """As a server of the run would, but one that is lost ends the run: nobody here sees it come back without the weights."""
+    """Updates an external server; if it is lost the run ends, because a restart without the weights would go unnoticed."""
     name, seconds = "external server", SYNC_TIMEOUT_SECONDS
     try:
         async with aiohttp.ClientSession(headers=headers(given_secret())) as session:

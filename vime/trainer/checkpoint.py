@@ -76,7 +76,7 @@ def load_weights(folder: Path, model: Chunks) -> None:
 
 
 def _check_files(folder: Path, files: dict[str, Any]) -> None:
-    """Checks all files, divided over the ranks. Raises `CheckpointError` on every rank, naming each that is not as written."""
+    """Checks all files, divided over the ranks. Raises `CheckpointError` on every rank, naming each damaged file."""
     own = sorted(files)[dist.get_rank() :: dist.get_world_size()]
     problems = [line for lines in gather(manifest.damage(folder, {name: files[name] for name in own})) for line in lines]
     if problems:
@@ -93,7 +93,7 @@ def _read(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
-    """A copy in memory of what this rank is to write. Ranks that hold the same piece take turns in writing it."""
+    """Copies the part of the state that this rank writes; a piece that several ranks hold is written by one of them."""
     owned = parts(optimizer)
     sharded, buffers = _sharded(model, owned)
     tensors: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def _entry(entry: Any, kind: str, data: torch.Tensor, *, replica_id: Any) -> Any
 
 
 def _make_room(temporary: Path, num_bytes: int) -> str | None:
-    """Creates the folder; what stands in the way of writing so much into it, None if nothing does."""
+    """Creates the folder; returns why `num_bytes` cannot be written into it, or None if they can."""
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

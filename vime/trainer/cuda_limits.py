@@ -1,4 +1,4 @@
-"""What the trainer refuses on CUDA devices: layouts that are known to fail there, or that only gloo has been seen to do right."""
+"""Settings that the trainer refuses on CUDA: layouts that are known to fail there, or that have been tested on gloo only."""
 
 from vime.config import Precision, TrainerConfig
 from vime.errors import Problem

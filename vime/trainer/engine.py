@@ -1,4 +1,4 @@
-"""One trainer rank without Ray: model, optimizer and reference, and what can be asked of them.
+"""One trainer rank without Ray: model, optimizer and reference model, and the calls on them.
 
 All public methods are collectives: every rank of the world calls them in the same order.
 """
@@ -36,7 +36,7 @@ from vime.weights.payload import WeightPayload
 logger = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 10
-"""A run that skips more updates than this learns nothing any more."""
+"""After this many skipped updates in a row the run ends, because it no longer learns."""
 
 
 class Engine:
@@ -148,11 +148,11 @@ class Engine:
         return write_payload(self.export(), folder=folder, version=version)
 
     def offload(self, *, weights: bool) -> None:
-        """Gives the device's memory back: gradients and optimizer, with `weights` all of it."""
+        """Frees the device memory of gradients and optimizer, and with `weights` also that of the weights."""
         self._offload.store(weights=weights)
 
     def onload(self) -> None:
-        """Takes the memory again; everything is as it was before `offload`, gradients are zero."""
+        """Restores everything as it was before `offload`, except that gradients are zero."""
         self._offload.load()
 
     def save_hugging_face(self, folder: Path) -> None:

@@ -18,14 +18,15 @@ from vime.weights.sample import QUANTIZED_TOLERANCE, ValueSample, difference, is
 from vime.weights.shard import Kind, TensorShard, find_shard
 
 NUM_COLUMNS = 8
-"""Columns of each linear weight, rows of an embedding times 8: what an update reads back costs about what 8 tokens cost."""
+"""Number of columns that are compared of each linear weight; 8 times as many rows of an embedding. Reading them back costs about
+as much as 8 tokens."""
 NUM_VALUES = 4096
-"""Elements of a norm or a bias."""
+"""Number of elements that are compared of a norm or a bias."""
 NUM_EXPERT_COLUMNS = 2
 
 
 class Proof:
-    """Of one update after the other: `begin`, `note` for each tensor, `check`."""
+    """Checks each update: call `begin`, then `note` for each tensor, then `check`."""
 
     def __init__(self) -> None:
         self._samples: dict[str, ValueSample] = {}
@@ -34,7 +35,7 @@ class Proof:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Forgets the last update; other columns are looked at from now on."""
+        """Forgets the last update and chooses other columns to compare."""
         self._samples, self._unread = {}, []
         self._round += 1
 
@@ -56,7 +57,7 @@ class Proof:
 
     @torch.no_grad()
     def check(self, model: Any) -> dict[str, Any]:
-        """What arrived: `num_read` tensors, those `unread`, and `wrong`, a line for each that is not what was sent."""
+        """Compares the layers with what was sent; returns `num_read`, the `unread` tensors and a line for each `wrong` one."""
         wrong: list[str] = []
         linear: dict[int, list[tuple[str, ValueSample]]] = {}
         experts: dict[int, list[tuple[str, ValueSample]]] = {}
@@ -88,7 +89,7 @@ class Proof:
         return torch.randperm(size, generator=generator)[:limit].sort().values
 
     def _check_tied(self, model: Any) -> Iterable[str]:
-        """A head without a tensor of its own: it must compute with the embedding's."""
+        """Checks that a tied head, for which no tensor is sent, computes with the embedding's weight."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         own = {id(sample.shard.module) for sample in self._samples.values()}
@@ -172,7 +173,7 @@ def _read_rows(sample: ValueSample) -> torch.Tensor:
 
 
 def _compare(name: str, sample: ValueSample, read: torch.Tensor, *, exact: bool) -> Iterable[str]:
-    expected = sample.values.to(read.device, read.dtype)  # files are in main memory
+    expected = sample.values.to(read.device, read.dtype)  # files are in host memory
     if exact and torch.equal(read, expected):
         return
     limit = 0.0 if exact else QUANTIZED_TOLERANCE * float(expected.abs().max())

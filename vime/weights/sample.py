@@ -8,7 +8,7 @@ import torch
 from vime.weights.shard import TensorShard
 
 QUANTIZED_TOLERANCE = 0.13
-"""Share of the largest read value by which a quantized layer may differ: FP8 rounds to 3 bits."""
+"""Largest difference of a quantized layer, as a share of the largest value read; FP8 rounds to 3 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class ValueSample:
 
 
 def difference(read: torch.Tensor, expected: torch.Tensor) -> str:
-    """What is wrong, in words."""
+    """Describes the largest difference between the values that were read and those expected, for an error."""
     if bool(read.isnan().all()):
         return "nothing was loaded"
     unequal = (read.float() != expected.float()).float().mean()
