@@ -57,7 +57,7 @@ def register_schemas() -> None:
 
 
 ConfigStore.__deepcopy__ = lambda store, memo: store  # pyright: ignore[reportAttributeAccessIssue]
-"""Hydra copies this singleton, with all schemas in it, six times a composition, which is a quarter of its time."""
+"""Keeps Hydra from copying this singleton, with all schemas in it, six times per composition, a quarter of its time."""
 
 
 def share(total: int, *sizes: int) -> int:
@@ -68,7 +68,7 @@ def share(total: int, *sizes: int) -> int:
 
 
 def without(total: int, part: int) -> int:
-    """What is left of `total`: the GPUs of the trained model beside those of frozen ones."""
+    """`total` less `part`: the GPUs of the trained model without those of frozen ones."""
     return total - part
 
 
@@ -78,7 +78,7 @@ def choose(number: int, some: Any, none: Any) -> Any:
 
 
 def package_folder(package: str, folder: str) -> str:
-    """Absolute path of a folder that a package ships, from whatever directory the program is started.
+    """Absolute path of a folder inside an installed package, wherever the program is started.
 
     Raises `ModuleNotFoundError` if there is no such package.
     """
@@ -89,7 +89,7 @@ def package_folder(package: str, folder: str) -> str:
 
 
 def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None = None) -> Composed:
-    """The configuration of one run.
+    """Composes the configuration of one run.
 
     Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with what `check`
     finds in the rest of them.
@@ -117,7 +117,7 @@ def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Probl
 def _further_problems(
     composition: Composition, tree: DictConfig, check: Callable[[RunConfig], list[Problem]] | None
 ) -> list[Problem]:
-    """What `check` finds in a tree without its wrong words; nothing if a choice is among them, which changes all else."""
+    """The problems that `check` finds in a tree without its wrong words; none if a wrong word chose an option of a group."""
     if check is None or composition.has_wrong_choice:
         return []
     try:
@@ -147,7 +147,7 @@ def to_dataclass(tree: DictConfig) -> RunConfig:
 
 
 def make_paths_absolute(config: RunConfig) -> None:
-    """Local files and folders become absolute, because workers may run elsewhere; Hub ids stay."""
+    """Makes the paths of local files and folders absolute, because workers may run elsewhere; Hub ids stay as they are."""
     config.model.checkpoint = _absolute(config.model.checkpoint)
     for model in config.serving.models.values():
         model.checkpoint = _absolute(model.checkpoint) if model.checkpoint else None

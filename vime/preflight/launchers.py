@@ -1,7 +1,7 @@
 """Runs the points of a sweep side by side, by one of Hydra's launchers; each point is a separate process with its own run folder.
 
-The launcher would compose a configuration for every job, and end the sweep where one is wrong. Here a job has none but Hydra's
-own: a point composes and checks its words itself.
+The launcher would compose a configuration for every job, and end the sweep where one is wrong. Here a job gets only Hydra's own
+configuration, and each point composes and checks its words itself.
 """
 
 import subprocess
@@ -34,7 +34,7 @@ ONE_RUN = ("hydra.mode=RUN", "hydra.sweeper.params=null")
 
 
 def refused(choices: Mapping[Any, Any]) -> list[Problem]:
-    """What is wrong with the launcher and the sweeper among the choices of groups: unknown to vime, or not installed."""
+    """Problems of the chosen launcher and sweeper: vime does not support it, or it is not installed."""
     problems = []
     if (sweeper := choices.get(SWEEPER, BASIC)) != BASIC:
         remedy = "is not supported: remove it; --multirun runs every combination of the comma-separated values"

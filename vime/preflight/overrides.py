@@ -42,7 +42,7 @@ class Composition:
         self._overrides = [override for word in words if (override := self._parse(word)) is not None]
 
     def compose(self) -> DictConfig:
-        """The tree, without the words that are wrong.
+        """Composes the tree without the words that are wrong.
 
         Raises `ConfigError` if the files themselves do not compose.
         """
@@ -92,7 +92,7 @@ class Composition:
         return bool(problems)
 
     def _existing(self, override: Override) -> Override | None:
-        """The choice with its plus put right, so that the rest can be checked against it; None if there is no such file."""
+        """Returns the choice, with its plus corrected so that the rest can be checked; None if there is no such option."""
         group, choice = override.key_or_group, override.value()
         options = self._options(group)
         added = override.is_add() or override.is_force_add()

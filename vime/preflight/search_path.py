@@ -1,4 +1,4 @@
-"""Where options come from besides our `conf/`: folders of the user, and the folders that installed methods bring along.
+"""The folders of options besides vime's own `conf/`: those of the user, and those of installed methods.
 
 A folder has the layout of ours (`method/mine.yaml` is the option `+method=mine`) and adds options; it replaces none. It is found
 
@@ -50,7 +50,7 @@ def search_path_word(folders: list[Path]) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text as a value of a word, whatever signs it holds."""
+    """Quotes a text so that Hydra reads it as one value, whatever characters it has."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -1,4 +1,4 @@
-"""What can be said about a composed tree: where an override belongs, which keys it has not, and what to write instead."""
+"""Finds problems in a composed tree: unknown keys, missing values and wrong types, each with what to write instead."""
 
 import dataclasses
 import difflib
@@ -62,7 +62,7 @@ def in_named_item(tree: DictConfig, key: str) -> bool:
 
 
 def open_path(tree: Any, key: str, *, add: bool) -> tuple[DictConfig, str]:
-    """Where to apply an override: the nearest node with a name below the last list, and the rest of the key.
+    """Returns the node to apply an override to, which is the last list entry in the key or the root, and the rest of the key.
 
     `data.evaluation.0.num_items` leads to the first set; with `add`, `serving.models.judge.port` makes the model `judge`.
     """

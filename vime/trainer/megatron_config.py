@@ -47,7 +47,7 @@ def _refuse(trainer: TrainerConfig) -> None:
 
 
 def _shape(architecture: Architecture) -> dict[str, Any]:
-    """What the checkpoint says of its model."""
+    """The fields that the checkpoint determines."""
     fields: dict[str, Any] = {
         "num_layers": architecture.num_layers,
         "hidden_size": architecture.hidden_size,
@@ -76,7 +76,7 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
 
 
 def _training(trainer: TrainerConfig) -> dict[str, Any]:
-    """Number formats, initialization, fused kernels, and what is recomputed."""
+    """Number formats, initialization, fused kernels and activation checkpointing."""
     dtype = torch_dtype(trainer.precision)
     fields: dict[str, Any] = {
         "hidden_dropout": 0.0,

@@ -79,7 +79,7 @@ class MicroBatches:
         return max(sum(self._share.fill(_lengths(row))) // self._share.context_size for row in self._rows)
 
     def set_advantages(self, advantages: list[torch.Tensor]) -> None:
-        """Replaces `advantage_N` of all."""
+        """Replaces `advantage_N` of all micro-batches."""
         self._advantages = advantages
 
     def _built(self, number: int) -> MicroBatch:
@@ -90,7 +90,7 @@ class MicroBatches:
 
 
 def _build(row: PackedRow, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
-    """A row without samples is one token that nothing is wanted of."""
+    """Builds the micro-batch of a row; a row without samples becomes one token without loss."""
     chosen, lengths = row.samples, _lengths(row)
     masks = [_mask(sample, only_trained) for sample in chosen]
     counts = [int(mask.sum()) for mask in masks]

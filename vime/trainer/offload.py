@@ -1,4 +1,4 @@
-"""The trainer's memory on a GPU that it shares with a server: given back while the server works, taken again to train.
+"""The trainer's memory on a GPU that it shares with a server: freed while the server works, and filled again to train.
 
 Tensors stay what they are; their storage is emptied and its content kept in host memory, or dropped for gradients. So every
 view of a buffer, Megatron's and the optimizer's, is whole again after `load`.

@@ -1,4 +1,4 @@
-"""What Megatron's optimizers hold of each parameter: float32 master weights, moments and the step, whichever class they are.
+"""The state of Megatron's optimizers for each parameter: float32 master weights, moments and the step, for all their classes.
 
 Without the distributed optimizer a rank owns the state of all its parameters; with it, a contiguous part of each, flattened,
 which may be empty. `whole` brings the parts of the data-parallel ranks together, `fill` puts them back.
@@ -22,7 +22,7 @@ KINDS = (MASTER, *MOMENTS)
 
 @dataclass(kw_only=True, slots=True)
 class ParameterPart:
-    """What this rank's optimizer holds of one parameter.
+    """The part of one parameter's state that this rank's optimizer holds.
 
     Example: the second of two data-parallel ranks owns the last 40 of 100 values: `ParameterPart(parameter=…, start=60, end=100,
     tensors={"master": …, "exp_avg": …, "exp_avg_sq": …}, sharers=<group of both>)`; all tensors have `end - start` values.

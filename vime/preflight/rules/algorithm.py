@@ -1,4 +1,4 @@
-"""The training objective: a named algorithm is what its file says, and options that contradict each other are refused."""
+"""The training objective: a named algorithm keeps the choices of its file, and options must not contradict each other."""
 
 from enum import Enum
 from functools import cache
@@ -116,7 +116,7 @@ def combinations(config: RunConfig) -> list[Problem]:
 
 
 def staleness(config: RunConfig) -> list[Problem]:
-    """Tokens that older weights sampled are corrected for it, by the importance ratio itself or by `algorithm.correction`."""
+    """Tokens that older weights sampled are corrected by the importance ratio or by `algorithm.correction`."""
     algorithm, bound = config.algorithm, config.rollout.max_staleness
     if algorithm.name is AlgorithmName.sft or algorithm.old_logprobs is OldLogprobs.engine or bound < 1:
         return []

@@ -49,7 +49,7 @@ def group_sizes(config: RunConfig) -> list[Problem]:
 
 
 def own_producer(config: RunConfig) -> list[Problem]:
-    """A producer of the user replaces the modes of the built-in one, so they are off; and it can be resumed."""
+    """With a user's producer the modes of the built-in one are off, and a run that may be resumed can restore its state."""
     rollout = config.rollout
     if rollout.producer is None:
         return []
@@ -72,7 +72,7 @@ def own_producer(config: RunConfig) -> list[Problem]:
 
 
 def kept_cache(config: RunConfig) -> list[Problem]:
-    """A kept cache needs requests that continue across a weight sync."""
+    """`serving.keep_cache` needs requests that continue across a weight sync."""
     if not config.serving.keep_cache or (config.rollout.max_staleness >= 1 and config.rollout.in_flight_updates):
         return []
     remedy = (

@@ -1,4 +1,4 @@
-"""Sampling and chat template arguments of served models: the trained model has those of the run, a frozen one its own."""
+"""Sampling and chat template arguments of served models: the trained model has those of the run, a frozen model has its own."""
 
 from vime.config import ModelAPI, RunConfig, SamplingConfig
 from vime.errors import Problem

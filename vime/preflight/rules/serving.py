@@ -8,7 +8,7 @@ from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, Se
 from vime.errors import Problem
 
 TRAINED_NAME = "actor"
-"""Methods, trainer and probe know the trained model under this name."""
+"""Name of the trained model in `serving.models`."""
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 ROUTER_POLICIES = (
@@ -65,7 +65,7 @@ def urls(config: RunConfig) -> list[Problem]:
 
 
 def router(config: RunConfig) -> list[Problem]:
-    """The router has such a policy."""
+    """The router supports the chosen policy."""
     policy = config.serving.router_policy
     if policy in ROUTER_POLICIES:
         return []
