@@ -104,7 +104,7 @@ def program(*words: str, site: Path, folder: Path) -> subprocess.CompletedProces
 
 def test_a_method_of_an_installed_wheel_is_there_with_its_settings_and_data(installed: Path, tmp_path: Path):
     shown = program("+method=echo_agent", "method.max_tokens=8", "mode=plan", site=installed, folder=tmp_path)
-    assert shown.returncode == 0 and "Nothing was started. Leave out mode=plan" in shown.stdout, shown.stderr
+    assert shown.returncode == 0 and "Nothing was started. Remove mode=plan" in shown.stdout, shown.stderr
     config = program("+method=echo_agent", "--cfg", "job", site=installed, folder=tmp_path).stdout
     assert "max_tokens: 16" in config and "name: echo_agent" in config
 

@@ -58,7 +58,7 @@ def test_an_unknown_flag_starts_nothing_and_is_named(words: list[str], capsys: p
     with pytest.raises(SystemExit) as ended:
         run.main(["+method=memagent", *words])
     flag = next(word for word in words if word != "--multirun")
-    assert ended.value.code == run.CONFIG_ERROR and f"flag={flag}\n" in (error := capsys.readouterr().err) and "--cfg" in error
+    assert ended.value.code == run.CONFIG_ERROR and f"  {flag}\n" in (error := capsys.readouterr().err) and "--cfg" in error
 
 
 @pytest.mark.parametrize("flag", ["--config-path=mine", "-cp", "--config-name=mine", "-cn"])
@@ -101,8 +101,30 @@ def test_the_shell_completes_the_options_of_the_folder_it_is_in(tmp_path: Path):
     assert set(shown.stdout.split()) == {"+method=memagent", "+method=my_agent"}, shown.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (
+            ["trainer.lr=fast"],
+            "trainer.lr=fast\n      is not a number: use a number (more than 0), for example trainer.lr=0.0005\n",
+        ),
+        (["resume=true", "name=never"], "resume=true\n      no folder in "),
+        (["data.train.num_items=null"], "data.train.num_items=null\n      a generator needs"),
+        (["trainer.tensor_parallel_size=3"], "and model.intermediate_size=256: use 1 or 2\n"),
+        (["algorithm=grpp"], "; did you mean algorithm=grpo? Available: "),
+        (["--config-dir"], "  --config-dir\n      has no folder: use --config-dir DIR\n"),
+    ],
+)
+def test_a_refusal_writes_the_setting_as_the_command_line_has_it_and_a_value_that_fits(
+    words: list[str], written: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        run.main(["mode=plan", "+method=memagent", *words])
+    assert ended.value.code == run.CONFIG_ERROR and written in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--resolve"], ["--package", "model"], ["--cfg", "job", "--info"], ["--cfg", "job", "-m"]])
 def test_flags_that_show_nothing_or_do_not_go_together_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         run.main(["+method=memagent", *words])
-    assert ended.value.code == run.CONFIG_ERROR and "give one of --cfg" in capsys.readouterr().err
+    assert ended.value.code == run.CONFIG_ERROR and "use one of --cfg" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from fault_delay import note_once
 from agentic.memagent import generate as memagent
 from agentic.memagent import reward as memagent_reward
 from vime.rollout.context import Context, Sampling
-from vime.rollout.tool import Outcome, run_tool
+from vime.rollout.tool import ToolOutcome, run_tool
 from vime.types import Reward, Sample
 from vime.weights import transfer
 
@@ -40,7 +40,7 @@ async def tool_hangs(context: Context, sample: Sample, sampling: Sampling) -> li
     """An agent whose tool sometimes never answers."""
     if _strikes("tool", context, sample):
         result = await run_tool(context, "clock", asyncio.sleep, FOREVER)
-        assert result.outcome is Outcome.TIMED_OUT, result
+        assert result.outcome is ToolOutcome.TIMED_OUT, result
     return await memagent.generate(context, sample, sampling)
 
 

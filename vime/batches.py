@@ -17,7 +17,7 @@ from vime.rollout.buffer import Buffer
 from vime.rollout.journal import Journal
 from vime.rollout.metrics import batch_metrics
 from vime.rollout.own_producer import OwnProducer
-from vime.rollout.producer import Producer, Runner, Source
+from vime.rollout.producer import Producer, PromptStream, Runner
 from vime.types import Group, TrainSample
 
 
@@ -101,7 +101,7 @@ class Rollouts:
         await self._producer.stop()
 
 
-class Demonstrations:
+class DemonstrationBatches:
     """Batches of the method's demonstrations (`data.demonstrations`), for `algorithm=sft`."""
 
     def __init__(self, config: RunConfig) -> None:
@@ -124,7 +124,7 @@ class Demonstrations:
 
 
 def make_producer(
-    config: RunConfig, source: Source, runner: Runner, *, journal: Journal | None = None, version: int = 0
+    config: RunConfig, source: PromptStream, runner: Runner, *, journal: Journal | None = None, version: int = 0
 ) -> Producer | OwnProducer:
     """What keeps groups running: the built-in producer, or the user's (`rollout.producer`)."""
     rollout = config.rollout

@@ -4,6 +4,7 @@
 The others end a run that cannot go on honestly.
 """
 
+import json
 from dataclasses import dataclass
 
 
@@ -11,15 +12,34 @@ from dataclasses import dataclass
 class Problem:
     """One thing wrong with a configuration.
 
-    Example: `Problem(key="rollout.num_prompts", value=0, remedy="give at least 1")`.
+    Example: `Problem(key="rollout.num_prompts", value=0, remedy="use at least 1")`.
     """
 
     key: str
     value: object
     remedy: str
+    """The problem in one clause, then what to do: `must divide model.num_layers=28: use 2`."""
+
+    @property
+    def setting(self) -> str:
+        """The setting as a command line has it: `resume=true`, or for a flag `--help lr`."""
+        if self.key.startswith("-") or not self.key:
+            return f"{self.key} {written(self.value)}".strip()
+        return f"{self.key}={written(self.value)}"
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value}: {self.remedy}"
+        return f"{self.setting}: {self.remedy}"
+
+
+def written(value: object) -> str:
+    """A value as a command line has it. Examples: `true`, `null`, `[a,b]`, `{topk:5}`."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(written(entry) for entry in value)}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{written(entry)}' for key, entry in value.items())}}}"
+    return str(value)
 
 
 class VimeError(Exception):
@@ -32,7 +52,7 @@ def describe(error: BaseException) -> str:
 
 
 class ConfigError(VimeError, ValueError):
-    """The configuration cannot run: holds all problems at once."""
+    """The configuration is invalid; `problems` holds everything that is wrong with it."""
 
     def __init__(self, problems: list[Problem]):
         super().__init__(problems)

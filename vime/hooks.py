@@ -192,13 +192,20 @@ def _load_file(file: Path) -> Any:
     return module
 
 
+def import_remedy(path: str, error: ImportError) -> str:
+    """What to write instead of the path of a function that cannot be imported; it names the folder of relative paths."""
+    module, _, name = path.rpartition(".")
+    example = f", like {module.replace('.', '/')}.py:{name}" if module.isidentifier() else ""
+    return f"cannot be imported ({error}): use module.function, or file.py:function with a path from {Path.cwd()}{example}"
+
+
 def check_hook(key: str, path: str) -> list[Problem]:
     """Problems of one hook: it cannot be imported, is not callable, is not async where it must be, or takes other arguments."""
     protocol = HOOKS[key].__call__
     try:
         hook = load_hook(path)
     except ImportError as error:
-        return [Problem(key=key, value=path, remedy=f"cannot be imported ({error}); give module.function or file.py:function")]
+        return [Problem(key=key, value=path, remedy=import_remedy(path, error))]
     if not callable(hook):
         return [Problem(key=key, value=path, remedy=f"is a {type(hook).__name__}, not a function")]
     parameters = list(inspect.signature(protocol).parameters)[1:]
@@ -210,7 +217,7 @@ def check_hook(key: str, path: str) -> list[Problem]:
     try:
         inspect.signature(hook).bind(*parameters)
     except (TypeError, ValueError) as error:
-        return [Problem(key=key, value=path, remedy=f"has the wrong signature ({error}); wanted: {wanted}")]
+        return [Problem(key=key, value=path, remedy=f"has the wrong signature ({error}): define it as {wanted}")]
     return _class_problems(key, path, hook) if key in INSTANCES else []
 
 
@@ -234,5 +241,5 @@ def _class_problems(key: str, path: str, hook: Any) -> list[Problem]:
         if not fits:
             problems.append(Problem(key=key, value=path, remedy=f"its class needs: {definition}"))
     if hasattr(hook, "state") != hasattr(hook, "load"):
-        problems.append(Problem(key=key, value=path, remedy="its class has one of state and load: give both or neither"))
+        problems.append(Problem(key=key, value=path, remedy="its class has one of state and load: define both or neither"))
     return problems

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from vime.batches import Batches, Demonstrations, Rollouts
+from vime.batches import Batches, DemonstrationBatches, Rollouts
 from vime.cluster.placement import takes_turns
 from vime.config import AlgorithmName, Before, RunConfig
 from vime.errors import CheckpointError
@@ -89,7 +89,7 @@ async def _train(session: Session) -> None:
 
 async def _train_supervised(session: Session) -> None:
     config, console = session.config, session.console
-    batches = Demonstrations(config)
+    batches = DemonstrationBatches(config)
     async with supervised(config, session.directory.path, say=console.say, warn=console.warn) as learner:
         first_step, _ = await resume(session, learner)
         for step in range(first_step, config.trainer.num_steps):

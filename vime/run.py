@@ -4,10 +4,10 @@
     python -m vime.run +method=memagent model=qwen2.5-7b mode=eval        # score
     python -m vime.run +method=memagent model=qwen2.5-7b mode=plan        # show what would run, start nothing
     python -m vime.run +method=memagent trainer.lr=1e-4,3e-4 --multirun   # a sweep, one run after another
-    python -m vime.run +method=mine --config-dir my_conf                  # options from a folder of yours
+    python -m vime.run +method=mine --config-dir my_conf                  # options from your own folder
     python -m vime.run new mine                                           # write a folder with an agent to start from
 
-An installed vime also answers to `vime`, as in `vime new mine`. Exit code 2 means that the configuration cannot run and that
+An installed vime also answers to `vime`, as in `vime new mine`. Exit code 2 means that the configuration is invalid and that
 nothing was started; every problem is on the screen.
 """
 
@@ -38,9 +38,9 @@ OF_CFG = ("--resolve", "--package", "-p")
 """Flags of Hydra that say how `--cfg` shows it."""
 CONFIG_DIR = ("--config-dir", "-cd")
 REPLACED = {
-    "--config-path": "vime's own options are always there: add a folder of yours with --config-dir DIR",
-    "--config-name": "there is one root: put what you would change there into DIR/experiment/NAME.yaml, and give "
-    "--config-dir DIR +experiment=NAME",
+    "--config-path": "would replace vime's options: add your own folder to them with --config-dir DIR",
+    "--config-name": "would replace vime's root configuration: write the settings to change into DIR/experiment/NAME.yaml, and "
+    "add --config-dir DIR +experiment=NAME",
 }
 """Flags of Hydra that would replace vime's options, and what to do instead."""
 REPLACED |= {"-cp": REPLACED["--config-path"], "-cn": REPLACED["--config-name"]}
@@ -85,24 +85,24 @@ def take_config_dirs(words: list[str]) -> list[str]:
         elif folder := folder if separator else next(left, ""):
             folders.append(Path(folder).expanduser())
         else:
-            raise ConfigError([Problem(key="flag", value=word, remedy="give a folder: --config-dir DIR")])
+            raise ConfigError([Problem(key=word, value="", remedy="has no folder: use --config-dir DIR")])
     return [*others, search_path_word(folders)] if folders else others
 
 
 def check_flags(flags: list[str], *, sweep: bool) -> None:
     """Raises `ConfigError` for every flag that vime does not know, and for flags that do not go together."""
     remedy = (
-        "there is no such flag, and nothing was done: settings are words like trainer.lr=1e-5 or model=tiny; "
-        f"the flags are {', '.join((*HELP, *MULTIRUN, *CONFIG_DIR, *SHOWS, *OF_CFG))}"
+        "there is no such flag: write settings as trainer.lr=1e-5 or model=tiny, without dashes. "
+        f"The flags are {', '.join((*HELP, *MULTIRUN, *CONFIG_DIR, *SHOWS, *OF_CFG))}"
     )
     names = {flag: flag.split("=")[0] for flag in flags}
     unknown = [flag for flag, name in names.items() if name not in (*SHOWS, *OF_CFG)]
     if unknown:
-        raise ConfigError([Problem(key="flag", value=flag, remedy=REPLACED.get(names[flag], remedy)) for flag in unknown])
+        raise ConfigError([Problem(key=flag, value="", remedy=REPLACED.get(names[flag], remedy)) for flag in unknown])
     shows = [name for name in names.values() if name in SHOWS]
     if len(shows) + (sweep and bool(flags)) > 1 or (len(shows) < len(flags) and not set(shows) & set(CFG)):
-        remedy = f"give one of {', '.join(SHOWS)} and no --multirun; {', '.join(OF_CFG)} only go with --cfg"
-        raise ConfigError([Problem(key="flag", value=" ".join(flags), remedy=remedy)])
+        remedy = f"do not go together: use one of {', '.join(SHOWS)}, without --multirun; {', '.join(OF_CFG)} need --cfg"
+        raise ConfigError([Problem(key=" ".join(flags), value="", remedy=remedy)])
 
 
 def run(overrides: list[str], *, sweep: bool = False) -> int:
@@ -143,11 +143,11 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
 
 
 def report(error: ConfigError) -> None:
-    """Writes every problem: the key and value as they were given, and what to do."""
+    """Writes every problem: the setting, and what to do."""
     number = len(error.problems)
-    sys.stderr.write(f"The configuration cannot run: {number} problem{'s' if number > 1 else ''}. Nothing was started.\n")
+    sys.stderr.write(f"Invalid configuration: {number} problem{'s' if number > 1 else ''}. Nothing was started.\n")
     for problem in error.problems:
-        sys.stderr.write(f"  {problem.key}={problem.value}\n      {problem.remedy}\n")
+        sys.stderr.write(f"  {problem.setting}\n      {problem.remedy}\n")
 
 
 def show_help(words: list[str]) -> None:

@@ -42,7 +42,7 @@ class Session:
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
         settings = composed.config.logger
         trace = directory.path / "trace.json" if settings.trace_share else None
-        self.trace = TraceWriter(trace, most_bytes=settings.max_trace_bytes)
+        self.trace = TraceWriter(trace, max_bytes=settings.max_trace_bytes)
         self._tracker = Tracker(composed.config, directory.path)
         self._started = psutil.Process().create_time()
         self._evaluation_seconds = 0.0
@@ -158,7 +158,7 @@ class Session:
         """Writes the rollouts of a finished step in a thread, if they are to be kept."""
         if self.config.logger.save_rollouts and groups:
             most = self.config.logger.max_rollouts_bytes
-            await asyncio.to_thread(self.directory.write_rollouts, step + 1, groups, most_bytes=most)
+            await asyncio.to_thread(self.directory.write_rollouts, step + 1, groups, max_bytes=most)
 
     def has_evaluated(self, step: int) -> bool:
         """Whether an evaluation after `step` is in the metrics already."""

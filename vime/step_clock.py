@@ -3,17 +3,17 @@
 import time
 from collections.abc import Awaitable, Callable
 
-from vime.rollout.traffic import Usage
+from vime.rollout.traffic import ModelUsage
 
 
 class StepClock:
     """Splits a step into named phases; with `usage` it also says what the servers did in each."""
 
-    def __init__(self, usage: Callable[[], Awaitable[Usage]] | None = None) -> None:
+    def __init__(self, usage: Callable[[], Awaitable[ModelUsage]] | None = None) -> None:
         self._usage = usage
         self._started = self._last = time.monotonic()
         self._phases: dict[str, float] = {}
-        self._used = self._first_used = Usage()
+        self._used = self._first_used = ModelUsage()
         self._busy: dict[str, float] = {}
         self.spans: list[tuple[str, float, float]] = []
         """(phase, Unix seconds of its start, seconds), for the trace."""

@@ -36,13 +36,13 @@ async def cancel(tasks: Iterable["asyncio.Future[Any]"]) -> None:
             task.exception()  # so that asyncio does not complain that nobody looked
 
 
-class Part(Protocol):
+class Stoppable(Protocol):
     """Something that runs until it is stopped."""
 
     async def stop(self) -> None: ...
 
 
-async def stop_within(part: Part, *, seconds: float) -> None:
+async def stop_within(part: Stoppable, *, seconds: float) -> None:
     """Stops a part of the run; one that cannot be stopped in time is logged, and does not keep the others from being stopped."""
     try:
         await asyncio.wait_for(part.stop(), seconds)

@@ -124,14 +124,14 @@ def _role_problems(method: AgentFlowConfig, config: RunConfig) -> list[Problem]:
         if name is None:
             continue
         if name not in served:
-            remedy = f"no model is served under this name (there are: {', '.join(served)}): give one of these, "
+            remedy = f"no model is served under this name (available: {', '.join(served)}): use one of these, "
             found.append(Problem(key=key, value=name, remedy=f"{remedy}or describe it as serving.models.{name}"))
         elif role == PLANNER and not served[name].trained:
-            found.append(Problem(key=key, value=name, remedy="the planner is the trained role: give the trained model, actor"))
+            found.append(Problem(key=key, value=name, remedy="the planner is the trained role: use the trained model, actor"))
         elif role != PLANNER and served[name].trained and not method.trained_roles_allowed:
             remedy = f"is the trained model, so the {role} would change with the planner"
             remedy += " and could learn to approve its answers" if role == JUDGE else ""
-            remedy += ": give a frozen model, or set method.trained_roles_allowed=true"
+            remedy += ": use a frozen model, or set method.trained_roles_allowed=true"
             found.append(Problem(key=key, value=name, remedy=remedy))
     return found
 

@@ -16,7 +16,7 @@ from agentic.agentflow.roles import Role, Roles
 from agentic.agentflow.tools.toolbox import ToolBox
 from vime.config import RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.tool import Outcome
+from vime.rollout.tool import ToolOutcome
 from vime.types import Sample, StopReason, Turn
 
 FALLBACK_TOOL = "base_generator"
@@ -43,7 +43,7 @@ STOP_REASONS = {
 
 
 @dataclass(kw_only=True, slots=True)
-class Rollout:
+class RolloutState:
     """The state of one rollout: its settings, models and tools, and what has been done so far."""
 
     method: AgentFlowConfig
@@ -62,7 +62,7 @@ class Rollout:
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """One sample per planner turn; the metadata of the last one hold the final answer."""
     method, toolbox = AgentFlowConfig.of(context.config), toolbox_of(context.config)
-    rollout = Rollout(
+    rollout = RolloutState(
         method=method,
         roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
         context=context,
@@ -88,7 +88,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     return rollout.samples
 
 
-async def _step(rollout: Rollout) -> LoopEnd | None:
+async def _step(rollout: RolloutState) -> LoopEnd | None:
     """Takes one step and returns why the loop ends with it, or None if it goes on."""
     roles, memory = rollout.roles, rollout.memory
     turn = await planner.next_step(roles, rollout.question, analysis=rollout.analysis, memory=memory)
@@ -122,17 +122,17 @@ async def _step(rollout: Rollout) -> LoopEnd | None:
     return _end_after(rollout, verdict)
 
 
-async def _call(rollout: Rollout, tool: str, query: str | None) -> tuple[str, bool]:
+async def _call(rollout: RolloutState, tool: str, query: str | None) -> tuple[str, bool]:
     """The tool's answer or error message, and whether the call failed. Without a query the tool is not called."""
     if query is None:
         return executor.NOT_UNDERSTOOD, False
     called = await rollout.toolbox.call(rollout.context, tool, query)
-    if called.outcome is Outcome.ANSWERED:
+    if called.outcome is ToolOutcome.ANSWERED:
         return str(called.output), False
     return called.error, True
 
 
-def _end_after(rollout: Rollout, verdict: verifier.Verdict) -> LoopEnd | None:
+def _end_after(rollout: RolloutState, verdict: verifier.Verdict) -> LoopEnd | None:
     if verdict.stop:
         return LoopEnd.VERIFIED
     if rollout.num_tokens >= rollout.method.max_rollout_tokens:
@@ -140,7 +140,7 @@ def _end_after(rollout: Rollout, verdict: verifier.Verdict) -> LoopEnd | None:
     return LoopEnd.TIME_USED_UP if rollout.context.clock.seconds >= rollout.method.max_seconds else None
 
 
-async def _final_answer(rollout: Rollout) -> str:
+async def _final_answer(rollout: RolloutState) -> str:
     """The generator's answer from the steps taken."""
     content = rollout.roles.prompts.final.format(
         question=rollout.question, analysis=rollout.analysis, memory=memory_text(rollout.roles.style, rollout.memory)
@@ -148,7 +148,7 @@ async def _final_answer(rollout: Rollout) -> str:
     return (await rollout.roles.ask(Role.generator, content)).text
 
 
-def _keep(rollout: Rollout, turn: Turn, /, *, trained: bool, **metadata: Any) -> None:
+def _keep(rollout: RolloutState, turn: Turn, /, *, trained: bool, **metadata: Any) -> None:
     """Adds a planner turn to the rollout's samples."""
     sample = rollout.template.with_turn(turn, cut=turn.finish_reason == "length", **metadata)
     if not trained:

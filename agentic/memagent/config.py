@@ -52,7 +52,7 @@ class MemAgentConfig(MethodConfig):
                     f"method.chunk_tokens={self.chunk_tokens} and twice method.max_memory_tokens={self.max_memory_tokens}"
                 )
                 key = f"serving.models.{name}.max_model_len"
-                found.append(Problem(key=key, value=model.max_model_len, remedy=f"{remedy}; give that, or make these smaller"))
+                found.append(Problem(key=key, value=model.max_model_len, remedy=f"{remedy}; use that, or make these smaller"))
         return found
 
     def calls_per_rollout(self, config: RunConfig) -> int:

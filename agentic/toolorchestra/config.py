@@ -69,7 +69,7 @@ class ToolOrchestraConfig(MethodConfig):
         found = [*self.tools.problems(self.experts), *self.preference.problems(self.experts)]
         found += [*_served_problems(self, config), *_tool_problems(self, config), *_baseline_problems(config)]
         if config.deterministic and self.shaping.latency is LatencySource.measured:
-            remedy = "measured times differ from run to run, which deterministic=true forbids: give table"
+            remedy = "measured times differ from run to run, which deterministic=true forbids: use table"
             found.append(Problem(key="method.shaping.latency", value=self.shaping.latency.value, remedy=remedy))
         return found if config.mode is Mode.plan else [*found, *_machine_problems(self, config)]
 
@@ -82,10 +82,10 @@ def _served_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Pro
     found: list[Problem] = []
     for key, name in asked.items():
         if name not in config.serving.models:
-            remedy = f"no model is served under this name (there are: {', '.join(config.serving.models)}): give one of these, "
+            remedy = f"no model is served under this name (available: {', '.join(config.serving.models)}): use one of these, "
             found.append(Problem(key=key, value=name, remedy=f"{remedy}or describe it as serving.models.{name}"))
         elif config.serving.models[name].trained:
-            remedy = "is the trained model, which would change during the run: give a frozen model"
+            remedy = "is the trained model, which would change during the run: use a frozen model"
             found.append(Problem(key=key, value=name, remedy=remedy))
     return found if judge is None else [*found, *JudgeConfig(model=judge).problems(config, key="method.shaping.judge")]
 
@@ -97,7 +97,7 @@ def _tool_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Probl
         remedy = "a question is answered by the tool answer: give it at least one expert"
         found.append(Problem(key="method.tools.answer", value=[], remedy=remedy))
     if method.tools.search and not config.retrieval.is_there:
-        remedy = "the tool search needs the retrieval service: give retrieval.corpus, retrieval.generator or retrieval.url, or "
+        remedy = "the tool search needs the retrieval service: set retrieval.corpus, retrieval.generator or retrieval.url, or "
         remedy += "leave this list empty"
         found.append(Problem(key="method.tools.search", value=method.tools.search, remedy=remedy))
     return found
@@ -128,7 +128,7 @@ def _machine_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Pr
         if reason := why_absent():
             found.append(Problem(key="data", value=TAU2_ROWS, remedy=f"{reason}; or choose data without tau2"))
         if not method.tau2_user.model:
-            remedy = "tau2 needs a model that plays the user: give one, like openai/user, and its tau2_user.arguments.api_base"
+            remedy = "tau2 needs a model that plays the user: use one, like openai/user, and its tau2_user.arguments.api_base"
             found.append(Problem(key="method.tau2_user.model", value="", remedy=remedy))
     return found
 

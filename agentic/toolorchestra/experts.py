@@ -14,7 +14,7 @@ from agentic.toolorchestra.prompts import UNAVAILABLE
 from agentic.toolorchestra.settings import ExpertConfig, LatencySource
 from vime.rollout.context import Context
 from vime.rollout.model import TokenModel
-from vime.rollout.tool import Outcome, run_tool
+from vime.rollout.tool import ToolOutcome, run_tool
 from vime.types import Message, Turn
 
 CHARACTERS_PER_TOKEN = 3
@@ -132,9 +132,9 @@ class Experts:
             return ExpertReply(text=UNAVAILABLE)
         seconds = max(1e-3, min(limits.expert_seconds, limits.seconds - self._context.clock.seconds))
         result = await run_tool(_limited(self._context, seconds), f"expert {alias}", self._sample, expert, messages, tools)
-        turn = result.output if result.outcome is Outcome.ANSWERED else None
+        turn = result.output if result.outcome is ToolOutcome.ANSWERED else None
         if turn is None:
-            end = CallEnd.TIMED_OUT if result.outcome is Outcome.TIMED_OUT else CallEnd.FAILED
+            end = CallEnd.TIMED_OUT if result.outcome is ToolOutcome.TIMED_OUT else CallEnd.FAILED
         else:
             end = CallEnd.ANSWERED if turn.text.strip() or turn.message.get("tool_calls") else CallEnd.EMPTY
         self._errors[expert.model] = 0 if end is CallEnd.ANSWERED else self._errors[expert.model] + 1

@@ -11,7 +11,7 @@ from typing import Any
 from agentic.toolorchestra import prompts
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.customer_service import CustomerService, orchestrators_messages, orchestrators_tools
-from agentic.toolorchestra.environment.episode import Outcome
+from agentic.toolorchestra.environment.episode import EpisodeResult
 from agentic.toolorchestra.episodes import domain_of, is_function_calling, make_episode
 from agentic.toolorchestra.experts import Account, Experts
 from agentic.toolorchestra.offer import offer, question_schemas
@@ -105,7 +105,7 @@ async def _serve(context: Context, sample: Sample, experts: Experts, account: Ac
     messages = orchestrators_messages(opening, method.prompt_style)
     orchestrator = Orchestrator(context, messages, tools, account)
     await service.play(orchestrator, opening)
-    outcome = await episode.outcome() if episode.end is not None else Outcome(reward=0.0, parts={})
+    outcome = await episode.result() if episode.end is not None else EpisodeResult(reward=0.0, parts={})
     calls = Counter(service.calls) + Counter(call.tool for call in account.calls)
     metadata = {
         "category": "func_call",

@@ -12,7 +12,7 @@ from enum import Enum
 
 ACCURACY, COST, LATENCY = "accuracy", "cost", "latency"
 """Names of the weights, beside those of the tools."""
-WEIGHT_REMEDY = "give 0 to 1; a weight above 0 on cost or latency rewards being cheap or quick"
+WEIGHT_REMEDY = "use 0 to 1; a weight above 0 on cost or latency rewards being cheap or quick"
 
 
 class Variant(Enum):
@@ -50,7 +50,7 @@ class Features:
     def __post_init__(self) -> None:
         for name, value in {"dollars": self.dollars, "seconds": self.seconds, **self.calls}.items():
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name}={value}: give a finite number that is 0 or more")
+                raise ValueError(f"{name}={value}: use a finite number that is 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,10 +94,10 @@ class Scale:
 
     def __post_init__(self) -> None:
         if not (0 < self.dollars < math.inf and 0 < self.seconds < math.inf):
-            raise ValueError(f"dollars={self.dollars}, seconds={self.seconds}: give amounts above 0")
+            raise ValueError(f"dollars={self.dollars}, seconds={self.seconds}: use amounts above 0")
         if not 0 <= self.share < 1:
             raise ValueError(
-                f"share={self.share}: give 0 or more and less than 1, so that a correct answer stays above a wrong one"
+                f"share={self.share}: use 0 or more and less than 1, so that a correct answer stays above a wrong one"
             )
 
 

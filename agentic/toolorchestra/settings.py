@@ -56,7 +56,7 @@ class ToolsConfig:
             key = f"method.tools.{tool.name}"
             for alias in aliases:
                 if alias not in experts:
-                    remedy = f"there is no expert {alias} (there are: {', '.join(experts) or 'none'}): describe it as "
+                    remedy = f"there is no expert {alias} (available: {', '.join(experts) or 'none'}): describe it as "
                     found.append(Problem(key=key, value=alias, remedy=f"{remedy}method.experts.{alias}"))
             if len(set(aliases)) < len(aliases):
                 found.append(Problem(key=key, value=aliases, remedy="name each alias once"))

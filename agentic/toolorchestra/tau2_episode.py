@@ -6,7 +6,7 @@ The package's orchestrator is stepped from outside, and pauses whenever the agen
 import importlib
 from typing import Any
 
-from agentic.toolorchestra.environment.episode import End, Outcome
+from agentic.toolorchestra.environment.episode import End, EpisodeResult
 from agentic.toolorchestra.settings import EndpointConfig
 from agentic.toolorchestra.tau2 import needs_judge, tau2_module
 from agentic.toolorchestra.tau2_scores import MAX_ERRORS, MAX_STEPS
@@ -46,7 +46,7 @@ class Tau2Episode:
         Raises ConfigError if the task needs a judge and there is none.
         """
         if judge is None and needs_judge(task):
-            remedy = "its reward asks a judge: give one, or leave such tasks out (without_judge)"
+            remedy = "its reward asks a judge: use one, or leave such tasks out (without_judge)"
             raise ConfigError([Problem(key=f"tau2 {domain} task", value=task.id, remedy=remedy)])
         self._domain, self._task, self._judge, self._seed = domain, task, judge, seed
         self._environment = tau2_module("registry").registry.get_env_constructor(domain)()
@@ -93,7 +93,7 @@ class Tau2Episode:
         self._agent.reply = data.AssistantMessage(role="assistant", content=text, tool_calls=words or None)
         return await self._until_our_turn(ours=True)
 
-    async def outcome(self) -> Outcome:
+    async def result(self) -> EpisodeResult:
         """tau2's reward: the product over the parts of the task's reward basis; 0 unless user or agent ended the conversation."""
         return await _threads.run(self._evaluate)
 
@@ -117,7 +117,7 @@ class Tau2Episode:
         self._orchestrator.step()
         self._orchestrator._check_termination()  # as its own `run` does after each step
 
-    def _evaluate(self) -> Outcome:
+    def _evaluate(self) -> EpisodeResult:
         evaluator = tau2_module("evaluator.evaluator")
         if self._judge is not None:
             _set_judge(self._judge)
@@ -129,7 +129,7 @@ class Tau2Episode:
             domain=self._domain,
         )
         parts = {getattr(key, "value", str(key)): float(value) for key, value in (found.reward_breakdown or {}).items()}
-        return Outcome(reward=float(found.reward), parts=parts)
+        return EpisodeResult(reward=float(found.reward), parts=parts)
 
     def _make_user(self, endpoint: EndpointConfig) -> Any:
         try:

@@ -24,7 +24,7 @@ class Trial:
 def pass_hat_k(num_trials: int, num_passed: int, k: int) -> float:
     """The probability that k trials drawn from these all pass (arXiv 2406.12045). Raises ValueError for k beyond num_trials."""
     if not 1 <= k <= num_trials:
-        raise ValueError(f"pass^{k} of {num_trials} trials: give 1 to {num_trials}")
+        raise ValueError(f"pass^{k} of {num_trials} trials: use 1 to {num_trials}")
     return comb(num_passed, k) / comb(num_trials, k)
 
 

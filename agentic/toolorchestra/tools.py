@@ -11,7 +11,7 @@ from vime.agent.sandbox import Sandbox
 from vime.errors import ServerError
 from vime.retrieval.client import Passage
 from vime.rollout.context import Context
-from vime.rollout.tool import Outcome, run_sandbox, run_tool
+from vime.rollout.tool import ToolOutcome, run_sandbox, run_tool
 from vime.types import Message
 
 NO_SEARCH = "[The search service does not take this query]"
@@ -94,7 +94,7 @@ class QuestionTools:
                 raise
 
         found = await run_tool(self._context, "retrieval", search, query, self._limits.documents)
-        if found.outcome is not Outcome.ANSWERED:
+        if found.outcome is not ToolOutcome.ANSWERED:
             self._context.trace.count("retrieval_failed")
             if lost:
                 raise lost[-1]

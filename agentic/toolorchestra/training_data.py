@@ -14,9 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def rows(*, num_items: int | None, seed: int, file: str, tau2_domains: list[str] | None = None) -> list[dict[str, Any]]:
-    """Rows for `data.train.generator`: the file's questions and the tasks of the domains, shuffled.
+    """Return the questions in `file` and the tasks of `tau2_domains`, shuffled with `seed`, at most `num_items` in all.
 
-    ToolScale's rows are left out, because it publishes no databases to play them on. Raises ConfigError if the file is missing.
+    This is a generator for `data.train.generator`. Rows of ToolScale are left out, because the databases that their tasks need
+    are not public. Raises ConfigError if the file is missing.
     """
     if not Path(file).is_file():
         remedy = "there is no such file: write it with `python -m agentic.toolorchestra.data generalthought.parquet --only qa "

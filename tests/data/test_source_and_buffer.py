@@ -74,9 +74,9 @@ def test_a_row_that_cannot_be_asked_is_refused_before_anything_starts(config: Ru
     path = Path(str(config.data.train.path))
     path.write_text(path.read_text() + json.dumps(row) + "\n")
     config.data.evaluation = [DatasetConfig(name="dev", path=str(path))]
-    with pytest.raises(ConfigError, match=rf"data\.train=.*1 of 6 rows.*: row 5 has .*{problem}"):
+    with pytest.raises(ConfigError, match=rf"data\.train\.path=.*1 of 6 rows.*: row 5 has .*{problem}"):
         RowSource(config)
-    with pytest.raises(ConfigError, match=rf"data\.dev=.*1 of 6 rows.*: row 5 has .*{problem}"):
+    with pytest.raises(ConfigError, match=rf"data\.evaluation\.0\.path=.*1 of 6 rows.*: row 5 has .*{problem}"):
         load_prompts(config)
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_rows_is_refused_by_its_line(tmp_path: Path, name: st
     with pytest.raises(ConfigError) as raised:
         load_rows(DatasetConfig(name="dev", path=str(path)))
     (found,) = raised.value.problems
-    assert (found.key, found.value) == ("data.dev", str(path)) and found.remedy.startswith(problem)
+    assert (found.key, found.value) == ("data.train.path", str(path)) and found.remedy.startswith(problem)
 
 
 def test_num_items_limits_the_rows(config: RunConfig):

@@ -32,7 +32,7 @@ def test_the_folder_holds_what_a_user_would_write_and_its_own_name(empty_folder:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        *((name, "no name") for name in ("Mine", "a-b", "../up", "class", "null", "")),
+        *((name, "not a name") for name in ("Mine", "a-b", "../up", "class", "null", "")),
         ("memagent", "a method of this name"),
         ("json", "which yours would hide"),
         ("taken", "exists"),
@@ -50,7 +50,7 @@ def test_a_bad_name_ends_with_2_and_writes_nothing(
 
 @pytest.mark.parametrize("words", [[], ["one", "two"]])
 def test_anything_but_one_name_is_refused(words: list[str]):
-    with pytest.raises(ConfigError, match="give one name"):
+    with pytest.raises(ConfigError, match="use one name"):
         write_agent(words)
 
 
@@ -58,7 +58,7 @@ def test_a_method_of_the_folder_above_is_not_written_again(empty_folder: Path):
     (empty_folder / "conf" / "method").mkdir(parents=True)
     (empty_folder / "conf" / MARKER).touch()
     (empty_folder / "conf" / "method" / "mine.yaml").touch()
-    with pytest.raises(ConfigError, match="there is a method of this name already"):
+    with pytest.raises(ConfigError, match="there already is a method of this name"):
         write_agent(["mine"])
 
 

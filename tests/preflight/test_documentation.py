@@ -41,7 +41,7 @@ def test_a_topic_is_a_key_a_group_or_a_place_with_a_name_of_ones_own():
 
 
 def test_a_topic_that_is_no_key_gets_the_nearest_one():
-    with pytest.raises(ConfigError, match=r"--help=trainer\.lrr: there is no such setting; did you mean trainer\.lr"):
+    with pytest.raises(ConfigError, match=r"--help trainer\.lrr: there is no such setting; did you mean trainer\.lr"):
         show_documentation(["trainer.lrr", "seed"])
 
 

@@ -25,9 +25,9 @@ def is_there(launcher: str) -> bool:
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [
-        ("hydra/launcher=ray", "there are: basic, joblib, submitit_local"),
+        ("hydra/launcher=ray", "available: basic, joblib, submitit_local"),
         ("hydra/launcher=submitit_slurm", "scripts/slurm.sh"),
-        ("hydra/sweeper=optuna", "every combination of the listed values"),
+        ("hydra/sweeper=optuna", "every combination of the comma-separated values"),
     ],
 )
 def test_another_launcher_or_sweeper_is_refused_with_and_without_a_sweep(word: str, remedy: str):

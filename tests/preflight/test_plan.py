@@ -13,9 +13,9 @@ from vime.memory.processes import GIB, server_memory, trainer_memory
 from vime.memory.tokens import driver_bytes, object_store_bytes
 from vime.model.size import num_expert_parameters, num_parameters
 from vime.preflight.compose import CONF, compose_run
-from vime.preflight.plan import show_plan
+from vime.preflight.plan import show_plan, wrapped
 from vime.preflight.plan.amounts import gib
-from vime.preflight.plan.processes import parts
+from vime.preflight.plan.processes import memory, parts
 from vime.preflight.plan.steps import generation
 from vime.preflight.validation import find_problems
 from vime.types import COLUMNS, Sample
@@ -137,6 +137,21 @@ def test_every_kind_of_run_has_a_plan(words: list[str], capsys: pytest.CaptureFi
     assert "Nothing was started" in capsys.readouterr().out
 
 
+def test_the_kv_cache_is_counted_on_all_gpus_of_a_server_and_its_memory_on_each():
+    config = planned(*ONE_NODE, "serving.models.actor.tensor_parallel_size=4", "serving.models.actor.num_replicas=2")
+    weights, cache = 2 * num_parameters(config.model) / 4 / GIB, server_memory(config, config.serving.models["actor"])["KV cache"]
+    tokens = 4 * cache / (2 * 28 * 4 * 128 * 2)  # keys and values, layers, key heads, width of a head, bytes
+    each, together = (line for line in memory(config) if "KV cache" in line)
+    assert each == f"server actor, on each GPU of 80 GiB: 48.0 GiB = weights {weights:.1f} GiB + KV cache {cache / GIB:.1f} GiB"
+    assert together.startswith(f"KV cache of one server actor on its 4 GPUs together: {tokens:,.0f} tokens, ")
+
+
+def test_a_line_of_the_plan_is_not_broken_between_a_number_and_its_unit():
+    line = "each trainer rank: 159.0 MiB = weights 2.1 MiB + gradients 2.1 MiB"
+    assert [wrapped(line, width).count("\n") for width in (80, 58)] == [0, 1]
+    assert all("\n      2.1 MiB" in wrapped(line, width) for width in (61, 64, 66))
+
+
 @pytest.mark.slow
 def test_the_program_plans_without_gpu_and_network_and_leaves_nothing(tmp_path: Path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
@@ -204,4 +219,4 @@ def test_the_object_store_holds_the_largest_batch_and_the_plan_says_so(capsys: p
     assert object_store_bytes(config) >= tokens * bytes_of_a_token + 2**29
     assert driver_bytes(config) == 2 * tokens * bytes_of_a_token
     show_plan(config)
-    assert f"Ray's object store has {gib(object_store_bytes(config))}" in " ".join(capsys.readouterr().out.split())
+    assert f"Ray's object store: {gib(object_store_bytes(config))}" in " ".join(capsys.readouterr().out.split())

@@ -52,7 +52,7 @@ def test_words_that_cannot_be_read_are_a_problem():
 def test_a_bad_point_is_reported_and_the_others_run(tmp_path: Path):
     shown = program(*METHOD, "trainer.lr=1e-3,fast,2e-3", "--multirun", folder=tmp_path)
     assert shown.returncode == 2 and "Traceback" not in shown.stderr
-    assert shown.stdout.count("Nothing was started. Leave out mode=plan") == 2
+    assert shown.stdout.count("Nothing was started. Remove mode=plan") == 2
     assert "trainer.lr=fast" in shown.stderr and "not started" in shown.stdout
     folders = re.findall(r"sweep_[\d_-]+/(\d)", shown.stdout)
     assert set(folders) == {"0", "2"}
@@ -63,5 +63,5 @@ def test_a_bad_point_is_reported_and_the_others_run(tmp_path: Path):
 def test_a_sweep_file_needs_no_flag_and_its_points_are_single_runs(tmp_path: Path):
     shown = program(*METHOD, "+sweep=lr", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count("Nothing was started. Leave out mode=plan") == 3
+    assert shown.stdout.count("Nothing was started. Remove mode=plan") == 3
     assert re.findall(r"\[(\d)/(\d)\]", shown.stderr) == [("1", "3"), ("2", "3"), ("3", "3")]

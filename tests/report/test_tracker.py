@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from vime.config import RunConfig
-from vime.config import Tracker as TrackerName
+from vime.config import RunConfig, TrackerName
 from vime.report.tracker import Tracker
 
 

@@ -16,7 +16,7 @@ from vime.errors import ServerError
 from vime.retrieval.__main__ import main
 from vime.retrieval.batching import Batcher
 from vime.retrieval.client import BadQueryError, Retriever
-from vime.retrieval.service import MAX_QUERIES, Service
+from vime.retrieval.service import MAX_QUERIES, RetrievalService
 from vime.serving.endpoint import Address
 
 GOOD = {"queries": ["record 17", "record 18"], "topk": 3, "return_scores": True}
@@ -37,7 +37,7 @@ async def until_ready(client: Any) -> dict[str, Any]:
 @pytest.fixture
 async def client(corpus_file: Path, tmp_path: Path) -> AsyncIterator[Any]:
     config = RetrievalConfig(corpus=str(corpus_file), topk=4)
-    async with TestClient(TestServer(Service(config, tmp_path / "index", silent).application())) as client:
+    async with TestClient(TestServer(RetrievalService(config, tmp_path / "index", silent).application())) as client:
         await until_ready(client)
         yield client
 
@@ -121,7 +121,7 @@ async def test_many_requests_at_once_share_searches_and_each_gets_its_own(client
 
 async def test_the_service_says_how_far_it_is_and_answers_503_until_then(corpus_file: Path, tmp_path: Path):
     config = RetrievalConfig(corpus=str(corpus_file), backend=RetrievalBackend.faiss)
-    async with TestClient(TestServer(Service(config, tmp_path / "index", silent).application())) as client:
+    async with TestClient(TestServer(RetrievalService(config, tmp_path / "index", silent).application())) as client:
         assert (await client.post("/retrieve", json=GOOD)).status == 503
         state = await until_ready(client)
         assert state == {"status": "ready", "backend": "faiss", "num_documents": 400, "num_queries": 0, "num_batches": 0}
@@ -185,7 +185,7 @@ async def test_a_served_model_embeds_and_its_loss_is_a_503(corpus_file: Path, tm
         embedding_url=str(server.make_url("/v1")),
         query_instruction="find: ",
     )
-    async with TestClient(TestServer(Service(config, tmp_path / "index", silent).application())) as client:
+    async with TestClient(TestServer(RetrievalService(config, tmp_path / "index", silent).application())) as client:
         await until_ready(client)
         passage = json.loads(corpus_file.read_text().splitlines()[33])
         query = f"{passage['title']}\n{passage['text']}"
@@ -199,7 +199,7 @@ async def test_a_served_model_embeds_and_its_loss_is_a_503(corpus_file: Path, tm
 
 async def test_with_a_secret_the_service_answers_nothing_but_its_health_without_it(corpus_file: Path, tmp_path: Path):
     config = RetrievalConfig(corpus=str(corpus_file))
-    application = Service(config, tmp_path / "index", silent, secret="the secret of a run").application()
+    application = RetrievalService(config, tmp_path / "index", silent, secret="the secret of a run").application()
     async with TestClient(TestServer(application)) as client:
         await until_ready(client)
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "the secret of a run"}):

@@ -17,7 +17,7 @@ from vime.config import RewardServiceConfig, RolloutConfig, RunConfig
 from vime.errors import RewardServiceError
 from vime.reward_service import client as client_module
 from vime.reward_service import hook
-from vime.reward_service.batches import Batches
+from vime.reward_service.batches import RewardBatches
 from vime.reward_service.client import RewardClient
 from vime.reward_service.protocol import read_answer
 from vime.rollout.context import Context, Sampling
@@ -178,7 +178,7 @@ async def test_one_bad_item_of_a_batch_costs_that_item_alone():
     async with serving(answering(answer)) as (url, seen):
         service = settings(url, max_batch_size=9, max_batch_wait_seconds=20.0)
         client = RewardClient(service)
-        batches = Batches(service, client)
+        batches = RewardBatches(service, client)
         found = await asyncio.gather(*[batches.score({}) for _ in range(9)], return_exceptions=True)
         await client.close()
     assert len(seen) == 1
@@ -225,7 +225,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_batches_are_bounded_in_size_and_number_and_callers_wait_before_a_full_queue():
     client = Stopped()
-    batches = Batches(settings("http://x", max_batch_size=4, max_concurrent_requests=2, max_pending=10), client)
+    batches = RewardBatches(settings("http://x", max_batch_size=4, max_concurrent_requests=2, max_pending=10), client)
     calls = [asyncio.create_task(batches.score({"value": float(number)})) for number in range(40)]
     await until(lambda: client.sizes == [4, 4] and batches.num_waiting == 2)
     for given_up in calls[9:35]:

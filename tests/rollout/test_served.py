@@ -9,7 +9,7 @@ import pytest
 import agentic.memagent
 from vime.config import ChatConfig, RunConfig, SamplingConfig, ServedModelConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.served import Served
+from vime.rollout.served import ServedModels
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
 from vime.types import Turn
@@ -42,7 +42,7 @@ class ChatRecorder(ChatClient):
         return Turn(message={"role": "assistant", "content": "yes"}, finish_reason="stop")
 
 
-def served(**models: ServedModelConfig) -> tuple[Served, dict[str, Any]]:
+def served(**models: ServedModelConfig) -> tuple[ServedModels, dict[str, Any]]:
     """The actor and these frozen models on recording servers; those by their names."""
     config = RunConfig()
     config.model.checkpoint = TINY
@@ -62,7 +62,7 @@ def served(**models: ServedModelConfig) -> tuple[Served, dict[str, Any]]:
         )
         for name in clients
     }
-    return Served(config, endpoints, make_client=lambda endpoint, _: clients[endpoint.name]), clients
+    return ServedModels(config, endpoints, make_client=lambda endpoint, _: clients[endpoint.name]), clients
 
 
 def asked(context: Context, clients: dict[str, Any], name: str) -> dict[str, Any]:

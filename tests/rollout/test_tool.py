@@ -11,7 +11,7 @@ from vime.agent.sandbox import NUM_PLACES, Sandbox
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import SandboxError
 from vime.rollout.context import Context
-from vime.rollout.tool import Outcome, run_sandbox, run_tool
+from vime.rollout.tool import ToolOutcome, run_sandbox, run_tool
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def hang(value: int) -> int:
 
 async def test_a_tool_that_answers_on_the_second_try(context: Context):
     result = await run_tool(context, "add", Flaky(ConnectionError("busy"), 1).call, 1)
-    assert (result.outcome, result.output, result.num_retries) == (Outcome.ANSWERED, 2, 1)
+    assert (result.outcome, result.output, result.num_retries) == (ToolOutcome.ANSWERED, 2, 1)
     assert dict(context.trace.counts) == {"tool_calls": 1, "tool_answered": 1, "tool_retries": 1}
     assert context.trace.seconds["tool"] >= 0
 
@@ -54,20 +54,20 @@ async def test_while_a_tool_waits_for_a_lost_server_its_time_does_not_run(contex
             await asyncio.sleep(0.5)
         return value
 
-    assert (await run_tool(context, "ask", wait, 1)).outcome is Outcome.ANSWERED
+    assert (await run_tool(context, "ask", wait, 1)).outcome is ToolOutcome.ANSWERED
 
 
 @pytest.mark.parametrize(
     ("tool", "outcome", "words", "num_retries"),
     [
-        (Flaky(ConnectionError("busy"), 9).call, Outcome.RAISED, "ConnectionError: busy", 1),
-        (Flaky(ValueError("no such city"), 9).call, Outcome.REFUSED, "no such city", 0),
-        (hang, Outcome.TIMED_OUT, "rollout.tool_timeout_seconds=0.2", 1),
-        (lambda: 1, Outcome.REFUSED, "TypeError", 0),
+        (Flaky(ConnectionError("busy"), 9).call, ToolOutcome.RAISED, "ConnectionError: busy", 1),
+        (Flaky(ValueError("no such city"), 9).call, ToolOutcome.REFUSED, "no such city", 0),
+        (hang, ToolOutcome.TIMED_OUT, "rollout.tool_timeout_seconds=0.2", 1),
+        (lambda: 1, ToolOutcome.REFUSED, "TypeError", 0),
     ],
 )
 async def test_a_tool_that_fails_is_something_to_tell_the_agent(
-    context: Context, tool: Any, outcome: Outcome, words: str, num_retries: int
+    context: Context, tool: Any, outcome: ToolOutcome, words: str, num_retries: int
 ):
     result = await run_tool(context, "tool", tool, 1)
     assert (result.outcome, result.num_retries) == (outcome, num_retries)
@@ -77,12 +77,12 @@ async def test_a_tool_that_fails_is_something_to_tell_the_agent(
 @pytest.mark.parametrize("tool", [Flaky(ValueError(), 0), lambda value: Flaky(ValueError(), 0).call(value)])
 async def test_what_a_tool_returns_is_awaited_whatever_it_is_written_as(context: Context, tool: Any):
     result = await run_tool(context, "add", tool, 1)
-    assert (result.outcome, result.output) == (Outcome.ANSWERED, 2)
+    assert (result.outcome, result.output) == (ToolOutcome.ANSWERED, 2)
 
 
 async def test_what_a_tool_returns_is_awaited_within_its_time(context: Context):
     result = await run_tool(context, "slow", lambda: hang(1))
-    assert result.outcome is Outcome.TIMED_OUT
+    assert result.outcome is ToolOutcome.TIMED_OUT
 
 
 async def test_blocking_tools_hold_up_neither_the_loop_nor_each_other(context: Context):
@@ -91,7 +91,7 @@ async def test_blocking_tools_hold_up_neither_the_loop_nor_each_other(context: C
     await asyncio.sleep(0)
     result = await run_tool(context, "quick", lambda: "answer")
     assert result.output == "answer"
-    assert {(await task).outcome for task in stuck} == {Outcome.TIMED_OUT}
+    assert {(await task).outcome for task in stuck} == {ToolOutcome.TIMED_OUT}
     release.set()
 
 

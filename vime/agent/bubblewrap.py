@@ -24,7 +24,7 @@ INTERPRETER = ("-I", "-S", "-B", "-X", "utf8", "-c")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Files:
-    """Descriptors of the files that bubblewrap inherits: the program, the system-call filter, and its status pipe."""
+    """File descriptors that bubblewrap inherits: the program to run, the seccomp filter, and bubblewrap's status pipe."""
 
     program: int
     system_calls: int

@@ -14,13 +14,13 @@ MAX_FILES = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class ProcessUsage:
     """Resources that a program uses.
 
     These are the private memory of its processes in bytes, the number of files that they made in memory, and the CPU time of the
     process that used most.
 
-    Example: `Usage(memory_bytes=9_000_000, num_files=1, cpu_seconds=0.4)`.
+    Example: `ProcessUsage(memory_bytes=9_000_000, num_files=1, cpu_seconds=0.4)`.
     """
 
     memory_bytes: int
@@ -28,12 +28,12 @@ class Usage:
     cpu_seconds: float
 
 
-def usage(root: int, *, files: bool) -> Usage:
+def usage(root: int, *, files: bool) -> ProcessUsage:
     """The usage of a process and its descendants; with `files` the files in its own folders are counted as well."""
     num_files = sum(_num_files(root, folder) for folder in ("tmp", "dev/shm")) if files else 0
     processes = descendants(root)
     memory, cpu_seconds = sum(map(_memory, processes)), max(map(_cpu_seconds, processes))
-    return Usage(memory_bytes=memory, num_files=num_files, cpu_seconds=cpu_seconds)
+    return ProcessUsage(memory_bytes=memory, num_files=num_files, cpu_seconds=cpu_seconds)
 
 
 def descendants(root: int) -> list[int]:

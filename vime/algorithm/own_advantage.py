@@ -14,7 +14,11 @@ KEY = "algorithm.advantage"
 
 
 def own_advantage(path: str) -> AdvantageFunction:
-    """The function at a path; a call raises HookError for an exception in it and for advantages that cannot be trained on."""
+    """Loads the user's advantage function from `path` (`module.function` or `file.py:function`), and checks what it returns.
+
+    The function that is returned raises HookError if the user's function raises, if its result is no dictionary by `rollout_id`,
+    or if an advantage is not finite or not one number for a rollout or one for each of its samples.
+    """
     hook = load_named(KEY, path)
 
     def checked(config: AlgorithmConfig, groups: list[Group]) -> Mapping[int, Advantages]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vime.config import TrainerConfig
 
 FIRST_STAGE, LAST_STAGE = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
-"""Fields of Megatron's by which stages that the layers do not fill evenly are made."""
+"""Fields of Megatron's configuration that give the first or last pipeline stage another number of layers than the rest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,17 +27,17 @@ class Position:
 
 
 def world_size(trainer: TrainerConfig) -> int:
-    """Number of trainer ranks; expert parallelism takes none of its own."""
+    """Number of trainer ranks; expert parallelism reuses the ranks of the other kinds and adds none."""
     return stage_size(trainer) * trainer.pipeline_parallel_size
 
 
 def stage_size(trainer: TrainerConfig) -> int:
-    """Ranks of one pipeline stage."""
+    """Number of ranks in one pipeline stage."""
     return trainer.tensor_parallel_size * trainer.context_parallel_size * trainer.data_parallel_size
 
 
 def position_of(rank: int, trainer: TrainerConfig) -> Position:
-    """The position of a rank."""
+    """The position of a rank in each kind of parallelism."""
     tensor, context = trainer.tensor_parallel_size, trainer.context_parallel_size
     in_stage = rank % stage_size(trainer)
     return Position(
@@ -66,10 +66,10 @@ def layers_of(stage: int, trainer: TrainerConfig, num_layers: int) -> list[range
 
 
 def num_copies(trainer: TrainerConfig) -> int:
-    """Ranks that hold the same parameters apart from experts: the distributed optimizer divides its state among them."""
+    """Number of ranks that hold the same parameters apart from experts; the distributed optimizer is divided among them."""
     return trainer.data_parallel_size * trainer.context_parallel_size
 
 
 def num_expert_copies(trainer: TrainerConfig) -> int:
-    """Ranks that hold the same experts; their optimizer state is divided if that of the other parameters is."""
+    """Number of ranks that hold the same experts; their optimizer state is divided if that of the other parameters is."""
     return max(stage_size(trainer) // trainer.expert_parallel_size, 1) if num_copies(trainer) > 1 else 1

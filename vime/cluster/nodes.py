@@ -46,7 +46,7 @@ class NodeAgent:
         return Node(id=context.get_node_id(), host=ray.util.get_node_ip_address(), gpus=gpus)
 
     def free_port(self, host: str, wanted: int) -> int:
-        """See `free_port`."""
+        """Returns `wanted`, or a free port if that is 0; raises OSError if it is in use."""
         return free_port(host, wanted)
 
 
@@ -64,7 +64,7 @@ class Nodes:
         self._replacing = threading.Lock()
 
     def reserve(self) -> None:
-        """Reserves the nodes and their GPUs. Raises ServerError if the Ray cluster has not enough of them."""
+        """Reserves the nodes and their GPUs. Raises ServerError if the Ray cluster does not have enough of them."""
         cluster = self._cluster
         if cluster.ray_address is None:
             self._nodes = [Node(id=None, host=_this_host(cluster.host), gpus=_visible_gpus(cluster.gpus_per_node))]
@@ -90,9 +90,9 @@ class Nodes:
         return len(self._nodes)
 
     def options(self, place: Place, *, devices: bool = False, environment: dict[str, str] | None = None) -> dict[str, Any]:
-        """Options of an actor at a place; with `devices` it sees the GPUs of the place.
+        """Ray's options for an actor at a place; with `devices` it sees the GPUs of the place.
 
-        An actor without devices whose node is lost goes to the driver's.
+        If its node is lost, an actor without devices starts on the driver's node.
         """
         variables = dict(environment or {})
         if devices and place.gpus:
@@ -118,9 +118,9 @@ class Nodes:
         return self._nodes[node].host if self._cluster.host == "0.0.0.0" else self._cluster.host
 
     def replace_lost(self, number: int) -> None:
-        """Lets another machine take the number of a lost node: a spare one of the cluster, or without GPUs another of ours.
+        """Gives the number of a lost node to a spare one of the cluster, or without GPUs to another node of the run.
 
-        Takes up to `RESERVE_TIMEOUT_SECONDS`; does nothing if the node is there. Raises ServerError if there is none.
+        Takes up to `RESERVE_TIMEOUT_SECONDS`; does nothing if the node is alive. Raises ServerError if no machine is left.
         """
         with self._replacing:
             lost, alive = self._nodes[number], _alive()
@@ -134,7 +134,7 @@ class Nodes:
             self._nodes[number], self._agents[number] = self._nodes[others[-1]], self._agents[others[-1]]
 
     def take_port(self, node: int, wanted: int, key: str) -> int:
-        """`wanted`, or a free port of a node if that is 0; none is given twice. Raises ServerError if it is in use."""
+        """Returns `wanted`, or a free port of the node if that is 0, and none twice. Raises ServerError if it is in use."""
         listen = self._cluster.host
         while True:
             try:
@@ -173,7 +173,7 @@ class Nodes:
         return True
 
     def _be_one_machine(self) -> None:
-        """Nodes that are one machine reach each other by its loopback address. Raises ServerError if they are several."""
+        """Uses the loopback address if all nodes are one machine. Raises ServerError if they are several."""
         if len({node.host for node in self._nodes}) > 1:
             found = self._nodes
             self.release()
@@ -198,7 +198,7 @@ def _alive() -> set[str]:
 def _unreachable(nodes: list[Node]) -> str:
     return (
         f"cluster.host={LOOPBACK}: servers there cannot be reached from the other nodes ({', '.join(n.host for n in nodes)}); "
-        "give 0.0.0.0, or the address of a network that all nodes share"
+        "use 0.0.0.0, or the address of a network that all nodes share"
     )
 
 

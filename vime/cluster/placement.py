@@ -88,7 +88,7 @@ def server_places(config: RunConfig) -> dict[str, list[Place]]:
 def _place(
     found: dict[str, list[Place]], config: RunConfig, owners: list[tuple[str, int]], *, first: int, num_shared: int = 0
 ) -> None:
-    """Adds places of servers (model and size), in order from the GPU `first` on; `num_shared` GPUs are gone through in turn."""
+    """Adds the places of servers (model, number of GPUs) to `found`, from GPU `first` on; `num_shared` GPUs are used in turn."""
     sizes = [size for _, size in owners]
     places = _in_turn(config, sizes, first, num_shared) if num_shared else _on_gpus(config, sizes, first=first)
     for (name, _), place in zip(owners, places, strict=True):
@@ -96,7 +96,7 @@ def _place(
 
 
 def _in_turn(config: RunConfig, sizes: list[int], first: int, num_gpus: int) -> list[Place]:
-    """As `_on_gpus`, beginning again at `first` where the `num_gpus` are used up."""
+    """Like `_on_gpus`, but begins again at `first` when all `num_gpus` are used."""
     places: list[Place] = []
     while len(places) < len(sizes):
         fitting = [
@@ -130,7 +130,7 @@ def transport(config: RunConfig) -> WeightTransfer:
 
 
 def trained_servers_have_trainers(config: RunConfig) -> bool:
-    """Whether every GPU that serves the trained model holds a trainer rank too, whose memory its server can open."""
+    """Whether every GPU that serves the trained model also holds a trainer rank, whose memory its server can open."""
     per_node = config.cluster.gpus_per_node
     places = server_places(config)
     served = [place for name, model in config.serving.models.items() if model.trained for place in places[name]]
@@ -138,7 +138,7 @@ def trained_servers_have_trainers(config: RunConfig) -> bool:
 
 
 def _on_gpus(config: RunConfig, sizes: list[int], *, first: int) -> list[Place]:
-    """GPUs for processes of these sizes, in order from the GPU `first` on; none is cut in two by the end of a node."""
+    """Places for processes of these numbers of GPUs, in order from GPU `first` on; no process spans two nodes."""
     per_node, places, position = config.cluster.gpus_per_node, [], first
     for size in sizes:
         if position % per_node + size > per_node:

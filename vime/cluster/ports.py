@@ -9,10 +9,10 @@ LOWEST_FREE_PORT, DEFAULT_EPHEMERAL_PORT, NUM_PORT_TRIES = 20000, 32768, 100  # 
 
 
 def free_port(host: str, wanted: int) -> int:
-    """`wanted` if nothing listens there, or any free port if it is 0; raises OSError.
+    """Returns `wanted`, or any free port if it is 0. Raises OSError if the port is in use.
 
-    Servers bind it many seconds later. So it lies below the range from which the kernel serves outgoing connections and other
-    programs' free ports.
+    A server binds the port many seconds later; so a free one is chosen below the range from which the kernel takes ports for
+    outgoing connections and for other programs.
     """
     candidates = [wanted] if wanted else random.sample(range(LOWEST_FREE_PORT, _first_ephemeral_port()), NUM_PORT_TRIES)
     for number, port in enumerate(candidates, start=1):

@@ -32,7 +32,7 @@ from vime.config.choices import (
     Schedule,
     ServerRole,
     Surrogate,
-    Tracker,
+    TrackerName,
     VectorSearch,
     WeightTransfer,
 )
@@ -99,7 +99,7 @@ __all__ = [
     "ServerRole",
     "ServingConfig",
     "Surrogate",
-    "Tracker",
+    "TrackerName",
     "TrainerConfig",
     "VectorSearch",
     "WeightTransfer",
@@ -111,7 +111,7 @@ class RunConfig:
     """All settings of one run."""
 
     mode: Mode = Mode.train
-    """What the program does: train, evaluate, or show the plan of a run without starting it."""
+    """Whether the program trains, evaluates, or shows the plan of a run without starting it."""
     name: str = "run"
     """Name of the run and of its folder under `outputs/`."""
     seed: Natural = 0

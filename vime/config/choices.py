@@ -213,7 +213,7 @@ class Pooling(Enum):
     last = "last"
 
 
-class Tracker(Enum):
+class TrackerName(Enum):
     """Where metrics go besides `metrics.jsonl`."""
 
     none = "none"

@@ -1,4 +1,4 @@
-"""Rollouts, and the servers that they ask."""
+"""Settings of rollouts, and of the servers that they call."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -30,8 +30,8 @@ class RolloutConfig:
     max_staleness: Natural = 0
     """How many weight versions a token may lag behind the trainer when it is trained on; 0 is synchronous and on-policy."""
     in_flight_updates: bool = True
-    """Whether a weight sync may change the weights between two tokens of a request; otherwise new model calls wait until the
-    requests in flight have ended."""
+    """If true, a weight sync does not wait for running requests, so one reply may hold tokens of two weight versions. If false, a
+    sync holds new requests back and waits until the running ones have ended."""
     num_oversampled_prompts: Natural = 0
     """Groups started in addition to `num_prompts`; the first `num_prompts` to finish make the batch."""
     num_oversampled_samples_per_prompt: Natural = 0
@@ -186,7 +186,7 @@ class ServedModelConfig:
     max_num_seqs: Count = 256
     """Requests that one server runs at a time."""
     gpu_memory_utilization: PositiveShare = 0.8
-    """Share of a GPU's memory, or on a CPU of the main memory, for weights and KV cache."""
+    """Share of a GPU's memory, or without GPUs of the host's memory, for weights and KV cache."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
 

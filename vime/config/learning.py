@@ -128,7 +128,8 @@ class TrainerConfig:
     num_epochs_per_batch: Count = 1
     """Passes over one batch, each with all its optimizer steps."""
     on_bad_update: BadUpdate = BadUpdate.stop
-    """What follows a loss or gradient that is not finite; ten skipped updates in a row stop the run in any case."""
+    """Whether a loss or gradient that is not finite stops the run (`stop`) or skips the update (`skip`); ten skipped updates in a
+    row stop the run in any case."""
     max_tokens_per_micro_batch: Count = 16384
     """Tokens in the packed row of one rank; context-parallel ranks hold that many each. A longer sequence has a row of its
     own."""
@@ -163,7 +164,7 @@ class TrainerConfig:
     """Metric by which the best checkpoint is kept in addition: `evaluation/<data set>`, or `evaluation` for the mean over all
     data sets, as evaluated during training."""
     async_save: bool = True
-    """Whether training continues while a checkpoint is written, which needs a second copy of weights and optimizer in main
+    """Whether training continues while a checkpoint is written, which needs a second copy of weights and optimizer in host
     memory."""
     stop_on_failed_save: bool = True
     """Whether the run stops if a checkpoint cannot be written, for example because the disk is full; otherwise it logs a
@@ -171,7 +172,7 @@ class TrainerConfig:
     evaluate_every: Natural = 0
     """Training steps between evaluations of the agent during training; 0 evaluates only before and after training."""
     recompute: bool = False
-    """Keeps only the inputs of the layers and computes activations again in the backward pass; `megatron_args` has finer
-    options."""
+    """Activation checkpointing: the forward pass stores only each layer's input, and the backward pass recomputes the
+    activations. It saves memory and costs about one more forward pass; for selective recomputation use `megatron_args`."""
     megatron_args: dict[str, Any] = field(default_factory=dict)
     """Fields of Megatron-core's TransformerConfig, passed unchanged."""

@@ -25,7 +25,7 @@ class Range:
     most: float | None = None
     below: float | None = None
     why: str = ""
-    """The reason for the bounds where it is not obvious, or for their absence; it follows the range in an error."""
+    """Why the number has these bounds, or none, where that is not obvious. Error messages print this text after the range."""
 
     def __post_init__(self) -> None:
         assert self.why or self.bounds, "a range without bounds says why there are none"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from vime.config.choices import Before, Pooling, RetrievalBackend, Tracker, VectorSearch, WeightTransfer
+from vime.config.choices import Before, Pooling, RetrievalBackend, TrackerName, VectorSearch, WeightTransfer
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 SandboxMemory = Annotated[int, Range(least=32 * 2**20, why="Python itself needs 32 MiB")]
@@ -171,7 +171,7 @@ class EvaluationConfig:
 class LoggerConfig:
     """Where metrics go besides the run folder. Keys are read from the environment."""
 
-    tracker: Tracker = Tracker.none
+    tracker: TrackerName = TrackerName.none
     """Service that receives the metrics."""
     project: str = "vime"
     """Name of the project in Weights & Biases."""
@@ -180,7 +180,7 @@ class LoggerConfig:
     save_rollouts: bool = True
     """Whether the rollouts of every step are written as JSONL."""
     max_rollouts_bytes: LogBytes = 20 * 2**30
-    """Size limit of all rollout files together; files of the first steps are removed to make room."""
+    """Size limit of all rollout files together; the oldest files are removed to make room."""
     trace_share: Share = 0.02
     """Share of groups whose timelines are written to `trace.json`, for Perfetto. The driver's timeline is always written, unless
     the share is 0."""

@@ -19,33 +19,37 @@ HUB_FILE = "hf://datasets/"
 CONTEXT_FILE = "context_file"
 NUM_NAMED_ROWS = 3
 _ANSWER_FIELDS = ("answers", "answer", "ground_truth", "label")
-_REMEDY = "rename the column of the question, or leave such rows out"
+_REMEDY = "name the column of the question `question`, or remove such rows"
 
 
-def load_rows(dataset: DatasetConfig) -> list[dict[str, Any]]:
-    """All rows of a dataset, at most `num_items` of them.
+def load_rows(dataset: DatasetConfig, *, key: str = "data.train") -> list[dict[str, Any]]:
+    """Reads or generates the rows of a dataset, at most `num_items` of them.
 
-    Raises `ConfigError` if there are none, or a file cannot be read as rows.
+    Raises `ConfigError`, for a setting below `key`, if there are none or a file cannot be read as rows.
     """
     if dataset.generator is not None:
         rows = load_hook(dataset.generator)(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
     else:
         assert dataset.path is not None, f"data set {dataset.name!r} has neither path nor generator"
-        rows = _with_whole_paths(_read(dataset, dataset.path), dataset)
+        rows = _with_whole_paths(_read(dataset, dataset.path, key), dataset, key)
     rows = rows[: dataset.num_items]
     if not rows:
-        key = f"data.{dataset.name}"
-        raise ConfigError([Problem(key=key, value=dataset.path or dataset.generator, remedy="has no rows; give another source")])
+        raise ConfigError([_problem(dataset, key, "has no rows: use another file, data set or generator")])
     return rows
 
 
-def check_rows(rows: list[dict[str, Any]], dataset: DatasetConfig) -> None:
+def check_rows(rows: list[dict[str, Any]], dataset: DatasetConfig, *, key: str = "data.train") -> None:
     """Raises `ConfigError` if rows have no usable question; it names the first of them and how many there are."""
     wrong = [(number, problem) for number, row in enumerate(rows) if (problem := _question_problem(row))]
     if wrong:
         named = "; ".join(f"row {number} {problem}" for number, problem in wrong[:NUM_NAMED_ROWS])
         remedy = f"{len(wrong)} of {len(rows)} rows, counted from 0, have no usable question: {named}; {_REMEDY}"
-        raise ConfigError([Problem(key=f"data.{dataset.name}", value=dataset.path or dataset.generator, remedy=remedy)])
+        raise ConfigError([_problem(dataset, key, remedy)])
+
+
+def _problem(dataset: DatasetConfig, key: str, remedy: str) -> Problem:
+    field, value = ("generator", dataset.generator) if dataset.generator is not None else ("path", dataset.path)
+    return Problem(key=f"{key}.{field}", value=value, remedy=remedy)
 
 
 def read_json(file: Path, *, key: str) -> list[dict[str, Any]]:
@@ -81,10 +85,10 @@ def read_json(file: Path, *, key: str) -> list[dict[str, Any]]:
     return [row for _, row in rows]
 
 
-def _read(dataset: DatasetConfig, path: str) -> list[dict[str, Any]]:
-    file = _download(path) if path.startswith(HUB_FILE) else Path(path).expanduser()
+def _read(dataset: DatasetConfig, path: str, key: str) -> list[dict[str, Any]]:
+    file = _download(path, f"{key}.path") if path.startswith(HUB_FILE) else Path(path).expanduser()
     if file.suffix in (".jsonl", ".json") and file.exists():
-        return read_json(file, key=f"data.{dataset.name}")
+        return read_json(file, key=f"{key}.path")
     import datasets
 
     if file.suffix == ".parquet" and file.exists():
@@ -92,7 +96,7 @@ def _read(dataset: DatasetConfig, path: str) -> list[dict[str, Any]]:
     return datasets.load_dataset(path, split=dataset.split).to_list()
 
 
-def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig) -> list[dict[str, Any]]:
+def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig, key: str) -> list[dict[str, Any]]:
     """The rows with absolute document paths. Raises `ConfigError` for a document that is no file below the rows' folder."""
     if not any(row.get(CONTEXT_FILE) for row in rows):
         return rows
@@ -103,7 +107,7 @@ def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig) -> lis
         remedy = (
             f"{CONTEXT_FILE} of {len(wrong)} of {len(rows)} rows, counted from 0, names no document of this data set: {named}"
         )
-        raise ConfigError([Problem(key=f"data.{dataset.name}", value=dataset.path, remedy=remedy)])
+        raise ConfigError([_problem(dataset, key, remedy)])
     return [{**row, CONTEXT_FILE: str(folder / row[CONTEXT_FILE])} if row.get(CONTEXT_FILE) else row for row in rows]
 
 
@@ -115,11 +119,11 @@ def _context_problem(name: Any, folder: Path) -> str:
         return f"a {type(name).__name__} is no path"
     path = PurePath(name)
     if path.is_absolute() or ".." in path.parts:
-        return f"{name!r} lies outside {folder}; give a path below it"
+        return f"{name!r} lies outside {folder}; use a path below it"
     return "" if (folder / path).is_file() else f"{folder / path} is not there"
 
 
-def _download(path: str) -> Path:
+def _download(path: str, key: str) -> Path:
     """Downloads one file of a data set on the Hub: `hf://datasets/OWNER/NAME@REVISION/FILE`."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -129,14 +133,14 @@ def _download(path: str) -> Path:
     try:
         return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset", revision=revision or None))
     except (HfHubHTTPError, OSError) as error:
-        remedy = f"cannot be downloaded ({type(error).__name__}); check the network, or give the path of a local copy"
-        raise ConfigError([Problem(key="data.path", value=path, remedy=remedy)]) from error
+        remedy = f"cannot be downloaded ({type(error).__name__}): check the network, or use the path of a local copy"
+        raise ConfigError([Problem(key=key, value=path, remedy=remedy)]) from error
 
 
 def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str) -> Prompt:
-    """The prompt of a row.
+    """Converts a row to a prompt; `index` is its place in the order of training, `row_number` its place in the data set, from 0.
 
-    Raises `ConfigError` if the row has no usable question.
+    Raises `ConfigError` if the row's question is missing, or is neither a text nor a list of messages with role and content.
     """
     if problem := _question_problem(row):
         remedy = f"row {row_number} {problem}; {_REMEDY}"

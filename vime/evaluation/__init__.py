@@ -1,1 +1,1 @@
-"""Evaluation: who is asked under which protocol, and the items of every run as they finish."""
+"""Evaluation: the rows of its table, the settings that scores depend on, and the items of every run."""

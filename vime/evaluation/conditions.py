@@ -1,4 +1,4 @@
-"""The rows of an evaluation: who is asked, in which way, and what that is called in a table.
+"""The rows of an evaluation's table: which model is asked, with or without the agent, and the row's label.
 
 `single_turn` asks the model once, `scaffold` runs the agent on the model as it is, `trained` on the model after training.
 `single_turn@NAME` and `scaffold@NAME` put another model of `serving.models` in the trained one's place: a baseline.

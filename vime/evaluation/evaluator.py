@@ -1,4 +1,4 @@
-"""An evaluation: data sets x runs under one protocol, items written as they finish, so an interrupted one goes on.
+"""Runs an evaluation, data sets x runs. Items are written as they finish, so an interrupted evaluation can be continued.
 
 All rows (`vime.evaluation.conditions`) are scored alike. A failure stays in the denominator with a score of 0. The settings that
 a score depends on stand beside the items (`vime.evaluation.protocol`); `vime.report.items` reads complete evaluations. An
@@ -47,13 +47,13 @@ class Evaluator:
         begin(folder, protocol)
 
     def num_items(self, dataset: str) -> int:
-        """Items of a data set."""
+        """Number of items in a data set."""
         return len(self._prompts[dataset])
 
     async def run(
         self, jobs: list[Job], *, version: int, on_item: Callable[[], None] = lambda: None
     ) -> dict[Job, list[dict[str, Any]]]:
-        """All items of all jobs, in the data set's order; those found in the folder are not run again.
+        """Runs all jobs and returns their items in the data set's order; finished items in the folder are not run again.
 
         `version` is the weight version that every token must come from. Raises WeightSyncError if a run saw several.
         """
@@ -90,13 +90,13 @@ class Evaluator:
 
 
 def read_items(path: Path) -> list[dict[str, Any]]:
-    """Items of a JSONL file; a last line that a crash tore is cut off the file."""
+    """Reads the items of a JSONL file; removes a last line that a crash left incomplete."""
     cut_torn_line(path)
     return read_lines(path)
 
 
 def forget_items_after(folder: Path, version: int) -> None:
-    """Drops finished items of weights after `version`, and what `eval_log` said of them: a run that goes on makes them anew."""
+    """Removes items of weight versions after `version`, and their `eval_log`; the resumed run scores them again."""
     for path in folder.glob("*.jsonl"):
         if not _keep(path, lambda item: item["version"] <= version):
             path.unlink()

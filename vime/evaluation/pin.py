@@ -1,4 +1,4 @@
-"""Work that needs the servers to keep one weight version, side by side with the generation: a sync waits for it."""
+"""Runs an evaluation beside the generation; a weight sync waits for it, because it needs one weight version throughout."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -22,7 +22,7 @@ class Pin:
         self._task = asyncio.create_task(work)
 
     async def released(self) -> None:
-        """Waits until the work is done (each of its items has its limits); raises what it raised."""
+        """Waits until the work is done, and raises its exception if it failed; each item has time limits of its own."""
         if self._task is not None:
             task, self._task = self._task, None
             try:
@@ -32,7 +32,7 @@ class Pin:
                 raise
 
     async def cancel(self) -> None:
-        """Ends the work where it stands."""
+        """Cancels the work."""
         if self._task is not None:
             await cancel([self._task])
             self._task = None

@@ -1,4 +1,4 @@
-"""What an evaluation is made of: its items, and the settings that an item's score depends on.
+"""The items of an evaluation, and the settings that an item's score depends on.
 
 Both are written beside the items, so that an evaluation is resumed only under the settings it was begun with.
 """
@@ -13,7 +13,7 @@ import yaml
 
 from vime.config import DatasetConfig, RunConfig
 from vime.data.rows import check_rows, load_rows, to_prompt
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, written
 from vime.files.jsonl import write_text
 from vime.files.provenance import plain, without_secrets
 from vime.types import Prompt
@@ -26,11 +26,11 @@ DIGEST_CHARACTERS = 16
 
 def load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:
     """The items of every evaluation set, by its name."""
-    return {dataset.name: _prompts(dataset) for dataset in config.data.evaluation}
+    return {dataset.name: _prompts(dataset, f"data.evaluation.{i}") for i, dataset in enumerate(config.data.evaluation)}
 
 
 def protocol_of(config: RunConfig, prompts: dict[str, list[Prompt]]) -> dict[str, Any]:
-    """What two parts of one evaluation must share, as plain data."""
+    """The settings and items that an evaluation must share with its earlier part when it is resumed, as plain data."""
     method = {key: value for key, value in asdict(config.method).items() if key not in TRAINING_ONLY}
     served = {
         name: {"checkpoint": model.checkpoint, "served_name": model.served_name, "max_model_len": model.max_model_len}
@@ -71,8 +71,8 @@ def check_same(folder: Path, protocol: dict[str, Any]) -> None:
         Problem(
             key=key,
             value=now.get(key, "absent"),
-            remedy=f"the items in {folder} were scored with {before.get(key, 'no such setting')}: give that again, "
-            "or leave out resume=true",
+            remedy=f"the items in {folder} were scored with {written(before.get(key, 'no such setting'))}: use that again, "
+            "or remove resume=true",
         )
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
@@ -82,13 +82,13 @@ def check_same(folder: Path, protocol: dict[str, Any]) -> None:
 
 
 def read_protocol(folder: Path) -> dict[str, Any] | None:
-    """What an evaluation in `folder` was begun with; None if there is none."""
+    """Reads the protocol of the evaluation in `folder`; None if there is none."""
     file = folder / PROTOCOL
     return yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def item_digest(prompt: Prompt) -> str:
-    """What tells an item from any other: its question, its answer and everything that hooks find in it."""
+    """Identifies an item by its question, its answer and its metadata."""
     return digest(prompt.messages, prompt.ground_truth, prompt.metadata)
 
 
@@ -98,9 +98,9 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def _prompts(dataset: DatasetConfig) -> list[Prompt]:
-    rows = load_rows(dataset)
-    check_rows(rows, dataset)
+def _prompts(dataset: DatasetConfig, key: str) -> list[Prompt]:
+    rows = load_rows(dataset, key=key)
+    check_rows(rows, dataset, key=key)
     return [to_prompt(row, index=i, row_number=i, dataset=dataset.name) for i, row in enumerate(rows)]
 
 

@@ -1,4 +1,4 @@
-"""What a clock or a fault decided need not come again: with `deterministic=true` it ends the run instead of changing results."""
+"""Ends a run with `deterministic=true` where a time limit or a fault decided a result, which another run might not repeat."""
 
 from collections.abc import Iterable
 
@@ -12,13 +12,13 @@ BY_CHANCE = (
     StopReason.REWARD_TIMEOUT,
     StopReason.WORKER_LOST,
 )
-"""How rollouts end that need not end so in another run."""
+"""Stop reasons that depend on time or on faults."""
 COUNTS = ("tool_timed_out", "expert_timed_out", "judge_timeouts")
-"""Counts of a rollout that say that something in it was ended by the clock."""
+"""Counters of a rollout that are above 0 if a time limit ended something in it."""
 
 
 def check_repeatable(rollouts: Iterable[Rollout]) -> None:
-    """Raises `RepeatabilityError` for the first rollout that a limit of time or a fault has decided."""
+    """Raises `RepeatabilityError` for the first rollout whose result a time limit or a fault decided."""
     for rollout in rollouts:
         found = [name for name in COUNTS if rollout.counts.get(name)]
         if rollout.stop_reason in BY_CHANCE:

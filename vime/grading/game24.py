@@ -27,7 +27,11 @@ _LIST = re.compile(r"\[\s*\d{1,4}(?:\s*,\s*\d{1,4})*\s*\]")
 
 
 def solves(prediction: str, numbers: list[int]) -> bool:
-    """Whether an expression like `(1+1+1)×8 = 24` has the value 24 and uses each of `numbers` once; + - × / are allowed."""
+    """Returns True if `prediction` has the value 24 and uses each entry of `numbers` exactly once.
+
+    Example: `solves("(1+1+1)×8 = 24", [1, 1, 1, 8])`. Allowed are + - × ÷ (also `*`, `/` and LaTeX's names), parentheses and a
+    trailing `= 24`.
+    """
     text = plain(prediction)
     if text is None:
         return False

@@ -11,7 +11,7 @@ from typing import Protocol
 from vime.grading.answer import answer_of
 from vime.grading.choice import letter
 from vime.grading.game24 import numbers_of, solves
-from vime.grading.maths import Verdict, equal
+from vime.grading.maths import Equality, equal
 from vime.grading.number import number
 from vime.grading.qa import exact_match, normalize
 
@@ -47,14 +47,14 @@ async def grade(kind: str, prediction: str, gold: list[str], *, question: str = 
     if not answer:
         return Grade(score=0.0, decided_by="rule", prediction="")
     verdict = await _decide(kind, answer, gold[:MAX_REFERENCES], question)
-    if verdict is not Verdict.undecided:
-        decided_by = "limit" if verdict is Verdict.limit else "rule"
-        return Grade(score=float(verdict is Verdict.equal), decided_by=decided_by, prediction=answer)
+    if verdict is not Equality.undecided:
+        decided_by = "limit" if verdict is Equality.limit else "rule"
+        return Grade(score=float(verdict is Equality.equal), decided_by=decided_by, prediction=answer)
     opinion = await judge.decide(question=question, prediction=answer, gold=gold) if judge is not None else None
     return Grade(score=float(opinion is True), decided_by="nobody" if opinion is None else "judge", prediction=answer)
 
 
-async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Verdict:
+async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Equality:
     match kind:
         case "maths":
             return await equal(answer, gold)
@@ -69,23 +69,23 @@ async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Ver
     raise ValueError(f"{kind!r} is no kind of grader: {', '.join(KINDS)}")
 
 
-def _numbers(answer: str, gold: list[str]) -> Verdict:
+def _numbers(answer: str, gold: list[str]) -> Equality:
     value = number(answer)
-    return Verdict.undecided if value is None else _verdict(value in {number(reference) for reference in gold})
+    return Equality.undecided if value is None else _verdict(value in {number(reference) for reference in gold})
 
 
-def _letters(answer: str, gold: list[str]) -> Verdict:
+def _letters(answer: str, gold: list[str]) -> Equality:
     chosen, wanted = letter(answer), {letter(reference) for reference in gold} - {None}
-    return Verdict.undecided if chosen is None or not wanted else _verdict(chosen in wanted)
+    return Equality.undecided if chosen is None or not wanted else _verdict(chosen in wanted)
 
 
-def _same_words(answer: str, gold: list[str]) -> Verdict:
+def _same_words(answer: str, gold: list[str]) -> Equality:
     """Equal after normalization, or undecided; an answer of nothing but articles and signs is compared unchanged."""
     readable = [reference for reference in gold if normalize(reference)]
     if normalize(answer) and exact_match(answer, readable):
-        return Verdict.equal
-    return Verdict.equal if answer.strip() in [reference.strip() for reference in gold] else Verdict.undecided
+        return Equality.equal
+    return Equality.equal if answer.strip() in [reference.strip() for reference in gold] else Equality.undecided
 
 
-def _verdict(same: bool) -> Verdict:
-    return Verdict.equal if same else Verdict.different
+def _verdict(same: bool) -> Equality:
+    return Equality.equal if same else Equality.different

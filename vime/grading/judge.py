@@ -43,7 +43,7 @@ class Counts(Protocol):
     def count(self, name: str) -> None: ...
 
 
-class Served(Protocol):
+class JudgeContext(Protocol):
     """The parts of a hook's context that a judge needs."""
 
     @property
@@ -74,7 +74,7 @@ class JudgeConfig:
         if needed < limit:
             return []
         remedy = (
-            f"the judge {key}={self.model} is asked {self.num_tries} times for {self.timeout_seconds:g} s each: give more than "
+            f"the judge {key}={self.model} is asked {self.num_tries} times for {self.timeout_seconds:g} s each: use more than "
         )
         return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=f"{remedy}{needed:g}")]
 
@@ -85,7 +85,7 @@ class Judge:
     Example: `await Judge(context, JudgeConfig()).decide(question="Capital?", prediction="city of Paris", gold=["Paris"])`.
     """
 
-    def __init__(self, context: Served, config: JudgeConfig) -> None:
+    def __init__(self, context: JudgeContext, config: JudgeConfig) -> None:
         self._context = context
         self._config = config
 

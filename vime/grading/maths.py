@@ -13,7 +13,7 @@ MAX_CHARACTERS, MAX_DEPTH = 500, 20
 """Answers and references that are longer or nested deeper are not parsed."""
 
 
-class Verdict(Enum):
+class Equality(Enum):
     """The result of a rule: equal, different, undecided, or stopped at its limit."""
 
     equal = "equal"
@@ -22,19 +22,19 @@ class Verdict(Enum):
     limit = "limit"
 
 
-async def equal(answer: str, gold: list[str]) -> Verdict:
+async def equal(answer: str, gold: list[str]) -> Equality:
     """Compares an answer (the content of its box) with the references; undecided if it or a reference is no formula."""
     short = [reference for reference in gold if _is_simple(reference)]
     if any(strip_string(answer) == strip_string(reference) and _is_as_percent(answer, reference) for reference in gold):
-        return Verdict.equal
+        return Equality.equal
     if not _is_simple(answer) or not short:
-        return Verdict.limit
+        return Equality.limit
     value, values = number(answer), [number(reference) for reference in short]
     if value is not None and value in values:
-        return Verdict.equal
+        return Equality.equal
     if value is not None and None not in values:
-        return Verdict.different
-    return Verdict(await _workers().call({"answer": answer, "gold": short}, seconds=SECONDS) or "limit")
+        return Equality.different
+    return Equality(await _workers().call({"answer": answer, "gold": short}, seconds=SECONDS) or "limit")
 
 
 def _is_as_percent(answer: str, reference: str) -> bool:

@@ -2,8 +2,8 @@
 
     python -m vime.grading.maths_worker
 
-A request is a line `{"seconds": 6, "answer": …, "gold": […]}`, its result a line with a value of `vime.grading.maths.Verdict`. An
-alarm ends the process if a request takes longer, so that it does not keep running when its owner is gone.
+A request is a line `{"seconds": 6, "answer": …, "gold": […]}`, its result a line with a value of `vime.grading.maths.Equality`.
+An alarm ends the process if a request takes longer, so that it does not keep running when its owner is gone.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a trainer rank's forward pass keeps for its backward pass, in bytes, from the configuration alone.
+"""The bytes that a trainer rank's forward pass keeps for its backward pass, computed from the configuration alone.
 
 The formula counts the tensors that autograd saves in the layers without Transformer Engine; a test holds it to the count on real
 models. Per token and layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the
@@ -28,14 +28,14 @@ FLOAT32 = 4
 
 
 def activation_bytes(config: RunConfig, num_tokens: int | None = None) -> float:
-    """Of one rank whose row has so many tokens; by default a full one."""
+    """Bytes that one rank keeps for a row of `num_tokens`, by default a full row."""
     trainer = config.trainer
     tokens = trainer.max_tokens_per_micro_batch if num_tokens is None else num_tokens
     return tokens * (_layers(config) + _ends(config))
 
 
 def working_bytes(config: RunConfig) -> float:
-    """What comes and goes on top: logits and the head's gradient, or the gradients within one layer if these are more."""
+    """Bytes of temporary tensors: the logits and the head's gradient, or the gradients within one layer if these are more."""
     model, trainer = config.model, config.trainer
     size, ranks = BYTES[trainer.precision], trainer.tensor_parallel_size
     logits = min(trainer.max_tokens_per_micro_batch * model.vocab_size / ranks, LOGITS_IN_CHUNK)
@@ -45,7 +45,7 @@ def working_bytes(config: RunConfig) -> float:
 
 
 def recomputes(trainer: TrainerConfig) -> bool:
-    """Whether layers keep their inputs only."""
+    """Whether layers store only their inputs and recompute the rest (activation checkpointing)."""
     return trainer.recompute or trainer.megatron_args.get("recompute_granularity") == "full"
 
 
@@ -90,10 +90,10 @@ def _ends(config: RunConfig) -> float:
 
 
 def _split(trainer: TrainerConfig) -> int:
-    """Ranks over which tokens are divided between attention and feed-forward."""
+    """Number of ranks over which tokens are divided outside attention and feed-forward (sequence parallelism)."""
     return trainer.tensor_parallel_size if splits_tokens(trainer) else 1
 
 
 def _is_fused(config: RunConfig) -> bool:
-    """The gate is one operation on CUDA; `trainer.megatron_args` may say otherwise."""
+    """Whether activation and gate are one fused operation: on CUDA, unless `trainer.megatron_args` says otherwise."""
     return bool(config.trainer.megatron_args.get("bias_activation_fusion", config.cluster.gpus_per_node > 0))

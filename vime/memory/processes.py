@@ -5,7 +5,7 @@ and E expert-parallel sizes:
 
 - weights of a trainer rank: `b·R` with `R = (P - X)/(T·S) + X/(E·S)`; gradients: `4·R` (float32); optimizer
   (float32 copy and two moments): `12·(P - X)/(T·S·D·C) + 12·X/(S·T·D·C)`, because it is divided over copies; a reference model
-  for the KL is in main memory, without GPUs the same: `b·R`;
+  for the KL takes `b·R` of host memory, with or without GPUs;
 - activations: what the forward pass keeps for the backward pass, and what comes and goes on top (`vime.memory.activations`);
 - weights of a server: `b·P / T_server`; the KV cache has what is left of `gpu_memory_utilization`, at
   `2·layers·kv_heads·head_dim·b / T_server` bytes per token.
@@ -20,7 +20,7 @@ GIB = 2**30
 
 
 def trainer_memory(config: RunConfig) -> dict[str, float]:
-    """Bytes of one trainer rank by what they hold."""
+    """Bytes of one trainer rank by purpose, for example `{"weights": …, "gradients": …}`."""
     model, trainer = config.model, config.trainer
     stages, size = trainer.pipeline_parallel_size, BYTES[trainer.precision]
     experts = num_expert_parameters(model) / (trainer.expert_parallel_size * stages)
@@ -37,7 +37,10 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
 
 
 def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, float]:
-    """Bytes per GPU (or of the process, on a CPU) of one server; a frozen model's weights are not known here."""
+    """Bytes of one server by purpose, on each of its GPUs or, without GPUs, in the process.
+
+    The weights of a frozen model are 0, because the configuration does not tell its size; on a GPU they are part of "KV cache".
+    """
     total = config.cluster.gpu_memory_gib * GIB if config.cluster.gpus_per_node else _main_memory()
     budget = model.gpu_memory_utilization * total
     own = model.trained or model.checkpoint in (None, config.model.checkpoint)

@@ -1,8 +1,8 @@
 """Memory at a sync on GPUs that trainer and servers share, in bytes, from the configuration alone.
 
-At two moments both have something there. `loading`: the trainer's weights, what their export takes besides, and the weights of
-the trained model's servers. `probing`: the trainer's weights, with which the servers' logprobs are compared, and all servers with
-their KV caches. What sleeping servers keep (a CUDA context, captured graphs) is not counted.
+There are two moments at which both hold memory. `loading`: the trainer's weights, the buffers of their export, and the weights
+of the trained model's servers. `probing`: the trainer's weights, with which the servers' logprobs are compared, and all servers
+with their KV caches. What sleeping servers keep (a CUDA context, captured graphs) is not counted.
 """
 
 from collections import defaultdict
@@ -14,14 +14,14 @@ from vime.memory.processes import server_memory, trainer_memory
 from vime.model.size import BYTES
 
 PACKED_BYTES = 2**30
-"""vLLM packs weights that travel by `ipc` into a buffer of this size, or of the largest tensor's."""
+"""Size of the buffer into which vLLM packs weights for `ipc`; a larger tensor makes it larger."""
 
 GPU = tuple[int, int]
 """Node and number of the GPU on it."""
 
 
 def sync_memory(config: RunConfig) -> dict[str, dict[str, float]]:
-    """Bytes on the fullest of the shared GPUs by moment and by what they hold; empty if trainer and servers share none."""
+    """Bytes on the fullest of the shared GPUs by moment and by purpose; empty if trainer and servers share no GPU."""
     if not takes_turns(config):
         return {}
     loaded, whole = _servers_by_gpu(config)
@@ -34,7 +34,7 @@ def sync_memory(config: RunConfig) -> dict[str, dict[str, float]]:
 
 
 def _servers_by_gpu(config: RunConfig) -> tuple[dict[GPU, float], dict[GPU, float]]:
-    """On each GPU, the weights of the trained model's servers, and all that servers may take."""
+    """Bytes on each GPU: of the weights of the trained model's servers, and of everything that servers may take."""
     loaded: defaultdict[GPU, float] = defaultdict(float)
     whole: defaultdict[GPU, float] = defaultdict(float)
     for name, places in server_places(config).items():
@@ -49,7 +49,7 @@ def _servers_by_gpu(config: RunConfig) -> tuple[dict[GPU, float], dict[GPU, floa
 
 
 def _export_bytes(config: RunConfig) -> float:
-    """The largest tensor in parts and put together; with `ipc` also the tensors of a buffer, and the buffer."""
+    """Bytes that an export needs: the largest tensor twice (its parts and the whole), and with `ipc` a full buffer twice."""
     model = config.model
     embedding, network = model.vocab_size * model.hidden_size, model.intermediate_size * model.hidden_size
     largest = BYTES[config.trainer.precision] * max(embedding, network)

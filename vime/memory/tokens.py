@@ -8,13 +8,13 @@ from vime.config import AlgorithmName, RunConfig
 
 BYTES_PER_TOKEN = 13
 STORE_ROOM_BYTES = 512 * 2**20
-"""Of Ray's object store, beside a batch: groups on their way, the probe's tokens, and what Ray itself keeps."""
+"""Room in Ray's object store besides a batch, for groups on their way, the probe's tokens and Ray itself."""
 
 
 def batch_bytes(config: RunConfig) -> int:
-    """The largest batch: every expected call of every rollout is a sample of its own, as long as the context.
+    """Bytes of the largest batch, in which every expected call of every rollout is a sample as long as the context.
 
-    Where nobody can say how many calls a rollout makes, it counts as one.
+    Where the method does not tell how many calls a rollout makes, one is assumed.
     """
     if config.algorithm.name is AlgorithmName.sft:
         return config.trainer.sft_tokens_per_step * BYTES_PER_TOKEN
@@ -24,10 +24,10 @@ def batch_bytes(config: RunConfig) -> int:
 
 
 def object_store_bytes(config: RunConfig) -> int:
-    """The size of Ray's object store. It is shared memory, of which only what is in use is taken."""
+    """The size of Ray's object store, in bytes; it is shared memory, which is taken only when it is used."""
     return batch_bytes(config) + STORE_ROOM_BYTES
 
 
 def driver_bytes(config: RunConfig) -> int:
-    """Tokens of finished groups in the driver: of the batch in training, and of those that `max_staleness` lets wait."""
+    """Bytes of finished groups in the driver: of the batch in training, and of the batches that `max_staleness` lets wait."""
     return batch_bytes(config) * (config.rollout.max_staleness + 1)

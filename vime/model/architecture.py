@@ -94,7 +94,7 @@ def check_shape(architecture: Architecture, model: ModelConfig) -> None:
         Problem(
             key=f"model.{name}",
             value=getattr(model, name),
-            remedy=f"the checkpoint {model.checkpoint} has {getattr(architecture, name)}; choose another model= or set this",
+            remedy=f"the checkpoint {model.checkpoint} has {getattr(architecture, name)}; choose another model=, or use that",
         )
         for name in names
         if getattr(model, name) != getattr(architecture, name)

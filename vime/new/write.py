@@ -21,7 +21,7 @@ def write_agent(words: list[str]) -> str:
     Raises `ConfigError`, and writes nothing, if the words are not one name that is free.
     """
     if len(words) != 1:
-        raise ConfigError([Problem(key="new", value=" ".join(words), remedy="give one name: vime new NAME")])
+        raise ConfigError([Problem(key="new", value=" ".join(words), remedy="needs one name: use one name, vime new NAME")])
     name = words[0]
     folder = Path(name)
     if remedy := name_remedy(name):
@@ -38,12 +38,12 @@ def write_agent(words: list[str]) -> str:
 def name_remedy(name: str) -> str | None:
     """What is wrong with the name of a new agent, None if nothing."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or name in VALUES:
-        return "is no name for a Python module: give small letters, digits and underscores, beginning with a letter"
+        return "is not a name for a Python module: use lower-case letters, digits and underscores, beginning with a letter"
     if Path(name).exists():
-        return f"{Path(name).absolute()} exists: give another name"
+        return f"{Path(name).absolute()} exists: use another name"
     methods = {file.stem: file for folder in [CONF, *option_folders([])] for file in folder.glob("method/*.yaml")}
     if name in methods:
-        return f"there is a method of this name already ({methods[name]}): give another"
+        return f"there already is a method of this name ({methods[name]}): use another name"
     if find_spec(name) is not None:
-        return "there is a Python module of this name, which yours would hide: give another"
+        return "there is a Python module of this name, which yours would hide: use another name"
     return None

@@ -1,1 +1,1 @@
-"""Everything before a run starts: the configuration is composed, checked, planned, or spread over a sweep."""
+"""Composes, checks and plans the configuration of a run before it starts, or expands it to the runs of a sweep."""

@@ -63,7 +63,7 @@ def _register_run() -> None:
 
 
 ConfigStore.__deepcopy__ = lambda store, memo: store  # pyright: ignore[reportAttributeAccessIssue]
-"""Hydra copies this singleton, with all schemas in it, six times a composition, which is a quarter of its time."""
+"""Keeps Hydra from copying this singleton, with all schemas in it, six times per composition, a quarter of its time."""
 
 
 def share(total: int, *sizes: int) -> int:
@@ -74,7 +74,7 @@ def share(total: int, *sizes: int) -> int:
 
 
 def without(total: int, part: int) -> int:
-    """What is left of `total`: the GPUs of the trained model beside those of frozen ones."""
+    """`total` less `part`: the GPUs of the trained model without those of frozen ones."""
     return total - part
 
 
@@ -84,7 +84,7 @@ def choose(number: int, some: Any, none: Any) -> Any:
 
 
 def package_folder(package: str, folder: str) -> str:
-    """Absolute path of a folder that a package ships, from whatever directory the program is started.
+    """Absolute path of a folder inside an installed package, wherever the program is started.
 
     Raises `ModuleNotFoundError` if there is no such package.
     """
@@ -95,7 +95,7 @@ def package_folder(package: str, folder: str) -> str:
 
 
 def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None = None) -> Composed:
-    """The configuration of one run.
+    """Composes the configuration of one run.
 
     Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with what `check`
     finds in the rest of them.
@@ -123,7 +123,7 @@ def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Probl
 def _further_problems(
     composition: Composition, tree: DictConfig, check: Callable[[RunConfig], list[Problem]] | None
 ) -> list[Problem]:
-    """What `check` finds in a tree without its wrong words; nothing if a choice is among them, which changes all else."""
+    """The problems that `check` finds in a tree without its wrong words; none if a wrong word chose an option of a group."""
     if check is None or composition.has_wrong_choice:
         return []
     try:
@@ -145,14 +145,15 @@ def to_dataclass(tree: DictConfig) -> RunConfig:
     try:
         config: Any = OmegaConf.to_object(tree)
     except (OmegaConfBaseException, TypeError, AttributeError) as error:
-        key = str(getattr(error, "full_key", None) or "configuration")
-        raise ConfigError([Problem(key=key, value="", remedy=str(error).splitlines()[0])]) from error
+        key = str(getattr(error, "full_key", None) or "")
+        value = "" if key else "the configuration"
+        raise ConfigError([Problem(key=key, value=value, remedy=str(error).splitlines()[0])]) from error
     assert isinstance(config, RunConfig), type(config)
     return config
 
 
 def make_paths_absolute(config: RunConfig) -> None:
-    """Local files and folders become absolute, because workers may run elsewhere; Hub ids stay."""
+    """Makes the paths of local files and folders absolute, because workers may run elsewhere; Hub ids stay as they are."""
     config.model.checkpoint = _absolute(config.model.checkpoint)
     for model in config.serving.models.values():
         model.checkpoint = _absolute(model.checkpoint) if model.checkpoint else None
@@ -180,8 +181,9 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
         runs = [chosen] if chosen is not None else sorted(run_dir.absolute().parent.glob("*/"), reverse=True)
         found = next((folder for folder in runs if is_run(folder, config.mode)), None)
         if found is None:
-            where = chosen or run_dir.absolute().parent
-            remedy = f"there is no run with mode={config.mode.value} to resume in {where}; give name=… or output_dir=… of one"
+            where = f"{chosen} holds no" if chosen is not None else f"no folder in {run_dir.absolute().parent} holds a"
+            remedy = f"{where} run with mode={config.mode.value}: set output_dir to the folder of an earlier run, or name to its "
+            remedy += "name, or remove resume=true to begin a new run"
             raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
         return found
     if chosen is not None:

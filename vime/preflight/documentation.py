@@ -40,7 +40,7 @@ class Setting:
 
 
 def help_topics(words: list[str]) -> list[str]:
-    """The words of a command line that are keys alone, as in `--help trainer.lr`: neither flags nor choices nor values."""
+    """The words of a command line that are only keys, as in `--help trainer.lr`: no flags and nothing with `=`."""
     return [word for word in words if "=" not in word and not word.startswith(("-", "+"))]
 
 

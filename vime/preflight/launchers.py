@@ -1,7 +1,7 @@
-"""Runs the points of a sweep side by side, by one of Hydra's launchers; each point is a process with a run folder of its own.
+"""Runs the points of a sweep side by side, by one of Hydra's launchers; each point is a separate process with its own run folder.
 
-The launcher would compose a configuration for every job, and end the sweep where one is wrong. Here a job has none but Hydra's
-own: a point composes and checks its words itself.
+The launcher would compose a configuration for every job, and end the sweep where one is wrong. Here a job gets only Hydra's own
+configuration, and each point composes and checks its words itself.
 """
 
 import subprocess
@@ -34,17 +34,17 @@ ONE_RUN = ("hydra.mode=RUN", "hydra.sweeper.params=null")
 
 
 def refused(choices: Mapping[Any, Any]) -> list[Problem]:
-    """What is wrong with the launcher and the sweeper among the choices of groups: unknown to vime, or not installed."""
+    """Problems of the chosen launcher and sweeper: vime does not support it, or it is not installed."""
     problems = []
     if (sweeper := choices.get(SWEEPER, BASIC)) != BASIC:
-        remedy = "is not supported: leave it out, and vime runs every combination of the listed values"
+        remedy = "is not supported: remove it; --multirun runs every combination of the comma-separated values"
         problems.append(Problem(key=SWEEPER, value=sweeper, remedy=remedy))
     launcher = choices.get(LAUNCHER, BASIC)
     if launcher != BASIC and launcher not in PACKAGES:
-        remedy = f"is not supported; there are: {', '.join((BASIC, *PACKAGES))}. On Slurm start each run with scripts/slurm.sh"
+        remedy = f"is not supported; available: {', '.join((BASIC, *PACKAGES))}. On Slurm, start each run with scripts/slurm.sh"
         problems.append(Problem(key=LAUNCHER, value=launcher, remedy=remedy))
     elif launcher != BASIC and not _is_installed(PACKAGES[launcher]):
-        problems.append(Problem(key=LAUNCHER, value=launcher, remedy=f"is not installed: pip install {PACKAGES[launcher]}"))
+        problems.append(Problem(key=LAUNCHER, value=launcher, remedy=f"is not installed: run pip install {PACKAGES[launcher]}"))
     return problems
 
 
@@ -63,7 +63,9 @@ class Points:
 
 
 def run_point(words: list[str]) -> int:
-    """One run in a process of its own; an interruption is passed on, and waited for."""
+    """Runs one point of a sweep in a separate process, with the words of its command line; returns the exit code.
+
+    On Ctrl-C the process is terminated and waited for, `STOP_SECONDS` at most, and KeyboardInterrupt is raised again."""
     process = subprocess.Popen([sys.executable, "-m", "vime.run", *ONE_RUN, *words])
     try:
         return process.wait()

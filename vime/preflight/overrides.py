@@ -42,7 +42,7 @@ class Composition:
         self._overrides = [override for word in words if (override := self._parse(word)) is not None]
 
     def compose(self) -> DictConfig:
-        """The tree, without the words that are wrong.
+        """Composes the tree without the words that are wrong.
 
         Raises `ConfigError` if the files themselves do not compose.
         """
@@ -70,12 +70,12 @@ class Composition:
             override = OverridesParser.create().parse_override(word)
         except HydraException as error:
             key, _, value = word.partition("=")
-            reason = str(error).splitlines()[0]
-            remedy = f"cannot be read as key=value ({reason}); quote signs of the shell: 'key=\"a b\"'"
+            reason = str(error).splitlines()[0] if "=" in word else "there is no equals sign"
+            remedy = f"cannot be read as key=value ({reason}): quote spaces and special characters, 'key=\"a b\"'"
             self.problems.append(Problem(key=key, value=value, remedy=remedy))
             return None
         if override.is_sweep_override():
-            remedy = "several values are a sweep: add --multirun, or write a list as [a,b]"
+            remedy = "has several values, which is a sweep: add --multirun, or write a list as [a,b]"
             self.problems.append(Problem(key=override.key_or_group, value=_text(override), remedy=remedy))
             return None
         return override
@@ -92,12 +92,12 @@ class Composition:
         return bool(problems)
 
     def _existing(self, override: Override) -> Override | None:
-        """The choice with its plus put right, so that the rest can be checked against it; None if there is no such file."""
+        """Returns the choice, with its plus corrected so that the rest can be checked; None if there is no such option."""
         group, choice = override.key_or_group, override.value()
         options = self._options(group)
         added = override.is_add() or override.is_force_add()
         if not override.is_delete() and choice not in options:
-            hint = why_unread(f"{group}/{choice}") or f"{_did_you_mean(str(choice), options)} There are: {', '.join(options)}"
+            hint = why_unread(f"{group}/{choice}") or _did_you_mean(group, str(choice), options)
             remedy = f"there is no such {group}{hint}"
             self.problems.append(Problem(key=group, value=choice, remedy=remedy))
             return None
@@ -121,7 +121,7 @@ class Composition:
                 culprit = next((override for override in [*early, *groups] if override.key_or_group in message), None)
                 if culprit is None:
                     remedy = " ".join(message.split())
-                    raise ConfigError([*self.problems, Problem(key="conf", value=" ".join(words), remedy=remedy)]) from error
+                    raise ConfigError([*self.problems, Problem(key="", value=" ".join(words), remedy=remedy)]) from error
                 self.problems.append(Problem(key=culprit.key_or_group, value=_text(culprit), remedy=" ".join(message.split())))
                 (early if culprit in early else groups).remove(culprit)
 
@@ -141,7 +141,7 @@ class Composition:
         if OmegaConf.is_dict(node) and not isinstance(override.value(), dict):
             return f"is a group of settings: set one of {', '.join(f'{key}.{name}' for name in node)}"
         if override.is_delete():
-            return "cannot be removed: give it a value"
+            return "cannot be removed: set it to a value"
         if node is not None and "not in" in str(error.__cause__):
             return str(error.__cause__).splitlines()[0]
         if override.package is not None or "Could not override" in str(error) or "' not in '" in str(error.__cause__):
@@ -149,12 +149,13 @@ class Composition:
         if "Could not append" in str(error):
             return f"is set already: write it without the plus ({key}={_text(override)})"
         reason = error.__cause__ if error.__cause__ is not None else error
-        return value_remedy(str(reason).splitlines()[0])
+        return value_remedy(str(reason).splitlines()[0], tree, key)
 
 
-def _did_you_mean(word: str, options: list[str]) -> str:
-    match = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
-    return f"; did you mean {match[0]}?" if match else "."
+def _did_you_mean(group: str, choice: str, options: list[str]) -> str:
+    match = difflib.get_close_matches(choice, options, n=1, cutoff=0.5)
+    plus = "" if group in LISTED_GROUPS else "+"
+    return f"{f'; did you mean {plus}{group}={match[0]}?' if match else '.'} Available: {', '.join(options)}"
 
 
 def _text(override: Override) -> str:

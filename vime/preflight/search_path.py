@@ -1,4 +1,4 @@
-"""Where options come from besides our `conf/`: folders of the user, and the folders that installed methods bring along.
+"""The folders of options besides vime's own `conf/`: those of the user, and those of installed methods.
 
 A folder has the layout of ours (`method/mine.yaml` is the option `+method=mine`) and adds options; it replaces none. It is found
 
@@ -57,7 +57,7 @@ def search_path_word(folders: list[Path]) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text as a value of a word, whatever signs it holds."""
+    """Quotes a text so that Hydra reads it as one value, whatever characters it has."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
@@ -70,7 +70,7 @@ def option_folders(words: list[str]) -> list[Path]:
         if (folder := _folder(entry)) is not None and folder.is_dir():
             folders.append(folder)
         else:
-            remedy = "there is no such folder or package: give folders and packages, [DIR,pkg://PACKAGE.conf]"
+            remedy = "there is no such folder or package: use folders and packages, [DIR,pkg://PACKAGE.conf]"
             problems.append(Problem(key=KEY, value=entry, remedy=remedy))
     if problems:
         raise ConfigError(problems)
@@ -113,7 +113,7 @@ def why_unread(option: str) -> str:
     own = Path("conf").absolute()
     if not (own / f"{option}.yaml").is_file() or (own / MARKER).is_file():
         return ""
-    return f": {own} is not read, because it has no file {MARKER}: make an empty one, or give --config-dir conf"
+    return f": {own} is not read, because it has no file {MARKER}: make an empty one, or use --config-dir conf"
 
 
 def _is_search_path(word: str) -> bool:
@@ -130,7 +130,7 @@ def _entries(word: str, problems: list[Problem]) -> list[str]:
         return []
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return [str(entry) for entry in value]
-    remedy = "is not a list of folders and packages: give for example [DIR,pkg://PACKAGE.conf]"
+    remedy = "is not a list of folders and packages: use for example [DIR,pkg://PACKAGE.conf]"
     problems.append(Problem(key=KEY, value=word.partition("=")[2], remedy=remedy))
     return []
 

@@ -1,4 +1,4 @@
-"""A sweep: every combination of the listed values, each a process with a run folder of its own.
+"""A sweep: one run for every combination of the listed values, each in a separate process with its own run folder.
 
 The runs come one after another, or side by side by a launcher (`vime.preflight.launchers`). A run that fails, or that cannot even
 be configured, does not end the sweep; the table at the end shows them all.
@@ -30,13 +30,13 @@ SWEEP_NAME = "sweep_%Y-%m-%d_%H-%M-%S"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """What a sweep runs. Example: `Sweep(points=[["seed=0"], ["seed=1"]], folder=Path("outputs/run_tiny/sweep_…"), tree=…)`."""
+    """The runs of a sweep. Example: `Sweep(points=[["seed=0"], ["seed=1"]], folder=Path("outputs/run_tiny/sweep_…"), tree=…)`."""
 
     points: list[list[str]]
     """The words of every run."""
     folder: Path
     tree: DictConfig | None
-    """What all points share, None if that does not compose: then every point says so itself."""
+    """The configuration that all points share; None if it cannot be composed, which every point then reports."""
 
     @property
     def launcher(self) -> str:
@@ -88,7 +88,7 @@ def expand(overrides: list[str]) -> Sweep:
 
 
 def _compose_or_none(words: list[str]) -> DictConfig | None:
-    """The tree of what all points share, None if it is wrong: then every point says so itself."""
+    """Composes the words that all points share; returns None if they are wrong, which every point then reports."""
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3", job_name="vime"):

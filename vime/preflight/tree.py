@@ -1,4 +1,4 @@
-"""What can be said about a composed tree: where an override belongs, which keys it has not, and what to write instead."""
+"""Finds problems in a composed tree: unknown keys, missing values and wrong types, each with what to write instead."""
 
 import dataclasses
 import difflib
@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from vime.config.ranges import Range, ranges_of
 from vime.errors import Problem
 
 
@@ -19,22 +20,30 @@ def node_at(tree: Any, key: str) -> Any:
         return None
 
 
-def value_remedy(reason: str) -> str:
-    """What to give instead of a value that does not fit its field, from OmegaConf's words."""
-    if found := re.search(r"converted to (Float|Integer|Boolean)", reason):
-        wanted = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}[found[1]]
-        return f"is not {wanted}: give {wanted}"
+def value_remedy(reason: str, tree: Any, key: str) -> str:
+    """What to write instead of a value that does not fit its field `key` of the tree, from OmegaConf's words."""
+    if found := re.search(r"converted to (Float|Integer)", reason):
+        wanted = {"Float": "a number", "Integer": "a whole number"}[found[1]]
+        allowed, default = _range_at(tree, key), node_at(tree, key)
+        bounds = f" ({allowed})" if allowed is not None and allowed.bounds else ""
+        return f"is not {wanted}: use {wanted}{bounds}" + (f", for example {key}={default}" if default is not None else "")
+    if "converted to Boolean" in reason or "is not a valid bool" in reason:
+        return f"is neither true nor false: use {key}=true or {key}=false"
     if "is not Optional" in reason:
-        return "cannot be null: give a value"
+        return "cannot be null: use a value, or leave it out for the default"
     if "is not a ListConfig" in reason:
-        return "is not a list: write [a,b]"
+        return f"is not a list: use {key}=[a,b]"
     if "invalid literal for int" in reason:
-        return "a list is counted: give the number of an entry, from 0"
-    if "is not a valid bool" in reason:
-        return "is neither true nor false: give one of them"
+        return "is in a list, whose entries have numbers for names: use the number of an entry, from 0"
     if found := re.search(r"expected one of \[(.*)\]", reason):
-        return f"there is no such choice: give one of {found[1]}"
+        return f"there is no such choice: use one of {found[1]}"
     return reason
+
+
+def _range_at(tree: Any, key: str) -> Range | None:
+    above, _, name = key.rpartition(".")
+    schema: Any = OmegaConf.get_type(node_at(tree, above) if above else tree)
+    return ranges_of(schema).get(name) if dataclasses.is_dataclass(schema) else None
 
 
 def in_named_item(tree: DictConfig, key: str) -> bool:
@@ -53,7 +62,7 @@ def in_named_item(tree: DictConfig, key: str) -> bool:
 
 
 def open_path(tree: Any, key: str, *, add: bool) -> tuple[DictConfig, str]:
-    """Where to apply an override: the nearest node with a name below the last list, and the rest of the key.
+    """Returns the node to apply an override to, which is the last list entry in the key or the root, and the rest of the key.
 
     `data.evaluation.0.num_items` leads to the first set; with `add`, `serving.models.judge.port` makes the model `judge`.
     """
@@ -99,7 +108,7 @@ def values_missing(tree: Any, prefix: str = "") -> list[Problem]:
         if path == "hydra" or node is None or node._is_none():
             continue
         if node._is_missing():
-            problems.append(Problem(key=path, value="???", remedy=f"has no value: give {path}=…"))
+            problems.append(Problem(key=path, value="???", remedy=f"has no value: add {path}=…"))
         elif node._is_interpolation():
             try:
                 _ = tree[key]

@@ -7,7 +7,7 @@ leaves out the rules about this one (GPUs, ports, files, disk, keys).
 from collections.abc import Callable
 
 from vime.config import Mode, RunConfig
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, written
 from vime.preflight.rules import (
     algorithm,
     batch,
@@ -136,5 +136,5 @@ def validate(config: RunConfig) -> None:
 
 def _hashable(problem: Problem) -> Problem:
     if isinstance(problem.value, (list, dict)):
-        return Problem(key=problem.key, value=str(problem.value), remedy=problem.remedy)
+        return Problem(key=problem.key, value=written(problem.value), remedy=problem.remedy)
     return problem

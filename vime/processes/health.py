@@ -21,7 +21,7 @@ Fault = tuple[str, str]
 
 
 class Health:
-    """The checks of one program."""
+    """Watches one program: waits until it has started, and afterwards until it is lost."""
 
     def __init__(self, process: ProgramProcess, http: aiohttp.ClientSession) -> None:
         self._process, self._http = process, http
@@ -29,7 +29,7 @@ class Health:
     async def until_started(self, has_started: Callable[[], Awaitable[bool]] | None) -> Fault | None:
         """Waits after a launch until the program is healthy and, if that is given, `has_started` is true.
 
-        Says what went wrong if the program ended, showed no sign of progress for too long, or took too long in all.
+        Returns the fault if the program ended, showed no sign of progress for too long, or took too long in all; otherwise None.
         """
         spec, started = self._process.spec, time.monotonic()
         silence_limit, limit = spec.settings.start_timeout_seconds, spec.settings.max_start_seconds
@@ -47,7 +47,7 @@ class Health:
             await asyncio.sleep(POLL_SECONDS)
 
     async def until_lost(self) -> Fault:
-        """Waits until the process ends, or so many checks in a row fail."""
+        """Waits until the process ends or `health_failures` checks in a row fail; returns which of the two."""
         settings, failures, next_check = self._process.spec.settings, 0, 0.0
         while failures < settings.health_failures:
             if (code := self._process.exit_code()) is not None:

@@ -168,7 +168,7 @@ def _error_ends(series: list[Series]) -> list[float]:
 
 
 def _ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between two ends."""
+    """About `count` round numbers between `low` and `high`, for the marks of an axis."""
     raw = (high - low) / count or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
@@ -220,7 +220,7 @@ def _whisker(axes: _Axes, x: float, y: float, error: float, color: str) -> str:
 
 
 def _hover(axes: _Axes, series: list[Series], names: list[str] | None, text: Callable[[float], str]) -> str:
-    """For the page's script: [pixel, heading, [[colour, label, value], …]] of every x."""
+    """JSON for the page's script, to show values under the pointer: [pixel, heading, [[colour, label, value], …]] for every x."""
     found: dict[float, list[list[object]]] = {}
     for number, s in enumerate(series):
         for position, (x, y) in enumerate(zip(s.x, s.y)):

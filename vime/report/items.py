@@ -1,4 +1,4 @@
-"""Reads evaluations back from their items: complete ones only, anything else is refused by name.
+"""Reads evaluations back from their items; an incomplete one is refused with its name.
 
 An evaluation is complete if every row, run and data set that its configuration asks for has every item exactly once.
 """
@@ -53,7 +53,7 @@ def score_of(items: list[dict[str, Any]], *, dataset: str, row: str, run: int) -
 
 
 def read_evaluation(run_path: Path, *, rows: list[str] | None = None) -> Evaluation:
-    """The evaluation in a run folder; `rows` are those that must be there, by default all that the run was asked for.
+    """Reads the evaluation in a run folder; `rows` must be complete, by default all rows of the run's configuration.
 
     Raises `IncompleteRunError`, naming data set, row, run and items, if anything is missing or there twice;
     `FileNotFoundError` if the folder holds no run.
@@ -76,7 +76,7 @@ def read_evaluation(run_path: Path, *, rows: list[str] | None = None) -> Evaluat
 
 
 def _rows(config: dict[str, Any]) -> list[str]:
-    """As `vime.evaluation.conditions.rows_of`, of a configuration that was read from a file."""
+    """Like `vime.evaluation.conditions.rows_of`, for a configuration that was read from a file."""
     rows = config["evaluation"]["rows"]
     return [row for row in rows if row != TRAINED] if config["mode"] == "eval" and SCAFFOLD in rows else rows
 

@@ -1,4 +1,4 @@
-"""What the machine is and what it gives at this moment, so that a wall time can be read beside it."""
+"""Describes the machine and its speed at this moment, so that measured times can be compared."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def matrix_product_rate(seconds: float = MEASURE_SECONDS, *, dtype: str = "float32") -> float:
-    """Matrix products of a PyTorch type on this process's CPU threads, in GFLOP/s, under the load of the moment."""
+    """Measures the rate of matrix products on this process's CPU threads, in GFLOP/s, under the present load."""
     import torch
 
     with torch.inference_mode():

@@ -59,7 +59,11 @@ def figure_of(logs: dict[str, Any], about: dict[str, Any]) -> str:
 
 
 def _shown(logs: dict[str, dict[str, EvalLog]], about: dict[str, Any]) -> dict[str, EvalLog]:
-    """What the figure shows a line of, by its name."""
+    """Returns the logs that the figure draws, by the label of their line.
+
+    `logs` holds an `EvalLog` by row and data set. There is one line for each row, or with `about["each"]`, the name of a row, one
+    for each data set of that row.
+    """
     if "each" not in about:
         return {label_of(row): by_dataset[ALL] for row, by_dataset in logs.items()}
     by_dataset = logs.get(about["each"], {})

@@ -1,7 +1,7 @@
-"""The results page of a method: published tables with their sources, our complete runs beside them, and what nobody has run.
+"""The results page of a method: published tables with their sources, our complete runs, and the rows that have not been run.
 
-Published numbers are data (`results/papers/METHOD.yaml`); ours are read from run folders, refused by name where they are
-incomplete. An average and a best run never share a column without saying which is which.
+Published numbers are data (`results/papers/METHOD.yaml`); ours are read from run folders, and an
+incomplete one is refused with its name. An average and a best run never share a column without saying which is which.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class OurRun:
 def read_published(path: Path) -> dict[str, Any]:
     """The published tables of a method.
 
-    Raises `ValueError`, naming the row, if one has not a value for each column, or no source.
+    Raises `ValueError`, naming the row, if it lacks a value for a column, or a source.
     """
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     for table in data["tables"]:

@@ -1,4 +1,4 @@
-"""The folder of one run: what was asked for, with which code, on which machine, and what came out.
+"""The folder of one run: its configuration, code version and machine, and its results.
 
 `outputs/<name>/<time>/`, with `outputs/latest` pointing at the run that was started last. The files are listed in this
 folder's README. Secrets are never written.
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
-"""Held by the program that writes into the folder; its end, whatever it is, frees it."""
+"""The program that writes into the folder holds a lock on this file; the lock ends with the program."""
 PROVENANCE = (CONFIG, "overrides.yaml", "versions.json", "commit.txt", "code.diff", "machine.json")
 
 
@@ -75,7 +75,7 @@ class RunDirectory:
         directory = cls(Path(config.output_dir).absolute())
         if (directory.path / CONFIG).exists():
             if not config.resume:
-                remedy = "the folder holds a run already: choose another name, or resume=true"
+                remedy = "the folder already holds a run: choose another name, or add resume=true to continue it"
                 raise ConfigError([Problem(key="output_dir", value=config.output_dir, remedy=remedy)])
             directory._set_earlier_start_aside()
         for folder in (directory.logs, directory.rollouts, directory.checkpoints, directory.evaluation):
@@ -84,16 +84,16 @@ class RunDirectory:
         directory._point_latest_here()
         return directory
 
-    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False, most_bytes: int | None = None) -> Path:
-        """Writes `rollouts/step_000012.jsonl`, one line per rollout with its texts, reward and stop reason.
+    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False, max_bytes: int | None = None) -> Path:
+        """Writes `rollouts/step_<step>.jsonl`, one line per rollout with its texts, reward and stop reason.
 
-        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file some ten times as large. Files of
-        the first steps are removed once all of them take more than `most_bytes`.
+        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file about ten times as large. When all
+        files of rollouts together take more than `max_bytes`, the oldest are removed.
         """
         path = self.rollouts / f"step_{step:06d}.jsonl"
         write_lines(path, (_rollout_row(step, group, rollout, keep_tokens) for group in groups for rollout in group.rollouts))
-        if most_bytes is not None:
-            keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), most_bytes=most_bytes)
+        if max_bytes is not None:
+            keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), max_bytes=max_bytes)
         return path
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ class RunDirectory:
                 os.replace(self.path / name, folder / name)
 
     def _point_latest_here(self) -> None:
-        """Sets `latest` in the nearest folder above named `outputs`, else in the parent; a run does not fail for it."""
+        """Points `latest` in the nearest folder named `outputs` above, else in the parent, at this run; ignores failures."""
         above = next((folder for folder in self.path.parents if folder.name == "outputs"), self.path.parent)
         temporary = above / f".latest.{os.getpid()}"
         try:
@@ -146,7 +146,7 @@ class RunDirectory:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keeps other runs from writing into a run folder, on all nodes if the file system has locks that reach so far.
+    """Keeps other runs from writing into a run folder, also from other nodes if the file system supports such locks.
 
     Raises `ConfigError`, naming the process, if another run holds it.
     """
@@ -156,7 +156,7 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            remedy = f"{file.read().strip() or 'another run'} is writing there: wait for its end, or give another folder"
+            remedy = f"{file.read().strip() or 'another run'} is writing there: wait until it has ended, or use another folder"
             raise ConfigError([Problem(key="output_dir", value=folder, remedy=remedy)]) from None
         except OSError as error:
             logger.warning("%s has no locks (%s): nothing keeps a second run from writing there", folder, error)
@@ -178,7 +178,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
-    """Run folders among `paths`, sweeps replaced by their runs in the order of their numbers.
+    """Returns the run folders in `paths`; the folder of a sweep stands for its runs, in the order of their numbers.
 
     Raises `FileNotFoundError`, naming the folder, for one that is neither.
     """

@@ -8,7 +8,7 @@ from vime.report.tables import spread_text
 
 
 def score_table(datasets: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> str:
-    """Rows x data sets: strict mean ± SD, lenient beside it; what nobody ran says so."""
+    """Rows x data sets: strict mean ± SD and the lenient mean; a row that was not run says so."""
     if not datasets:
         return ""
     heads = []

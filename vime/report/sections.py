@@ -49,7 +49,7 @@ PANELS: dict[str, dict[str, str]] = {
 }
 """Charts in order: title, and the metrics in it with their labels."""
 EXACT = {"Learning rate", "Failures", "Tools, sandboxes and new attempts"}
-"""Charts that are shown as they are; the others are smoothed."""
+"""Charts that are not smoothed."""
 TIME_SHARES = {
     "time/generation_share": "generation",
     "time/training_share": "training",
@@ -92,7 +92,7 @@ def training_charts(curves: Curves) -> list[str]:
 
 
 def _ages(curves: Curves) -> dict[str, str]:
-    """The metrics of the staleness histogram, youngest first; one chart needs no more than that there is age at all."""
+    """The metrics of the staleness histogram with their labels, youngest first; empty if no token is older than its weights."""
     ages = sorted(int(name.partition("/")[2]) for name in curves if name.startswith("staleness/"))
     return {f"staleness/{age}": str(age) for age in ages} if ages != [0] else {}
 

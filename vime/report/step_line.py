@@ -16,7 +16,7 @@ SHARES = {
 
 
 class Eta:
-    """Time left, from the last steps' own times, so that evaluations in between do not count."""
+    """Estimates the time left from the durations of the last steps, without the evaluations between them."""
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
@@ -73,7 +73,7 @@ def _width(fields: list[tuple[int, str]]) -> int:
 def _number(label: str, value: float | None, width: int, form: str, unit: str = "") -> str | None:
     """`loss  0.1234`; very large and very small values in powers of ten; None if the metric is absent.
 
-    NaN, a metric that this step alone has not got, is a dash.
+    NaN, which stands for a metric that only this step lacks, is a dash.
     """
     if value is None:
         return None

@@ -27,7 +27,7 @@ SOLVED = 1.0
 
 
 class IncompleteRunError(VimeError, ValueError):
-    """An evaluation lacks runs or items, so that its mean would be another quantity; names them."""
+    """An evaluation lacks runs or items, so its mean would not be comparable; the message names them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ def write_summary(path: Path, summary: dict[str, Any]) -> Path:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of the run in folder `path`, None while it is unfinished."""
+    """Returns the summary of the run in folder `path`, or None if the run has not finished."""
     file = path / SUMMARY
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
@@ -163,7 +163,7 @@ def _check_complete(config: RunConfig, dataset: str, rows: dict[str, list[RunSco
 def summarize_runs(runs: list[RunScore], pass_at: Sequence[int] = ()) -> dict[str, Any]:
     """Mean, standard deviation and runs of one row on one data set, in percent; all runs have the same items.
 
-    `best_of_runs` is what its name says, and stands in no table as the score. With `pass_at` also the share of items that k
+    `best_of_runs` is never the score of a table. With `pass_at` also the share of items that k
     runs solve at least once (pass@k) and every time (pass^k), both without bias for k below the number of runs.
     """
     strict = [fmean(score.strict) for score in runs]

@@ -36,7 +36,7 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
 
 
 def final_table(summary: Mapping[str, Any]) -> Table:
-    """Rows x data sets: mean ± standard deviation over runs of the strict score, the lenient mean beside it."""
+    """Rows x data sets: mean ± standard deviation over runs of the strict score, with the lenient mean in brackets."""
     datasets: Mapping[str, Mapping[str, Any]] = summary["datasets"]
     table = Table(
         box=box.SIMPLE_HEAD, title=f"{summary['name']}: strict (lenient) score, mean ± SD over runs", title_justify="left"

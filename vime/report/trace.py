@@ -17,14 +17,14 @@ DRIVER, FIRST_GROUP = 0, 1
 
 
 NUM_PARTS = 4
-"""Files that share what a trace may take."""
+"""Number of files over which the bytes of a trace are divided."""
 
 
 class TraceWriter:
-    """Appends to one trace of at most about `most_bytes`; with `path` None nothing is written."""
+    """Appends to one trace of at most about `max_bytes`; with `path` None nothing is written."""
 
-    def __init__(self, path: Path | None, *, most_bytes: int) -> None:
-        self._path, self._most_bytes = path, most_bytes
+    def __init__(self, path: Path | None, *, max_bytes: int) -> None:
+        self._path, self._max_bytes = path, max_bytes
         if path is not None and not path.exists():
             self._begin()
 
@@ -53,18 +53,18 @@ class TraceWriter:
     def _append(self, events: list[dict[str, Any]], *, opening: bool = False) -> None:
         if self._path is None or not events:
             return
-        if not opening and self._path.exists() and self._path.stat().st_size > self._most_bytes / NUM_PARTS:
+        if not opening and self._path.exists() and self._path.stat().st_size > self._max_bytes / NUM_PARTS:
             earlier = _earlier_parts(self._path)
             number = int(earlier[-1].stem.rpartition("-")[2]) + 1 if earlier else 1
             self._path.replace(self._path.with_name(f"{self._path.stem}-{number:06d}.json"))
-            keep_newest(_earlier_parts(self._path), most_bytes=self._most_bytes * (NUM_PARTS - 1) // NUM_PARTS)
+            keep_newest(_earlier_parts(self._path), max_bytes=self._max_bytes * (NUM_PARTS - 1) // NUM_PARTS)
             self._begin()
         with self._path.open("a", encoding="utf-8") as file:
             file.write("[\n" * opening + "".join(json.dumps(event) + ",\n" for event in events))
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The events of a trace, also of one that is not closed, and of the parts of it that were set aside and are there still."""
+    """Returns the events of a trace, which may be unfinished, and of those of its earlier files that still exist."""
     texts = [part.read_text(encoding="utf-8") for part in (*_earlier_parts(path), path)]
     return [event for text in texts for event in json.loads(text.rstrip().rstrip(",") + "]")]
 

@@ -10,19 +10,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsFloat
 
-from vime.config import RunConfig
-from vime.config import Tracker as TrackerName
+from vime.config import RunConfig, TrackerName
 from vime.files.provenance import plain, without_secrets
 
 logger = logging.getLogger(__name__)
 
 INIT_TIMEOUT_SECONDS = 60.0
 AXIS = "step"
-"""The metric that all others are drawn over: wandb's own step only grows, and drops what comes late or again."""
+"""The metric on the x axis of all others; wandb's own step can only grow, and would drop metrics that come late or again."""
 
 
 class Tracker:
-    """Tracks one run, or does nothing; a tracker that fails is given up with one warning, the run goes on."""
+    """Sends the metrics of one run, or does nothing without a tracker; after a failure it warns once and sends no more."""
 
     def __init__(self, config: RunConfig, path: Path) -> None:
         self._config = config

@@ -25,7 +25,7 @@ from vime.config import RetrievalConfig
 from vime.errors import ConfigError
 from vime.processes.secret import VARIABLE, given_secret, is_loopback
 from vime.retrieval.index import open_index
-from vime.retrieval.service import Service
+from vime.retrieval.service import RetrievalService
 
 OPTIONS = (
     *("backend", "search", "embedding", "embedding_url", "embedding_dimensions", "pooling", "query_instruction"),
@@ -77,7 +77,7 @@ def main(words: Sequence[str] | None = None) -> int:
             if (secret := given_secret()) is None and not is_loopback(host):
                 logger.error("other machines reach %s: set the environment variable %s, here and for its clients", host, VARIABLE)
                 return 2
-            return asyncio.run(_serve(Service(config, folder, bars.note, secret=secret), host, config.port))
+            return asyncio.run(_serve(RetrievalService(config, folder, bars.note, secret=secret), host, config.port))
         try:
             index = open_index(config, folder, bars.note)
         except ConfigError as error:
@@ -87,7 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve(service: Service, host: str, port: int) -> int:
+async def _serve(service: RetrievalService, host: str, port: int) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

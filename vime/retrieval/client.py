@@ -24,10 +24,10 @@ class BadQueryError(VimeError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """A passage of the corpus that a search has found.
+    """A search result: one passage of the corpus with its score.
 
-    Example: `Passage(id="17", title="Ada Lovelace", text="Ada Lovelace wrote …", score=8.3)`; a higher score is better, cosines
-    and BM25 scores are not comparable.
+    Example: `Passage(id="17", title="Ada Lovelace", text="Ada Lovelace wrote …", score=8.3)`. A higher score is better; cosine
+    similarities and BM25 scores are not comparable.
     """
 
     id: str

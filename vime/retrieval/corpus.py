@@ -47,7 +47,8 @@ class Corpus:
     def scan(cls, path: Path) -> "Corpus":
         """Finds the lines of a file. Raises ConfigError if the file does not exist or is empty."""
         if not path.is_file():
-            raise ConfigError([Problem(key=KEY, value=path, remedy="there is no such file: give a JSONL file of passages")])
+            remedy = "there is no such file: use a JSONL file of passages (fields id, title, text)"
+            raise ConfigError([Problem(key=KEY, value=path, remedy=remedy)])
         offsets, position = [0], 0
         with path.open("rb") as file:
             for line in file:
@@ -57,7 +58,7 @@ class Corpus:
                 else:
                     offsets[-1] = position  # an empty line is skipped
         if len(offsets) == 1:
-            raise ConfigError([Problem(key=KEY, value=path, remedy="the file is empty: give one passage a line")])
+            raise ConfigError([Problem(key=KEY, value=path, remedy="the file is empty: write one passage per line")])
         return cls(path, np.asarray(offsets, dtype=np.int64))
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ class BadQuery(ValueError):
     """A request that is not valid; the text says why."""
 
 
-class Service:
+class RetrievalService:
     """One index behind HTTP."""
 
     def __init__(self, config: RetrievalConfig, folder: Path, progress: Progress, *, secret: str | None = None) -> None:

@@ -9,20 +9,20 @@ from vime.errors import RewardServiceError
 from vime.types import Reward
 
 
-class Client(Protocol):
+class ScoringClient(Protocol):
     """Scores a batch (`vime.reward_service.client.RewardClient`)."""
 
     async def score(self, items: list[dict[str, Any]]) -> list[Reward | RewardServiceError]: ...
 
 
-class Batches:
+class RewardBatches:
     """One batch is gathered at a time, and sent when it is full, or when its first item has waited long enough.
 
     At most `max_pending` items are waiting or being scored; further callers wait before the queue. A caller that is cancelled
     leaves the queue. The failure of a whole batch is raised for each of its callers, the failure of one item for its caller only.
     """
 
-    def __init__(self, config: RewardServiceConfig, client: Client, *, num_workers: int = 1) -> None:
+    def __init__(self, config: RewardServiceConfig, client: ScoringClient, *, num_workers: int = 1) -> None:
         self._config, self._client = config, client
         self._room = asyncio.Semaphore(config.max_pending)
         self._sending = asyncio.Semaphore(max(1, config.max_concurrent_requests // num_workers))

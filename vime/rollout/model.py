@@ -65,7 +65,7 @@ class TokenModel(ChatModel, Protocol):
         ...
 
 
-class Client(Protocol):
+class SamplingClient(Protocol):
     """Tokens in, tokens out (`vime.serving.client.TokenClient`)."""
 
     async def generate(
@@ -87,7 +87,7 @@ class ServedModel:
     Example: `turn = await context.models["actor"].chat([{"role": "user", "content": "2+2?"}], max_tokens=8)`.
     """
 
-    client: Client
+    client: SamplingClient
     tokenizer: Any
     max_model_len: int
     temperature: float

@@ -14,7 +14,7 @@ from vime.files.serialization import from_json, to_json
 from vime.hooks import load_hook, naming
 from vime.rollout.isolation import check_samples, template_of
 from vime.rollout.own_verdict import adopt
-from vime.rollout.producer import Runner, Source
+from vime.rollout.producer import PromptStream, Runner
 from vime.rollout.tally import Tally
 from vime.types import Group, Prompt
 
@@ -57,9 +57,9 @@ class GroupRunner:
 
 
 class OwnProducer:
-    """A user's producer, with the interface of `vime.rollout.producer.Producer`."""
+    """Adapts a user's class (`rollout.producer`) to the interface of `vime.rollout.producer.Producer`."""
 
-    def __init__(self, config: RunConfig, *, path: str, source: Source, runner: Runner, version: int) -> None:
+    def __init__(self, config: RunConfig, *, path: str, source: PromptStream, runner: Runner, version: int) -> None:
         """Makes the user's object, with the servers at weight `version`. Raises HookError with whatever it raises."""
         self._config, self._path = config.rollout, path
         self._runner = GroupRunner(config.rollout, runner, version=version)
@@ -105,7 +105,7 @@ class OwnProducer:
             own = from_json(to_json(given))  # a copy: it is written while the object goes on
             if own != given:
                 raise HookError(
-                    f"{KEY}={self._path}: state() returned what JSON cannot hold: give dictionaries with text as keys, "
+                    f"{KEY}={self._path}: state() returned what JSON cannot hold: use dictionaries with text as keys, "
                     "lists, texts, numbers"
                 )
         return {"next_slot": self._runner.next_slot, "own": own}

@@ -66,7 +66,7 @@ def own_reward(given: list[Any]) -> Reward:
     if missing:
         raise SampleError(
             f"generate set no reward on {len(missing)} of {len(given)} samples (the first is sample {missing[0]}), and "
-            "method.reward=null: set sample.reward, or give method.reward"
+            "method.reward=null: set sample.reward, or set method.reward"
         )
     rewards = [_number(value, position) for position, value in enumerate(given)]
     return Reward(score=math.fsum(rewards) / len(rewards), samples=rewards)

@@ -20,7 +20,7 @@ from vime.rollout.group_run import stopped_rollout
 from vime.rollout.progress import Progress
 from vime.rollout.ray_worker import RayWorker
 from vime.rollout.suspects import Work
-from vime.rollout.traffic import Usage
+from vime.rollout.traffic import ModelUsage
 from vime.rollout.worker import RolloutWorker
 from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
@@ -105,10 +105,10 @@ class WorkerPool:
         """The progress of all unfinished groups, by slot, without workers that do not answer."""
         return {slot: progress for found in await self._ask("progress") for slot, progress in found.items()}
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> ModelUsage:
         """How the trained model was used: the time of the busiest worker and the calls of all."""
-        found: list[Usage] = await self._ask("usage")
-        return Usage(
+        found: list[ModelUsage] = await self._ask("usage")
+        return ModelUsage(
             busy_seconds=max((usage.busy_seconds for usage in found), default=0.0),
             call_seconds=sum(usage.call_seconds for usage in found),
             num_calls=sum(usage.num_calls for usage in found),

@@ -21,7 +21,7 @@ from vime.types import Group, Prompt, StopReason
 logger = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class PromptStream(Protocol):
     """An endless stream of prompts (`vime.data.source.RowSource`)."""
 
     def next(self) -> Prompt: ...
@@ -44,7 +44,7 @@ class Producer:
         self,
         config: RolloutConfig,
         *,
-        source: Source,
+        source: PromptStream,
         runner: Runner,
         buffer: Buffer,
         keep: Callable[[RolloutConfig, Group], bool] | None = None,

@@ -28,7 +28,7 @@ MakeClient = Callable[[Endpoint, ServingConfig], Any]
 """Makes a `TokenClient`, or a `ChatClient` for an endpoint with a chat API."""
 
 
-class Served:
+class ServedModels:
     """The served models of one worker."""
 
     def __init__(

@@ -27,7 +27,7 @@ WRONG_ARGUMENTS = (ValueError, TypeError)
 """Errors of a tool that was called wrongly by the agent, so that a retry would not help."""
 
 
-class Outcome(str, Enum):
+class ToolOutcome(str, Enum):
     """How a tool call ended; each is counted as `tool_<outcome>`."""
 
     ANSWERED = "answered"
@@ -44,7 +44,7 @@ class ToolResult:
     a line that can be shown to the agent.
     """
 
-    outcome: Outcome
+    outcome: ToolOutcome
     output: Any = None
     error: str = ""
     num_retries: int = 0
@@ -58,12 +58,12 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     if it can be.
     """
     config = context.config.rollout
-    result = ToolResult(outcome=Outcome.RAISED)
+    result = ToolResult(outcome=ToolOutcome.RAISED)
     for attempt in range(config.max_tool_retries + 1):
         with context.trace.span(name, kind="tool") as details:
             result = await _call_tool(name, tool, arguments, named, config.tool_timeout_seconds, attempt, context.clock)
             details["outcome"] = result.outcome.value
-        if result.outcome in (Outcome.ANSWERED, Outcome.REFUSED):
+        if result.outcome in (ToolOutcome.ANSWERED, ToolOutcome.REFUSED):
             break
     context.trace.count("tool_calls")
     context.trace.count(f"tool_{result.outcome.value}")
@@ -118,14 +118,14 @@ async def _call_tool(
 ) -> ToolResult:
     try:
         call = tool(*arguments, **named) if inspect.iscoroutinefunction(tool) else _in_thread(tool, arguments, named)
-        return ToolResult(outcome=Outcome.ANSWERED, output=await within(call, seconds, clock=clock), num_retries=attempt)
+        return ToolResult(outcome=ToolOutcome.ANSWERED, output=await within(call, seconds, clock=clock), num_retries=attempt)
     except HookTimeout:
         error = f"{name} ran longer than rollout.tool_timeout_seconds={seconds:g}"
-        return ToolResult(outcome=Outcome.TIMED_OUT, error=error, num_retries=attempt)
+        return ToolResult(outcome=ToolOutcome.TIMED_OUT, error=error, num_retries=attempt)
     except WRONG_ARGUMENTS as raised:
-        return ToolResult(outcome=Outcome.REFUSED, error=describe(raised), num_retries=attempt)
+        return ToolResult(outcome=ToolOutcome.REFUSED, error=describe(raised), num_retries=attempt)
     except Exception as raised:  # the boundary of a tool: the agent is told, the rollout goes on
-        return ToolResult(outcome=Outcome.RAISED, error=describe(raised), num_retries=attempt)
+        return ToolResult(outcome=ToolOutcome.RAISED, error=describe(raised), num_retries=attempt)
 
 
 async def _in_thread(tool: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -16,10 +16,10 @@ from vime.rollout.agent_clock import AgentClock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class ModelUsage:
     """How the trained model was used since a worker began.
 
-    Example: two calls side by side for 3 s: `Usage(busy_seconds=3.0, call_seconds=6.0, num_calls=2)`.
+    Example: two calls side by side for 3 s: `ModelUsage(busy_seconds=3.0, call_seconds=6.0, num_calls=2)`.
     """
 
     busy_seconds: float = 0.0
@@ -99,10 +99,10 @@ class Traffic:
         """Whether servers may be silent because of a sync."""
         return self._expects_weights or not self._open.is_set()
 
-    def usage(self) -> Usage:
+    def usage(self) -> ModelUsage:
         """Totals until now."""
         self._book()
-        return Usage(busy_seconds=self._busy_seconds, call_seconds=self._call_seconds, num_calls=self._num_calls)
+        return ModelUsage(busy_seconds=self._busy_seconds, call_seconds=self._call_seconds, num_calls=self._num_calls)
 
     def _book(self) -> None:
         now = time.monotonic()

@@ -22,9 +22,9 @@ from vime.rollout.isolation import Hooks, run_rollout, template_of
 from vime.rollout.places import Places
 from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
-from vime.rollout.served import MakeClient, Served
+from vime.rollout.served import MakeClient, ServedModels
 from vime.rollout.trace import Trace, is_traced
-from vime.rollout.traffic import Usage
+from vime.rollout.traffic import ModelUsage
 from vime.rollout.turn_log import TurnLog
 from vime.rollout.watchdog import Watchdog
 from vime.rollout.worker_state import WorkerState
@@ -51,7 +51,7 @@ class RolloutWorker:
         """`black_box` is the file in which the worker records whose code it is executing."""
         self._config = config
         self._black_box_file, self._black_box = black_box, None
-        self._served = Served(config, endpoints, make_client=make_client, retrieval=retrieval)
+        self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
         self._places = Places(config.rollout.max_concurrent_rollouts)
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
@@ -167,7 +167,7 @@ class RolloutWorker:
         """Announces that weights are brought to the servers while calls are in flight, or that they are there."""
         self._served.traffic.expect_weights(expected)
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> ModelUsage:
         """How long and how much the trained model was used."""
         return self._served.traffic.usage()
 

@@ -1,1 +1,1 @@
-"""Serving: vLLM servers and their router, kept alive, and the trainer's weights brought to them."""
+"""Serving: vLLM servers and their router, supervision of both, and the clients that call them."""

@@ -206,7 +206,7 @@ class TokenClient:
         raise lost
 
     async def _heard(self, something: Awaitable[T], reply: Reply) -> T:
-        """Waits for what a server sends next; raises _Unavailable if it is silent for too long other than for a weight sync."""
+        """Waits for what a server sends next; raises _Unavailable if it is silent for too long and no weight sync explains it."""
         waiting = asyncio.ensure_future(something)
         limit = self._config.silence_timeout_seconds
         try:

@@ -13,7 +13,10 @@ LOCATE_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Where a program answers. Example: `Address(url="http://127.0.0.1:8100", actor_name="vime-1a2b3c4d-retrieval")`."""
+    """The address of a program, and the actor that knows it.
+
+    Example: `Address(url="http://127.0.0.1:8100", actor_name="vime-1a2b3c4d-retrieval")`.
+    """
 
     url: str
     actor_name: str = ""

@@ -102,7 +102,7 @@ class ChatClient:
             self._http = None
 
     async def _until_next_start(self) -> None:
-        """Waits so that requests start at even intervals, no more of them in a minute than allowed."""
+        """Waits so that requests start at even intervals and stay within the rate limit."""
         if self._chat.max_requests_per_minute is None:
             return
         start = max(self._next_start, time.monotonic())

@@ -38,10 +38,10 @@ class ServerProgram(KeptProgram):
         self._policy, self._starts_random = policy, starts_random
         self._plan = plan
         self.is_asleep = False
-        """Whether the trainer has the GPUs: an actor that is made again then waits with its launch."""
+        """Whether the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
 
     def actor_arguments(self) -> dict[str, Any]:
-        """What a successor must know of the lost actor: its weights, and whether it is asleep."""
+        """The state that the successor of a lost actor needs: the weights, and whether the server is asleep."""
         return {"policy": self._policy, "starts_random": self._starts_random, "asleep": self.is_asleep}
 
     def moved_spec(self) -> ProgramSpec:

@@ -7,7 +7,7 @@ from vime.types import Integers, Turn
 from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
 
 STREAM_INTERVAL_TOKENS = 64
-"""How many tokens a server sends at a time, after the first; at most so many are lost and sampled again when it is killed."""
+"""Number of tokens that a server sends at a time, after the first; at most this many are sampled again when it is killed."""
 GOES_ON = frozenset(
     {
         *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logit_bias"),

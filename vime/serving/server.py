@@ -24,7 +24,7 @@ from vime.weights.policy import Policy
 from vime.weights.update import Control, apply_payload
 
 CHECKS_PER_TIMEOUT = 4
-"""How often the engine is asked within the time that it may be silent."""
+"""Number of checks of the engine within the time that it may be silent."""
 
 
 class Server:
@@ -53,12 +53,12 @@ class Server:
         self._keep_cache = spec.settings.keep_cache
         self._policy, self._starts_random = policy or Policy(), starts_random
         self._lock = asyncio.Lock()
-        """Held by whoever has the server do something during which its engine may be silent."""
+        """A lock for work during which the engine may be silent, such as a weight sync."""
         self._wants_weights = asyncio.Event()
         self._asked_for: int | None = None
         self._update_started = 0.0
         self._sleeping: int | None = None
-        """The launch of the program that has given its memory back."""
+        """Number of the launch whose program has freed its GPU memory."""
         if asleep:
             self._keeper.hold_launches()
 
@@ -151,7 +151,7 @@ class Server:
         self._wants_weights.clear()
 
     async def sleep(self, level: int) -> None:
-        """Gives the GPU's memory back (vLLM's sleep: level 1 keeps the weights in main memory, 2 drops them).
+        """Gives the GPU's memory back (vLLM's sleep: level 1 keeps the weights in host memory, 2 drops them).
 
         A server that is just starting is waited for, since it cannot give back what it is taking; one that cannot sleep is
         ended. One that is down starts again after `may_start`.
@@ -220,7 +220,7 @@ class Server:
 
     @asynccontextmanager
     async def _restarted_on_failure(self, doing: str) -> AsyncIterator[None]:
-        """Around calls of the server: if it does not do its part, it is started again, because half updated it must not serve."""
+        """Starts the server again if a call within the block fails, because a half-updated server must not serve."""
         try:
             yield
         except (*UNREACHABLE, ServerError) as error:

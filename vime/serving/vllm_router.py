@@ -1,4 +1,4 @@
-"""Starts the vllm-router; with a secret in the environment it answers nothing without it, and passes it on to the servers.
+"""Starts the vllm-router; a secret in the environment is asked of every request, and passed on to the servers.
 
     python -m vime.serving.vllm_router --worker-urls … --port …        (arguments as for `vllm_router.launch_router`)
 

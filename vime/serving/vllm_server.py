@@ -48,7 +48,10 @@ def fork_on_cpu() -> None:
 
 
 def _with_cores(run_engine_core: Callable[..., None]) -> Callable[..., None]:
-    """The engine's main function; an engine that computes itself gets the environment of a worker."""
+    """Wraps the main function of vLLM's engine process.
+
+    If the engine runs the model in its own process (executor `uni`), it is bound to a worker's cores and threads first.
+    """
 
     def run_engine_core_with_cores(*args: Any, **kwargs: Any) -> None:
         from vllm.utils.ompmultiprocessing import OMPProcessManager
@@ -62,7 +65,7 @@ def _with_cores(run_engine_core: Callable[..., None]) -> Callable[..., None]:
 
 
 def _bound(function: Callable[..., None]) -> Callable[..., None]:
-    """A process's main function, on the cores and with the threads that a spawned process would read at its start."""
+    """Wraps a process's main function: it runs on the cores of `GOMP_CPU_AFFINITY`, with one thread for each of them."""
 
     def bound(*args: Any, **kwargs: Any) -> None:
         import torch

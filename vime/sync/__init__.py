@@ -1,1 +1,1 @@
-"""Weight syncs: each version of the trained weights brought to all servers, and proved there."""
+"""Weight syncs: sending each version of the trained weights to all servers, and verifying it there."""

@@ -1,4 +1,4 @@
-"""The trainer's weights on their way to the servers: each new version, its proof, and the current one for a restarted server."""
+"""Delivers the trainer's weights: sends each new version and verifies it, and gives a restarted server the current one."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ from vime.weights.policy import Policy
 logger = logging.getLogger(__name__)
 
 PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
-"""Nats. In bfloat16 trainer and vLLM were seen up to 0.15 apart on the CPU, with the same weights."""
+"""In nats. With the same bfloat16 weights, trainer and vLLM differed by up to 0.15 on the CPU."""
 
 
 class WeightDelivery:
-    """Between one trainer and the servers of the trained model."""
+    """Delivers weights from one trainer to the servers of the trained model."""
 
     def __init__(
         self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns[TrainerGroup], policy: Policy
@@ -46,7 +46,7 @@ class WeightDelivery:
         return metrics
 
     async def send(self, version: int) -> dict[str, float]:
-        """Brings the trainer's weights to all servers that are there."""
+        """Sends the trainer's weights to all servers that are up."""
         return await (self._direct or self._files).sync(version)
 
     async def probe(self, version: int) -> dict[str, float]:

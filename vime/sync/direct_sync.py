@@ -1,4 +1,4 @@
-"""Brings weights to the servers without files: the trainer sends to all servers at once, process to process.
+"""Sends weights to the servers without files: the trainer sends to all servers at once, process to process.
 
 A server that is down meanwhile, or was lost on the way, asks for weights when it is back: it then gets files.
 """
@@ -90,6 +90,6 @@ class DirectSync:
 
 
 async def _all(actors: dict[str, Any], method: str, *arguments: Any) -> dict[str, Any]:
-    """What servers answer, by name; None of one whose actor is gone, because its successor asks for weights."""
+    """The servers' answers by name; None for one whose actor is gone, because its successor asks for weights."""
     results = await reach([getattr(actor, method).remote(*arguments) for actor in actors.values()])
     return dict(zip(actors, results, strict=True))

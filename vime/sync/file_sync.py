@@ -24,7 +24,7 @@ from vime.weights.update import OF_THE_SLOWEST, apply_payload
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
-"""After an export for a restarted server has failed, on a full disk perhaps."""
+"""Wait after a failed export for a restarted server, for example on a full disk."""
 
 
 class Exporter(Protocol):
@@ -97,7 +97,7 @@ async def give(actor: Any, name: str, policy: Policy, *, trainer_awake: TrainerA
 
 
 async def _apply_external(url: str, payload: WeightPayload, *, keep_cache: bool) -> dict[str, float]:
-    """As a server of the run would, but one that is lost ends the run: nobody here sees it come back without the weights."""
+    """Updates an external server; if it is lost the run ends, because a restart without the weights would go unnoticed."""
     name, seconds = "external server", SYNC_TIMEOUT_SECONDS
     try:
         async with aiohttp.ClientSession(headers=headers(given_secret())) as session:

@@ -28,7 +28,7 @@ PROMPT_TOKENS = 96
 OUTPUT_TOKENS = 8
 SILENCE_TIMEOUT_SECONDS = 60.0
 MEAN_SHARE = 1 / 4
-"""Of the tolerance, what the mean difference may be. Over these tokens rounding alone gives a mean of about a third of its
+"""Largest mean difference, as a share of the tolerance. Over these tokens rounding alone gives a mean of about a third of its
 largest difference (0.018 and 0.051 nats, two layers in bfloat16 on a CPU), and the tolerance leaves room above the largest."""
 CACHED_TOKENS = 2
 """With the prefix cached: its keys and values show in the first token's logprob, and a busy server takes a while per token."""
@@ -104,7 +104,7 @@ def probe_prompts(vocab_size: int, *, max_model_len: int, seed: int) -> list[lis
 async def _generate(
     prompts: list[list[int]], config: ServingConfig, worker: Endpoint, *, temperature: float, seed: int, minimum_version: int
 ) -> list[Answer]:
-    """What one server makes of every prompt, with a cold prefix and then with a cached one."""
+    """Returns one server's answers to every prompt, with a cold prefix and then with a cached one."""
     client, found = TokenClient(worker, config), []
     try:
         for max_tokens, is_cached in ((OUTPUT_TOKENS, False), (CACHED_TOKENS, True)):

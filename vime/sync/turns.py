@@ -1,6 +1,6 @@
 """Trainer and servers that share GPUs: who has the memory, and the order in which it changes hands.
 
-    generate  servers awake, trainer in main memory
+    generate  servers awake, trainer in host memory
     train     servers asleep, trainer on the GPU
     sync      optimizer and gradients leave, and what PyTorch has cached; the servers get memory for their weights, then the
               weights; what the export has cached leaves; the KV cache returns; the probe compares; the trainer's weights leave;
@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Servers(Protocol):
-    """What sleeps and wakes (`vime.serving.topology.Serving`)."""
+    """The servers, which sleep and wake (`vime.serving.topology.Serving`)."""
 
     async def sleep(self, *, keep_weights: bool) -> None: ...
     async def wake(self) -> None: ...
@@ -24,7 +24,7 @@ class Servers(Protocol):
 
 
 class Trainer(Protocol):
-    """What leaves the GPU and comes back (`vime.trainer.group.TrainerGroup`)."""
+    """The trainer, which leaves the GPU and returns (`vime.trainer.group.TrainerGroup`)."""
 
     async def offload(self, *, weights: bool) -> None: ...
     async def onload(self) -> None: ...
@@ -85,7 +85,7 @@ class Turns(Generic[AnyTrainer]):
             return metrics
 
     async def to_servers(self) -> None:
-        """The trainer leaves altogether, and servers that are down may take its memory to start again."""
+        """Frees all of the trainer's memory on the GPUs; servers that are down may then start again."""
         if self._shared:
             async with self._lock:
                 self._trainers = False

@@ -53,7 +53,7 @@ class PackedAttention(torch.nn.Module):
         attention_bias: torch.Tensor | None = None,
         packed_seq_params: PackedSequences | None = None,
     ) -> torch.Tensor:
-        """Packed [T, H, D] gives [T, H * D]; otherwise [S, B, H, D] gives [S, B, H * D]. Masks are always causal."""
+        """Returns [T, H * D] for packed [T, H, D], otherwise [S, B, H * D] for [S, B, H, D]; the mask is always causal."""
         if packed_seq_params is None:
             assert self.context_group.size() == 1, "context parallelism needs packed sequences"
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
@@ -102,7 +102,7 @@ class PackedAttention(torch.nn.Module):
         value_BGSD: torch.Tensor,
         sees_QS: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Causal, unless a mask says what is seen."""
+        """Attention under a causal mask, or under `sees_QS` if that is given."""
         dtype = query_BHSD.dtype
         widen = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu" and query_BHSD.shape[2] < _wide_below()
         query, key, value = (x.float() if widen else x for x in (query_BHSD, key_BGSD, value_BGSD))
@@ -115,7 +115,7 @@ class PackedAttention(torch.nn.Module):
 
 
 def whole_heads(x_BGSD: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Keys or values once for each query head: CUDA's only float32 kernel that never holds all scores knows no groups."""
+    """Repeats keys or values for each query head, because CUDA's only memory-efficient float32 kernel has no grouped queries."""
     return x_BGSD.repeat_interleave(num_heads // x_BGSD.shape[1], dim=1)
 
 
@@ -125,7 +125,7 @@ def _wide_below() -> int:
 
 
 class _Pad(torch.autograd.Function):
-    """Rows into padded places. Backward takes the real places only: what attention sends to padding is zero."""
+    """Copies rows into padded places; the backward pass drops the gradient of padding, which is zero."""
 
     @staticmethod
     def forward(ctx: Any, x_T: torch.Tensor, pad_index_P: torch.Tensor, unpad_index_T: torch.Tensor) -> torch.Tensor:
@@ -139,7 +139,7 @@ class _Pad(torch.autograd.Function):
 
 
 class _Unpad(torch.autograd.Function):
-    """Real rows out of padded places; the gradient of padding is zero."""
+    """Takes the real rows out of padded places; the gradient of padding is zero."""
 
     @staticmethod
     def forward(ctx: Any, x_P: torch.Tensor, unpad_index_T: torch.Tensor) -> torch.Tensor:

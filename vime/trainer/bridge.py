@@ -39,7 +39,7 @@ class HuggingFaceFolder:
             with safe_open(path, framework="pt") as file:
                 self._files |= dict.fromkeys(file.keys(), path)
         if not self._files:
-            raise CheckpointError(f"{folder} holds no safetensors files; give a Hugging Face checkpoint folder or id")
+            raise CheckpointError(f"{folder} holds no safetensors files; use a Hugging Face checkpoint folder or id")
 
     def __len__(self) -> int:
         return len(self._files)
@@ -70,7 +70,7 @@ def load_hugging_face(model: Chunks, architecture: Architecture, folder: Path) -
 
 
 def export_hugging_face(model: Chunks, architecture: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every Hugging Face tensor by name, whole, in a fixed order; a collective over all ranks of the model."""
+    """Yields every Hugging Face tensor, whole, with its name and in a fixed order; a collective over all ranks of the model."""
     group: Any = parallel_state.get_pipeline_model_parallel_group()
     stages = parallel_state.get_pipeline_model_parallel_world_size()
     if stages == 1:
@@ -107,7 +107,7 @@ def _export_stage(model: Chunks, architecture: Architecture) -> Iterator[tuple[s
 
 
 def _stage_shapes(model: Chunks, architecture: Architecture) -> list[tuple[str, torch.Size]]:
-    """Names and shapes of what `_export_stage` yields, without communication."""
+    """Names and shapes of the tensors that `_export_stage` yields, without communication."""
     shapes = []
     for mappings, parameter in _stage_entries(model, architecture):
         layout, size = mappings[0].layout, 1 if mappings[0].is_expert else _tensor_size()
@@ -146,7 +146,7 @@ def _gathered(own: torch.Tensor, group: Any) -> list[torch.Tensor]:
 def save_hugging_face(model: Chunks, architecture: Architecture, *, source: Path, folder: Path) -> None:
     """Writes a checkpoint folder with the configuration and tokenizer of `source`; a collective, rank 0 writes.
 
-    The folder appears whole or not at all; one that is there already is replaced. Raises `CheckpointError` on rank 0 if it
+    The folder appears whole or not at all; an existing one is replaced. Raises `CheckpointError` on rank 0 if it
     cannot be written.
     """
     if dist.get_rank() == 0:

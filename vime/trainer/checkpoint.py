@@ -26,7 +26,7 @@ from vime.errors import CheckpointError
 from vime.files.folders import writing_place
 from vime.trainer import manifest, pending_save
 from vime.trainer.model import Chunks
-from vime.trainer.optimizer_state import KINDS, MASTER, Part, num_steps, parts, set_num_steps
+from vime.trainer.optimizer_state import KINDS, MASTER, ParameterPart, num_steps, parts, set_num_steps
 from vime.trainer.pending_save import PendingSave, free_space, gather
 
 
@@ -76,7 +76,7 @@ def load_weights(folder: Path, model: Chunks) -> None:
 
 
 def _check_files(folder: Path, files: dict[str, Any]) -> None:
-    """Checks all files, divided over the ranks. Raises `CheckpointError` on every rank, naming each that is not as written."""
+    """Checks all files, divided over the ranks. Raises `CheckpointError` on every rank, naming each damaged file."""
     own = sorted(files)[dist.get_rank() :: dist.get_world_size()]
     problems = [line for lines in gather(manifest.damage(folder, {name: files[name] for name in own})) for line in lines]
     if problems:
@@ -93,7 +93,7 @@ def _read(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
-    """A copy in memory of what this rank is to write. Ranks that hold the same piece take turns in writing it."""
+    """Copies the part of the state that this rank writes; a piece that several ranks hold is written by one of them."""
     owned = parts(optimizer)
     sharded, buffers = _sharded(model, owned)
     tensors: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
     return {"tensors": tensors, "random": randomness, "num_steps": num_steps(optimizer)}
 
 
-def _wanted(model: Chunks, owned: list[Part]) -> dict[str, Any]:
+def _wanted(model: Chunks, owned: list[ParameterPart]) -> dict[str, Any]:
     """Empty tensors to load into: every weight of this rank, and the moments of those that its optimizer owns a part of."""
     sharded, buffers = _sharded(model, owned)
     tensors: dict[str, Any] = {name: replace(entry, data=torch.empty_like(entry.data)) for name, entry in buffers.items()}
@@ -125,7 +125,7 @@ def _wanted(model: Chunks, owned: list[Part]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[Part], optimizer: MegatronOptimizer) -> None:
+def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[ParameterPart], optimizer: MegatronOptimizer) -> None:
     tensors = found["tensors"]
     for name, entry in buffers.items():
         entry.data.copy_(tensors[name])
@@ -137,7 +137,7 @@ def _restore(found: dict[str, Any], buffers: dict[str, Any], owned: list[Part], 
     _set_random_state(found["random"])
 
 
-def _sharded(model: Chunks, owned: list[Part]) -> tuple[list[Any], dict[str, Any]]:
+def _sharded(model: Chunks, owned: list[ParameterPart]) -> tuple[list[Any], dict[str, Any]]:
     """Megatron's description of each parameter's place in the whole model, and of buffers that belong to it."""
     entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
     by_tensor = {id(entry.data): entry for entry in nested_values(entries)}
@@ -154,7 +154,7 @@ def _entry(entry: Any, kind: str, data: torch.Tensor, *, replica_id: Any) -> Any
 
 
 def _make_room(temporary: Path, num_bytes: int) -> str | None:
-    """Creates the folder; what stands in the way of writing so much into it, None if nothing does."""
+    """Creates the folder; returns why `num_bytes` cannot be written into it, or None if they can."""
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

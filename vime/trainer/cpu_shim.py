@@ -1,7 +1,7 @@
-"""What Megatron-core needs to run where there is no CUDA: the one place that pretends.
+"""Lets Megatron-core run without CUDA, by replacing the parts of `torch.cuda` that it uses; no other module does so.
 
 Megatron asks `torch.cuda` for its device, allocates with `device="cuda"`, and its optimizers assert that parameters are of a
-`torch.cuda` type. `install` answers those with the CPU. With a CUDA device it only names the kernel that Megatron forgets to
+`torch.cuda` type. `install` maps all of these to the CPU. With a CUDA device it only names the kernel that Megatron forgets to
 name where Transformer Engine is not installed, and turns compilation off where there is no compiler. Process groups are gloo's.
 """
 

@@ -1,4 +1,4 @@
-"""One trainer rank without Ray: model, optimizer and reference, and what can be asked of them.
+"""One trainer rank without Ray: model, optimizer and reference model, and the calls on them.
 
 All public methods are collectives: every rank of the world calls them in the same order.
 """
@@ -34,7 +34,7 @@ from vime.types import Integers, TrainSample
 logger = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 10
-"""A run that skips more updates than this learns nothing any more."""
+"""After this many skipped updates in a row the run ends, because it no longer learns."""
 
 
 class Engine:
@@ -68,10 +68,11 @@ class Engine:
         return self.train_shards([PackedUpdate(self.config, samples).shard(rank) for samples in updates if samples], step)
 
     def train_shards(self, shards: list[Shard], step: int) -> dict[str, float]:
-        """Trains on this rank's part of one batch, one optimizer step per shard; returns the batch's metrics.
+        """Trains on this rank's part of one batch, one optimizer step per shard; `step` sets the learning rate.
 
-        A batch without samples changes nothing. Raises `TrainingError` if a loss or gradient is not finite, unless
-        `trainer.on_bad_update` skips such an update; the weights then are those before it.
+        Returns metrics of the whole batch, over all ranks. A batch without samples changes nothing. Raises
+        `TrainingError` if a loss or gradient is not finite; with `trainer.on_bad_update=skip` such an update is skipped and
+        leaves the weights unchanged.
         """
         started = time.monotonic()
         batches = [self._micro_batches(shard, only_trained=True) for shard in shards]
@@ -141,11 +142,11 @@ class Engine:
         return bridge.export_hugging_face(self.model, self.architecture)
 
     def offload(self, *, weights: bool) -> None:
-        """Gives the device's memory back: gradients and optimizer, with `weights` all of it."""
+        """Frees the device memory of gradients and optimizer, and with `weights` also that of the weights."""
         self._offload.store(weights=weights)
 
     def onload(self) -> None:
-        """Takes the memory again; everything is as it was before `offload`, gradients are zero."""
+        """Restores everything as it was before `offload`, except that gradients are zero."""
         self._offload.load()
 
     def save_hugging_face(self, folder: Path) -> None:

@@ -74,7 +74,7 @@ class TrainerGroup:
         return (await self._results("train", calls))[0]
 
     def _hand_over(self, updates: list[list[TrainSample]]) -> list[list[Shard]]:
-        """Of each data-parallel rank its shards, their blocks in Ray's store; tensor, context and pipeline ranks share theirs."""
+        """Puts the blocks of every shard into Ray's store; returns the shards by data-parallel rank, whose ranks share them."""
         packed = [PackedUpdate(self._config, samples) for samples in updates if samples]
         num_ranks = self._config.trainer.data_parallel_size
         return [[update.shard(rank, keep=ray.put) for update in packed] for rank in range(num_ranks)]
@@ -99,11 +99,11 @@ class TrainerGroup:
         return (await self._all("send_weights", version))[0]
 
     async def offload(self, *, weights: bool) -> None:
-        """Gives the GPUs' memory back: gradients and optimizer, with `weights` all of it."""
+        """Frees the GPU memory of gradients and optimizer, and with `weights` also that of the weights."""
         await self._engines("offload", weights=weights)
 
     async def onload(self) -> None:
-        """Takes the memory again."""
+        """Restores the state that `offload` removed from the GPUs."""
         await self._engines("onload")
 
     async def begin_save(self, folder: Path) -> None:
@@ -139,7 +139,7 @@ class TrainerGroup:
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 
     async def _engines(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
-        """What the engines of all ranks return."""
+        """Calls a method of the engines of all ranks, and returns their results."""
         calls = [rank.call.remote(method, *arguments, **options) for rank in self._started]
         return await self._results(method, calls)
 

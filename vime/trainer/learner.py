@@ -22,7 +22,7 @@ class Learner:
     """The trainer and its checkpoints. Alone it is the system of supervised training, in which no server waits for weights."""
 
     usage: Callable[[], Awaitable[Any]] | None = None
-    """Asks for what the servers did (`vime.rollout.traffic.Usage`), where there are servers."""
+    """Asks for what the servers did (`vime.rollout.traffic.ModelUsage`), where there are servers."""
 
     def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes, *, warn: Callable[[str], None]) -> None:
         tidy(run_dir)

@@ -29,4 +29,4 @@ REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in
     "moe_aux_loss_coeff": _BALANCE,
     "moe_z_loss_coeff": _BALANCE,
 }
-"""Decided elsewhere, read by plan, servers and checks too, or something that would train something else in silence."""
+"""Fields that another setting decides, or that would silently change the objective."""

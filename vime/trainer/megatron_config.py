@@ -16,12 +16,12 @@ from vime.trainer.megatron_args import REFUSED_ARGS
 
 
 def uses_transformer_engine() -> bool:
-    """True on machines with CUDA and Transformer Engine."""
+    """Returns True if CUDA is available and Transformer Engine is installed."""
     return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
 
 
 def torch_dtype(precision: Precision) -> torch.dtype:
-    """Of weights and activations."""
+    """Returns the data type of weights and activations."""
     return torch.bfloat16 if precision is Precision.bfloat16 else torch.float32
 
 
@@ -47,7 +47,7 @@ def _refuse(trainer: TrainerConfig) -> None:
 
 
 def _shape(architecture: Architecture) -> dict[str, Any]:
-    """What the checkpoint says of its model."""
+    """The fields that the checkpoint determines."""
     fields: dict[str, Any] = {
         "num_layers": architecture.num_layers,
         "hidden_size": architecture.hidden_size,
@@ -76,7 +76,7 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
 
 
 def _training(trainer: TrainerConfig) -> dict[str, Any]:
-    """Number formats, initialization, fused kernels, and what is recomputed."""
+    """Number formats, initialization, fused kernels and activation checkpointing."""
     dtype = torch_dtype(trainer.precision)
     fields: dict[str, Any] = {
         "hidden_dropout": 0.0,

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 WEIGHTED = ("train/loss", "train/policy_loss")
-"""Sums whose weights make them means already."""
+"""Metrics that are sums with weights, and thereby means."""
 TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", "train/num_skipped_updates")
 """Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
 DIFFERENCE = "train/logprob_difference"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
-from vime.trainer.shard import Row, RowShare, Shard
+from vime.trainer.shard import PackedRow, RowShare, Shard
 from vime.types import TrainSample
 
 
@@ -79,7 +79,7 @@ class MicroBatches:
         return max(sum(self._share.fill(_lengths(row))) // self._share.context_size for row in self._rows)
 
     def set_advantages(self, advantages: list[torch.Tensor]) -> None:
-        """Replaces `advantage_N` of all."""
+        """Replaces `advantage_N` of all micro-batches."""
         self._advantages = advantages
 
     def _built(self, number: int) -> MicroBatch:
@@ -89,8 +89,8 @@ class MicroBatches:
         return batch
 
 
-def _build(row: Row, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
-    """A row without samples is one token that nothing is wanted of."""
+def _build(row: PackedRow, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
+    """Builds the micro-batch of a row; a row without samples becomes one token without loss."""
     chosen, lengths = row.samples, _lengths(row)
     masks = [_mask(sample, only_trained) for sample in chosen]
     counts = [int(mask.sum()) for mask in masks]
@@ -151,7 +151,7 @@ def _mask(sample: TrainSample, only_trained: bool) -> np.ndarray:
     return mask
 
 
-def _lengths(row: Row) -> list[int]:
+def _lengths(row: PackedRow) -> list[int]:
     return [len(sample.tokens) for sample in row.samples] or [1]
 
 

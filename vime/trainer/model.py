@@ -78,7 +78,7 @@ class Chunks(torch.nn.ModuleList):
 
     @property
     def parts(self) -> list[PackedModel]:
-        """In the order of the rounds."""
+        """The parts, in the order of the rounds."""
         return cast(list[PackedModel], list(self))
 
     @property

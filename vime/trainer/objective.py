@@ -22,7 +22,7 @@ class KnownLogprobs:
     """Logprobs of a micro-batch that were computed before the update; None where they are not needed."""
 
     old_N: torch.Tensor | None = None
-    """The trainer's before the batch; None on its first update, when they equal the current ones."""
+    """The trainer's logprobs before the batch; None on its first update, when they equal the current ones."""
     reference_N: torch.Tensor | None = None
 
 

@@ -1,6 +1,6 @@
-"""The trainer's memory on a GPU that it shares with a server: given back while the server works, taken again to train.
+"""The trainer's memory on a GPU that it shares with a server: freed while the server works, and filled again to train.
 
-Tensors stay what they are; their storage is emptied and its content kept in main memory, or dropped for gradients. So every
+Tensors stay what they are; their storage is emptied and its content kept in host memory, or dropped for gradients. So every
 view of a buffer, Megatron's and the optimizer's, is whole again after `load`.
 """
 
@@ -13,7 +13,7 @@ from megatron.core.optimizer.optimizer import MegatronOptimizer
 
 
 class HostMemory:
-    """Contents of device storages, kept in main memory while the storages are empty."""
+    """Contents of device storages, kept in host memory while the storages are empty."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[torch.UntypedStorage, torch.Tensor | None, int]] = []
@@ -38,7 +38,7 @@ class HostMemory:
 
 
 class Offload:
-    """What of one rank's trainer is in main memory: nothing, optimizer and gradients, or the weights too."""
+    """Tracks which state of one rank is in host memory: none, optimizer and gradients, or the weights too."""
 
     def __init__(self, wrapped: list[DistributedDataParallel], optimizer: MegatronOptimizer) -> None:
         self._wrapped, self._optimizer = wrapped, optimizer

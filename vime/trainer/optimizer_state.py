@@ -1,4 +1,4 @@
-"""What Megatron's optimizers hold of each parameter: float32 master weights, moments and the step, whichever class they are.
+"""The state of Megatron's optimizers for each parameter: float32 master weights, moments and the step, for all their classes.
 
 Without the distributed optimizer a rank owns the state of all its parameters; with it, a contiguous part of each, flattened,
 which may be empty. `whole` brings the parts of the data-parallel ranks together, `fill` puts them back.
@@ -21,10 +21,10 @@ KINDS = (MASTER, *MOMENTS)
 
 
 @dataclass(kw_only=True, slots=True)
-class Part:
-    """What this rank's optimizer holds of one parameter.
+class ParameterPart:
+    """The part of one parameter's state that this rank's optimizer holds.
 
-    Example: the second of two data-parallel ranks owns the last 40 of 100 values: `Part(parameter=…, start=60, end=100,
+    Example: the second of two data-parallel ranks owns the last 40 of 100 values: `ParameterPart(parameter=…, start=60, end=100,
     tensors={"master": …, "exp_avg": …, "exp_avg_sq": …}, sharers=<group of both>)`; all tensors have `end - start` values.
     """
 
@@ -52,9 +52,9 @@ class Part:
         own.copy_(whole.flatten()[self.start : self.end].view_as(own))
 
 
-def parts(optimizer: MegatronOptimizer) -> list[Part]:
+def parts(optimizer: MegatronOptimizer) -> list[ParameterPart]:
     """One entry per parameter of the optimizer, in the same order on all ranks that share them; fresh moments are zero."""
-    found: list[Part] = []
+    found: list[ParameterPart] = []
     for link in _links(optimizer):
         _initialize(link)
         found += _distributed_parts(link) if isinstance(link, DistributedOptimizer) else _local_parts(link)
@@ -106,18 +106,18 @@ def _initialize(link: Any) -> None:
             state.setdefault("step", torch.tensor(0.0))
 
 
-def _local_parts(link: Any) -> list[Part]:
+def _local_parts(link: Any) -> list[ParameterPart]:
     """In float32 the parameters are their own masters; otherwise Megatron keeps both in lists of the same order."""
     groups = list(zip(getattr(link, "float16_groups", []), getattr(link, "fp32_from_float16_groups", [])))
     pairs = [pair for models, masters in groups for pair in zip(models, masters, strict=True)]
     pairs += [(own, own) for own in link.get_parameters() if id(own) not in {id(master) for _, master in pairs}]
     return [
-        Part(parameter=model, start=0, end=model.numel(), tensors=_tensors(link.optimizer, master), sharers=None)
+        ParameterPart(parameter=model, start=0, end=model.numel(), tensors=_tensors(link.optimizer, master), sharers=None)
         for model, master in pairs
     ]
 
 
-def _distributed_parts(link: DistributedOptimizer) -> list[Part]:
+def _distributed_parts(link: DistributedOptimizer) -> list[ParameterPart]:
     found = []
     inner: Any = link.optimizer
     for parameter in (parameter for buffer in link.buffers for parameter in buffer.param_index_map):
@@ -127,7 +127,7 @@ def _distributed_parts(link: DistributedOptimizer) -> list[Part]:
             group, position = link.model_param_group_index_map[parameter]
             start, end = owned.start, owned.end
             tensors = _tensors(inner, inner.param_groups[group]["params"][position])
-        found.append(Part(parameter=parameter, start=start, end=end, tensors=tensors, sharers=link.data_parallel_group))
+        found.append(ParameterPart(parameter=parameter, start=start, end=end, tensors=tensors, sharers=link.data_parallel_group))
     return found
 
 

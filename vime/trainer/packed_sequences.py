@@ -1,4 +1,4 @@
-"""Packed sequences: where each token of a row stands, and the plan by which attention goes over them.
+"""Packed sequences: the place of each token in a row, and the batches in which attention is computed.
 
 A row holds its sequences one after another, longest first. Neighbours of similar length share one attention call as a batch
 padded on the right: under a causal mask no real token sees the padding, so no mask is needed.

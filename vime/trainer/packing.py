@@ -13,7 +13,7 @@ from collections.abc import Callable
 from vime.config import ModelConfig
 
 EVEN_ENOUGH = 1.01
-"""A fullest micro-batch of at most this times the mean is not improved upon."""
+"""If the fullest micro-batch has at most this many times the mean number of tokens, no better packing is sought."""
 
 Packing = list[list[list[int]]]
 """Indices of sequences by rank, then by micro-batch; a micro-batch may be empty when sequences are fewer than ranks."""
@@ -46,7 +46,7 @@ def pack(
 
 
 def useful_share(rows: list[list[int]], num_tokens: int) -> float:
-    """Tokens by places, of rows that ranks work through in lockstep: `rows[rank][number]` is a row's length.
+    """Share of places that hold a token, in rows that ranks train in lockstep; `rows[rank][number]` is a row's length.
 
     A rank whose row is shorter than the longest of the same number waits for it. 1 if there are no places.
     Example: `useful_share([[4, 4], [4, 2]], 14)` is 14 / 16.

@@ -15,7 +15,7 @@ from vime.trainer import products
 
 
 def device() -> torch.device:
-    """Where this rank computes."""
+    """The device of this rank."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 

@@ -22,7 +22,7 @@ from vime.trainer import manifest
 
 
 def gather(value: Any) -> list[Any]:
-    """The value of every rank."""
+    """Gathers the values of all ranks, in order; a collective."""
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, value)
     return gathered
@@ -112,7 +112,7 @@ def _reason(error: BaseException) -> str:
 
 
 def free_space(folder: Path) -> str:
-    """What to do when a disk may be full."""
+    """Advice for an error that a full disk may have caused."""
     place = next(parent for parent in folder.parents if parent.exists())
     free = shutil.disk_usage(place).free / 2**20
     return f"{place} has {free:.0f} MiB free: make room, or set trainer.keep_checkpoints lower, then resume"

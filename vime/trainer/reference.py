@@ -1,7 +1,7 @@
-"""The reference model of the KL: the weights that the run began with, kept in main memory.
+"""The reference model of the KL: the weights that the run began with, kept in host memory.
 
-To be asked, they change places with the trained ones, tensor by tensor, so the device never holds more than one tensor twice;
-main memory is page-locked where there is a CUDA device, so that copies go at the full speed of the bus.
+For its logprobs they change places with the trained ones, tensor by tensor, so the device never holds more than one tensor
+twice; the host memory is page-locked where there is a CUDA device, so that copies go at the full speed of the bus.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Reference:
             own = parameter.detach().clone()
             parameter.copy_(kept, non_blocking=True)
             kept.copy_(own, non_blocking=True)
-        torch.cuda.synchronize()  # what is in main memory may be read by the CPU again
+        torch.cuda.synchronize()  # the CPU may read the copies in host memory again
 
 
 def _copy_in_main_memory(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Counts what a forward pass keeps in memory for its backward pass: each storage once, without the model's own parameters."""
+"""Counts the memory that a forward pass keeps for its backward pass: each storage once, without the model's parameters."""
 
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,7 @@ class SavedTensors:
 
     @property
     def num_bytes(self) -> int:
-        """All storages together."""
+        """Bytes of all storages together."""
         return sum(storage.nbytes() for storage, _, _ in self._storages.values())
 
     def by_shape(self) -> dict[tuple[tuple[int, ...], torch.dtype], int]:
@@ -57,7 +57,7 @@ def forward(model: Chunks, lengths: list[int]) -> torch.Tensor:
 
 
 def kept_bytes(model: Chunks, lengths: list[int]) -> int:
-    """What the forward pass of such a row keeps for the backward pass, up to the head."""
+    """Bytes that the forward pass of such a row keeps for the backward pass, up to the head."""
     with SavedTensors(model) as saved:
         hidden_TH = forward(model, lengths)
     del hidden_TH

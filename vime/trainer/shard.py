@@ -1,4 +1,4 @@
-"""Shards: what one data-parallel rank trains of an update, packed once for all ranks and kept end to end in few arrays.
+"""Shards: the samples of an update that one data-parallel rank trains on, packed once and stored end to end in few arrays.
 
 A shard crosses to the trainer through Ray's object store, from which every rank with the same data reads it without a copy. The
 number of its arrays must not grow with the samples', since each costs as much as a hundred kilobytes; and it is joined block by
@@ -40,7 +40,7 @@ class RowShare:
 
     @classmethod
     def of(cls, trainer: TrainerConfig, *, context_rank: int = 0) -> "RowShare":
-        """That of a trainer's rank; the padding is the same for all of its ranks."""
+        """The row share of a rank with this context-parallel rank; the padding is the same on all ranks."""
         return cls(
             context_rank=context_rank,
             context_size=trainer.context_parallel_size,
@@ -54,7 +54,7 @@ class RowShare:
         return -(-length // multiple) * multiple
 
     def fill(self, lengths: list[int]) -> list[int]:
-        """Places of the sequences of a row; the last one is followed by what fills up the row."""
+        """Places that the sequences of a row take; the last one includes the filling of the row."""
         padded = [self.padded(length) for length in lengths]
         row_multiple = math.lcm(self.padded(1), self.context_size * self.tensor_size)
         padded[-1] += -sum(padded) % row_multiple
@@ -62,7 +62,7 @@ class RowShare:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class PackedRow:
     """The samples of one micro-batch, the longest first, and their positions in the update. Without samples it is empty."""
 
     indices: list[int]
@@ -92,7 +92,7 @@ class Block:
     indices: np.ndarray
     row_sizes: list[int]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[PackedRow]:
         """Views of the arrays, sample by sample."""
         ends, response_ends = np.cumsum(self.num_tokens), np.cumsum(self.num_response_tokens)
         samples = [
@@ -101,7 +101,7 @@ class Block:
         ]
         starts = np.cumsum([0, *self.row_sizes])
         return [
-            Row(indices=self.indices[start : start + size].tolist(), samples=samples[start : start + size])
+            PackedRow(indices=self.indices[start : start + size].tolist(), samples=samples[start : start + size])
             for start, size in zip(starts, self.row_sizes)
         ]
 
@@ -120,7 +120,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """The rows of one data-parallel rank in one update, in blocks, or in what stands for them where they are kept."""
+    """The rows of one data-parallel rank in one update, as blocks or as references to blocks in Ray's store."""
 
     blocks: list[Any]
     useful_token_share: float
@@ -131,11 +131,11 @@ class Shard:
     """Tokens of the update, on all ranks."""
 
     def fetched(self, fetch: Callable[[list[Any]], list[Block]]) -> "Shard":
-        """This shard with its blocks, found by what stands for them."""
+        """This shard with its blocks, which `fetch` returns for the references."""
         return replace(self, blocks=fetch(self.blocks))
 
-    def rows(self) -> list[Row]:
-        """Those of all blocks."""
+    def rows(self) -> list[PackedRow]:
+        """The rows of all blocks."""
         return [row for block in self.blocks for row in block.rows()]
 
 
@@ -160,9 +160,9 @@ class PackedUpdate:
         self._useful_token_share = useful_share(rows, self._num_tokens)
 
     def shard(self, data_rank: int, keep: Callable[[Block], Any] = lambda block: block) -> Shard:
-        """What one rank gets. It runs in lockstep with the others: where its row is shorter than the longest, it waits.
+        """The shard of one rank. It runs in lockstep with the others: where its row is shorter than the longest, it waits.
 
-        `keep` takes each block as soon as it is joined and returns what the shard holds in its place, such as `ray.put`.
+        `keep` takes each block as soon as it is joined and returns a reference for the shard to hold instead; `ray.put` is one.
         """
         return Shard(
             blocks=[keep(self._block(rows)) for rows in self._blocks(data_rank)],

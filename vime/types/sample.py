@@ -147,7 +147,7 @@ def as_dict(instance: Any) -> dict[str, Any]:
 
 
 def _counts(versions: np.ndarray) -> Counter[int]:
-    """How often each version occurs, in one pass if there is only one, as there is nearly always."""
+    """Counts how often each weight version occurs; the usual case of a single version is the fast one."""
     if not versions.size:
         return Counter()
     first, last = int(versions.min()), int(versions.max())

@@ -18,7 +18,7 @@ from vime.weights.transfer import FileEngine, FileUpdateInfo, erase_weights, rep
 
 
 class _DigestingModel:
-    """Stands in for the model while an engine loads: passes everything on, hashes what goes by and keeps some of it."""
+    """Stands in for the model while an engine loads: passes each tensor on, hashes it and keeps some of its values."""
 
     def __init__(self, model: Any, digest: WeightDigest, proof: Proof) -> None:
         self._model, self._digest, self._proof = model, digest, proof
@@ -46,7 +46,7 @@ class _Direct(WeightTransferEngine):
         self._digest = WeightDigest()
 
     def init_transfer_engine(self, init_info: Any) -> None:
-        """Joins the trainer; a connection that was open before is closed."""
+        """Joins the trainer's transport, and closes an earlier connection."""
         super().shutdown()  # pyright: ignore[reportAbstractUsage]
         super().init_transfer_engine(init_info)  # pyright: ignore[reportAbstractUsage]
 
@@ -60,7 +60,7 @@ class _Direct(WeightTransferEngine):
 
     @property
     def proof(self) -> Proof:
-        """Of files and of what comes without them."""
+        """The proof of weights from files and of those sent without files."""
         return self._files.proof
 
     def start_weight_update(self) -> None:
@@ -87,7 +87,7 @@ class _Direct(WeightTransferEngine):
         self._from_files = False
 
     def weight_report(self) -> dict[str, Any]:
-        """As `FileEngine.weight_report`, of the update that is going on or was the last."""
+        """Like `FileEngine.weight_report`, for the present update or the last one."""
         if self._from_files:
             return self._files.weight_report()
         return {"pending": False, "digest": self._digest.hexdigest(), "num_tensors": self._digest.num_tensors}
@@ -134,7 +134,7 @@ class _Gloo(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeightTransferU
 
 
 def join_gloo(host: str, port: int, *, rank: int, size: int) -> Any:
-    """A gloo process group of its own, beside whatever groups this process is in; rank 0 is the trainer's sender."""
+    """Joins a separate gloo process group, besides the groups this process is in already; rank 0 is the trainer's sender."""
     from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
     return stateless_init_torch_distributed_process_group(host, port, rank, size, backend="gloo")

@@ -1,6 +1,6 @@
 """Inside a vLLM worker: overwrites weights with NaN before others are loaded.
 
-A weight that does not arrive then cannot pass for the one before it, however little the two would have differed.
+A weight that does not arrive is then NaN, instead of the old value, which may differ very little from the new one.
 """
 
 import math
@@ -21,7 +21,7 @@ def erase(model: Any) -> None:
 
 
 def erase_what_is_materialized() -> None:
-    """Has vLLM begin the layers that it loads with NaN instead of what lay in memory: perhaps the weights before."""
+    """Makes vLLM fill the layers that it allocates with NaN; the memory might still hold the weights of the last version."""
     from vllm.model_executor.model_loader.reload import meta
 
     if getattr(meta.materialize_meta_tensor, "erases", False):

@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from vime.weights.sample import QUANTIZED_TOLERANCE, Sample, difference, is_exact
+from vime.weights.sample import QUANTIZED_TOLERANCE, ValueSample, difference, is_exact
 
 EXPERT_INPUT = 16.0
 """Size of the one input that an expert sees; weights of usual size then give numbers around one."""
 EXPERT_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
-"""Share of the sum of absolute products; an expert's inner values are rounded to the dtype."""
+"""Tolerance as a share of the sum of absolute products, because an expert's inner values are rounded to the dtype."""
 
-Parts = dict[str, tuple[str, Sample]]
+Parts = dict[str, tuple[str, ValueSample]]
 """An expert's gate_proj, up_proj and down_proj: name and sample."""
 
 
-def check_experts(of_layer: list[tuple[str, Sample]]) -> Iterable[str]:
-    """A line for each expert of one layer that computes with other weights than were sent."""
+def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str]:
+    """Yields an error line for each expert of one layer that computes with other weights than were sent."""
     layer = of_layer[0][1].shard.module
     by_expert: dict[int, Parts] = {}
     for name, sample in of_layer:
@@ -64,6 +64,6 @@ def _products(layer: Any, parts: Parts) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 def _name(parts: Parts) -> str:
-    """The weights of one expert under one name; its output does not say which of them is wrong."""
+    """One name for all weights of an expert, because its output does not show which of them is wrong."""
     name = next(iter(parts.values()))[0]
     return f"{name.rsplit('.', 2)[0]}.(gate_proj|up_proj|down_proj).weight"

@@ -1,4 +1,4 @@
-"""What travels from trainer to servers: the payload's description and its digest.
+"""A version of the weights on its way from trainer to servers: its description and its digest.
 
 The digest is over the Hugging Face tensors before a server loads them (servers fuse and repack), and does not depend on
 the order in which they arrive.
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     import torch
 
 SYNC_TIMEOUT_SECONDS = 600.0
-"""For each call of a weight sync: loading hundreds of gigabytes from a disk takes its time."""
+"""Time limit of each call of a weight sync; loading hundreds of gigabytes from a disk takes minutes."""
 NO_VERSION = -1
-"""Of weights that no sync has brought: random ones, or the checkpoint's."""
+"""Version of weights that no sync has sent: random ones, or the checkpoint's."""
 RANDOM_WEIGHTS = "random"
-"""What a server that has got no weights yet calls their version, in its answers."""
+"""The version that a server reports in its answers before it has received weights."""
 CHUNK_WORDS = 2**16
-"""Words that fit into a core's cache with their factors."""
+"""Number of words that fit into a core's cache together with their factors."""
 BLOCK_CHUNKS = 2**8
-"""On a GPU, this many chunks go through one kernel."""
+"""Number of chunks that one kernel processes on a GPU."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class WeightPayload:
 
 
 def payload_folder(run_id: str) -> Path:
-    """Where payloads in shared memory belong: it goes with the run, also after a kill -9."""
+    """Folder of a run's payloads in shared memory; it is removed with the run, also after a kill -9."""
     return Path("/dev/shm") / f"vime-{run_id}"
 
 

@@ -23,13 +23,13 @@ class Policy:
     """The files of the last version that was sent in files; None or an older one if a version was sent without files."""
 
     def expect(self, version: int, payload: WeightPayload | None = None) -> None:
-        """Notes what a sync brings to the servers from now on."""
+        """Notes the version that a sync begins to send, with its files if there are any."""
         self.version, self.payload = version, payload
 
     def is_at_hand(self, *, starts_random: bool) -> bool:
         """Whether a server that has just started can have this version without the trainer.
 
-        Either the server started with it, which one that `starts_random` never does, or it is there in files.
+        Either the server started with it, which is never so if it `starts_random`, or its files exist.
         """
         if self.payload is None:
             return self.version == NO_VERSION or (self.version == 0 and not starts_random)

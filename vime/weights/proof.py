@@ -14,27 +14,28 @@ from typing import Any
 import torch
 
 from vime.weights.expert_proof import check_experts
-from vime.weights.sample import QUANTIZED_TOLERANCE, Sample, difference, is_exact
-from vime.weights.shard import Kind, Shard, find_shard
+from vime.weights.sample import QUANTIZED_TOLERANCE, ValueSample, difference, is_exact
+from vime.weights.shard import Kind, TensorShard, find_shard
 
 NUM_COLUMNS = 8
-"""Columns of each linear weight, rows of an embedding times 8: what an update reads back costs about what 8 tokens cost."""
+"""Number of columns that are compared of each linear weight; 8 times as many rows of an embedding. Reading them back costs about
+as much as 8 tokens."""
 NUM_VALUES = 4096
-"""Elements of a norm or a bias."""
+"""Number of elements that are compared of a norm or a bias."""
 NUM_EXPERT_COLUMNS = 2
 
 
 class Proof:
-    """Of one update after the other: `begin`, `note` for each tensor, `check`."""
+    """Checks each update: call `begin`, then `note` for each tensor, then `check`."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, Sample] = {}
+        self._samples: dict[str, ValueSample] = {}
         self._unread: list[str] = []
         self._round = 0
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Forgets the last update; other columns are looked at from now on."""
+        """Forgets the last update and chooses other columns to compare."""
         self._samples, self._unread = {}, []
         self._round += 1
 
@@ -50,16 +51,16 @@ class Proof:
         if shard.kind is Kind.values:
             part = part.reshape(-1)
         indices = self._indices(shard, part.shape[along]).to(tensor.device)
-        sample = Sample(shard=shard, indices=indices, values=part.index_select(along, indices).clone())
+        sample = ValueSample(shard=shard, indices=indices, values=part.index_select(along, indices).clone())
         with self._lock:
             self._samples[name] = sample
 
     @torch.no_grad()
     def check(self, model: Any) -> dict[str, Any]:
-        """What arrived: `num_read` tensors, those `unread`, and `wrong`, a line for each that is not what was sent."""
+        """Compares the layers with what was sent; returns `num_read`, the `unread` tensors and a line for each `wrong` one."""
         wrong: list[str] = []
-        linear: dict[int, list[tuple[str, Sample]]] = {}
-        experts: dict[int, list[tuple[str, Sample]]] = {}
+        linear: dict[int, list[tuple[str, ValueSample]]] = {}
+        experts: dict[int, list[tuple[str, ValueSample]]] = {}
         for name, sample in self._samples.items():
             if sample.shard.kind is Kind.linear:
                 linear.setdefault(id(sample.shard.module), []).append((name, sample))
@@ -80,7 +81,7 @@ class Proof:
         wrong += self._check_forgotten(model)
         return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong)}
 
-    def _indices(self, shard: Shard, size: int) -> torch.Tensor:
+    def _indices(self, shard: TensorShard, size: int) -> torch.Tensor:
         """Which columns, rows or elements: others in each update, the same for all parts of one layer."""
         limits = {Kind.linear: NUM_COLUMNS, Kind.rows: 8 * NUM_COLUMNS, Kind.values: NUM_VALUES}
         limit = limits.get(shard.kind, 8 * NUM_COLUMNS if shard.part == "down_proj" else NUM_EXPERT_COLUMNS)
@@ -88,7 +89,7 @@ class Proof:
         return torch.randperm(size, generator=generator)[:limit].sort().values
 
     def _check_tied(self, model: Any) -> Iterable[str]:
-        """A head without a tensor of its own: it must compute with the embedding's."""
+        """Checks that a tied head, for which no tensor is sent, computes with the embedding's weight."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         own = {id(sample.shard.module) for sample in self._samples.values()}
@@ -122,16 +123,16 @@ class Proof:
         erased = torch.stack([first.to(firsts[-1].device) for first in firsts]).isnan().tolist() if firsts else []
         yield from (f"{name}: nothing of it was sent" for name, is_erased in zip(names, erased) if is_erased)
 
-    def _fused_values(self) -> dict[tuple[int, str], list[Sample]]:
+    def _fused_values(self) -> dict[tuple[int, str], list[ValueSample]]:
         """Samples of biases of linear layers, by layer."""
-        found: dict[tuple[int, str], list[Sample]] = {}
+        found: dict[tuple[int, str], list[ValueSample]] = {}
         for sample in self._samples.values():
             if sample.shard.kind is Kind.values and hasattr(sample.shard.module, "output_partition_sizes"):
                 found.setdefault((id(sample.shard.module), sample.shard.parameter), []).append(sample)
         return found
 
 
-def _check_linear(of_layer: list[tuple[str, Sample]]) -> Iterable[str]:
+def _check_linear(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str]:
     """One multiplication for all tensors that are fused in a layer."""
     shard, indices = of_layer[0][1].shard, of_layer[0][1].indices
     columns = _product(shard.module, indices, shard.columns.stop - shard.columns.start)
@@ -144,13 +145,13 @@ def _check_linear(of_layer: list[tuple[str, Sample]]) -> Iterable[str]:
         yield f"the layer of {of_layer[0][0]}: a tensor that belongs to it was not sent"
 
 
-def _check_tied_head(name: str, sample: Sample, head: Any) -> Iterable[str]:
+def _check_tied_head(name: str, sample: ValueSample, head: Any) -> Iterable[str]:
     """Columns of the head, at the rows that were kept of the embedding."""
     size = sample.values.shape[1]
     indices = torch.arange(min(size, NUM_COLUMNS))
     columns = _product(head, indices, size)
     read = columns.index_select(0, sample.indices.to(columns.device))
-    shown = Sample(shard=sample.shard, indices=indices, values=sample.values[:, : len(indices)])
+    shown = ValueSample(shard=sample.shard, indices=indices, values=sample.values[:, : len(indices)])
     yield from _compare(f"{name} (in the head that is tied to it)", shown, read, exact=is_exact(head))
 
 
@@ -162,7 +163,7 @@ def _product(module: Any, indices: torch.Tensor, size: int) -> torch.Tensor:
     return module.quant_method.apply(module, one_hot, None).t()
 
 
-def _read_rows(sample: Sample) -> torch.Tensor:
+def _read_rows(sample: ValueSample) -> torch.Tensor:
     shard = sample.shard
     if shard.kind is Kind.rows:
         return shard.module.quant_method.embedding(shard.module, sample.indices.to(shard.module.weight.device))
@@ -171,8 +172,8 @@ def _read_rows(sample: Sample) -> torch.Tensor:
     return held[shard.offset : shard.offset + count].reshape(-1).index_select(0, sample.indices.to(held.device))
 
 
-def _compare(name: str, sample: Sample, read: torch.Tensor, *, exact: bool) -> Iterable[str]:
-    expected = sample.values.to(read.device, read.dtype)  # files are in main memory
+def _compare(name: str, sample: ValueSample, read: torch.Tensor, *, exact: bool) -> Iterable[str]:
+    expected = sample.values.to(read.device, read.dtype)  # files are in host memory
     if exact and torch.equal(read, expected):
         return
     limit = 0.0 if exact else QUANTIZED_TOLERANCE * float(expected.abs().max())

@@ -5,23 +5,23 @@ from typing import Any
 
 import torch
 
-from vime.weights.shard import Shard
+from vime.weights.shard import TensorShard
 
 QUANTIZED_TOLERANCE = 0.13
-"""Share of the largest read value by which a quantized layer may differ: FP8 rounds to 3 bits."""
+"""Largest difference of a quantized layer, as a share of the largest value read; FP8 rounds to 3 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """Some values of one payload tensor. Example: `Sample(shard=…, indices=[3, 17], values=…)`, columns 3 and 17."""
+class ValueSample:
+    """Some values of one payload tensor. Example: `ValueSample(shard=…, indices=[3, 17], values=…)`, columns 3 and 17."""
 
-    shard: Shard
+    shard: TensorShard
     indices: torch.Tensor
     values: torch.Tensor
 
 
 def difference(read: torch.Tensor, expected: torch.Tensor) -> str:
-    """What is wrong, in words."""
+    """Describes the largest difference between the values that were read and those expected, for an error."""
     if bool(read.isnan().all()):
         return "nothing was loaded"
     unequal = (read.float() != expected.float()).float().mean()

@@ -71,7 +71,7 @@ class DirectSender:
         )
 
     def close(self) -> None:
-        """Leaves the group with the servers."""
+        """Leaves the process group of trainer and servers."""
         self._engine.shutdown()
 
     def _abort(self) -> None:
@@ -106,12 +106,12 @@ class ExportSource:
             yield name, tensor
 
     def finish_pass(self) -> None:
-        """Walks to the end of a pass that was broken off: the other ranks do so too, and wait in its collectives."""
+        """Finishes a pass that was broken off, because the other ranks do so too and wait in its collectives."""
         for _ in self._passing:
             pass
 
     def for_vllm(self) -> Any:
-        """The same as vLLM's `WeightSource`."""
+        """Returns this source as vLLM's `WeightSource`."""
         from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
         own = self

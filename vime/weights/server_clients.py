@@ -1,7 +1,7 @@
 """The trainer's side of the servers' weight-sync endpoints, and the watch over the servers while weights are sent.
 
-NCCL does not notice that the other side is gone: who sends waits, and so do the servers that are left. So the servers are asked
-for their health meanwhile, and the transfer is broken off.
+NCCL does not notice that the other side is gone: the sender waits, and so do the servers that are left. Therefore the servers'
+health endpoints are polled meanwhile, and the transfer is broken off when a server is lost.
 """
 
 import threading
@@ -71,7 +71,7 @@ class ServerClients:
             raise ServerError(self._lost[0])
 
     def _watch(self, url: str, over: threading.Event) -> None:
-        """Asks a server for its health, as its keeper does, until the transfer is over."""
+        """Polls a server's health endpoint until `over` is set; ends the transfer if `health_failures` in a row fail."""
         failures, interval = 0, self._serving.health_interval_seconds
         while not over.wait(interval) and failures < self._serving.health_failures:
             try:

@@ -28,10 +28,10 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shard:
+class TensorShard:
     """Part of a payload's tensor, and where it lies in this worker's model.
 
-    Example: `Shard(module=qkv_proj, kind=Kind.linear, rows=slice(0, 512), columns=slice(0, 896), offset=1024)` is k_proj:
+    Example: `TensorShard(module=qkv_proj, kind=Kind.linear, rows=slice(0, 512), columns=slice(0, 896), offset=1024)` is k_proj:
     its rows 0 to 511 are the layer's outputs from 1024 on. `part` and `number` are an expert's: which of its three weights,
     and which expert of this worker.
     """
@@ -46,7 +46,7 @@ class Shard:
     number: int = 0
 
 
-def find_shard(model: Any, name: str, shape: torch.Size) -> Shard | None:
+def find_shard(model: Any, name: str, shape: torch.Size) -> TensorShard | None:
     """Where the tensor `name` belongs; None if this worker holds nothing of it, or vLLM's layer is of an unknown kind."""
     if expert := EXPERT.fullmatch(name):
         return _expert(model, expert, shape)
@@ -61,7 +61,7 @@ def find_shard(model: Any, name: str, shape: torch.Size) -> Shard | None:
     return _of_layer(module, parameter, mapped[1], shape)
 
 
-def _of_layer(module: Any, parameter: str, part: Any, shape: torch.Size) -> Shard | None:
+def _of_layer(module: Any, parameter: str, part: Any, shape: torch.Size) -> TensorShard | None:
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
@@ -70,16 +70,16 @@ def _of_layer(module: Any, parameter: str, part: Any, shape: torch.Size) -> Shar
         held = module.shard_indices
         rows = slice(held.org_vocab_start_index, min(held.org_vocab_end_index, shape[0]))
         if parameter == "bias":
-            return Shard(module=module, kind=Kind.values, rows=rows, columns=everything, parameter=parameter)
+            return TensorShard(module=module, kind=Kind.values, rows=rows, columns=everything, parameter=parameter)
         kind = Kind.linear if isinstance(module, ParallelLMHead) else Kind.rows
-        return Shard(module=module, kind=kind, rows=rows, columns=everything)
+        return TensorShard(module=module, kind=kind, rows=rows, columns=everything)
     if isinstance(module, LinearBase):
         rows, columns, offset = _slices(module, part, shape)
         kind = Kind.linear if parameter == "weight" else Kind.values
-        return Shard(module=module, kind=kind, rows=rows, columns=columns, offset=offset, parameter=parameter)
+        return TensorShard(module=module, kind=kind, rows=rows, columns=columns, offset=offset, parameter=parameter)
     loaded = getattr(module, parameter, None)
     if isinstance(loaded, torch.Tensor) and loaded.shape == shape:
-        return Shard(module=module, kind=Kind.values, rows=slice(0, shape[0]), columns=everything, parameter=parameter)
+        return TensorShard(module=module, kind=Kind.values, rows=slice(0, shape[0]), columns=everything, parameter=parameter)
     return None
 
 
@@ -108,7 +108,7 @@ def _slices(module: Any, part: Any, shape: torch.Size) -> tuple[slice, slice, in
     return (rows if size == shape[0] else slice(rank * size, (rank + 1) * size)), columns, 0
 
 
-def _expert(model: Any, match: "re.Match[str]", shape: torch.Size) -> Shard | None:
+def _expert(model: Any, match: "re.Match[str]", shape: torch.Size) -> TensorShard | None:
     from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
     layer = model.get_submodule(match["layer"])
@@ -122,4 +122,4 @@ def _expert(model: Any, match: "re.Match[str]", shape: torch.Size) -> Shard | No
     size = min(getattr(module.moe_config, "intermediate_size_per_partition_unpadded", None) or size, size)
     own, all_rows, all_columns = slice(rank * size, (rank + 1) * size), slice(0, shape[0]), slice(0, shape[1])
     rows, columns = (all_rows, own) if match["part"] == "down_proj" else (own, all_columns)
-    return Shard(module=module, kind=Kind.expert, rows=rows, columns=columns, part=match["part"], number=number)
+    return TensorShard(module=module, kind=Kind.expert, rows=rows, columns=columns, part=match["part"], number=number)

@@ -1,4 +1,4 @@
-"""Inside a vLLM worker: weights from files (`shm`, or any folder), and what every transport reports of them.
+"""Inside a vLLM worker: weights from files (in shared memory or any folder), and the report that every transport gives on them.
 
 A transport keeps the digest of what arrived, before vLLM fuses and repacks it, and hands it out through `WeightReport`.
 """
@@ -26,7 +26,7 @@ NUM_HASHERS = 2
 
 @dataclass
 class FileInitInfo(WeightTransferInitInfo):
-    """Files need no meeting of the two sides."""
+    """Empty, because a transfer by files needs no connection."""
 
 
 @dataclass
@@ -64,13 +64,13 @@ def repack_experts(model: Any) -> None:
 
 
 def repack_on_cpu(model: Any) -> None:
-    """What an update leaves to be packed."""
+    """Packs again everything that vLLM does not pack after an update."""
     repack_embeddings(model)
     repack_experts(model)
 
 
 def erase_weights(model: Any) -> None:
-    """Sees to it that a weight which does not arrive is found out; see `vime.weights.erase`."""
+    """Overwrites all weights with NaN, so that one which does not arrive is noticed; see `vime.weights.erase`."""
     erase_what_is_materialized()
     erase(model)
 
@@ -107,7 +107,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             self._map(file)
 
     def start_weight_update(self) -> None:
-        """Begins a layerwise reload, from nothing."""
+        """Overwrites the weights with NaN, and prepares vLLM to load new ones layer by layer; every weight must be sent."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         erase_weights(self.model)
@@ -151,7 +151,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
 
 
 class WeightReport:
-    """Worker extension (`--worker-extension-cls`): what `/collective_rpc` can ask of a worker besides vLLM's own methods."""
+    """Worker extension (`--worker-extension-cls`): the methods that `/collective_rpc` can call besides vLLM's own."""
 
     weight_transfer_engine: Any
 
@@ -164,11 +164,11 @@ class WeightReport:
         return self.weight_transfer_engine.weight_report()
 
     def weight_proof(self) -> dict[str, Any]:
-        """What the layers compute with since the last weight update, beside what was sent; see `Proof.check`."""
+        """Compares the weights that the layers compute with to those that were sent; see `Proof.check`."""
         engine = self.weight_transfer_engine
         return engine.proof.check(engine.model)
 
 
 def _use_all_cores(cores: range) -> None:
-    """The worker is bound to the cores it computes on; the thread that calls this is not."""
+    """Lets the calling thread run on all cores, although the worker is bound to some."""
     os.sched_setaffinity(0, cores)

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 HASH_POLL_SECONDS = 0.01
 OF_THE_SLOWEST = ("pause_seconds", "proof_seconds", "num_unread_tensors")
-"""What an update says of itself; of several servers the largest counts."""
+"""Metrics of an update; of several servers, the largest value counts."""
 NUM_NAMED = 10
-"""Tensors that an error names."""
+"""Number of tensors that an error names at most."""
 
 
 async def apply_payload(
@@ -75,7 +75,7 @@ class Control:
         self._name = name
 
     async def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """See `call`."""
+        """Posts to a path of this server; raises ServerError if its status is not 200."""
         return await call(self._session, self._url, path, timeout_seconds=self._timeout_seconds, body=body)
 
     async def stop_generation(self, *, asleep: bool, keep_cache: bool) -> None:
@@ -120,7 +120,7 @@ class Control:
         return {"proof_seconds": time.monotonic() - started, "num_unread_tensors": float(num_unread)}
 
     async def _reports(self) -> list[dict[str, Any]]:
-        """What each worker has received, once all have hashed it (they go on generating meanwhile)."""
+        """Returns each worker's report once all have hashed their weights; they go on generating meanwhile."""
         deadline = time.monotonic() + self._timeout_seconds
         while time.monotonic() < deadline:
             reports = (await self.post("/collective_rpc", {"method": "weight_report"}))["results"]

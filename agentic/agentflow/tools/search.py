@@ -82,10 +82,10 @@ def endpoint_problems(key: str, config: ToolConfig) -> list[Problem]:
     """Checks that the endpoint is an HTTP address and that a search returns at least one document."""
     problems = []
     if config.endpoint is None or not config.endpoint.startswith(("http://", "https://")):
-        remedy = "the tool asks a service: give its address, like http://127.0.0.1:8300 (python -m vime.retrieval starts one)"
+        remedy = "the tool asks a service: set its address, like http://127.0.0.1:8300 (python -m vime.retrieval starts one)"
         problems.append(Problem(key=f"{key}.endpoint", value=config.endpoint, remedy=remedy))
     if config.topk < 1:
-        problems.append(Problem(key=f"{key}.topk", value=config.topk, remedy="give at least 1"))
+        problems.append(Problem(key=f"{key}.topk", value=config.topk, remedy="use at least 1"))
     return problems
 
 

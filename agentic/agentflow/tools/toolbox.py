@@ -12,7 +12,7 @@ from vime.config import RunConfig
 from vime.errors import ConfigError, Problem, SandboxError, ServerError
 from vime.hooks import load_hook
 from vime.rollout.context import Context
-from vime.rollout.tool import Outcome, ToolResult, run_tool
+from vime.rollout.tool import ToolOutcome, ToolResult, run_tool
 
 BUILT_IN = {
     "base_generator": "agentic.agentflow.tools.base_generator.BaseGenerator",
@@ -68,7 +68,7 @@ class ToolBox:
         if tool.deterministic and query in kept and not context.config.deterministic:  # who asks first is chance
             kept.move_to_end(query)
             context.trace.count(f"tool_{name}_cache_hits")
-            return ToolResult(outcome=Outcome.ANSWERED, output=kept[query])
+            return ToolResult(outcome=ToolOutcome.ANSWERED, output=kept[query])
         lost: list[Exception] = []
 
         async def execute(asked: str) -> str:
@@ -79,16 +79,16 @@ class ToolBox:
                 raise
 
         result = await run_tool(_with_limit(context, seconds_of(tool.config, context)), name, execute, query)
-        if result.outcome is Outcome.ANSWERED:
+        if result.outcome is ToolOutcome.ANSWERED:
             if tool.deterministic and tool.config.cache_size:
                 kept[query] = result.output
                 while len(kept) > tool.config.cache_size:
                     kept.popitem(last=False)
             return result
-        if result.outcome in (Outcome.RAISED, Outcome.TIMED_OUT) and lost:
+        if result.outcome in (ToolOutcome.RAISED, ToolOutcome.TIMED_OUT) and lost:
             context.trace.count(f"tool_{name}_outages")
             raise lost[-1]
-        context.trace.count(f"tool_{name}_{'timeouts' if result.outcome is Outcome.TIMED_OUT else 'failures'}")
+        context.trace.count(f"tool_{name}_{'timeouts' if result.outcome is ToolOutcome.TIMED_OUT else 'failures'}")
         return result
 
 
@@ -96,12 +96,12 @@ def load_tool(name: str, config: ToolConfig) -> type[Tool] | Problem:
     """The class of a tool, or the problem with its name or path."""
     key, path = f"method.tools.{name}", config.path or BUILT_IN.get(name)
     if path is None:
-        remedy = f"there is no such tool: choose from {', '.join(BUILT_IN)}, or give {key}.path=file.py:Class"
+        remedy = f"there is no such tool: choose from {', '.join(BUILT_IN)}, or set {key}.path=file.py:Class"
         return Problem(key=key, value=name, remedy=remedy)
     try:
         loaded = load_hook(path)
     except (ImportError, AttributeError, SyntaxError, OSError) as error:
-        return Problem(key=f"{key}.path", value=path, remedy=f"cannot be imported ({error}); give module.Class or file.py:Class")
+        return Problem(key=f"{key}.path", value=path, remedy=f"cannot be imported ({error}); use module.Class or file.py:Class")
     if not (isinstance(loaded, type) and issubclass(loaded, Tool)):
         return Problem(key=f"{key}.path", value=path, remedy="is not a class that extends agentic.agentflow.tools.tool.Tool")
     if not asyncio.iscoroutinefunction(loaded.execute) or not loaded.description:

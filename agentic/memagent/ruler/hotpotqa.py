@@ -62,7 +62,7 @@ class HotpotQA:
             import datasets
 
             return cls(datasets.Dataset.from_parquet(str(path)).to_list())  # pyright: ignore[reportAttributeAccessIssue]
-        raise ValueError(f"{path}: give HotpotQA's rows as .json, .jsonl or .parquet")
+        raise ValueError(f"{path}: use HotpotQA's rows as .json, .jsonl or .parquet")
 
     def task(self, *, seed: int) -> "HotpotQATask":
         """The task with a seed, which chooses the order of the questions, the other paragraphs and their order."""

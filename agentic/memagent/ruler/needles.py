@@ -57,7 +57,7 @@ class NeedleTask:
     def __init__(self, needles: Needles, *, seed: int, text: str | None = None) -> None:
         """Raises `ValueError` if the haystack is a text and none is given."""
         if needles.haystack == "text" and not text:
-            raise ValueError("this task hides its needles in a text: give one with --haystack FILE (RULER takes essays)")
+            raise ValueError("this task hides its needles in a text: use one with --haystack FILE (RULER takes essays)")
         self._needles, self._seed = needles, seed
         self._sentences = re.split(r"(?<=[.!?])\s+", text.strip()) if text else list(NOISE)
 

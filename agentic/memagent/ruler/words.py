@@ -44,7 +44,7 @@ class CommonWordsTask:
         most = len(FIRST) * len(MIDDLE) * len(LAST) // 2
         if num_others > most:
             raise ValueError(
-                f"a list of {size} words needs {num_others} different ones, and there are {most}: give a smaller size"
+                f"a list of {size} words needs {num_others} different ones, and there are {most}: use a smaller size"
             )
         common = make_words(random.Random(f"{self._seed}/{index}"), NUM_COMMON)
         chance = random.Random(f"{self._seed}/{index}/{size}")
@@ -73,7 +73,7 @@ class FrequentWordsTask:
     def __call__(self, index: int, size: int) -> Item:
         """The answers are the three most frequent words. Raises `ValueError` for a smaller size than `smallest`."""
         if size < self.smallest:
-            raise ValueError(f"{size} coded words are too few to tell the most frequent: give at least {self.smallest}")
+            raise ValueError(f"{size} coded words are too few to tell the most frequent: use at least {self.smallest}")
         chance = random.Random(f"{self._seed}/{index}")
         letters = "abcdefghijklmnopqrstuvwxyz"
         words: dict[str, None] = {}

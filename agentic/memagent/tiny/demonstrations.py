@@ -59,13 +59,13 @@ def known_facts(estate: str, *, text: str) -> list[str]:
 
 
 def ideal_facts(row: task.Row, *, memory: str, section: str) -> list[str]:
-    """Return the sentences of memory and section that the question needs."""
+    """Return the sentences in `memory` and `section` that are needed to answer the question of `row`."""
     estate = row["extra_info"]["question"].removesuffix(" live?").split()[-1]
     return known_facts(estate, text=memory + "\n" + section)
 
 
 def ideal_update(row: task.Row, *, memory: str, section: str) -> str:
-    """Return the notes that keep exactly the relevant facts of memory and section."""
+    """Return a memory with exactly the facts in `memory` and `section` that are needed to answer the question of `row`."""
     return NOTES.format(facts=" ".join(ideal_facts(row, memory=memory, section=section)))
 
 

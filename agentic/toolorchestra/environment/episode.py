@@ -21,10 +21,10 @@ class End(Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class EpisodeResult:
     """The reward of a conversation, 1 or 0, with the parts that it was computed from.
 
-    Example: `Outcome(reward=0.0, parts={"database": 1.0, "communicate": 0.0})`.
+    Example: `EpisodeResult(reward=0.0, parts={"database": 1.0, "communicate": 0.0})`.
     """
 
     reward: float
@@ -52,7 +52,7 @@ class Episode(Protocol):
         """The customer's answer to a message of the agent, or the results of its calls."""
         ...
 
-    async def outcome(self) -> Outcome:
+    async def result(self) -> EpisodeResult:
         """The outcome; its reward is 0 unless the customer ended the conversation."""
         ...
 
@@ -88,7 +88,7 @@ class ShopEpisode:
             self.end = End.max_steps
         return messages
 
-    async def outcome(self) -> Outcome:
+    async def result(self) -> EpisodeResult:
         """Reward 1 if the database equals that after the task's actions and all required words were said."""
         wanted = replayed(self._task.data, TOOLS, self._task.actions).hash()
         said = " ".join(self._said).lower()
@@ -97,7 +97,7 @@ class ShopEpisode:
             "communicate": float(all(word.lower() in said for word in self._task.communicate)),
         }
         ended = self.end is End.customer_stop
-        return Outcome(reward=float(ended and all(parts.values())), parts=parts)
+        return EpisodeResult(reward=float(ended and all(parts.values())), parts=parts)
 
     def _result(self, call: ToolCall) -> Message:
         try:

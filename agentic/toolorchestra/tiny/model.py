@@ -44,7 +44,7 @@ CHAT_TEMPLATE = """\
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Return the tokenizer in which every word of the task but the rarest is one token."""
+    """Return a tokenizer with one token for each word of the task's texts; words in `RARE_WORDS` are spelled in bytes."""
     tools = [*demonstrations.QUESTION_TOOLS, *demonstrations.ORCHESTRATORS_SHOP_TOOLS]
     names = [*(tool["function"]["name"] for tool in tools), *demonstrations.ALIASES]
     texts = [*demonstrations.texts(), *ROLES, *(f" {name}" for name in names)]

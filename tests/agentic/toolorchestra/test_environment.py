@@ -44,7 +44,7 @@ async def play(
         await episode.step("", [call])
     await episode.step("Done: " + ", ".join(task.communicate) if speak else "Goodbye.", [])
     assert episode.end is End.customer_stop
-    return (await episode.outcome()).reward, episode
+    return (await episode.result()).reward, episode
 
 
 @pytest.mark.parametrize("task", tasks(40), ids=lambda task: task.id)
@@ -117,7 +117,7 @@ async def test_limits_end_a_conversation_with_0():
     look = ToolCall(name="get_order", arguments={"order_id": "0001"})
     for _ in range(3):
         await endless.step("", [look])
-    assert endless.end is End.max_steps and (await endless.outcome()).reward == 0.0
+    assert endless.end is End.max_steps and (await endless.result()).reward == 0.0
     clumsy = ShopEpisode(CANCEL, ScriptedCustomer(CANCEL), max_errors=2)
     bad = ToolCall(name="nothing", error="there is no tool nothing")
     (message,) = await clumsy.step("", [bad])

@@ -150,7 +150,7 @@ def test_a_preference_changes_which_expert_is_best():
     "wrong", [{"cost": -0.3}, {"latency": -0.1}, {"accuracy": 1.1}, {"tools": {"a": -1.0}}, {"cost": math.nan}]
 )
 def test_a_sign_error_cannot_be_written(wrong: dict):
-    with pytest.raises(ValueError, match="give 0 to 1"):
+    with pytest.raises(ValueError, match="use 0 to 1"):
         Preference(**wrong)
 
 
@@ -162,7 +162,7 @@ def test_negative_amounts_cannot_be_written(wrong: dict):
 
 @pytest.mark.parametrize("wrong", [{"share": 1.0}, {"share": -0.1}, {"dollars": 0.0}, {"seconds": -1.0}])
 def test_a_scale_that_could_put_wrong_above_right_cannot_be_written(wrong: dict):
-    with pytest.raises(ValueError, match="give"):
+    with pytest.raises(ValueError, match="use"):
         Scale(**wrong)
 
 

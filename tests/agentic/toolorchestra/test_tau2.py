@@ -121,7 +121,7 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
     model.client.scripts[context.session_id] = oracle(task, wrong=wrong)
     episode = Tau2Episode(domain, task, user=scripted_user(task))
     done = await converse(model, episode, ToolCallReader(model.tokenizer), max_turns=60, max_tokens=64)
-    outcome = await episode.outcome()
+    outcome = await episode.result()
     assert done.end is End.customer_stop and done.num_invalid == 0
     samples = done.conversation.samples(sample, reward=outcome.reward, parts=outcome.parts, calls=done.calls)
     for one in samples:
@@ -206,7 +206,7 @@ async def test_steps_that_run_out_get_0():
     while episode.end is None:
         await episode.step("What else?", [])
     assert episode.end is End.max_steps
-    assert (await episode.outcome()).reward == 0.0
+    assert (await episode.result()).reward == 0.0
 
 
 @needs_tau2
@@ -220,7 +220,7 @@ async def test_the_contradictory_task_cannot_be_solved_whatever_the_user_does(di
     await episode.start()
     await episode.step("", [ToolCall(name="update_task_status", arguments={"task_id": "task_1", "status": "completed"})])
     await episode.step("DONE", [])
-    outcome = await episode.outcome()
+    outcome = await episode.result()
     assert outcome.parts == {"DB": float(not dismisses), "ENV_ASSERTION": float(dismisses), "ACTION": 1.0}
     assert outcome.reward == 0.0
 

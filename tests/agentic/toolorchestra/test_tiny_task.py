@@ -27,7 +27,7 @@ from tests.agentic.toolorchestra import stand_ins
 from tests.agentic.toolorchestra.stand_ins import EXPERTS, Server, context_of, play, script, task_sample
 from vime.config import PromptStyle, RetrievalConfig
 from vime.retrieval.deployment import with_corpus
-from vime.tiny.demonstration import Conversation, encode_conversation
+from vime.tiny.demonstration import Dialogue, encode_conversation
 from vime.types import Turn
 
 FOLDER = Path(agentic.toolorchestra.__file__).parent
@@ -45,12 +45,12 @@ def built_tokenizer() -> PreTrainedTokenizerBase:
     return build_tokenizer()
 
 
-def conversations(count: int, seed: int = 0) -> list[Conversation]:
+def conversations(count: int, seed: int = 0) -> list[Dialogue]:
     rng = random.Random(seed)
     return [one for _ in range(count) for one in demonstrations.orchestrator_conversations(rng)]
 
 
-def first_reply(conversation: Conversation) -> str:
+def first_reply(conversation: Dialogue) -> str:
     return str(conversation.messages[conversation.learned_positions()[0]]["content"])
 
 
@@ -96,7 +96,7 @@ async def test_the_policy_followed_step_by_step_solves_a_customers_task(number: 
         calls = [] if isinstance(step, str) else [ToolCall(name=step["name"], arguments=step["arguments"])]
         await episode.step(step if isinstance(step, str) else "", calls)
         acted.take(step)
-    assert (await episode.outcome()).reward == 1.0
+    assert (await episode.result()).reward == 1.0
 
 
 def test_for_no_kind_of_question_is_the_right_way_the_demonstrated_habit():
@@ -160,7 +160,7 @@ async def test_a_demonstrated_conversation_has_the_tokens_of_a_rollout(seed: int
         prompt_style=PromptStyle.tiny,
     )
     (sample,) = await play(context, task_sample(asdict(acted.task), acted.task.opening))
-    shown = Conversation(messages=acted.seen, tools=demonstrations.ORCHESTRATORS_SHOP_TOOLS)
+    shown = Dialogue(messages=acted.seen, tools=demonstrations.ORCHESTRATORS_SHOP_TOOLS)
     assert sample.tokens == encode_conversation(shown, tokenizer=tokenizer()).token_ids
 
 
@@ -192,7 +192,7 @@ def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(name: str):
         assert sample.tokens[-1] == tokenizer().eos_token_id and sample.loss_mask[-1] == 1
 
 
-def asked(kind: tiny_task.Kind, number: int, *, reads: bool = False) -> tuple[Conversation, str]:
+def asked(kind: tiny_task.Kind, number: int, *, reads: bool = False) -> tuple[Dialogue, str]:
     """A question to an expert, with the passage that it needs or without, and the answer."""
     rng = random.Random(f"{kind}{number}")
     found = tiny_task.sample_question(rng, kinds=(kind,))

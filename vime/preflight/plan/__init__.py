@@ -1,6 +1,8 @@
 """`mode=plan` shows what a run would do, from its configuration alone; it starts nothing and needs no GPU."""
 
+import re
 import sys
+import textwrap
 
 from rich.console import Console
 
@@ -9,18 +11,31 @@ from vime.preflight.plan.models import serving
 from vime.preflight.plan.processes import memory, placement_table
 from vime.preflight.plan.steps import batch, evaluation, summary
 
+_NUMBER_AND_UNIT = re.compile(r"(\d) ([KMG]iB|tokens|sequences|GPUs)\b")
+
 
 def show_plan(config: RunConfig) -> None:
     """Writes the plan to standard output."""
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
+
+    def write(heading: str, lines: list[str]) -> None:
+        console.print(f"[bold]{heading}[/bold]")
+        for line in lines:
+            console.print(wrapped(line, console.width), markup=False, soft_wrap=True)
+
     for heading, lines in (
         *(("Run", summary(config)), ("Batch", batch(config)), ("Evaluation", evaluation(config)), ("Serving", serving(config))),
     ):
-        console.print(f"[bold]{heading}[/bold]")
-        for line in lines:
-            console.print(f"  {line}", markup=False)
+        write(heading, lines)
     console.print(placement_table(config))
-    console.print("[bold]Memory[/bold]")
-    for line in memory(config):
-        console.print(f"  {line}", markup=False)
-    console.print("Nothing was started. Leave out mode=plan to run.")
+    write("Memory", memory(config))
+    console.print("Nothing was started. Remove mode=plan to run.")
+
+
+def wrapped(line: str, width: int) -> str:
+    """A line of the plan, indented and broken between words, but not between a number and its unit."""
+    bound = _NUMBER_AND_UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", line)
+    broken = textwrap.fill(
+        bound, width, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+    )
+    return broken.replace("\N{NO-BREAK SPACE}", " ")

@@ -4,8 +4,8 @@ from vime.memory.processes import GIB
 
 
 def gib(size: float) -> str:
-    """Bytes, for example `1.5 GiB`, and in MiB below a tenth of one."""
-    return f"{size / GIB:.1f} GiB" if size >= 0.1 * GIB else f"{size / 2**20:.1f} MiB"
+    """Bytes, for example `1.5 GiB`, or in MiB below one GiB."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.1f} MiB"
 
 
 def count(number: int) -> str:

@@ -33,7 +33,7 @@ def _reward_service(service: RewardServiceConfig) -> str:
 
 
 def _retrieval(retrieval: RetrievalConfig) -> str:
-    """What the retrieval service searches, and how."""
+    """The corpus of the retrieval service, and how it is searched."""
     if retrieval.url is not None:
         return f"a running service, {retrieval.url}"
     how = retrieval.backend.value
@@ -63,7 +63,7 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
 
 
 def _sampled(config: RunConfig, model: ServedModelConfig) -> str:
-    """How its replies are sampled, and what its chat template gets."""
+    """How the model's replies are sampled, and the arguments of its chat template."""
     args = config.model.chat_template_args if model.trained else model.chat_template_args
     told = f", {', '.join(f'{name}={value}' for name, value in args.items())}" if args else ""
     if model.trained:

@@ -15,12 +15,15 @@ from vime.model.size import kv_bytes_per_token
 from vime.preflight.plan.amounts import gib
 from vime.preflight.plan.models import num_servers
 
+MOMENTS = {"loading": "while the servers load the weights", "probing": "while the servers' logprobs are compared"}
+"""The moments of a weight sync (`vime.memory.sync`) in words."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class PlannedProcess:
     """One trainer rank or one server: its place, and its memory in bytes by purpose.
 
-    Example: `Part(name="trainer rank 3", node=0, gpus=(3,), memory={"weights": 2_000_000, "optimizer": 12_000_000})`.
+    Example: `PlannedProcess(name="trainer rank 3", node=0, gpus=(3,), memory={"weights": 2_000_000, "optimizer": 12_000_000})`.
     """
 
     name: str
@@ -32,10 +35,10 @@ class Part:
     """Share of a trainer rank in the model and the data."""
 
 
-def parts(config: RunConfig) -> list[Part]:
+def parts(config: RunConfig) -> list[PlannedProcess]:
     """The trainer ranks, then the servers that this run starts."""
     found = [
-        Part(
+        PlannedProcess(
             name=f"trainer rank {rank}",
             node=place.node,
             gpus=place.gpus,
@@ -50,9 +53,11 @@ def parts(config: RunConfig) -> list[Part]:
         groups = server_groups(name, config.serving.models[name])
         replicas = [(group, index) for group in groups for index in range(group.settings.num_replicas)]
         for (group, index), place in zip(replicas, places, strict=True):
-            port = str(group.settings.port + index) if group.settings.port else "free"
+            port = str(group.settings.port + index) if group.settings.port else "any free"
             memory = server_memory(config, group.settings)
-            found.append(Part(name=f"server {group.name}-{index}", node=place.node, gpus=place.gpus, memory=memory, port=port))
+            found.append(
+                PlannedProcess(name=f"server {group.name}-{index}", node=place.node, gpus=place.gpus, memory=memory, port=port)
+            )
     return found
 
 
@@ -72,35 +77,60 @@ def holds(config: RunConfig, rank: int) -> str:
 
 def memory(config: RunConfig) -> list[str]:
     """The memory of each kind of process, warnings where a GPU is too small, the size of the KV cache, and tokens in memory."""
-    lines = []
-    seen: dict[str, Part] = {}
+    on_gpus, limit = config.cluster.gpus_per_node > 0, config.cluster.gpu_memory_gib
+    seen: dict[str, PlannedProcess] = {}
     for part in parts(config):
         seen.setdefault("each trainer rank" if part.name.startswith("trainer") else part.name.rpartition("-")[0], part)
-    for name, part in seen.items():
-        pieces = ", ".join(f"{piece} {gib(size)}" for piece, size in part.memory.items() if size)
-        lines.append(f"{name}: {gib(sum(part.memory.values()))} = {pieces}")
-    if config.algorithm.kl_coefficient and config.cluster.gpus_per_node:
-        lines.append(f"reference model: {gib(trainer_memory(config)['weights'])} of main memory for each trainer rank")
+    where = f", on each GPU of {limit:g} GiB" if on_gpus else ""
+    lines = [f"{name}{where}: {_sum(part.memory)}{_uncounted(name, part.memory, on_gpus)}" for name, part in seen.items()]
+    if config.algorithm.kl_coefficient and on_gpus:
+        lines.append(f"reference model: {gib(trainer_memory(config)['weights'])} of host memory for each trainer rank")
     if recomputes(config.trainer):
-        lines.append("recomputation: layers keep only their inputs, and activations are computed again in the backward pass")
-    limit = config.cluster.gpu_memory_gib * GIB
+        lines.append("activation checkpointing: layers store only their inputs, and the backward pass recomputes the activations")
     for name, part in seen.items():
-        if config.cluster.gpus_per_node and sum(part.memory.values()) > limit:
+        if on_gpus and sum(part.memory.values()) > limit * GIB:
             remedy = "use larger parallel sizes, trainer.recompute=true or a smaller trainer.max_tokens_per_micro_batch"
-            lines.append(f"! {name} needs more than the {config.cluster.gpu_memory_gib:g} GiB of a GPU: {remedy}")
-    for moment, held in sync_memory(config).items():
-        pieces = ", ".join(f"{piece} {gib(size)}" for piece, size in held.items() if size)
-        lines.append(f"a shared GPU at a sync, {moment}: {gib(sum(held.values()))} = {pieces}")
-    actor = next((model for model in config.serving.models.values() if model.trained and not model.urls), None)
-    if actor is not None and config.algorithm.name is not AlgorithmName.sft:
-        per_token = kv_bytes_per_token(config.model, config.trainer.precision) / actor.tensor_parallel_size
-        tokens = server_memory(config, actor)["KV cache"] / per_token
-        lines.append(f"KV cache of one actor server: {tokens:,.0f} tokens, {tokens / actor.max_model_len:,.1f} full contexts")
+            lines.append(f"! {name} needs more than the {limit:g} GiB of a GPU: {remedy}")
+    lines += [
+        f"a GPU that trainer and servers share, during a weight sync, {MOMENTS[moment]}: {_sum(held)}"
+        for moment, held in sync_memory(config).items()
+    ]
     batch, store, driver = (gib(size(config)) for size in (batch_bytes, object_store_bytes, driver_bytes))
-    lines.append(
-        f"tokens of a batch: at most {batch}, if every expected call fills its context; Ray's object store has {store} of shared "
-        f"memory, and finished groups take at most {driver} in the driver"
-    )
+    return [
+        *lines,
+        *_kv_caches(config),
+        f"tokens of a batch, in host memory: at most {batch}, if every expected call fills its context",
+        f"Ray's object store: {store} of shared memory, which holds such a batch",
+        f"finished groups that wait in the driver, in host memory: at most {driver}",
+    ]
+
+
+def _sum(held: dict[str, float]) -> str:
+    """A total and its parts, for example `15.0 GiB = weights 3.0 GiB + KV cache 12.0 GiB`."""
+    return f"{gib(sum(held.values()))} = {' + '.join(f'{piece} {gib(size)}' for piece, size in held.items() if size)}"
+
+
+def _uncounted(name: str, held: dict[str, float], on_gpus: bool) -> str:
+    """What is said of a frozen model, whose size the configuration does not tell."""
+    if not name.startswith("server") or held["weights"]:
+        return ""
+    return f"{' less' if on_gpus else ', without'} its weights, whose size is not known here"
+
+
+def _kv_caches(config: RunConfig) -> list[str]:
+    """For each group of the trained model's servers, how many tokens the KV cache of one server holds on all its GPUs."""
+    if config.algorithm.name is AlgorithmName.sft:
+        return []
+    lines, per_token = [], kv_bytes_per_token(config.model, config.trainer.precision)
+    trained = {name: model for name, model in config.serving.models.items() if model.trained and not model.urls}
+    for group in (group for name, model in trained.items() for group in server_groups(name, model)):
+        gpus, longest = group.settings.tensor_parallel_size, group.settings.max_model_len
+        tokens = server_memory(config, group.settings)["KV cache"] * gpus / per_token
+        where = f" on its {gpus} GPUs together" if gpus > 1 else ""
+        lines.append(
+            f"KV cache of one server {group.name}{where}: {tokens:,.0f} tokens, {tokens / longest:,.0f} sequences of "
+            f"max_model_len={longest:,}"
+        )
     return lines
 
 
@@ -112,14 +142,14 @@ def placement_table(config: RunConfig) -> Table:
         table.add_row(part.name, str(part.node), gpus, part.port or "-", gib(sum(part.memory.values())), part.holds or "-")
     for name, model in config.serving.models.items():
         if num_servers(name, model) > 1:
-            table.add_row(f"router {name}", "0", "-", "free", "-", "-")
+            table.add_row(f"router {name}", "0", "-", "any free", "-", "-")
         for url in model.urls:
             table.add_row(f"external {name}", "-", "-", url, "-", "-")
     retrieval = config.retrieval
     if retrieval.url is not None:
         table.add_row("external retrieval", "-", "-", retrieval.url, "-", "-")
     elif retrieval.is_started:
-        table.add_row("retrieval", "0", "-", str(retrieval.port or "free"), "-", "-")
+        table.add_row("retrieval", "0", "-", str(retrieval.port or "any free"), "-", "-")
     if config.reward_service.url is not None:
         table.add_row("external rewards", "-", "-", config.reward_service.url, "-", "-")
     return table

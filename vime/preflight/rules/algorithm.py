@@ -1,4 +1,4 @@
-"""The training objective: a named algorithm is what its file says, and options that contradict each other are refused."""
+"""The training objective: a named algorithm keeps the choices of its file, and options must not contradict each other."""
 
 from enum import Enum
 from functools import cache
@@ -17,7 +17,7 @@ from vime.config import (
     RunConfig,
     Surrogate,
 )
-from vime.errors import Problem
+from vime.errors import Problem, written
 from vime.preflight.compose import CONF
 from vime.preflight.rules.numbers import value_at
 
@@ -48,8 +48,8 @@ def essence(config: RunConfig) -> list[Problem]:
         found = value.value if isinstance(value, Enum) else value
         if found != wanted:
             remedy = (
-                f"{name.value} requires algorithm.{key}={str(wanted).lower()} (conf/algorithm/{name.value}.yaml); "
-                "for an objective of your own give algorithm.name=custom"
+                f"{name.value} requires algorithm.{key}={written(wanted)} (see conf/algorithm/{name.value}.yaml): use that, or "
+                "add algorithm.name=custom to combine settings freely"
             )
             problems.append(Problem(key=f"algorithm.{key}", value=found, remedy=remedy))
     return problems
@@ -83,7 +83,7 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.old_logprobs",
                 value=algorithm.old_logprobs.value,
-                remedy="algorithm.correction compares the trainer's old logprobs with the engine's: give trainer",
+                remedy="algorithm.correction compares the trainer's old logprobs with the engine's: use trainer",
             ),
         ),
         (
@@ -91,7 +91,7 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.normalization",
                 value=algorithm.normalization.value,
-                remedy="algorithm.baseline=none compares no group, so a group has no deviation to divide by: give none, and "
+                remedy="algorithm.baseline=none compares no group, so a group has no deviation to divide by: use none, or "
                 "algorithm.whitening=true to scale advantages by the batch",
             ),
         ),
@@ -100,7 +100,7 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.dual_clip",
                 value=algorithm.dual_clip,
-                remedy="algorithm.surrogate=cispo bounds the ratio itself: give null, and lower algorithm.clip_high instead",
+                remedy="algorithm.surrogate=cispo bounds the ratio itself: use null, and lower algorithm.clip_high instead",
             ),
         ),
         (
@@ -108,7 +108,7 @@ def combinations(config: RunConfig) -> list[Problem]:
             Problem(
                 key="algorithm.kl_unbiased",
                 value=True,
-                remedy="a KL penalty on the reward has no gradient to correct: give false, or algorithm.kl_place=loss",
+                remedy="a KL penalty on the reward has no gradient to correct: use false, or algorithm.kl_place=loss",
             ),
         ),
     )
@@ -116,16 +116,17 @@ def combinations(config: RunConfig) -> list[Problem]:
 
 
 def staleness(config: RunConfig) -> list[Problem]:
-    """Tokens that older weights sampled are corrected for it, by the importance ratio itself or by `algorithm.correction`."""
+    """Tokens that older weights sampled are corrected by the importance ratio or by `algorithm.correction`."""
     algorithm, bound = config.algorithm, config.rollout.max_staleness
     if algorithm.name is AlgorithmName.sft or algorithm.old_logprobs is OldLogprobs.engine or bound < 1:
         return []
     if config.algorithm.correction.mode is not CorrectionMode.none:
         return []
     remedy = (
-        f"tokens are up to rollout.max_staleness={bound} weight versions old, and with algorithm.old_logprobs=trainer the "
-        "importance ratio ignores the policy that sampled them: give algorithm.correction.mode=truncate, or "
-        "algorithm.old_logprobs=engine, or rollout.max_staleness=0"
+        f"with rollout.max_staleness={bound} the policy that sampled a token may be up to {bound} weight version(s) old, and "
+        "with algorithm.old_logprobs=trainer nothing corrects for that: set algorithm.correction.mode=truncate (truncated "
+        "importance weights), algorithm.old_logprobs=engine (logprobs of the policy that sampled), or rollout.max_staleness=0 "
+        "(on-policy)"
     )
     return [Problem(key="algorithm.correction.mode", value=algorithm.correction.mode.value, remedy=remedy)]
 

@@ -18,7 +18,7 @@ def updates(config: RunConfig) -> list[Problem]:
         f"rollout.num_prompts={rollout.num_prompts} × rollout.num_samples_per_prompt={rollout.num_samples_per_prompt} are "
         f"{rollouts} rollouts, and every update needs one for each of the "
         f"trainer.data_parallel_size={trainer.data_parallel_size} "
-        f"ranks: give at most {most}, or make the batch larger"
+        f"ranks: use at most {most}, or make the batch larger"
     )
     return [Problem(key="trainer.num_updates_per_batch", value=trainer.num_updates_per_batch, remedy=remedy)]
 
@@ -30,7 +30,7 @@ def schedule(config: RunConfig) -> list[Problem]:
         remedy = f"must be at most trainer.num_steps={trainer.num_steps}, the length of the run"
         problems.append(Problem(key="trainer.warmup_steps", value=trainer.warmup_steps, remedy=remedy))
     if trainer.lr_schedule is not Schedule.constant and trainer.min_lr > trainer.lr:
-        remedy = f"the schedule ends at this value: give at most trainer.lr={trainer.lr:g}"
+        remedy = f"the schedule ends at this value: use at most trainer.lr={trainer.lr:g}"
         problems.append(Problem(key="trainer.min_lr", value=trainer.min_lr, remedy=remedy))
     return problems
 
@@ -45,14 +45,14 @@ def evaluation_rows(config: RunConfig) -> list[Problem]:
     what = f"there is no row {', '.join(map(repr, unknown))}" if unknown else "a row is given twice"
     if any(AT in name for name in unknown):
         what += " (a baseline is single_turn@NAME or scaffold@NAME, with NAME one of serving.models that is not trained)"
-    return [Problem(key="evaluation.rows", value=names, remedy=f"{what}: give some of {', '.join(known)}")]
+    return [Problem(key="evaluation.rows", value=names, remedy=f"{what}: use some of {', '.join(known)}")]
 
 
 def pass_at(config: RunConfig) -> list[Problem]:
     """pass@k and pass^k need at least k runs."""
     evaluation = config.evaluation
     wrong = [k for k in evaluation.pass_at if k > evaluation.num_runs]
-    remedy = f"give values of at most evaluation.num_runs={evaluation.num_runs}, or more runs"
+    remedy = f"pass@k needs k runs: use values up to evaluation.num_runs={evaluation.num_runs}, or raise evaluation.num_runs"
     return [Problem(key="evaluation.pass_at", value=evaluation.pass_at, remedy=remedy)] if wrong else []
 
 
@@ -66,7 +66,7 @@ def best_checkpoint(config: RunConfig) -> list[Problem]:
         remedy = "algorithm=sft evaluates nothing during training: remove this"
     elif metric not in known or len(known) == 1:
         remedy = (
-            f"give one of {', '.join(known)}"
+            f"use one of {', '.join(known)}"
             if len(known) > 1
             else "data.evaluation is empty, so nothing measures it: remove this"
         )

@@ -5,7 +5,7 @@ import re
 
 from vime.config import AlgorithmName, DatasetConfig, RunConfig
 from vime.errors import Problem
-from vime.hooks import load_hook
+from vime.hooks import import_remedy, load_hook
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -21,16 +21,17 @@ def sources(config: RunConfig) -> list[Problem]:
     problems = []
     for key, dataset in datasets(config).items():
         if dataset.path and dataset.generator:
-            remedy = f"{key}.generator={dataset.generator} is given as well: set one of them to null"
+            remedy = f"{key}.generator={dataset.generator} is also set, by you or by a chosen option: "
+            remedy += f"add {key}.generator=null to use the path"
             problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
         if not dataset.path and not dataset.generator:
             remedy = (
-                f"the data set has no source: give {key}.path (jsonl, json, parquet or a Hugging Face id) or {key}.generator "
+                f"the data set has no source: set {key}.path (jsonl, json, parquet or a Hugging Face id) or {key}.generator "
                 "(module.function)"
             )
             problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
         if dataset.generator and dataset.num_items is None:
-            remedy = "a generator needs the number of rows to make: give a number"
+            remedy = "a generator needs the number of rows to make: set a number, for example 1000"
             problems.append(Problem(key=f"{key}.num_items", value=None, remedy=remedy))
     return problems
 
@@ -44,7 +45,7 @@ def names(config: RunConfig) -> list[Problem]:
             problems.append(Problem(key=f"{key}.name", value=dataset.name, remedy=remedy))
         if key != "data.train":
             if dataset.name in seen:
-                remedy = "another evaluation set has this name: give each set a name of its own"
+                remedy = "another evaluation set has this name: give each set its own name"
                 problems.append(Problem(key=f"{key}.name", value=dataset.name, remedy=remedy))
             seen.add(dataset.name)
     return problems
@@ -54,7 +55,7 @@ def demonstrations(config: RunConfig) -> list[Problem]:
     """Supervised training has demonstrations."""
     if config.algorithm.name is not AlgorithmName.sft or config.data.demonstrations:
         return []
-    remedy = "algorithm=sft needs a function that makes demonstrations: give module.function, or choose algorithm=grpo"
+    remedy = "algorithm=sft needs a function that makes demonstrations: use module.function, or choose algorithm=grpo"
     return [Problem(key="data.demonstrations", value=config.data.demonstrations, remedy=remedy)]
 
 
@@ -67,7 +68,7 @@ def generators(config: RunConfig) -> list[Problem]:
         try:
             function = load_hook(dataset.generator)
         except ImportError as error:
-            remedy = f"cannot be imported ({error}); give module.function or file.py:function"
+            remedy = import_remedy(dataset.generator, error)
             problems.append(Problem(key=f"{key}.generator", value=dataset.generator, remedy=remedy))
             continue
         try:

@@ -20,19 +20,19 @@ def _has_gpus(config: RunConfig) -> bool:
 def _generation(config: RunConfig) -> Iterator[Problem]:
     rollout = config.rollout
     if rollout.max_staleness:
-        remedy = "with deterministic=true the weights that sample a token must not depend on time: give 0"
+        remedy = "with deterministic=true the weights that sample a token must not depend on time: use 0"
         yield Problem(key="rollout.max_staleness", value=rollout.max_staleness, remedy=remedy)
     for name in ("num_oversampled_prompts", "num_oversampled_samples_per_prompt"):
         if value := getattr(rollout, name):
-            remedy = "with deterministic=true the rollouts of a batch must not depend on which finish first: give 0"
+            remedy = "with deterministic=true the rollouts of a batch must not depend on which finish first: use 0"
             yield Problem(key=f"rollout.{name}", value=value, remedy=remedy)
     if rollout.filter:
-        remedy = "with deterministic=true the prompt that replaces a filtered group must not depend on time: give null"
+        remedy = "with deterministic=true the prompt that replaces a filtered group must not depend on time: use null"
         yield Problem(key="rollout.filter", value=rollout.filter, remedy=remedy)
     for name in ("producer", "group_function"):
         if value := getattr(rollout, name):
             remedy = (
-                "with deterministic=true the orchestration must be repeatable, which vime cannot check for your own: give null"
+                "with deterministic=true the orchestration must be repeatable, which vime cannot check for your own: use null"
             )
             yield Problem(key=f"rollout.{name}", value=value, remedy=remedy)
 
@@ -57,7 +57,7 @@ def _servers(config: RunConfig) -> Iterator[Problem]:
         yield from _server_arguments(key, model, is_on_cpu=not _has_gpus(config))
         for group_name, group in model.groups.items():
             if group.role is not ServerRole.regular:
-                remedy = "deterministic=true has not been verified for prefill and decode servers: give regular"
+                remedy = "deterministic=true has not been verified for prefill and decode servers: use regular"
                 yield Problem(key=f"{key}.groups.{group_name}.role", value=group.role.value, remedy=remedy)
 
 
@@ -73,5 +73,5 @@ def _server_arguments(key: str, model: ServedModelConfig, *, is_on_cpu: bool) ->
     sizes |= {f"{key}.groups.{name}.tensor_parallel_size": group.tensor_parallel_size for name, group in model.groups.items()}
     for where, size in sizes.items():
         if is_on_cpu and (size or 1) > 1:
-            remedy = "deterministic=true has not been verified for tensor parallelism on a CPU: give 1"
+            remedy = "deterministic=true has not been verified for tensor parallelism on a CPU: use 1"
             yield Problem(key=where, value=size, remedy=remedy)

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from vime.cluster.placement import DIRECT, transport
-from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, Tracker, WeightTransfer
+from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
 from vime.errors import ConfigError, Problem
 from vime.model.architecture import check_shape, read_architecture
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters
@@ -86,7 +86,7 @@ def api_keys(config: RunConfig) -> list[Problem]:
         if model.api is not ModelAPI.chat or variable is None or not VARIABLE.fullmatch(variable):
             continue
         if not os.environ.get(variable):
-            remedy = f"this environment variable is not set: export {variable}=… before the run (on all nodes), or give null"
+            remedy = f"this environment variable is not set: export {variable}=… before the run (on all nodes), or use null"
             problems.append(Problem(key=f"serving.models.{name}.chat.api_key_variable", value=variable, remedy=remedy))
     return problems
 
@@ -100,7 +100,7 @@ def files(config: RunConfig) -> list[Problem]:
             continue
         is_file = path.endswith(DATA_SUFFIXES) or path.startswith(("/", ".", "~"))
         if is_file or not (_HUB_ID.fullmatch(path) or re.fullmatch(r"[\w.-]+", path)):
-            remedy = f"there is no such file (in {Path.cwd()}): give an existing file or a Hugging Face id"
+            remedy = f"there is no such file (in {Path.cwd()}): use an existing file or a Hugging Face id"
             problems.append(Problem(key=f"{key}.path", value=path, remedy=remedy))
     return problems
 
@@ -125,14 +125,14 @@ def disk(config: RunConfig) -> list[Problem]:
     needed, free = (kept + 1) * one, shutil.disk_usage(existing).free
     if free < GIB:
         remedy = (
-            f"{existing} has only {free / 2**20:.0f} MiB left, and a run needs at least 1 GiB: give an output_dir on another disk"
+            f"{existing} has only {free / 2**20:.0f} MiB left, and a run needs at least 1 GiB: use an output_dir on another disk"
         )
         return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
     if needed <= free:
         return []
     remedy = (
         f"{kept} checkpoints of {one / GIB:.1f} GiB and the one being written need "
-        f"{needed / GIB:.0f} GiB, but {existing} has {free / GIB:.0f} GiB: keep fewer, or give an output_dir on another disk"
+        f"{needed / GIB:.0f} GiB, but {existing} has {free / GIB:.0f} GiB: keep fewer, or use an output_dir on another disk"
     )
     return [Problem(key="trainer.keep_checkpoints", value=config.trainer.keep_checkpoints, remedy=remedy)]
 
@@ -163,7 +163,7 @@ def address(config: RunConfig) -> list[Problem]:
         try:
             probe.bind((cluster.host, 0))
         except OSError as error:
-            remedy = f"servers cannot listen there ({error.strerror or error}): give 127.0.0.1, or an address of this machine"
+            remedy = f"servers cannot listen there ({error.strerror or error}): use 127.0.0.1, or an address of this machine"
             return [Problem(key="cluster.host", value=cluster.host, remedy=remedy)]
     return []
 
@@ -171,7 +171,7 @@ def address(config: RunConfig) -> list[Problem]:
 def tracker_key(config: RunConfig) -> list[Problem]:
     """Weights & Biases has a key, unless it is offline."""
     logger = config.logger
-    if logger.tracker is not Tracker.wandb or logger.offline or os.environ.get("WANDB_API_KEY"):
+    if logger.tracker is not TrackerName.wandb or logger.offline or os.environ.get("WANDB_API_KEY"):
         return []
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     if netrc.exists() and "wandb" in netrc.read_text():
@@ -185,7 +185,7 @@ def _checkpoint_problems(key: str, value: str) -> list[Problem]:
     if not folder.is_dir():
         return _hub_problems(key, value)
     if not (folder / "config.json").exists():
-        return [Problem(key=key, value=value, remedy="the folder has no config.json: give a Hugging Face checkpoint")]
+        return [Problem(key=key, value=value, remedy="the folder has no config.json: use a Hugging Face checkpoint")]
     problems = []
     try:
         json.loads((folder / "config.json").read_text())
@@ -195,20 +195,20 @@ def _checkpoint_problems(key: str, value: str) -> list[Problem]:
         remedy = f"the folder has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): copy the model's tokenizer into it"
         problems.append(Problem(key=key, value=value, remedy=remedy))
     if not any(folder.glob("*.safetensors")):
-        problems.append(Problem(key=key, value=value, remedy="the folder has no *.safetensors: give a checkpoint with weights"))
+        problems.append(Problem(key=key, value=value, remedy="the folder has no *.safetensors: use a checkpoint with weights"))
     return problems
 
 
 def _hub_problems(key: str, value: str) -> list[Problem]:
     if value.startswith(("/", ".", "~")) or not _HUB_ID.fullmatch(value):
-        return [Problem(key=key, value=value, remedy="there is no such folder: give an existing folder or a Hugging Face id")]
+        return [Problem(key=key, value=value, remedy="there is no such folder: use an existing folder or a Hugging Face id")]
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() not in ("1", "true", "yes", "on"):
         return []
     from huggingface_hub import try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(value, "config.json"), str):
         return []
-    remedy = "HF_HUB_OFFLINE is set and the model is not in the cache: download it first (hf download), or give a folder"
+    remedy = "HF_HUB_OFFLINE is set and the model is not in the cache: download it first (hf download), or use a folder"
     return [Problem(key=key, value=value, remedy=remedy)]
 
 

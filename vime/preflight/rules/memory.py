@@ -20,7 +20,7 @@ def at_a_sync(config: RunConfig) -> list[Problem]:
             continue
         held = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts.items())
         key, value = f"serving.models.{trained}.gpu_memory_utilization", config.serving.models[trained].gpu_memory_utilization
-        remedy = f"give at most {max(0.0, value - (total - limit) / limit - 0.005):.2f}, or split the trainer's weights further"
+        remedy = f"use at most {max(0.0, value - (total - limit) / limit - 0.005):.2f}, or split the trainer's weights further"
         if moment == "loading":
             key, value = "trainer.tensor_parallel_size", config.trainer.tensor_parallel_size
             remedy = (

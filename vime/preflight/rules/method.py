@@ -16,7 +16,7 @@ def chosen(config: RunConfig) -> list[Problem]:
     if config.method.name or config.method.generate or config.data.demonstrations:
         return []
     names = ", ".join(sorted({entry_point.name for entry_point in installed_methods()}))
-    remedy = f"choose one with +method=NAME (there are: {names or 'none; run make setup'}), or give functions of your own, "
+    remedy = f"no agent is chosen: add +method=NAME (available: {names or 'none; run make setup'}), or set your own functions, "
     return [Problem(key="method", value="", remedy=f"{remedy}method.generate and method.reward")]
 
 
@@ -24,7 +24,7 @@ def complete(config: RunConfig) -> list[Problem]:
     """A run has a function for rollouts, and rewards from a hook or from `generate` itself."""
     if config.algorithm.name is AlgorithmName.sft:
         return []
-    remedy = "give method.{}=module.function, or choose a +method=NAME"
+    remedy = "is missing: set method.{}=module.function, or choose a method with +method=NAME"
     problems = []
     if not config.method.generate:
         problems.append(Problem(key="method.generate", value="", remedy=remedy.format("generate")))

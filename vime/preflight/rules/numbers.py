@@ -18,6 +18,18 @@ def ranges(config: RunConfig) -> list[Problem]:
     return problems
 
 
+def must_divide(size: int, wholes: dict[str, int]) -> str | None:
+    """The remedy for a size that does not divide all of `wholes`, which are settings: the uneven ones, and the sizes that fit."""
+    uneven = [f"{key}={whole}" for key, whole in wholes.items() if whole % size]
+    common = math.gcd(*wholes.values())
+    fitting = [str(fit) for fit in range(1, common + 1) if common % fit == 0]
+    return f"must divide {_listed(uneven, 'and')}: use {_listed(fitting, 'or')}" if uneven else None
+
+
+def _listed(words: list[str], joint: str) -> str:
+    return f"{', '.join(words[:-1])} {joint} {words[-1]}" if len(words) > 1 else words[0]
+
+
 def value_at(config: object, key: str) -> Any:
     """The value at a dotted key."""
     value: Any = config

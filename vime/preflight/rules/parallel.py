@@ -10,6 +10,7 @@ from vime.cluster.layout import FIRST_STAGE, LAST_STAGE, stage_size, world_size
 from vime.cluster.placement import DIRECT, server_groups, server_places, takes_turns, trained_servers_have_trainers
 from vime.config import ModelConfig, RunConfig, WeightTransfer
 from vime.errors import Problem
+from vime.preflight.rules.numbers import must_divide
 from vime.trainer.megatron_args import REFUSED_ARGS
 
 SIZES = ("tensor_parallel_size", "context_parallel_size", "data_parallel_size", "pipeline_parallel_size")
@@ -36,7 +37,7 @@ def token_shards(config: RunConfig) -> list[Problem]:
     trainer = config.trainer
     if trainer.sequence_parallel or trainer.tensor_parallel_size <= 1 or not config.model.num_experts:
         return []
-    remedy = f"with trainer.tensor_parallel_size={trainer.tensor_parallel_size}, experts need sequence parallelism: give true"
+    remedy = f"with trainer.tensor_parallel_size={trainer.tensor_parallel_size}, experts need sequence parallelism: use true"
     return [Problem(key="trainer.sequence_parallel", value=False, remedy=remedy)]
 
 
@@ -48,9 +49,9 @@ def expert_shards(config: RunConfig) -> list[Problem]:
     if size <= 1:
         return []
     if not model.num_experts:
-        remedy = f"the model {model.name} has no experts: give 1"
+        remedy = f"the model {model.name} has no experts: use 1"
     elif model.num_experts % size:
-        remedy = f"must divide model.num_experts={model.num_experts}"
+        remedy = must_divide(size, {"model.num_experts": model.num_experts})
     elif ranks % size:
         remedy = (
             f"must divide the {ranks} ranks of a pipeline stage, trainer.tensor_parallel_size={trainer.tensor_parallel_size} × "
@@ -66,12 +67,12 @@ def pipeline(config: RunConfig) -> list[Problem]:
     stages, rounds = trainer.pipeline_parallel_size, trainer.virtual_pipeline_parallel_size
     ends = {name: size for name in UNEVEN_STAGES if (size := trainer.megatron_args.get(name)) is not None}
     if wrong := {name: size for name, size in ends.items() if type(size) is not int or size < 1}:
-        remedy = "give a whole number of layers, at least 1"
+        remedy = "use a whole number of layers, at least 1"
         return [Problem(key=f"trainer.megatron_args.{name}", value=size, remedy=remedy) for name, size in wrong.items()]
     if min(stages, rounds) < 1:
         return []
     if rounds > 1 and stages == 1:
-        remedy = "an interleaved pipeline needs several stages: give 1, or a larger trainer.pipeline_parallel_size"
+        remedy = "an interleaved pipeline needs several stages: use 1, or a larger trainer.pipeline_parallel_size"
         return [Problem(key="trainer.virtual_pipeline_parallel_size", value=rounds, remedy=remedy)]
     layers, middle = model.num_layers - sum(ends.values()), stages - len(ends)
     if bool(layers) != bool(middle) or layers < 0 or (middle and layers % middle):
@@ -94,7 +95,7 @@ def trainer_gpus(config: RunConfig) -> list[Problem]:
     if cluster.gpus_per_node == 0 or ranks == cluster.num_trainer_gpus:
         return []
     factors = [f"trainer.{name}={getattr(trainer, name)}" for name in SIZES]
-    remedy = f"{' × '.join(factors)} make {ranks} ranks, each on one GPU: change these sizes, or give {ranks}"
+    remedy = f"{' × '.join(factors)} make {ranks} ranks, each on one GPU: change these sizes, or use {ranks}"
     return [Problem(key="cluster.num_trainer_gpus", value=cluster.num_trainer_gpus, remedy=remedy)]
 
 
@@ -120,8 +121,8 @@ def server_gpus(config: RunConfig) -> list[Problem]:
             key = "num_frozen_gpus" if apart and not trained else "num_server_gpus"
             parts = ", ".join(f"{name}: {model.num_replicas} × {model.tensor_parallel_size}" for name, model in local.items())
             which = "trained" if trained else "frozen"
-            remedy = f"the {which} servers need {wanted} GPUs of {has[trained]} ({parts}): use fewer replicas, or give "
-            remedy += "the addresses of running servers as serving.models.<name>.urls"
+            remedy = f"the {which} servers need {wanted} GPUs of {has[trained]} ({parts}): use fewer replicas, or set "
+            remedy += "serving.models.<name>.urls to the addresses of running servers"
             problems.append(Problem(key=f"cluster.{key}", value=getattr(cluster, key), remedy=remedy))
     return problems or shared_gpus(config)
 
@@ -137,7 +138,7 @@ def shared_gpus(config: RunConfig) -> list[Problem]:
     for (node, gpu), share in shares.items():
         if len(share) > 1 and sum(share.values()) > 1.0:
             parts = " + ".join(f"{value:g} ({name})" for name, value in share.items())
-            remedy = f"the servers on GPU {gpu} of node {node} take more than its memory, {parts}: give smaller shares, or keep "
+            remedy = f"the servers on GPU {gpu} of node {node} take more than its memory, {parts}: use smaller shares, or keep "
             remedy += "GPUs for frozen models with cluster.num_frozen_gpus"
             key = f"serving.models.{next(reversed(share))}.gpu_memory_utilization"
             return [Problem(key=key, value=list(share.values())[-1], remedy=remedy)]
@@ -184,7 +185,7 @@ def turns(config: RunConfig) -> list[Problem]:
     """Trainer and servers that share GPUs take turns, so training is synchronous."""
     if not takes_turns(config) or config.rollout.max_staleness <= 0:
         return []
-    remedy = "trainer and servers take turns on the GPUs (cluster.colocated=true): give 0, or choose cluster=two_nodes"
+    remedy = "trainer and servers take turns on the GPUs (cluster.colocated=true): use 0, or choose cluster=two_nodes"
     return [Problem(key="rollout.max_staleness", value=config.rollout.max_staleness, remedy=remedy)]
 
 
@@ -192,13 +193,13 @@ def nodes(config: RunConfig) -> list[Problem]:
     """Several nodes need a running Ray cluster, and a server fits on one node."""
     cluster, problems = config.cluster, []
     if cluster.num_nodes > 1 and cluster.ray_address is None:
-        remedy = "several nodes need a running Ray cluster (scripts/ray_up.sh): give its address, or auto"
+        remedy = "several nodes need a running Ray cluster (scripts/ray_up.sh): use its address, or auto"
         problems.append(Problem(key="cluster.ray_address", value=None, remedy=remedy))
     for name, model in config.serving.models.items():
         sizes = [group.settings.tensor_parallel_size for group in server_groups(name, model)]
         if 0 < cluster.gpus_per_node < max(sizes, default=0):
             key, size = f"serving.models.{name}.tensor_parallel_size", max(sizes)
-            remedy = f"a server cannot span nodes: give at most cluster.gpus_per_node={cluster.gpus_per_node}"
+            remedy = f"a server cannot span nodes: use at most cluster.gpus_per_node={cluster.gpus_per_node}"
             problems.append(Problem(key=key, value=size, remedy=remedy))
     return problems
 
@@ -212,7 +213,7 @@ def megatron_fields(config: RunConfig) -> list[Problem]:
         if name in REFUSED_ARGS:
             remedy = REFUSED_ARGS[name]
         elif name.startswith("recompute_") and config.trainer.recompute:
-            remedy = "trainer.recompute=true already recomputes whole layers: give trainer.recompute=false to choose here"
+            remedy = "trainer.recompute=true already recomputes whole layers: remove this, or set trainer.recompute=false"
         elif known and name not in known:
             match = difflib.get_close_matches(name, known, n=1)
             remedy = "Megatron-core's TransformerConfig has no such field" + (f"; did you mean {match[0]}?" if match else "")
@@ -244,7 +245,6 @@ def feed_forward_width(model: ModelConfig) -> int:
 def _tensor_shards(key: str, size: int, model: ModelConfig, widths: dict[str, int]) -> list[Problem]:
     if size <= 0:
         return []
-    names = ("num_attention_heads", "num_key_value_heads", "vocab_size")
-    parts = {name: getattr(model, name) for name in names} | widths
-    uneven = [f"model.{name}={value}" for name, value in parts.items() if value % size]
-    return [Problem(key=key, value=size, remedy=f"must divide {' and '.join(uneven)}")] if uneven else []
+    parts = {name: getattr(model, name) for name in ("num_attention_heads", "num_key_value_heads", "vocab_size")} | widths
+    remedy = must_divide(size, {f"model.{name}": value for name, value in parts.items()})
+    return [Problem(key=key, value=size, remedy=remedy)] if remedy else []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vime.config import RetrievalBackend, RunConfig
 from vime.errors import Problem
-from vime.hooks import load_hook
+from vime.hooks import import_remedy, load_hook
 from vime.preflight.rules.machine import is_free
 from vime.preflight.rules.serving import HIGHEST_PORT, LOWEST_PORT, is_address, port_settings
 
@@ -24,9 +24,9 @@ def complete(config: RunConfig) -> list[Problem]:
     for key in ("url", "embedding_url"):
         value = getattr(retrieval, key)
         if value is not None and not is_address(value):
-            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy="is not an address: give http://host:port"))
+            problems.append(Problem(key=f"retrieval.{key}", value=value, remedy="is not an address: use http://host:port"))
     if retrieval.embedding_url is not None and retrieval.embedding == HASHED:
-        remedy = "also give the name of the model that is served there, as retrieval.embedding"
+        remedy = "also set the name of the model that is served there, as retrieval.embedding"
         problems.append(Problem(key="retrieval.embedding_url", value=retrieval.embedding_url, remedy=remedy))
     if retrieval.embedding != HASHED and retrieval.backend is RetrievalBackend.bm25:
         remedy = "BM25 has no embeddings: set retrieval.backend=faiss"
@@ -41,11 +41,11 @@ def own_port(config: RunConfig) -> list[Problem]:
     """The port is not reserved for the system and not that of a server."""
     port, problems = config.retrieval.port, []
     if 0 < port < LOWEST_PORT:
-        remedy = f"give a port from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for a free one"
+        remedy = f"use a port from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for a free one"
         problems.append(Problem(key="retrieval.port", value=port, remedy=remedy))
     for name, _, model in port_settings(config):
         if port and model.port and model.port <= port < model.port + max(model.num_replicas, 1):
-            remedy = f"port {port} already belongs to {name}: give another port, or 0 for a free one"
+            remedy = f"port {port} already belongs to {name}: use another port, or 0 for a free one"
             problems.append(Problem(key="retrieval.port", value=port, remedy=remedy))
     return problems
 
@@ -57,11 +57,11 @@ def corpus_there(config: RunConfig) -> list[Problem]:
         try:
             load_hook(generator)
         except ImportError as error:
-            remedy = f"cannot be imported ({error}); give module.function or file.py:function"
+            remedy = import_remedy(generator, error)
             return [Problem(key="retrieval.generator", value=generator, remedy=remedy)]
     if path is None or Path(path).is_file():
         return []
-    remedy = f"there is no such file (in {Path.cwd()}): give a JSONL file of passages"
+    remedy = f"there is no such file (in {Path.cwd()}): use a JSONL file with one passage per line (fields id, title, text)"
     return [Problem(key="retrieval.corpus", value=path, remedy=remedy)]
 
 

@@ -23,22 +23,22 @@ def complete(config: RunConfig) -> list[Problem]:
     if not is_asked(config):
         if service.url is None:
             return []
-        remedy = f"nothing calls this service: give method.reward={HOOK}, call that in a reward of your own, or remove this"
+        remedy = f"nothing calls this service: set method.reward={HOOK}, call that in your own reward, or remove this"
         return [] if _asked_by_own_function(config) else [Problem(key="reward_service.url", value=service.url, remedy=remedy)]
     if service.url is None:
         problems.append(
             Problem(
-                key="reward_service.url", value="", remedy=f"{HOOK} needs the address of the service: give http://host:port/path"
+                key="reward_service.url", value="", remedy=f"{HOOK} needs the address of the service: use http://host:port/path"
             )
         )
     elif not is_address(service.url):
-        problems.append(Problem(key="reward_service.url", value="…", remedy="is not an address: give http://host:port/path"))
+        problems.append(Problem(key="reward_service.url", value="…", remedy="is not an address: use http://host:port/path"))
     elif urlparse(service.url).username or urlparse(service.url).password:
-        remedy = "contains a login, which would be logged: put the key into an environment variable, and give its name as "
+        remedy = "contains a login, which would be logged: put the key into an environment variable, and its name into "
         problems.append(Problem(key="reward_service.url", value="…", remedy=f"{remedy}reward_service.api_key_variable"))
     variable = service.api_key_variable
     if variable is not None and not VARIABLE.fullmatch(variable):  # it may be the key itself: it is not shown
-        remedy = "must be the name of an environment variable, in capitals, not the key itself: export the key, and give the name"
+        remedy = "must be the name of an environment variable, in capitals, not the key itself: export the key, and use the name"
         problems.append(Problem(key="reward_service.api_key_variable", value="…", remedy=remedy))
     return problems
 
@@ -51,7 +51,7 @@ def times(config: RunConfig) -> list[Problem]:
     remedy = (
         f"a request to the reward service may take {needed:g} s with all its attempts (reward_service.request_timeout_seconds "
         "and "
-        f"reward_service.max_retries): give more, or lower those"
+        f"reward_service.max_retries): use more, or lower those"
     )
     return [Problem(key="rollout.reward_timeout_seconds", value=limit, remedy=remedy)]
 
@@ -70,7 +70,7 @@ def key_is_set(config: RunConfig) -> list[Problem]:
     variable = config.reward_service.api_key_variable
     if not is_asked(config) or variable is None or not VARIABLE.fullmatch(variable) or os.environ.get(variable):
         return []
-    remedy = f"this environment variable is not set: export {variable}=… before the run (on all nodes), or give null"
+    remedy = f"this environment variable is not set: export {variable}=… before the run (on all nodes), or use null"
     return [Problem(key="reward_service.api_key_variable", value=variable, remedy=remedy)]
 
 

@@ -12,13 +12,13 @@ def partial(config: RunConfig) -> list[Problem]:
         return []
     if rollout.max_staleness < 1:
         remedy = (
-            "rollouts that continue in the next batch have tokens of older weights: give rollout.max_staleness=1 or more, or "
+            "rollouts that continue in the next batch have tokens of older weights: set rollout.max_staleness=1 or more, or "
             "false here"
         )
         problems.append(Problem(key="rollout.partial_rollouts", value=True, remedy=remedy))
     if rollout.num_oversampled_prompts < 1:
         remedy = (
-            "without oversampling no group is left at the end of a batch: give rollout.num_oversampled_prompts=1 or more, or "
+            "without oversampling no group is left at the end of a batch: set rollout.num_oversampled_prompts=1 or more, or "
             "false here"
         )
         problems.append(Problem(key="rollout.partial_rollouts", value=True, remedy=remedy))
@@ -31,7 +31,7 @@ def compared(config: RunConfig) -> list[Problem]:
     compares = algorithm.name is not AlgorithmName.sft and algorithm.advantage is None and algorithm.baseline is not Baseline.none
     if not compares or config.rollout.num_samples_per_prompt != 1:
         return []
-    remedy = "give at least 2: a rollout is compared with the others of its group, so a single one has no advantage"
+    remedy = "use at least 2: a rollout is compared with the others of its group, so a single one has no advantage"
     return [Problem(key="rollout.num_samples_per_prompt", value=1, remedy=remedy)]
 
 
@@ -43,13 +43,13 @@ def group_sizes(config: RunConfig) -> list[Problem]:
         problems.append(Problem(key="rollout.min_rollouts_per_group", value=rollout.min_rollouts_per_group, remedy=remedy))
     if rollout.group_function and rollout.num_oversampled_samples_per_prompt:
         key, value = "rollout.num_oversampled_samples_per_prompt", rollout.num_oversampled_samples_per_prompt
-        remedy = f"rollout.group_function={rollout.group_function} runs the whole group itself: give 0"
+        remedy = f"rollout.group_function={rollout.group_function} runs the whole group itself: use 0"
         problems.append(Problem(key=key, value=value, remedy=remedy))
     return problems
 
 
 def own_producer(config: RunConfig) -> list[Problem]:
-    """A producer of the user replaces the modes of the built-in one, so they are off; and it can be resumed."""
+    """With a user's producer the modes of the built-in one are off, and a run that may be resumed can restore its state."""
     rollout = config.rollout
     if rollout.producer is None:
         return []
@@ -72,11 +72,11 @@ def own_producer(config: RunConfig) -> list[Problem]:
 
 
 def kept_cache(config: RunConfig) -> list[Problem]:
-    """A kept cache needs requests that continue across a weight sync."""
+    """`serving.keep_cache` needs requests that continue across a weight sync."""
     if not config.serving.keep_cache or (config.rollout.max_staleness >= 1 and config.rollout.in_flight_updates):
         return []
     remedy = (
-        "no request continues across a weight sync: give rollout.max_staleness=1 or more and rollout.in_flight_updates=true, or "
+        "no request continues across a weight sync: set rollout.max_staleness=1 or more and rollout.in_flight_updates=true, or "
         "false here"
     )
     return [Problem(key="serving.keep_cache", value=True, remedy=remedy)]

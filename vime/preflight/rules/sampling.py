@@ -1,4 +1,4 @@
-"""Sampling and chat template arguments of served models: the trained model has those of the run, a frozen one its own."""
+"""Sampling and chat template arguments of served models: the trained model has those of the run, a frozen model has its own."""
 
 from vime.config import ModelAPI, RunConfig, SamplingConfig
 from vime.errors import Problem
@@ -38,7 +38,7 @@ def frozen_models(config: RunConfig) -> list[Problem]:
                 problems.append(Problem(key=f"{key}.sampling.{field}", value=value, remedy=remedy))
         if model.api is ModelAPI.chat and model.chat_template_args:
             remedy = (
-                f"an external endpoint renders its messages itself: give {key}.chat.body.chat_template_kwargs, which vLLM accepts"
+                f"an external endpoint renders its messages itself: set {key}.chat.body.chat_template_kwargs, which vLLM accepts"
             )
             problems.append(Problem(key=f"{key}.chat_template_args", value=model.chat_template_args, remedy=remedy))
     return problems

@@ -8,7 +8,7 @@ from vime.errors import Problem
 from vime.processes.secret import MIN_CHARACTERS, VARIABLE, given_secret, is_loopback
 
 OWN_SERVER_ARGS = {
-    "host": "the address of servers is set for all parts of the run together: give cluster.host",
+    "host": "the address of servers is set for all parts of the run together: set cluster.host",
     "api_key": "a key on a command line is visible to others and protects only some paths: set the environment variable "
     "{VARIABLE}",
 }
@@ -32,12 +32,12 @@ def reachable(config: RunConfig) -> list[Problem]:
     """On other addresses than the loopback one, Ray needs a token, and running servers of the trained model need a secret."""
     cluster, secret, problems = config.cluster, given_secret(), []
     if secret is not None and len(secret) < MIN_CHARACTERS:
-        remedy = f"the environment variable has {len(secret)} characters: give at least {MIN_CHARACTERS} random ones"
+        remedy = f"the environment variable has {len(secret)} characters: use at least {MIN_CHARACTERS} random ones"
         problems.append(Problem(key=VARIABLE, value="…", remedy=remedy))
     if not is_loopback(cluster.host):
         if cluster.ray_address is None:
             remedy = (
-                "a Ray cluster that the run starts listens on the loopback address only: give 127.0.0.1, or set "
+                "a Ray cluster that the run starts listens on the loopback address only: use 127.0.0.1, or set "
                 "cluster.ray_address"
             )
             problems.append(Problem(key="cluster.host", value=cluster.host, remedy=remedy))

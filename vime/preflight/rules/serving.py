@@ -8,7 +8,7 @@ from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, Se
 from vime.errors import Problem
 
 TRAINED_NAME = "actor"
-"""Methods, trainer and probe know the trained model under this name."""
+"""Name of the trained model in `serving.models`."""
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 ROUTER_POLICIES = (
@@ -24,7 +24,7 @@ def one_trained(config: RunConfig) -> list[Problem]:
     trained = [name for name, model in models.items() if model.trained]
     if not trained:
         remedy = (
-            f"no served model is trained (there are: {', '.join(models) or 'none'}): set "
+            f"no served model is trained (available: {', '.join(models) or 'none'}): set "
             f"serving.models.{TRAINED_NAME}.trained=true"
         )
         problems.append(Problem(key="serving.models", value=", ".join(models), remedy=remedy))
@@ -49,11 +49,11 @@ def urls(config: RunConfig) -> list[Problem]:
         key = f"serving.models.{name}.urls"
         if elsewhere and not model.urls and config.algorithm.name is not AlgorithmName.sft:
             remedy = (
-                "cluster.num_server_gpus=0 means that the servers are already running: give their addresses, [http://host:port]"
+                "cluster.num_server_gpus=0 means that the servers are already running: set their addresses, [http://host:port]"
             )
             problems.append(Problem(key=key, value=model.urls, remedy=remedy))
         bad = [url for url in model.urls if not is_address(url)]
-        problems += [Problem(key=key, value=url, remedy="is not an address: give http://host:port") for url in bad]
+        problems += [Problem(key=key, value=url, remedy="is not an address: use http://host:port") for url in bad]
         if model.served_name is not None and not model.urls:
             remedy = (
                 "is only for running servers (urls); a server that this run starts has its name in serving.models: remove this"
@@ -65,13 +65,13 @@ def urls(config: RunConfig) -> list[Problem]:
 
 
 def router(config: RunConfig) -> list[Problem]:
-    """The router has such a policy."""
+    """The router supports the chosen policy."""
     policy = config.serving.router_policy
     if policy in ROUTER_POLICIES:
         return []
     return [
         Problem(
-            key="serving.router_policy", value=policy, remedy=f"there is no such policy: give one of {', '.join(ROUTER_POLICIES)}"
+            key="serving.router_policy", value=policy, remedy=f"there is no such policy: use one of {', '.join(ROUTER_POLICIES)}"
         )
     ]
 
@@ -87,9 +87,9 @@ def ports(config: RunConfig) -> list[Problem]:
         remedy = None
         if wanted[0] < LOWEST_PORT or wanted[-1] > HIGHEST_PORT:
             need = f"{len(wanted)} replicas need {wanted[0]} to {wanted[-1]}: " if len(wanted) > 1 else ""
-            remedy = f"{need}give ports from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for free ones"
+            remedy = f"{need}use ports from {LOWEST_PORT} to {HIGHEST_PORT}, or 0 for free ones"
         elif shared := next((port for port in wanted if port in owners), None):
-            remedy = f"port {shared} already belongs to {owners[shared]}: give another port, or 0 for a free one"
+            remedy = f"port {shared} already belongs to {owners[shared]}: use another port, or 0 for a free one"
         if remedy is not None:
             problems.append(Problem(key=key, value=model.port, remedy=remedy))
         owners |= dict.fromkeys(wanted, name)
@@ -128,19 +128,19 @@ def chat_endpoints(config: RunConfig) -> list[Problem]:
                 problems.append(Problem(key=f"{key}.chat", value="set", remedy=remedy))
             continue
         if model.trained:
-            remedy = "training needs token ids and logprobs, which a chat API does not return: give api=tokens"
+            remedy = "training needs token ids and logprobs, which a chat API does not return: set api=tokens"
             problems.append(Problem(key=f"{key}.api", value=model.api.value, remedy=remedy))
         if len(model.urls) != 1:
-            remedy = "an endpoint with a chat API needs exactly one address: give [https://host/v1]"
+            remedy = "an endpoint with a chat API needs exactly one address: use [https://host/v1]"
             problems.append(Problem(key=f"{key}.urls", value=model.urls, remedy=remedy))
         if model.vllm_args or model.checkpoint:
             ignored = "vllm_args" if model.vllm_args else "checkpoint"
-            remedy = f"has no effect on an external endpoint: remove it, or give {key}.api=tokens"
+            remedy = f"has no effect on an external endpoint: remove it, or set {key}.api=tokens"
             problems.append(Problem(key=f"{key}.{ignored}", value=getattr(model, ignored), remedy=remedy))
         variable = model.chat.api_key_variable
         if variable is not None and not VARIABLE.fullmatch(variable):  # it may be the key itself: it is not shown
             remedy = (
-                "must be the name of an environment variable, in capitals, not the key itself: export the key, and give the name"
+                "must be the name of an environment variable, in capitals, not the key itself: export the key, and use the name"
             )
             problems.append(Problem(key=f"{key}.chat.api_key_variable", value="…", remedy=remedy))
         reserved = sorted({"model", "messages", "tools", "stream", "n"} & set(model.chat.body))
@@ -201,7 +201,7 @@ def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> lis
         missing = sorted(role.value for role in {ServerRole.prefill, ServerRole.decode} - roles)
         extra = "regular groups cannot be combined with them" if ServerRole.regular in roles else ""
         need = f"there is no group with role={' or '.join(missing)}" if missing else ""
-        remedies.append(f"{'; '.join(filter(None, (need, extra)))}: give both prefill and decode groups, or only regular ones")
+        remedies.append(f"{'; '.join(filter(None, (need, extra)))}: use both prefill and decode groups, or only regular ones")
     if not config.cluster.gpus_per_node:
         remedies.append(
             "prefill and decode servers need GPUs to transfer their KV cache: choose a cluster with GPUs, or role=regular"

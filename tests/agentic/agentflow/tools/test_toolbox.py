@@ -13,7 +13,7 @@ from agentic.agentflow.tools.toolbox import BUILT_IN, ToolBox, load_tool, tool_p
 from vime.config import MethodConfig, Mode, RolloutConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError, Problem, SandboxError
 from vime.rollout.context import Context
-from vime.rollout.tool import Outcome
+from vime.rollout.tool import ToolOutcome
 
 OWN_TOOL = '''
 from agentic.agentflow.tools.tool import Tool
@@ -76,7 +76,7 @@ def test_every_built_in_tool_is_named_as_it_is_called_and_described():
 async def test_a_users_tool_by_path_runs_and_is_counted(own_file: str, context: Context):
     box = ToolBox({"reverse": ToolConfig(path=own_file, options={"end": "!"})}, context.config)
     result = await box.call(context, "reverse", "abc")
-    assert (result.outcome, result.output) == (Outcome.ANSWERED, "cba!")
+    assert (result.outcome, result.output) == (ToolOutcome.ANSWERED, "cba!")
     assert box.metadata()["reverse"]["description"] == "Reverses a text."
     assert context.trace.counts == {"tool_reverse_calls": 1, "reversed": 1, "tool_calls": 1, "tool_answered": 1}
 
@@ -84,7 +84,7 @@ async def test_a_users_tool_by_path_runs_and_is_counted(own_file: str, context: 
 async def test_a_wrong_query_is_a_failure_that_can_be_shown(own_file: str, context: Context):
     box = ToolBox({"reverse": ToolConfig(path=own_file)}, context.config)
     result = await box.call(context, "reverse", "")
-    assert result.outcome is Outcome.REFUSED and "nothing to reverse" in result.error
+    assert result.outcome is ToolOutcome.REFUSED and "nothing to reverse" in result.error
     assert context.trace.counts["tool_reverse_failures"] == 1 and context.trace.counts["reversed"] == 1
 
 
@@ -144,7 +144,7 @@ async def test_a_cache_of_0_keeps_nothing(context: Context):
 async def test_each_tool_has_its_own_time_limit(context: Context):
     box = counted(context.config, timeout_seconds=0.1, options={"mode": "hang"})
     result = await box.call(context, "counted", "a")
-    assert result.outcome is Outcome.TIMED_OUT and "0.1" in result.error
+    assert result.outcome is ToolOutcome.TIMED_OUT and "0.1" in result.error
     assert context.trace.counts["tool_counted_timeouts"] == 1 and context.trace.counts["tool_retries"] == 1
     assert context.config.rollout.tool_timeout_seconds == 30.0
 
@@ -152,7 +152,7 @@ async def test_each_tool_has_its_own_time_limit(context: Context):
 async def test_a_tool_that_fails_is_tried_again_and_then_told_to_the_agent(context: Context):
     assert (await counted(context.config, options={"mode": "once"}).call(context, "counted", "a")).output == "a 2"
     result = await counted(context.config, options={"mode": "raise"}).call(context, "counted", "a")
-    assert result.outcome is Outcome.RAISED and "down" in result.error
+    assert result.outcome is ToolOutcome.RAISED and "down" in result.error
     assert context.trace.counts["tool_counted_failures"] == 1
 
 

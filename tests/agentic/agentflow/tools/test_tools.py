@@ -18,7 +18,7 @@ from vime.agent.sandbox import sandbox_problem
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
 from vime.rollout.context import Context
-from vime.rollout.tool import Outcome
+from vime.rollout.tool import ToolOutcome
 
 CONFIG = RunConfig(sandbox=SandboxConfig(wall_seconds=20, cpu_seconds=1, packages=[]))
 needs_sandbox = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
@@ -190,7 +190,7 @@ async def test_searches_share_their_connections_and_outlast_a_failure_that_passe
         await asyncio.sleep(0.01)
     service.status = 200
     assert str((await first).output).startswith("[1] Paris")
-    assert (await box.call(context_with(), "web_search", "y")).outcome is Outcome.ANSWERED
+    assert (await box.call(context_with(), "web_search", "y")).outcome is ToolOutcome.ANSWERED
     assert len(service.requests) >= 3 and len(service.connections) == 1
 
 
