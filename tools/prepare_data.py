@@ -223,15 +223,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets to prepare, see --list")
     parser.add_argument("--list", action="store_true", help="list all data sets")
-    parser.add_argument(
-        "--from",
-        dest="given",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="local files or folders of one data set, instead of a download",
-    )
+    local = "local files or folders of one data set, instead of a download"
+    parser.add_argument("--from", dest="given", nargs="+", type=Path, default=[], metavar="PATH", help=local)
     parser.add_argument("--out", type=Path, default=Path("data"))
     given = parser.parse_args(arguments)
     console = console or Console(highlight=False, soft_wrap=True)

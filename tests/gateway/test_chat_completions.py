@@ -14,7 +14,7 @@ from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import SampleError
 from vime.gateway.reading import Reader
 from vime.gateway.server import Gateway
-from vime.gateway.session import Limits, Session
+from vime.gateway.session import AgentSession, Limits
 from vime.types import Sample, Turn
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ class Scripted:
 class Asked:
     """A session behind a gateway, and a client of it."""
 
-    def __init__(self, session: Session, model: Scripted) -> None:
+    def __init__(self, session: AgentSession, model: Scripted) -> None:
         self.session, self.model = session, model
         self.client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
 
@@ -108,7 +108,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 def opened(gateway: Gateway, tokenizer: Any, reader: Reader) -> Callable[..., Asked]:
     def open_session(*replies: str, **options: Any) -> Asked:
         model = Scripted(tokenizer, list(replies))
-        session = Session(model=model, reader=reader, **options)
+        session = AgentSession(model=model, reader=reader, **options)
         gateway.open(session)
         return Asked(session, model)
 

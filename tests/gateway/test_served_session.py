@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from vime.gateway.session import Session
+from vime.gateway.session import AgentSession
 from vime.gateway.sessions import Sessions
 from vime.rollout.conversation import Conversation
 from vime.rollout.model import ServedModel
@@ -40,7 +40,7 @@ async def model(served: dict[str, Any]) -> AsyncIterator[ServedModel]:
     await client.close()
 
 
-async def play(session: Session, *, stream: bool) -> None:
+async def play(session: AgentSession, *, stream: bool) -> None:
     """An agent of three turns, by OpenAI's client."""
     client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
     messages: list[Any] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.trajectory.template import THINKING_DROPPED, ChatTemplate
-from vime.trajectory.tree import COMPACTED, MAIN, RETRY, SUBAGENT, Prompt, Reply, Trajectory
+from vime.trajectory.tree import COMPACTED, MAIN, RETRY, SUBAGENT, RenderedPrompt, ReplyNode, Trajectory
 from vime.types import Message, Sample, Turn
 
 TOOLS = [{"type": "function", "function": {"name": "search", "description": "", "parameters": {"type": "object"}}}]
@@ -59,9 +59,9 @@ class Played:
     def __init__(self, tokenizer: Any, *, fork: bool = True, **arguments: Any) -> None:
         self.tokenizer, self.arguments = tokenizer, arguments
         self.trajectory = Trajectory(ChatTemplate(tokenizer, arguments), fork=fork)
-        self.asked: list[tuple[Prompt, Reply]] = []
+        self.asked: list[tuple[RenderedPrompt, ReplyNode]] = []
 
-    def ask(self, messages: list[Message], answer: Message, *, cut: bool = False, **options: Any) -> Prompt:
+    def ask(self, messages: list[Message], answer: Message, *, cut: bool = False, **options: Any) -> RenderedPrompt:
         prompt = self.trajectory.prompt(messages, **options)
         ids = self.tokenizer.encode(as_written(answer), add_special_tokens=False)
         ids = ids[:-1] if cut else ids

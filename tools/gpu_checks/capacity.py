@@ -92,7 +92,7 @@ def matrix_rate(setting: Setting) -> float:
         synchronize(setting)
         started = time.perf_counter()
         for _ in range(4):
-            one @ other
+            torch.mm(one, other)
         synchronize(setting)
         times.append((time.perf_counter() - started) / 4)
     return 2.0 * size**3 / median(times[1:])

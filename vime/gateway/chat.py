@@ -70,7 +70,7 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class ChatAnswer:
     """A whole reply: the message that the client gets, and the turn that was sampled for it."""
 
     message: Message

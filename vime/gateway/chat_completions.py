@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vime.gateway.chat import Answer, ChatRequest, Delta, Refused
+from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused
 from vime.gateway.dialect import Event, text_of, wanted
 from vime.trajectory.messages import ASSISTANT, TOOL
 from vime.types import Message
@@ -48,7 +48,7 @@ class ChatCompletions:
             },
         )
 
-    def answer(self, request: ChatRequest, answers: list[Answer]) -> dict[str, Any]:
+    def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
         """A `chat.completion`."""
         choices = [
             {
@@ -95,7 +95,7 @@ class ChatStream:
             found["tool_calls"] = [call]
         yield self._chunk(place, found)
 
-    def end(self, answers: list[Answer]) -> Iterator[Event]:
+    def end(self, answers: list[ChatAnswer]) -> Iterator[Event]:
         """Why each choice ended, then the usage if it was asked for."""
         for place, answer in enumerate(answers):
             logprobs = _logprobs(answer) if self._request.wants_logprobs else None
@@ -178,7 +178,7 @@ def _max_tokens(body: dict[str, Any]) -> int | None:
     return found
 
 
-def _logprobs(answer: Answer) -> dict[str, Any]:
+def _logprobs(answer: ChatAnswer) -> dict[str, Any]:
     """The logprobs of the sampled tokens; their texts are ids, because a token need not be a text."""
     turn = answer.turn
     pairs = zip(turn.output_ids, turn.logprobs, strict=True)
@@ -190,7 +190,7 @@ def _logprobs(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _usage(answers: list[Answer]) -> dict[str, Any]:
+def _usage(answers: list[ChatAnswer]) -> dict[str, Any]:
     prompt, completion = answers[0].usage.prompt_tokens, sum(answer.usage.completion_tokens for answer in answers)
     return {
         "prompt_tokens": prompt,

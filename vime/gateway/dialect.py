@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from vime.gateway.chat import Answer, ChatRequest, Delta, Refused
+from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused
 
 Event = tuple[str, dict[str, Any] | str]
 """A server-sent event: its name, empty if the protocol has none, and its data."""
@@ -20,7 +20,7 @@ class Stream(Protocol):
         """For each piece of the answer with this number."""
         ...
 
-    def end(self, answers: list[Answer]) -> Iterator[Event]:
+    def end(self, answers: list[ChatAnswer]) -> Iterator[Event]:
         """After the last piece."""
         ...
 
@@ -34,7 +34,7 @@ class Dialect(Protocol):
         """Raises Refused for what cannot be honoured; unknown fields are ignored."""
         ...
 
-    def answer(self, request: ChatRequest, answers: list[Answer]) -> dict[str, Any]:
+    def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         ...
 

@@ -19,8 +19,8 @@ from vime.errors import ServerError, describe
 from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect, Event
-from vime.gateway.exchange import Exchange
-from vime.gateway.session import SESSION_OVER, Session
+from vime.gateway.pending_call import PendingCall
+from vime.gateway.session import SESSION_OVER, AgentSession
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Gateway:
     """Serves sessions; `start` it in the event loop whose models they use."""
 
     def __init__(self, dialects: Sequence[Dialect] = DIALECTS) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, AgentSession] = {}
         self._dialects = dialects
         self._runner: web.AppRunner | None = None
         self._url = ""
@@ -62,13 +62,13 @@ class Gateway:
             await self._runner.cleanup()
             self._runner = None
 
-    def open(self, session: Session) -> None:
+    def open(self, session: AgentSession) -> None:
         """Gives a session its URL."""
         assert self._url, "start comes first"
         session.url = f"{self._url}/s/{session.secret}"
         self._sessions[session.secret] = session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: AgentSession) -> None:
         """Takes its URL away; calls under way are given up."""
         session.end()
         self._sessions.pop(session.secret, None)
@@ -89,24 +89,24 @@ class Gateway:
         body = await _body(http)
         request = dialect.parse(_parsed(body), http.headers)
         retried = http.headers.get(RETRY_HEADER, "0") not in ("", "0")
-        exchange = session.exchange(dialect.route, body, request, retried=retried)
-        exchange.follow(http.transport)
+        call = session.call(dialect.route, body, request, retried=retried)
+        call.follow(http.transport)
         try:
             if request.stream:
-                response = await _stream(dialect, http, request, exchange)
+                response = await _stream(dialect, http, request, call)
             else:
-                response = _json(dialect.answer(request, await exchange.answers()))
+                response = _json(dialect.answer(request, await call.answers()))
                 await response.prepare(http)
-                exchange.deliver()
+                call.deliver()
                 await response.write_eof()
         except asyncio.CancelledError:
-            if exchange.is_over:  # the session gave it up
+            if call.is_over:  # the session gave it up
                 raise Refused(session.over or "the session is over", code=SESSION_OVER) from None
             raise
-        exchange.is_complete = True
+        call.is_complete = True
         return response
 
-    def _session(self, http: web.Request) -> Session:
+    def _session(self, http: web.Request) -> AgentSession:
         session = self._sessions.get(http.match_info["secret"])
         if session is None:
             raise Refused("there is no such session, or it is over", code=SESSION_OVER)
@@ -124,22 +124,22 @@ class Gateway:
         return _json({"sessions": len(self._sessions)})
 
 
-async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, exchange: Exchange) -> web.StreamResponse:
+async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, call: PendingCall) -> web.StreamResponse:
     """Server-sent events while the tokens come. The status line is sent with the first piece, so a refusal still has its own."""
-    pieces, events = exchange.pieces(), dialect.stream(request)
+    pieces, events = call.pieces(), dialect.stream(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"})
 
     async def send(found: Any) -> None:
         if not response.prepared:
             await response.prepare(http)
-            exchange.deliver()
+            call.deliver()
             found = [*events.begin(), *found]
         await response.write(b"".join(map(_event, found)))
 
     try:
         async for place, delta in pieces:
             await send(events.piece(place, delta))
-        await send(events.end(await exchange.answers()))
+        await send(events.end(await call.answers()))
     except (Refused, ServerError) as error:
         if not response.prepared:
             raise

@@ -1,4 +1,4 @@
-"""`Session`: one agent's access to one model, behind a URL of its own; keeps everything that was sampled through it.
+"""`AgentSession`: one agent's access to one model, behind a URL of its own; keeps everything that was sampled through it.
 
 async with context.session("actor") as session:
     await run_my_agent(base_url=session.openai_url, api_key=session.secret)
@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from jinja2.exceptions import TemplateError
 
 from vime.errors import SampleError
-from vime.gateway.chat import Answer, ChatRequest, Refused, Usage
-from vime.gateway.exchange import Exchange
+from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
+from vime.gateway.pending_call import PendingCall
 from vime.gateway.reading import Reader, Reading
 from vime.serving.client import BadRequestError
 from vime.trajectory.aside import aside
 from vime.trajectory.template import ChatTemplate
-from vime.trajectory.tree import Prompt, Trajectory
+from vime.trajectory.tree import RenderedPrompt, Trajectory
 from vime.types import Integers, Message, Sample, Turn
 
 SECRET_BYTES = 24
@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(kw_only=True, slots=True)
-class Session:
+class AgentSession:
     """One agent's access to one model."""
 
     model: Model
@@ -66,7 +66,7 @@ class Session:
     """Calls, sampled tokens, retries and refusals."""
     over: str = ""
     """Why no further call is answered; empty while the session is open."""
-    _exchanges: dict[bytes, Exchange] = field(default_factory=dict)
+    _calls: dict[bytes, PendingCall] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -78,29 +78,29 @@ class Session:
         """`OPENAI_BASE_URL` of clients that speak Chat Completions or Responses."""
         return f"{self.url}/v1"
 
-    def exchange(self, route: str, body: bytes, request: ChatRequest, *, retried: bool) -> Exchange:
-        """The exchange of a request: a new one, or that of the same request if its client is a client's retry.
+    def call(self, route: str, body: bytes, request: ChatRequest, *, retried: bool) -> PendingCall:
+        """The call of a request: a new one, or that of the same request if its client is a client's retry.
 
         A request is a retry if the client says so (`retried`), or if the same one was sent before and its connection was lost.
         Every other request is new, also if it is the same as one before.
         """
         digest = hashlib.blake2b(route.encode() + b"\0" + body, digest_size=16).digest()
-        held = self._exchanges.get(digest)
+        held = self._calls.get(digest)
         if held is not None and (retried or held.is_broken):
             self.counts["retries"] += 1
             return held
         self._check()
         self.counts["calls"] += 1
-        exchange = self._exchanges[digest] = Exchange()
-        exchange.start(self._answer(request, exchange))
-        return exchange
+        call = self._calls[digest] = PendingCall()
+        call.start(self._answer(request, call))
+        return call
 
     def end(self, reason: str = "the session is over") -> None:
         """Refuses all further calls, and gives up those under way."""
         self.over = self.over or reason
-        for exchange in self._exchanges.values():
-            if not exchange.is_over:
-                exchange.cancel()
+        for call in self._calls.values():
+            if not call.is_over:
+                call.cancel()
 
     def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
         """Trainable sequences that contain every sampled token that a client received exactly once.
@@ -123,7 +123,7 @@ class Session:
             self.counts["refused"] += 1
             raise Refused(self.over, code=SESSION_OVER)
 
-    async def _answer(self, request: ChatRequest, exchange: Exchange) -> list[Answer]:
+    async def _answer(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
         try:
             async with self._lock:  # a trajectory is changed by one thread at a time
                 size = sum(len(message.get("content") or "") for message in request.messages)
@@ -133,10 +133,10 @@ class Session:
         except TemplateError as error:
             raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
         max_tokens = self._room(request, prompts[0])
-        answers = [self._sample(request, prompt, exchange, place, max_tokens) for place, prompt in enumerate(prompts)]
+        answers = [self._sample(request, prompt, call, place, max_tokens) for place, prompt in enumerate(prompts)]
         return list(await asyncio.gather(*answers))
 
-    def _room(self, request: ChatRequest, prompt: Prompt) -> int:
+    def _room(self, request: ChatRequest, prompt: RenderedPrompt) -> int:
         """How many tokens may be sampled. Raises Refused if the context is full."""
         room, wanted = self.model.max_model_len - len(prompt.ids), request.max_tokens
         if room < 1:
@@ -147,9 +147,11 @@ class Session:
             )
         return min(room, wanted) if wanted else room
 
-    async def _sample(self, request: ChatRequest, prompt: Prompt, exchange: Exchange, place: int, max_tokens: int) -> Answer:
+    async def _sample(
+        self, request: ChatRequest, prompt: RenderedPrompt, call: PendingCall, place: int, max_tokens: int
+    ) -> ChatAnswer:
         reading = self.reader.begin(request, prompt.ids)
-        say, num_heard = partial(exchange.say, place), 0
+        say, num_heard = partial(call.say, place), 0
 
         def hear(piece: Turn) -> None:
             nonlocal num_heard
@@ -171,21 +173,21 @@ class Session:
         else:
             last = await aside(len(turn.output_ids), partial(reading.whole, stopped=stopped), turn.output_ids)
         message = reading.message
-        await self._record(prompt, turn, message, exchange)
+        await self._record(prompt, turn, message, call)
         for delta in last:
             say(delta)
         finish_reason = "tool_calls" if message.get("tool_calls") and stopped else turn.finish_reason
-        return Answer(message=message, finish_reason=finish_reason, turn=turn, usage=_usage(prompt, turn, reading))
+        return ChatAnswer(message=message, finish_reason=finish_reason, turn=turn, usage=_usage(prompt, turn, reading))
 
-    async def _record(self, prompt: Prompt, turn: Turn, message: Message, exchange: Exchange) -> None:
+    async def _record(self, prompt: RenderedPrompt, turn: Turn, message: Message, call: PendingCall) -> None:
         async with self._lock:
             ended = bool(turn.output_ids) and turn.output_ids[-1] in self.model.tokenizer.all_special_ids
             reply = self.trajectory.record(prompt, turn, message, ended=ended)
-            reply.delivered = exchange.is_delivered
-            exchange.replies.append(reply)
+            reply.delivered = call.is_delivered
+            call.replies.append(reply)
 
 
-def _usage(prompt: Prompt, turn: Turn, reading: Reading) -> Usage:
+def _usage(prompt: RenderedPrompt, turn: Turn, reading: Reading) -> Usage:
     return Usage(
         prompt_tokens=len(prompt.ids),
         cached_tokens=len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0,

@@ -8,7 +8,7 @@ from functools import partial
 
 from vime.gateway.reading import Reader
 from vime.gateway.server import Gateway
-from vime.gateway.session import Limits, Model, Session
+from vime.gateway.session import AgentSession, Limits, Model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +29,12 @@ class Sessions:
         self._gateway: asyncio.Task[Gateway] | None = None
 
     @asynccontextmanager
-    async def open(self, model: Model, *, limits: Limits | None = None, fork: bool = True) -> AsyncIterator[Session]:
+    async def open(self, model: Model, *, limits: Limits | None = None, fork: bool = True) -> AsyncIterator[AgentSession]:
         """A session with a model, which is over when the block ends."""
         if self._gateway is None:
             self._gateway = asyncio.create_task(_started())
         gateway = await asyncio.shield(self._gateway)
-        session = Session(model=model, reader=await self.reader(model), limits=limits or Limits(), fork=fork)
+        session = AgentSession(model=model, reader=await self.reader(model), limits=limits or Limits(), fork=fork)
         gateway.open(session)
         try:
             yield session

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from vime.config import RunConfig
 from vime.errors import ConfigError, Problem
-from vime.gateway.session import Limits, Session
+from vime.gateway.session import AgentSession, Limits
 from vime.gateway.sessions import Sessions
 from vime.retrieval.client import Retriever
 from vime.rollout.agent_clock import AgentClock
@@ -47,7 +47,9 @@ class Context:
     """Opens sessions for agents that call models over HTTP."""
 
     @asynccontextmanager
-    async def session(self, model: str = "actor", *, limits: Limits | None = None, fork: bool = True) -> AsyncIterator[Session]:
+    async def session(
+        self, model: str = "actor", *, limits: Limits | None = None, fork: bool = True
+    ) -> AsyncIterator[AgentSession]:
         """A URL under which an agent finds a model, and that keeps all of its calls.
 
             async with context.session() as session:

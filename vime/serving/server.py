@@ -43,13 +43,8 @@ class Server:
 
         A successor takes the place of a lost actor. If the other servers are asleep, its launch waits for `may_start`.
         """
-        self._keeper = Keeper(
-            spec,
-            is_successor=is_successor,
-            has_started=self._has_generated,
-            prepare=self._take_weights,
-            watch=self._until_engine_silent,
-        )
+        duties = {"has_started": self._has_generated, "prepare": self._take_weights, "watch": self._until_engine_silent}
+        self._keeper = Keeper(spec, is_successor=is_successor, **duties)
         self._keep_cache = spec.settings.keep_cache
         self._policy, self._starts_random = policy or Policy(), starts_random
         self._lock = asyncio.Lock()

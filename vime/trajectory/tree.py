@@ -23,14 +23,14 @@ CONTINUED = "continued"
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Reply:
+class ReplyNode:
     """One reply in the tree, with the tokens between it and the reply before.
 
-    Example of a second turn: `Reply(parent=first, environment=[7, 7], turn=Turn(output_ids=[8, 2], …), position=3, kind="main",
-    message={"role": "assistant", "content": "42"})`.
+    Example of a second turn: `ReplyNode(parent=first, environment=[7, 7], turn=Turn(output_ids=[8, 2], …), position=3,
+    kind="main", message={"role": "assistant", "content": "42"})`.
     """
 
-    parent: "Reply | None"
+    parent: "ReplyNode | None"
     environment: Column[int]
     """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
     turn: Turn
@@ -49,10 +49,10 @@ class Reply:
     """Whether the client was answered, at least in part; what nobody received is not trained."""
     has_children: bool = False
 
-    def path(self) -> "list[Reply]":
+    def path(self) -> "list[ReplyNode]":
         """The replies from the root to this one."""
-        found: list[Reply] = []
-        reply: Reply | None = self
+        found: list[ReplyNode] = []
+        reply: ReplyNode | None = self
         while reply is not None:
             found.append(reply)
             reply = reply.parent
@@ -60,12 +60,12 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prompt:
+class RenderedPrompt:
     """A request with the token ids for which it stands, ready to be sampled and then recorded."""
 
     ids: Column[int]
     """Token ids up to the place where the reply begins."""
-    parent: Reply | None
+    parent: ReplyNode | None
     environment: Column[int]
     """The part of the ids that follows the parent's reply."""
     keys: list[bytes]
@@ -96,17 +96,17 @@ class Trajectory:
     def __init__(self, template: ChatTemplate, *, fork: bool = True) -> None:
         """Without `fork`, sampled tokens are kept as they are where the template would render earlier messages differently."""
         self.statistics = Statistics()
-        self.replies: list[Reply] = []
+        self.replies: list[ReplyNode] = []
         """All replies, in the order in which they ended."""
         self._template, self._fork = template, fork
         self._known: dict[str, np.ndarray] = {}
-        self._held: defaultdict[bytes, list[tuple[Reply, int]]] = defaultdict(list)
+        self._held: defaultdict[bytes, list[tuple[ReplyNode, int]]] = defaultdict(list)
         """Replies by the digest of the conversation that ends with them, and their position in it."""
         self._asked: set[bytes] = set()
         self._first: list[bytes] = []
         """Digests of the first conversation: its tools, and these with its first message."""
 
-    def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Prompt:
+    def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> RenderedPrompt:
         """Finds the conversation in the tree, and renders and tokenizes what is new of it.
 
         Raises jinja2's TemplateError for messages that the chat template refuses.
@@ -131,10 +131,10 @@ class Trajectory:
         self.statistics.num_encoded_tokens += sum(map(len, islice(self._known.values(), num_known, None)))
         return prompt
 
-    def record(self, prompt: Prompt, turn: Turn, message: Message, *, ended: bool) -> Reply:
+    def record(self, prompt: RenderedPrompt, turn: Turn, message: Message, *, ended: bool) -> ReplyNode:
         """Adds a reply to the tree. To be called before the client gets its answer, because its next request may come at once."""
         position = len(prompt.keys) - 1 - (prompt.begun is not None)
-        reply = Reply(
+        reply = ReplyNode(
             parent=prompt.parent,
             environment=prompt.environment,
             turn=turn,
@@ -179,7 +179,7 @@ class Trajectory:
             found.append(sequence.sample(template, text, kind=leaf.kind, cause=path[0].cause, **metadata))
         return found
 
-    def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[Reply | None, int]:
+    def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[ReplyNode | None, int]:
         """The last reply in a conversation whose tokens are held, and its position."""
         for place in range(len(messages) - 1, -1, -1):
             for reply, position in reversed(self._held.get(keys[place + 1], ())):
@@ -187,21 +187,21 @@ class Trajectory:
                     return reply, position
         return None, -1
 
-    def _cause(self, held: Reply, new: list[Message]) -> str:
+    def _cause(self, held: ReplyNode, new: list[Message]) -> str:
         """Why a conversation cannot go on from the tokens of a reply as they are; empty if it can."""
         if not new:
             return CONTINUED if held.ended else ""
         thinks = [bool(reply.message.get("reasoning_content")) for reply in held.path()]
         return self._template.change(shape_of((any(thinks[:-1]), thinks[-1]), held.message, new))
 
-    def _after(self, held: Reply, messages: list[Message], position: int, keys: list[bytes]) -> Prompt:
+    def _after(self, held: ReplyNode, messages: list[Message], position: int, keys: list[bytes]) -> RenderedPrompt:
         """The prompt of a conversation that goes on from a reply; without new messages, the reply itself goes on."""
         new = messages[position + 1 :]
         segments = self._template.between(held.message, new, ended=held.ended) if new else []
         environment = _ids(self._template.encode(segments, self._known))
         parts = [part for reply in held.path() for part in (reply.environment, reply.turn.output_ids)]
         kind = RETRY if keys[-1] in self._asked and held.kind == MAIN else held.kind
-        return Prompt(
+        return RenderedPrompt(
             ids=_ids(np.concatenate([np.asarray(part) for part in (*parts, environment)])),
             parent=held,
             environment=environment,
@@ -211,15 +211,21 @@ class Trajectory:
         )
 
     def _root(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None, keys: list[bytes], *, held: Reply | None, cause: str
-    ) -> Prompt:
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None,
+        keys: list[bytes],
+        *,
+        held: ReplyNode | None,
+        cause: str,
+    ) -> RenderedPrompt:
         """The prompt of a conversation that begins a tree of its own."""
         goes_on = messages[-1]["role"] == ASSISTANT
         segments = (self._template.continuation if goes_on else self._template.prompt)(messages, tools)
         ids = _ids(self._template.encode(segments, self._known))
         kind = held.kind if held is not None and cause else self._kind(keys)
         begun = messages[-1] if goes_on else None
-        return Prompt(ids=ids, parent=None, environment=ids, keys=keys, kind=kind, cause=cause, begun=begun)
+        return RenderedPrompt(ids=ids, parent=None, environment=ids, keys=keys, kind=kind, cause=cause, begun=begun)
 
     def _kind(self, keys: list[bytes]) -> str:
         """What a new root is, seen from the first conversation."""

@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from vime.gateway.chat import Answer, Delta
-from vime.trajectory.tree import Reply
+from vime.gateway.chat import ChatAnswer, Delta
+from vime.trajectory.tree import ReplyNode
 
 Said = tuple[int, Delta]
 """A piece of the answer with this number, of `n`."""
 
 
-class Exchange:
+class PendingCall:
     """A request under way, or answered."""
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class Exchange:
         """Whether any of it was sent to a client (`deliver`)."""
         self.is_complete = False
         """Whether a client got all of it."""
-        self.replies: list[Reply] = []
+        self.replies: list[ReplyNode] = []
         """What it added to the trajectory."""
         self._connections: list[asyncio.BaseTransport] = []
         self._said: list[Said] = []
         self._news = asyncio.Event()
-        self._task: asyncio.Task[list[Answer]] | None = None
+        self._task: asyncio.Task[list[ChatAnswer]] | None = None
 
-    def start(self, work: Coroutine[Any, Any, list[Answer]]) -> None:
+    def start(self, work: Coroutine[Any, Any, list[ChatAnswer]]) -> None:
         """Begins to answer."""
         self._task = asyncio.create_task(work)
         self._task.add_done_callback(self._ended)
@@ -56,7 +56,7 @@ class Exchange:
         for reply in self.replies:
             reply.delivered = True
 
-    async def answers(self) -> list[Answer]:
+    async def answers(self) -> list[ChatAnswer]:
         """The whole answers; raises what their making raised."""
         assert self._task is not None, "start comes first"
         return await asyncio.shield(self._task)
@@ -85,7 +85,7 @@ class Exchange:
         """Whether it was answered, or has failed."""
         return self._task is not None and self._task.done()
 
-    def _ended(self, task: "asyncio.Task[list[Answer]]") -> None:
+    def _ended(self, task: "asyncio.Task[list[ChatAnswer]]") -> None:
         if not task.cancelled():
             task.exception()  # so that asyncio does not complain if its client has gone
         self._wake()
