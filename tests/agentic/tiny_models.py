@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from vime.tiny.demonstration import Demonstration
 
 
 def greedy(folder: Path, tokenizer: PreTrainedTokenizerBase, demonstrations: list[Demonstration]) -> list[str]:
     """Replies to the prompts of demonstrations, before their first learned token, token by token the likeliest."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     network: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
     replies = []
     threads = torch.get_num_threads()

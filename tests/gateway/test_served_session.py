@@ -22,7 +22,7 @@ QUESTIONS = ("Who owns Halin?", "früh 😀", "And who else?")
 @pytest_asyncio.fixture
 async def model(served: dict[str, Any]) -> AsyncIterator[ServedModel]:
     """A greedy model of a real server that holds its trainer's weights."""
-    from transformers import AutoTokenizer
+    from vime.model.load_tokenizer import load_tokenizer
 
     stack = served["tied"]
     stack.trainer.step()
@@ -30,7 +30,7 @@ async def model(served: dict[str, Any]) -> AsyncIterator[ServedModel]:
     client = TokenClient(stack.endpoint, stack.config.serving)
     yield ServedModel(
         client=client,
-        tokenizer=AutoTokenizer.from_pretrained(stack.endpoint.tokenizer),
+        tokenizer=load_tokenizer(stack.endpoint.tokenizer),
         max_model_len=stack.endpoint.max_model_len,
         temperature=0.0,
         top_p=1.0,

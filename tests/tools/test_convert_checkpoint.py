@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from vime.model.load_tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +36,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_and_back_is_bitwise_and_transformers_load_it(run: Path, tmp_path: Path):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
     target = tmp_path / "model"
     done = convert("to-hugging-face", run, target)
     assert done.returncode == 0, done.stderr
     before, after = load_file(TINY / "model.safetensors"), load_file(target / "model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    ids = AutoTokenizer.from_pretrained(target)("What is the value?", return_tensors="pt")["input_ids"]
-    assert ids.tolist() == AutoTokenizer.from_pretrained(TINY)("What is the value?", return_tensors="pt")["input_ids"].tolist()
+    ids = load_tokenizer(target)("What is the value?", return_tensors="pt")["input_ids"]
+    assert ids.tolist() == load_tokenizer(TINY)("What is the value?", return_tensors="pt")["input_ids"].tolist()
     models = [AutoModelForCausalLM.from_pretrained(folder) for folder in (TINY, target)]
     with torch.no_grad():
         assert torch.equal(models[0](ids).logits, models[1](ids).logits)

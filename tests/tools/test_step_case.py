@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.chat_template_utils import get_json_schema
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
@@ -20,6 +18,7 @@ from step_agents import generate
 from step_ours import Source, Step
 
 from vime.config import RunConfig
+from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import ServedModel
 from vime.types import Sample, Turn, rollout_id_of
@@ -44,7 +43,7 @@ def test_a_case_is_the_same_whenever_it_is_drawn_and_every_call_fits_into_its_re
     assert again == tools_case
     assert len(tools_case.replies) == 8 and len(tools_case.prompts) == len(set(tools_case.prompts)) == 6
     assert len({len(lengths) for lengths in tools_case.replies}) > 1, "agents are ragged"
-    tokenizer = AutoTokenizer.from_pretrained(step_case.TOKENIZER)
+    tokenizer = load_tokenizer(step_case.TOKENIZER)
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "99 9"}}\n</tool_call><|im_end|>'
     assert len(tokenizer.encode(call)) <= step_case.CALL_TOKENS
     assert all(length >= step_case.CALL_TOKENS for lengths in tools_case.replies for length in lengths[:-1])
@@ -59,9 +58,12 @@ def test_the_tool_that_our_agents_show_is_what_transformers_makes_of_the_functio
 
 
 def test_the_model_of_a_case_never_ends_a_reply_and_its_checkpoint_is_kept(tools_case: step_case.StepCase, tmp_path: Path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
     step_case.write_case(tools_case, tmp_path)
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path)
-    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer: Any = load_tokenizer(tmp_path)
     with torch.inference_mode():
         ids = torch.randint(0, 1024, (4, 64), generator=torch.Generator().manual_seed(0))
         probabilities = model(ids).logits.softmax(-1)
@@ -74,7 +76,7 @@ def test_the_model_of_a_case_never_ends_a_reply_and_its_checkpoint_is_kept(tools
 
 
 def test_our_agents_sample_what_the_case_says_and_put_the_tools_answers_between(tools_case: step_case.StepCase):
-    tokenizer: Any = AutoTokenizer.from_pretrained(step_case.TOKENIZER)
+    tokenizer: Any = load_tokenizer(step_case.TOKENIZER)
     source = Source(tools_case, first=0)
     prompts = [source.next() for _ in range(4)]
     assert [prompt.metadata["first"] for prompt in prompts] == [0, 4, 0, 4]

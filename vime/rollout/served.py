@@ -5,6 +5,7 @@ from typing import Any
 
 from vime.config import RunConfig, ServingConfig
 from vime.gateway.sessions import Parsers, Sessions
+from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.client import Retriever
 from vime.rollout.agent_clock import AgentClock
@@ -39,15 +40,13 @@ class ServedModels:
         make_client: MakeClient = make_client,
         retrieval: Address | None = None,
     ) -> None:
-        from transformers import AutoTokenizer
-
         self.traffic = Traffic()
         self.clock = AgentClock()
         """Stopped while the clock of any agent is stopped."""
         self._config = config
         self._endpoints = endpoints
         tokenizers = {name: endpoint.tokenizer for name, endpoint in endpoints.items() if endpoint.chat is None}
-        self._tokenizers: dict[str, Any] = {name: AutoTokenizer.from_pretrained(path) for name, path in tokenizers.items()}
+        self._tokenizers: dict[str, Any] = {name: load_tokenizer(path) for name, path in tokenizers.items()}
         self._make_client = make_client
         self._clients: dict[str, Any] = {}
         self._sessions = Sessions(_parsers(config))
@@ -136,9 +135,7 @@ class ServedModels:
 
     def _tokenizer_of_actor(self) -> Any:
         if ACTOR not in self._tokenizers:  # an evaluation of baselines alone serves no trained model
-            from transformers import AutoTokenizer
-
-            self._tokenizers[ACTOR] = AutoTokenizer.from_pretrained(self._config.model.checkpoint)
+            self._tokenizers[ACTOR] = load_tokenizer(self._config.model.checkpoint)
         return self._tokenizers[ACTOR]
 
 

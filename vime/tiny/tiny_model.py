@@ -4,13 +4,13 @@ import argparse
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import Qwen2Tokenizer
 
-from vime.tiny.lookup_heads import start_with_lookup_heads
+if TYPE_CHECKING:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -93,8 +93,10 @@ def words_of(texts: Iterable[str]) -> list[str]:
     return sorted({text[start:end] for text in set(texts) for _, (start, end) in cutter.pre_tokenize_str(text)})
 
 
-def build_config(tokenizer: Qwen2Tokenizer, *, num_layers: int = 2) -> Qwen2Config:
+def build_config(tokenizer: Qwen2Tokenizer, *, num_layers: int = 2) -> "Qwen2Config":
     """Return a Qwen2-shaped configuration of about 0.6 million parameters."""
+    from transformers import Qwen2Config
+
     vocabulary = tokenizer.get_vocab()
     assert len(tokenizer) <= NUM_TOKENS, f"{len(tokenizer)} tokens do not fit into {NUM_TOKENS}"
     return Qwen2Config(
@@ -114,8 +116,13 @@ def build_config(tokenizer: Qwen2Tokenizer, *, num_layers: int = 2) -> Qwen2Conf
     )
 
 
-def build_model(tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> Qwen2ForCausalLM:
+def build_model(tokenizer: Qwen2Tokenizer, *, seed: int = 0) -> "Qwen2ForCausalLM":
     """Return the untrained model in float32, with attention heads that look up facts; the weights depend on the seed only."""
+    import torch
+    from transformers import GenerationConfig, Qwen2ForCausalLM
+
+    from vime.tiny.lookup_heads import start_with_lookup_heads
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(build_config(tokenizer))

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 import agentic.agentflow
 from agentic.agentflow.executor import find_command, query_of
@@ -17,6 +17,7 @@ from agentic.agentflow.tiny import task as tiny_task
 from agentic.agentflow.tiny.model import build_tokenizer
 from agentic.agentflow.verifier import parse_verdict
 from tests.agentic.tiny_models import greedy
+from vime.model.load_tokenizer import load_tokenizer
 from vime.tiny.demonstration import encode_exchange
 
 FOLDER = Path(agentic.agentflow.__file__).parent
@@ -25,7 +26,7 @@ MODELS = ("tiny/planner", "tiny/frozen")
 
 @cache
 def tokenizer() -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(FOLDER / MODELS[0])
+    return load_tokenizer(FOLDER / MODELS[0])
 
 
 def test_rows_are_deterministic_and_depend_on_the_seed():
@@ -72,7 +73,7 @@ def test_a_long_result_is_an_error_to_a_tiny_model():
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_shipped_tokenizers_are_the_one_that_the_builder_makes(model: str):
-    shipped, built = AutoTokenizer.from_pretrained(FOLDER / model), build_tokenizer()
+    shipped, built = load_tokenizer(FOLDER / model), build_tokenizer()
     assert built.get_vocab() == shipped.get_vocab() and built.chat_template == shipped.chat_template
     for text in (tiny_prompts.EXECUTOR.format(sub_goal="price of lamps in Corwick", tool_name="price_list"), "日本語 😀 12345"):
         assert built(text)["input_ids"] == shipped(text)["input_ids"]

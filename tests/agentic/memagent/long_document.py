@@ -10,14 +10,13 @@ import resource
 import sys
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 import agentic.memagent
 from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.ruler.files import write_rows
 from agentic.memagent.ruler.hotpotqa import HotpotQA
 from vime.config import DatasetConfig
 from vime.data.rows import load_rows
+from vime.model.load_tokenizer import load_tokenizer
 
 NUM_QUESTIONS, NUM_DOCUMENTS = 2600, 25_600
 
@@ -38,7 +37,7 @@ def main(folder: Path) -> None:
     path = folder / "long.jsonl"
     write_rows(path, HotpotQA(rows).task(seed=0), size=NUM_DOCUMENTS, num_items=1, own_files=True)
     row = load_rows(DatasetConfig(path=str(path)))[0]
-    tokenizer = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
+    tokenizer = load_tokenizer(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
     text = Path(row["context_file"]).read_text(encoding="utf-8")
     chunks = split_document(text, tokenizer=tokenizer, chunk_tokens=5000, max_chunks=10_000, chunk_at=ChunkAt.token)
     assert "".join(chunks) == text

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 import agentic.memagent
 from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.config import MemAgentConfig
@@ -15,11 +13,12 @@ from agentic.memagent.generate import CHARACTERS_LOGGED, cap, generate
 from agentic.memagent.reward import score
 from agentic.memagent.single_turn import generate as generate_single_turn
 from vime.config import RunConfig
+from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import ServedModel
 from vime.types import Sample, StopReason, Turn
 
-TOKENIZER = AutoTokenizer.from_pretrained(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
+TOKENIZER = load_tokenizer(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
 
 
 @dataclass

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 import agentic.memagent
 from agentic.memagent import chunks as chunks_module
@@ -23,6 +22,7 @@ from agentic.memagent.ruler.words import CommonWordsTask, FrequentWordsTask
 from tools.build_ruler import main
 from vime.config import DatasetConfig
 from vime.data.rows import load_rows, to_prompt
+from vime.model.load_tokenizer import load_tokenizer
 
 TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
 TEXT = " ".join(f"The {name} year brought little that anybody would remember." for name in ("first", "second", "third", "fourth"))
@@ -170,7 +170,7 @@ def test_the_most_frequent_coded_words_are_the_answer(size: int) -> None:
 
 
 def test_the_size_for_a_number_of_tokens_is_the_largest_that_fits() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    tokenizer = load_tokenizer(TINY)
     task = VariableTask(seed=1)
 
     def tokens(size: int) -> int:
@@ -223,7 +223,7 @@ def test_a_document_of_many_blocks_loses_nothing(chunk_at: ChunkAt, monkeypatch:
     chance = random.Random(0)
     document = "\n\n".join(f"Document {i}: " + "word " * chance.randrange(60) + "." for i in range(700))
     assert len(document) > 3 * chunks_module.BLOCK_CHARACTERS
-    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    tokenizer = load_tokenizer(TINY)
     chunks = split_document(document, tokenizer=tokenizer, chunk_tokens=700, max_chunks=10_000, chunk_at=chunk_at)
     separator = "" if chunk_at is ChunkAt.token else "\n\n"
     assert separator.join(chunks) == document

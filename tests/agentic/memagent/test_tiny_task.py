@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 import agentic.memagent
 from agentic.memagent import prompts
@@ -14,6 +14,7 @@ from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.tiny import demonstrations
 from agentic.memagent.tiny import task as tiny_task
 from agentic.memagent.tiny.model import build_tokenizer
+from vime.model.load_tokenizer import load_tokenizer
 from vime.tiny import tiny_model
 
 TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
@@ -21,7 +22,7 @@ TINY = Path(agentic.memagent.__file__).parent / "tiny" / "actor"
 
 @cache
 def tokenizer() -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(TINY)
+    return load_tokenizer(TINY)
 
 
 def sections_of(row: tiny_task.Row) -> tuple[str, ...]:

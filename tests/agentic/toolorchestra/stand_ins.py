@@ -5,14 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.generate import generate
 from agentic.toolorchestra.settings import ExpertConfig, LimitsConfig, ToolsConfig
 from vime.agent.sandbox import sandbox_problem
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
+from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.client import Passage
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import ServedModel, TokenModel
@@ -20,7 +19,7 @@ from vime.rollout.trace import Trace
 from vime.rollout.turn_log import TurnLog
 from vime.types import Sample, Turn
 
-TOKENIZER: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor")
+TOKENIZER: Any = load_tokenizer(Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor")
 EXPERTS = {
     "cheap": ExpertConfig(
         model="small", dollars_per_million_input_tokens=1.0, dollars_per_million_output_tokens=2.0, seconds=1.0

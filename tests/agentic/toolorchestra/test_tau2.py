@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from agentic.toolorchestra import tau2
 from agentic.toolorchestra.environment.episode import End
@@ -17,6 +16,7 @@ from agentic.toolorchestra.tool_calls import ToolCall, ToolCallReader
 from tests.agentic.toolorchestra.converse import converse
 from vime.config import MethodConfig, ModelConfig, RolloutConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
+from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Reward, Sample, StopReason, Turn
@@ -102,7 +102,7 @@ class Oracle:
     """A token client that samples what the session's script says."""
 
     def __init__(self) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(TINY)
+        self.tokenizer = load_tokenizer(TINY)
         self.scripts: dict[str, list[str]] = {}
 
     def finish(self, session_id: str) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 import agentic.toolorchestra
 from agentic.toolorchestra.environment.customer import ScriptedCustomer
@@ -26,6 +26,7 @@ from tests.agentic.tiny_models import greedy
 from tests.agentic.toolorchestra import stand_ins
 from tests.agentic.toolorchestra.stand_ins import EXPERTS, Server, context_of, play, script, task_sample
 from vime.config import PromptStyle, RetrievalConfig
+from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.deployment import with_corpus
 from vime.tiny.demonstration import Dialogue, encode_conversation
 from vime.types import Turn
@@ -37,7 +38,7 @@ MODELS = (ORCHESTRATOR, JUNIOR, SENIOR)
 
 @cache
 def tokenizer() -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(FOLDER / ORCHESTRATOR)
+    return load_tokenizer(FOLDER / ORCHESTRATOR)
 
 
 @cache
@@ -166,7 +167,7 @@ async def test_a_demonstrated_conversation_has_the_tokens_of_a_rollout(seed: int
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_shipped_tokenizers_are_the_one_that_the_builder_makes(model: str):
-    shipped, built = AutoTokenizer.from_pretrained(FOLDER / model), built_tokenizer()
+    shipped, built = load_tokenizer(FOLDER / model), built_tokenizer()
     assert built.get_vocab() == shipped.get_vocab() and built.chat_template == shipped.chat_template
     for text in (tiny_prompts.ANSWER.format(context="", question="What is the tree of Ashford ?"), "日本語 😀 12345"):
         assert built(text)["input_ids"] == shipped(text)["input_ids"]

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from agentic.toolorchestra.tool_calls import ParsedReply, ToolCallReader
+from vime.model.load_tokenizer import load_tokenizer
 from vime.types import Turn
 
 TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor"
@@ -26,7 +26,7 @@ DONE = '<tool_call>\n{"name": "done", "arguments": {}}\n</tool_call>'
 
 @pytest.fixture(scope="module")
 def reader() -> ToolCallReader:
-    return ToolCallReader(AutoTokenizer.from_pretrained(TINY))
+    return ToolCallReader(load_tokenizer(TINY))
 
 
 def read(reader: ToolCallReader, text: str, *, prompt: str = "", starts_thinking: bool = False) -> ParsedReply:
