@@ -8,10 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from openai import APIConnectionError, AsyncOpenAI, BadRequestError
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, BadRequestError
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.errors import SampleError
+from vime.errors import SampleError, ServerError
 from vime.gateway.reading import Reader
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession, Limits
@@ -47,6 +47,7 @@ class Scripted:
         self.tokenizer, self.replies = tokenizer, replies
         self.prompts: list[list[int]] = []
         self.turns: list[Turn] = []
+        self.error: Exception | None = None
         self.go = asyncio.Event()
         self.go.set()
 
@@ -56,6 +57,8 @@ class Scripted:
     async def complete(
         self, token_ids: Any, *, max_tokens: int, stop: tuple[str, ...] = (), hear: Callable[[Turn], None] | None = None
     ) -> Turn:
+        if self.error is not None:
+            raise self.error
         self.prompts.append(list(token_ids))
         ids = self.tokenizer.encode(self.replies.pop(0), add_special_tokens=False)
         kept, number = ids[:max_tokens], len(self.prompts)
@@ -249,6 +252,19 @@ async def test_a_session_ends_at_its_limit_and_with_its_block(opened: Callable[.
 async def test_an_agent_that_never_calls_is_named(opened: Callable[..., Asked]):
     with pytest.raises(SampleError, match="made no call to actor"):
         opened().session.samples(Sample())
+
+
+@pytest.mark.parametrize("error", [ServerError("gone"), RuntimeError("a bug")])
+async def test_a_call_that_cannot_be_answered_loses_the_attempt_whatever_the_agent_does(
+    opened: Callable[..., Asked], error: Exception
+):
+    asked = opened("</think>one<|im_end|>", "")
+    await asked.ask(user("1?"))
+    asked.model.error = error
+    with pytest.raises(APIStatusError):
+        await asked.ask(user("2?"))
+    with pytest.raises(type(error), match=str(error)):
+        asked.session.samples(Sample())
 
 
 async def test_nothing_that_a_client_sends_breaks_the_gateway(opened: Callable[..., Asked], gateway: Gateway):

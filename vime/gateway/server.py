@@ -79,7 +79,7 @@ class Gateway:
                 return await self._serve(dialect, http)
             except Refused as refused:
                 return _json(dialect.error(refused), status=refused.status)
-            except ServerError as error:  # the attempt is lost, and its agent with it
+            except ServerError as error:  # the attempt is lost, and 400 is the status at which its agent stops at once
                 return _json(dialect.error(Refused(str(error), code="server_lost")), status=400)
 
         return handle

@@ -66,6 +66,8 @@ class AgentSession:
     """Calls, sampled tokens, retries and refusals."""
     over: str = ""
     """Why no further call is answered; empty while the session is open."""
+    failure: Exception | None = None
+    """Why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
     _calls: dict[bytes, PendingCall] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -105,8 +107,11 @@ class AgentSession:
     def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
         """Trainable sequences that contain every sampled token that a client received exactly once.
 
-        Raises SampleError if the agent never called its model: its base URL is wrong, or it broke before.
+        Raises SampleError if the agent never called its model: its base URL is wrong, or it broke before. Raises the error of a
+        call that could not be answered, ServerError for one, whatever the agent made of it: the rollout is then tried again.
         """
+        if self.failure is not None:
+            raise self.failure
         if not self.counts["calls"]:
             raise SampleError(
                 f"the agent made no call to {self.model.name}: did it start, and does it use session.openai_url as its base URL?"
@@ -124,6 +129,15 @@ class AgentSession:
             raise Refused(self.over, code=SESSION_OVER)
 
     async def _answer(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
+        try:
+            return await self._answers(request, call)
+        except Refused:
+            raise
+        except Exception as error:  # whatever it is, no agent can be blamed for it
+            self.failure = error
+            raise
+
+    async def _answers(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
         try:
             async with self._lock:  # a trajectory is changed by one thread at a time
                 size = sum(len(message.get("content") or "") for message in request.messages)
