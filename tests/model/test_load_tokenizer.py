@@ -12,6 +12,7 @@ SHIPPED = sorted((Path(__file__).parents[2] / "agentic").glob("*/tiny/*/tokenize
 TEXT = "früh 😀 <|im_start|>user\n<tool_call> 12345\n\n  Halin<|im_end|>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.parent.name)
 def test_it_is_what_transformers_would_choose(file: Path):
     from transformers import AutoTokenizer
@@ -21,6 +22,7 @@ def test_it_is_what_transformers_would_choose(file: Path):
     assert own.encode(TEXT) == chosen.encode(TEXT) and own.all_special_ids == chosen.all_special_ids
 
 
+@pytest.mark.slow
 def test_a_class_that_is_not_known_is_left_to_transformers(tmp_path: Path):
     load_tokenizer(SHIPPED[0].parent).save_pretrained(tmp_path)
     file = tmp_path / "tokenizer_config.json"

@@ -45,7 +45,7 @@ async def scripted(monkeypatch: Any, *answers: Any, **chat: Any) -> AsyncIterato
     app = web.Application()
     app.router.add_post("/v1/chat/completions", handle)
     app.router.add_get("/v1/models", models)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)  # a hanging handler is not waited for
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
