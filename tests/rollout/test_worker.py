@@ -18,7 +18,7 @@ from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason, Turn
 
 PROMPT = Prompt(index=3, row=3, messages=[{"role": "user", "content": "go"}], ground_truth=["x"])
 NUM_TURNS = 3
-LOST_SECONDS = 1.2
+LOST_SECONDS = 0.5
 
 
 class SimulatedServer:
