@@ -111,7 +111,7 @@ def test_a_method_of_an_installed_wheel_is_there_with_its_settings_and_data(inst
 
 def test_its_name_is_offered_and_its_settings_are_checked(installed: Path, tmp_path: Path):
     shown = program("+method=echo_agnet", site=installed, folder=tmp_path)
-    assert shown.returncode == 2 and "did you mean echo_agent?" in shown.stderr
+    assert shown.returncode == 2 and "did you mean +method=echo_agent?" in shown.stderr
     shown = program("+method=echo_agent", "method.max_token=8", site=installed, folder=tmp_path)
     assert shown.returncode == 2 and "did you mean method.max_tokens?" in shown.stderr
 
