@@ -267,6 +267,15 @@ async def test_a_call_that_cannot_be_answered_loses_the_attempt_whatever_the_age
         asked.session.samples(Sample())
 
 
+async def test_tools_without_a_parser_lose_the_attempt_and_no_run_trains_without_its_tools(opened: Callable[..., Asked]):
+    asked = opened()
+    asked.session.reader = Reader(asked.model.tokenizer)
+    with pytest.raises(BadRequestError, match="no parser of tool calls"):
+        await asked.ask(user("1?"), tools=TOOLS)
+    with pytest.raises(SampleError, match="set its tool_parser"):
+        asked.session.samples(Sample())
+
+
 async def test_nothing_that_a_client_sends_breaks_the_gateway(opened: Callable[..., Asked], gateway: Gateway):
     asked = opened("</think>one<|im_end|>")
     bodies: list[Any] = [b"", b"{", b"[]", b'"x"', b"\xff", {}, {"messages": 3}, {"messages": [3]}, {"messages": [{}]}]

@@ -36,8 +36,6 @@ class ChatRequest:
     tool_choice: str = "auto"
     """auto or none; required and named calls are refused before."""
     wants_logprobs: bool = False
-    asked: dict[str, Any] = field(default_factory=dict)
-    """Sampling parameters that the client named. They are recorded; the run's own are used."""
     options: dict[str, Any] = field(default_factory=dict)
     """What the protocol needs again for its answer."""
 

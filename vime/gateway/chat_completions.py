@@ -12,7 +12,6 @@ from vime.types import Message
 
 ROLES = {"system": "system", "developer": "system", "user": "user", ASSISTANT: ASSISTANT, TOOL: TOOL}
 """Roles of this protocol, and those that chat templates know."""
-SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "logit_bias", "reasoning_effort")
 MOST_ANSWERS = 128
 
 
@@ -39,7 +38,6 @@ class ChatCompletions:
             stream=wanted(body, "stream", bool, False),
             tool_choice=_tool_choice(body),
             wants_logprobs=wanted(body, "logprobs", bool, False),
-            asked={key: body[key] for key in SAMPLING if body.get(key) is not None},
             options={
                 "model": str(body.get("model") or ""),
                 "usage": bool((wanted(body, "stream_options", dict) or {}).get("include_usage")),

@@ -4,7 +4,6 @@ The parsers are those of `vllm serve --tool-call-parser` and `--reasoning-parser
 happens with the first reader that needs one.
 """
 
-import logging
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +11,6 @@ from typing import Any
 from vime.gateway.chat import ChatRequest, Delta, message_of
 from vime.gateway.text import ArrivingText
 from vime.types import Integers, Message
-
-logger = logging.getLogger(__name__)
 
 
 class Reader:

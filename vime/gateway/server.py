@@ -8,21 +8,18 @@ Nothing else is served: the routes of vLLM itself cannot be reached from here.
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from vime.errors import ServerError, describe
+from vime.errors import SampleError, ServerError, describe
 from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect, Event
 from vime.gateway.pending_call import PendingCall
 from vime.gateway.session import SESSION_OVER, AgentSession
-
-logger = logging.getLogger(__name__)
 
 MOST_BODY_BYTES = 64 * 2**20
 LOOPBACK = "127.0.0.1"
@@ -79,8 +76,11 @@ class Gateway:
                 return await self._serve(dialect, http)
             except Refused as refused:
                 return _json(dialect.error(refused), status=refused.status)
-            except ServerError as error:  # the attempt is lost, and 400 is the status at which its agent stops at once
-                return _json(dialect.error(Refused(str(error), code="server_lost")), status=400)
+            except (
+                ServerError,
+                SampleError,
+            ) as error:  # the attempt is lost; at 400 agents stop at once
+                return _json(dialect.error(Refused(str(error), code="attempt_lost")), status=400)
 
         return handle
 

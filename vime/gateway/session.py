@@ -20,6 +20,7 @@ from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
 from vime.gateway.pending_call import PendingCall
 from vime.gateway.reading import Reader, Reading
 from vime.serving.client import BadRequestError
+from vime.tasks import together
 from vime.trajectory.aside import aside
 from vime.trajectory.template import ChatTemplate
 from vime.trajectory.tree import RenderedPrompt, Trajectory
@@ -69,6 +70,8 @@ class AgentSession:
     failure: Exception | None = None
     """Why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
     _calls: dict[bytes, PendingCall] = field(default_factory=dict)
+    """The latest call of each request."""
+    _under_way: set[PendingCall] = field(default_factory=set)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -94,15 +97,15 @@ class AgentSession:
         self._check()
         self.counts["calls"] += 1
         call = self._calls[digest] = PendingCall()
+        self._under_way = {held for held in self._under_way if not held.is_over} | {call}
         call.start(self._answer(request, call))
         return call
 
     def end(self, reason: str = "the session is over") -> None:
         """Refuses all further calls, and gives up those under way."""
         self.over = self.over or reason
-        for call in self._calls.values():
-            if not call.is_over:
-                call.cancel()
+        for call in self._under_way:
+            call.cancel()
 
     def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
         """Trainable sequences that contain every sampled token that a client received exactly once.
@@ -138,6 +141,8 @@ class AgentSession:
             raise
 
     async def _answers(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
+        if request.tools and request.tool_choice != "none" and not self.reader.reads_tools:
+            raise SampleError(f"the agent offers tools, but {self.model.name} has no parser of tool calls: set its tool_parser")
         try:
             async with self._lock:  # a trajectory is changed by one thread at a time
                 size = sum(len(message.get("content") or "") for message in request.messages)
@@ -148,7 +153,7 @@ class AgentSession:
             raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
         max_tokens = self._room(request, prompts[0])
         answers = [self._sample(request, prompt, call, place, max_tokens) for place, prompt in enumerate(prompts)]
-        return list(await asyncio.gather(*answers))
+        return await together(answers)
 
     def _room(self, request: ChatRequest, prompt: RenderedPrompt) -> int:
         """How many tokens may be sampled. Raises Refused if the context is full."""

@@ -65,7 +65,9 @@ class Context:
             raise ConfigError([Problem(key="context.session", value=model, remedy=remedy)])
         with self.clock.stopped():  # the first session of a worker imports vLLM's parsers
             await self.sessions.reader(found)
-        async with self.sessions.open(replace(found, turns=TurnLog()), limits=limits, fork=fork) as session:
+        turns = TurnLog()  # an agent that runs outside gets no turns of an earlier attempt, but the seeds of a deterministic run
+        turns.seeds = found.turns.seeds
+        async with self.sessions.open(replace(found, turns=turns), limits=limits, fork=fork) as session:
             yield session
             for cause, count in session.trajectory.statistics.forks.items():
                 self.trace.counts[f"session_fork_{cause}"] += count

@@ -175,8 +175,9 @@ class Trajectory:
                 if reply is not path[0]:
                     sequence.add_environment(reply.environment)
                 sequence.add_turn(reply.turn, trained=id(reply) in own)
-            text = leaf.message.get("content") or ""
-            found.append(sequence.sample(template, text, kind=leaf.kind, cause=path[0].cause, **metadata))
+            last = path[-1]
+            text = last.message.get("content") or ""
+            found.append(sequence.sample(template, text, kind=last.kind, cause=path[0].cause, **metadata))
         return found
 
     def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[ReplyNode | None, int]:
