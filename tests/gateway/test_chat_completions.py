@@ -1,21 +1,23 @@
 """The gateway over Chat Completions, with OpenAI's own client and Qwen3's tokenizer; the model says what it is told."""
 
 import asyncio
+import gzip
 import json
-from collections.abc import AsyncIterator, Callable
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, BadRequestError
+from backports import zstd
+from openai import APIConnectionError, APIStatusError, BadRequestError
 
-from tests.qwen3_tokenizer import qwen3_tokenizer
+from tests.gateway.scripted import Asked, user
 from vime.errors import SampleError, ServerError
+from vime.gateway.limits import Limits
 from vime.gateway.reading import Reader
-from vime.gateway.server import Gateway
-from vime.gateway.session import AgentSession, Limits
-from vime.types import Sample, Turn
+from vime.gateway.server import MOST_BODY_BYTES, Gateway
+from vime.types import Sample
 
 pytestmark = pytest.mark.slow
 """They import vLLM's parsers."""
@@ -25,101 +27,6 @@ CALLS = (
     '<think>\nHm.\n</think>\n\nLet me see.\n<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "search", "arguments": {"query": "früh 😀"}}\n</tool_call><|im_end|>'
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return qwen3_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def reader(tokenizer: Any) -> Reader:
-    return Reader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
-
-
-class Scripted:
-    """A model that says given texts, three tokens at a time; the logprob of a token says which one of which turn it is."""
-
-    name = "actor"
-    max_model_len = 2_000
-
-    def __init__(self, tokenizer: Any, replies: list[str]) -> None:
-        self.tokenizer, self.replies = tokenizer, replies
-        self.prompts: list[list[int]] = []
-        self.turns: list[Turn] = []
-        self.error: Exception | None = None
-        self.go = asyncio.Event()
-        self.go.set()
-
-    def template_args(self, tools: Any) -> dict[str, Any]:
-        return {}
-
-    async def complete(
-        self, token_ids: Any, *, max_tokens: int, stop: tuple[str, ...] = (), hear: Callable[[Turn], None] | None = None
-    ) -> Turn:
-        if self.error is not None:
-            raise self.error
-        self.prompts.append(list(token_ids))
-        ids = self.tokenizer.encode(self.replies.pop(0), add_special_tokens=False)
-        kept, number = ids[:max_tokens], len(self.prompts)
-        logprobs = [-float(1000 * number + place) for place in range(len(kept))]
-        reason = "stop" if len(kept) == len(ids) else "length"
-        turn = Turn(output_ids=kept, logprobs=logprobs, weight_versions=[1] * len(kept), finish_reason=reason)
-        self.turns.append(turn)
-        for start in range(0, len(kept), 3):
-            if hear is not None:
-                hear(Turn(output_ids=kept[start : start + 3], logprobs=logprobs[start : start + 3]))
-            await asyncio.sleep(0)
-            await self.go.wait()
-        return turn
-
-
-class Asked:
-    """A session behind a gateway, and a client of it."""
-
-    def __init__(self, session: AgentSession, model: Scripted) -> None:
-        self.session, self.model = session, model
-        self.client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
-
-    async def ask(self, *messages: Any, **options: Any) -> Any:
-        return await self.client.chat.completions.create(model="any", messages=list(messages), **options)
-
-    def audit(self) -> list[Sample]:
-        """Every token that was sampled is trained once."""
-        samples = self.session.samples(Sample())
-        pairs = [(token, logprob) for turn in self.model.turns for token, logprob in zip(turn.output_ids, turn.logprobs)]
-        found = []
-        for sample in samples:
-            sample.to_columns()
-            sample.validate()
-            response = sample.tokens[-sample.response_length :]
-            numbers = zip(response, sample.rollout_log_probs, sample.loss_mask)
-            found += [(token, logprob) for token, logprob, mask in numbers if mask]
-        assert sorted(found) == sorted(pairs)
-        return samples
-
-
-@pytest_asyncio.fixture
-async def gateway() -> AsyncIterator[Gateway]:
-    gateway = Gateway()
-    await gateway.start()
-    yield gateway
-    await gateway.stop()
-
-
-@pytest.fixture
-def opened(gateway: Gateway, tokenizer: Any, reader: Reader) -> Callable[..., Asked]:
-    def open_session(*replies: str, **options: Any) -> Asked:
-        model = Scripted(tokenizer, list(replies))
-        session = AgentSession(model=model, reader=reader, **options)
-        gateway.open(session)
-        return Asked(session, model)
-
-    return open_session
-
-
-def user(content: str) -> Any:
-    return {"role": "user", "content": content}
 
 
 async def streamed(chunks: Any) -> Any:
@@ -227,8 +134,8 @@ async def test_what_cannot_be_honoured_is_refused_with_a_message_that_the_client
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
     for messages, options, words in (
         ([image], {}, "messages[0].content: parts of type 'image_url' are not supported"),
-        ([user("?")], {"tools": TOOLS, "tool_choice": "required"}, "tool_choice: only auto and none"),
-        ([user("?")], {"response_format": {"type": "json_object"}}, "response_format: only text"),
+        ([user("?")], {"tools": TOOLS, "tool_choice": "required"}, "tool_choice: this model is being trained"),
+        ([user("?")], {"response_format": {"type": "json_object"}}, "response_format: this model is being trained"),
         ([user("word " * 3000)], {}, "prompt is too long"),
         ([user("?")], {"n": 0}, "n must be between 1 and 128, not 0"),
     ):
@@ -276,6 +183,22 @@ async def test_tools_without_a_parser_lose_the_attempt_and_no_run_trains_without
         asked.session.samples(Sample())
 
 
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)])
+async def test_a_compressed_body_is_unpacked_up_to_the_limit_of_bodies(
+    opened: Callable[..., Asked], encoding: str, compress: Callable[[bytes], bytes]
+):
+    asked = opened("</think>one<|im_end|>")
+    url, headers = f"{asked.session.openai_url}/chat/completions", {"Content-Encoding": encoding}
+    asking = json.dumps({"messages": [user("1?")]}).encode()
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url, data=compress(asking), headers=headers) as response:
+            assert (await response.json())["choices"][0]["message"]["content"] == "one"
+        for body, status in ((compress(b" " * (MOST_BODY_BYTES + 1)), 413), (b"no such format", 400)):
+            async with session.post(url, data=body, headers=headers) as response:
+                assert response.status == status
+    asked.audit()
+
+
 async def test_nothing_that_a_client_sends_breaks_the_gateway(opened: Callable[..., Asked], gateway: Gateway):
     asked = opened("</think>one<|im_end|>")
     bodies: list[Any] = [b"", b"{", b"[]", b'"x"', b"\xff", {}, {"messages": 3}, {"messages": [3]}, {"messages": [{}]}]
@@ -293,3 +216,19 @@ async def test_nothing_that_a_client_sends_breaks_the_gateway(opened: Callable[.
                 assert response.status == 404
     assert (await asked.ask(user("1?"))).choices[0].message.content == "one"
     asked.audit()
+
+
+async def test_where_nothing_is_trained_a_client_may_constrain_what_is_sampled(opened: Callable[..., Asked]):
+    call = '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call>'
+    asked = opened('{"x": 1}<|im_end|>', f"{call}<|im_end|>", constrains=True)
+    asked.session.reader = Reader(asked.model.tokenizer, tool_parser="hermes")
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    assert (await asked.ask(user("?"), response_format=form)).choices[0].message.content == '{"x": 1}'
+    assert asked.model.constraints[0] == {"json": schema}
+    found = await asked.ask(user("?"), tools=TOOLS, tool_choice="required")
+    assert found.choices[0].finish_reason == "tool_calls" and found.choices[0].message.tool_calls
+    assert "search" in str(asked.model.constraints[1])
+    wrong: Any = {"type": "json_schema", "json_schema": {"name": 3}}
+    with pytest.raises(BadRequestError, match="vLLM refuses"):
+        await asked.ask(user("?"), response_format=wrong)

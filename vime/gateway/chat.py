@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime.trajectory.messages import ASSISTANT
+from vime.trajectory.messages import ASSISTANT, calls_of
 from vime.types import Message, Turn
 
 
@@ -33,11 +33,29 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     num_answers: int = 1
     stream: bool = False
-    tool_choice: str = "auto"
-    """auto or none; required and named calls are refused before."""
+    tool_choice: str | dict[str, Any] = "auto"
+    """auto, none, required, or the function that must be called, as Chat Completions names it."""
+    parallel_calls: bool = True
+    """False for at most one tool call; further ones are not shown to the client."""
+    response_format: dict[str, Any] | None = None
+    """The form that the text must have, as Chat Completions names it; None for any."""
     wants_logprobs: bool = False
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """Sampling parameters that the client asked for; the run's own are used in their place."""
+    notes: list[str] = field(default_factory=list)
+    """What of the request is left out, to be logged."""
     options: dict[str, Any] = field(default_factory=dict)
     """What the protocol needs again for its answer."""
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools that may be called."""
+        return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the model may not sample freely."""
+        return self.tool_choice not in ("auto", "none") or self.response_format is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,10 +78,10 @@ Hear = Callable[[Delta], None]
 class Usage:
     """Tokens of one answer, as protocols report them."""
 
-    prompt_tokens: int
-    cached_tokens: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     """Tokens of the prompt that earlier answers already had."""
-    completion_tokens: int
+    completion_tokens: int = 0
     reasoning_tokens: int = 0
 
 
@@ -74,6 +92,8 @@ class ChatAnswer:
     message: Message
     finish_reason: str
     """stop, length or tool_calls."""
+    stop_text: str
+    """The stop text that ended it, "" if none did."""
     turn: Turn
     usage: Usage
 
@@ -94,3 +114,13 @@ def message_of(deltas: list[Delta]) -> Message:
     if calls:
         message["tool_calls"] = [calls[place] for place in sorted(calls)]
     return message
+
+
+def deltas_of(message: Message) -> list[Delta]:
+    """A whole message in as few pieces as possible."""
+    text = Delta(reasoning=message.get("reasoning_content") or "", content=message.get("content") or "")
+    calls = [
+        Delta(call=place, call_id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
+        for place, call in enumerate(calls_of(message))
+    ]
+    return [text, *calls] if text.reasoning or text.content else calls

@@ -2,11 +2,23 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
-from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused
-from vime.gateway.dialect import Event, text_of, wanted
+from vime.gateway.body import (
+    count_of,
+    entry,
+    function_tool,
+    role_of,
+    sampling_of,
+    text_of,
+    tool_call,
+    tool_choice,
+    tool_result,
+    wanted,
+)
+from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
+from vime.gateway.dialect import Event
 from vime.trajectory.messages import ASSISTANT, TOOL
 from vime.types import Message
 
@@ -18,29 +30,36 @@ MOST_ANSWERS = 128
 class ChatCompletions:
     """The protocol, as the SDKs of OpenAI and most other clients speak it."""
 
-    route = "/v1/chat/completions"
+    route: ClassVar[str] = "/v1/chat/completions"
+    count_route: ClassVar[str] = ""
 
-    def parse(self, body: dict[str, Any], headers: Mapping[str, str]) -> ChatRequest:
-        """Raises Refused for images, calls that must be made, and structured output."""
+    def parse(self, body: dict[str, Any]) -> ChatRequest:
+        """Raises Refused for images and for logprobs of tokens that were not sampled."""
         messages = wanted(body, "messages", list, [])
         if not messages:
             raise Refused("messages must contain at least one message")
         num_answers = wanted(body, "n", int, 1)
         if not 1 <= num_answers <= MOST_ANSWERS:
             raise Refused(f"n must be between 1 and {MOST_ANSWERS}, not {num_answers}")
+        if wanted(body, "top_logprobs", int, 0):
+            raise Refused("top_logprobs: only the logprobs of sampled tokens are known; leave it out")
         stop = wanted(body, "stop", (str, list), [])
+        tools = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(wanted(body, "tools", list, []))]
         return ChatRequest(
-            messages=[_message(message, place) for place, message in enumerate(messages)],
-            tools=_tools(wanted(body, "tools", list, [])),
-            max_tokens=_max_tokens(body),
+            messages=[_message(message, f"messages[{place}]") for place, message in enumerate(messages)],
+            tools=tools,
+            max_tokens=count_of(body, "max_completion_tokens", "max_tokens"),
             stop=(stop,) if isinstance(stop, str) else tuple(str(word) for word in stop),
             num_answers=num_answers,
             stream=wanted(body, "stream", bool, False),
-            tool_choice=_tool_choice(body),
+            tool_choice=tool_choice(body.get("tool_choice"), tools),
+            parallel_calls=wanted(body, "parallel_tool_calls", bool, True),
+            response_format=response_format(wanted(body, "response_format", dict), where="response_format"),
             wants_logprobs=wanted(body, "logprobs", bool, False),
+            sampling=sampling_of(body),
             options={
                 "model": str(body.get("model") or ""),
-                "usage": bool((wanted(body, "stream_options", dict) or {}).get("include_usage")),
+                "usage": bool(wanted(body, "stream_options", dict, {}).get("include_usage")),
                 "created": int(time.time()),
                 "id": f"chatcmpl-{uuid.uuid4().hex}",
             },
@@ -61,20 +80,25 @@ class ChatCompletions:
 
     def stream(self, request: ChatRequest) -> "ChatStream":
         """Its `chat.completion.chunk`s."""
-        return ChatStream(request)
+        return ChatStream(request, self)
+
+    def counted(self, num_tokens: int) -> dict[str, Any]:
+        """Not a question of this protocol."""
+        return {"input_tokens": num_tokens}
 
     def error(self, refused: Refused) -> dict[str, Any]:
         """As OpenAI's API words it."""
-        return {"error": {"message": refused.message, "type": "invalid_request_error", "param": None, "code": refused.code}}
+        kind = "invalid_request_error" if refused.status < 500 else "server_error"
+        return {"error": {"message": refused.message, "type": kind, "param": None, "code": refused.code}}
 
 
 class ChatStream:
     """The chunks of one request."""
 
-    def __init__(self, request: ChatRequest) -> None:
-        self._request = request
+    def __init__(self, request: ChatRequest, dialect: ChatCompletions) -> None:
+        self._request, self._dialect = request, dialect
 
-    def begin(self) -> Iterator[Event]:
+    def begin(self, usage: Usage) -> Iterator[Event]:
         """The role of each choice."""
         for place in range(self._request.num_answers):
             yield self._chunk(place, {"role": ASSISTANT, "content": ""})
@@ -102,9 +126,23 @@ class ChatStream:
             yield "", {**_head(self._request, "chat.completion.chunk"), "choices": [], "usage": _usage(answers)}
         yield "", "[DONE]"
 
+    def error(self, refused: Refused) -> Iterator[Event]:
+        """An object with the error, which clients raise."""
+        yield "error", self._dialect.error(refused)
+
     def _chunk(self, place: int, delta: dict[str, Any], **more: Any) -> Event:
         choice = {"index": place, "delta": delta, "finish_reason": None, **more}
         return "", {**_head(self._request, "chat.completion.chunk"), "choices": [choice]}
+
+
+def response_format(form: dict[str, Any] | None, *, where: str) -> dict[str, Any] | None:
+    """The form of the text, None for any."""
+    kind = form.get("type") if form else "text"
+    if kind in ("json_schema", "json_object"):
+        return form
+    if kind in (None, "text"):
+        return None
+    raise Refused(f"{where}.type must be text, json_object or json_schema, not {kind!r}", code="unsupported_response_format")
 
 
 def _head(request: ChatRequest, kind: str) -> dict[str, Any]:
@@ -112,16 +150,14 @@ def _head(request: ChatRequest, kind: str) -> dict[str, Any]:
     return {"id": options["id"], "object": kind, "created": options["created"], "model": options["model"]}
 
 
-def _message(message: Any, place: int) -> Message:
+def _message(message: Any, where: str) -> Message:
     """A message as chat templates take it. Raises Refused for what they cannot say."""
-    where = f"messages[{place}]"
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
-        role = message.get("role") if isinstance(message, dict) else None
-        raise Refused(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r}")
-    found: Message = {"role": ROLES[message["role"]], "content": text_of(message.get("content"), where=f"{where}.content")}
-    if found["role"] == TOOL:
-        found["tool_call_id"] = wanted(message, "tool_call_id", str, "")
-    if found["role"] == ASSISTANT:
+    role, content = ROLES[role_of(message, ROLES, where)], message.get("content")
+    if role == TOOL:
+        return tool_result(content, call_id=message.get("tool_call_id"), where=f"{where}.content")
+    separator = "" if role == ASSISTANT else "\n"  # the parts of a reply are what the model wrote
+    found: Message = {"role": role, "content": text_of(content, where=f"{where}.content", separator=separator)}
+    if role == ASSISTANT:
         if reasoning := message.get("reasoning_content") or message.get("reasoning"):
             found["reasoning_content"] = text_of(reasoning, where=f"{where}.reasoning_content")
         if calls := wanted(message, "tool_calls", list, []):
@@ -130,50 +166,12 @@ def _message(message: Any, place: int) -> Message:
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Refused(f"{where} must have a function with a name")
-    arguments = function.get("arguments")
-    return {
-        "id": str(call.get("id") or ""),
-        "type": "function",
-        "function": {"name": function["name"], "arguments": "" if arguments is None else arguments},
-    }
+    function = entry(entry(call, where).get("function"), f"{where}.function")
+    return tool_call(function.get("name"), function.get("arguments"), call_id=call.get("id"), where=where)
 
 
-def _tools(tools: list[Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for place, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Refused(f"tools[{place}] must be a function with a name")
-        known = {key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None}
-        found.append({"type": "function", "function": known})
-    return found
-
-
-def _tool_choice(body: dict[str, Any]) -> str:
-    choice, form = body.get("tool_choice"), body.get("response_format")
-    if choice not in (None, "auto", "none"):
-        raise Refused(
-            "tool_choice: only auto and none are supported, because a model that is constrained in what it samples has other "
-            "logprobs than the trainer computes",
-            code="unsupported_tool_choice",
-        )
-    if isinstance(form, dict) and form.get("type") not in (None, "text"):
-        raise Refused(
-            "response_format: only text is supported, because a model that is constrained in what it samples has other logprobs "
-            "than the trainer computes",
-            code="unsupported_response_format",
-        )
-    return choice or "auto"
-
-
-def _max_tokens(body: dict[str, Any]) -> int | None:
-    found = wanted(body, "max_completion_tokens", int) or wanted(body, "max_tokens", int)
-    if found is not None and found < 1:
-        raise Refused(f"max_tokens must be at least 1, not {found}")
-    return found
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    return function_tool(entry(tool, where).get("function"), where)
 
 
 def _logprobs(answer: ChatAnswer) -> dict[str, Any]:

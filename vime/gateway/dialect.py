@@ -1,9 +1,10 @@
 """What a protocol has to bring: how it asks, how it answers, and how it says no."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+import uuid
+from collections.abc import Iterator
+from typing import Any, ClassVar, Protocol
 
-from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused
+from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
 
 Event = tuple[str, dict[str, Any] | str]
 """A server-sent event: its name, empty if the protocol has none, and its data."""
@@ -12,8 +13,8 @@ Event = tuple[str, dict[str, Any] | str]
 class Stream(Protocol):
     """The events of one streamed answer."""
 
-    def begin(self) -> Iterator[Event]:
-        """Before the first piece."""
+    def begin(self, usage: Usage) -> Iterator[Event]:
+        """Before the first piece; the usage counts the prompt."""
         ...
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
@@ -24,13 +25,19 @@ class Stream(Protocol):
         """After the last piece."""
         ...
 
+    def error(self, refused: Refused) -> Iterator[Event]:
+        """In place of the rest, if the answer cannot be completed."""
+        ...
+
 
 class Dialect(Protocol):
-    """One protocol. It knows nothing of sessions, tokens and connections."""
+    """One protocol as one client speaks it. It knows nothing of sessions, tokens and connections."""
 
-    route: str
+    route: ClassVar[str]
+    count_route: ClassVar[str]
+    """Where a client asks how many tokens a request has; empty if the protocol has no such question."""
 
-    def parse(self, body: dict[str, Any], headers: Mapping[str, str]) -> ChatRequest:
+    def parse(self, body: dict[str, Any]) -> ChatRequest:
         """Raises Refused for what cannot be honoured; unknown fields are ignored."""
         ...
 
@@ -42,36 +49,15 @@ class Dialect(Protocol):
         """Makes the events of an answer."""
         ...
 
+    def counted(self, num_tokens: int) -> dict[str, Any]:
+        """The body that tells how many tokens a request has."""
+        ...
+
     def error(self, refused: Refused) -> dict[str, Any]:
         """The body of an error."""
         ...
 
 
-def text_of(content: Any, *, where: str, text_types: frozenset[str] = frozenset({"text"})) -> str:
-    """A message's content as text: a string, nothing, or a list of text parts, which are joined by newlines as vLLM does."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise Refused(f"{where} must be a string or a list of parts, not {type(content).__name__}")
-    texts: list[str] = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and part.get("type") in text_types and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        else:
-            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise Refused(f"{where}: parts of type {kind!r} are not supported; send text", code="unsupported_content")
-    return "\n".join(texts)
-
-
-def wanted(body: dict[str, Any], key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-    """A field of a body, `default` if it is absent or null. Raises Refused if it is of another type."""
-    value = body.get(key)
-    if value is None:
-        return default
-    is_flag = isinstance(value, bool) and kind is not bool
-    if is_flag or not isinstance(value, kind):
-        names = kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
-        raise Refused(f"{key} must be of type {names}, not {type(value).__name__}")
-    return value
+def new_id(kind: str) -> str:
+    """An id that no other object has. Example: `new_id("resp")`."""
+    return f"{kind}_{uuid.uuid4().hex}"

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from vime.gateway.chat import ChatAnswer, Delta
+from vime.gateway.chat import ChatAnswer, Delta, Usage, deltas_of
 from vime.trajectory.tree import ReplyNode
 
 Said = tuple[int, Delta]
@@ -25,6 +25,9 @@ class PendingCall:
         """Whether a client got all of it."""
         self.replies: list[ReplyNode] = []
         """What it added to the trajectory."""
+        self.usage = Usage()
+        """Tokens of its prompt."""
+        self._num_followers = 0
         self._connections: list[asyncio.BaseTransport] = []
         self._said: list[Said] = []
         self._news = asyncio.Event()
@@ -65,15 +68,24 @@ class PendingCall:
         """All pieces from the first on, each as soon as it is there; ends with the answers. Raises what their making raised."""
         assert self._task is not None, "start comes first"
         place = 0
-        while True:
-            news = self._news
-            while place < len(self._said):
-                yield self._said[place]
-                place += 1
-            if self._task.done():
-                self._task.result()
-                return
-            await news.wait()
+        self._num_followers += 1
+        try:
+            while True:
+                news = self._news
+                while place < len(self._said):
+                    yield self._said[place]
+                    place += 1
+                if self._task.done():
+                    self._shorten(self._task.result())
+                    return
+                await news.wait()
+        finally:
+            self._num_followers -= 1
+
+    def _shorten(self, answers: list[ChatAnswer]) -> None:
+        """Keeps whole answers in place of their pieces, for a client that asks again."""
+        if self._num_followers == 1:
+            self._said = [(place, delta) for place, answer in enumerate(answers) for delta in deltas_of(answer.message)]
 
     def cancel(self) -> None:
         """Gives the request up."""

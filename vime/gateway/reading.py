@@ -6,6 +6,7 @@ happens with the first reader that needs one.
 
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from vime.gateway.chat import ChatRequest, Delta, message_of
@@ -37,7 +38,7 @@ class Reader:
                 raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
 
     def begin(self, request: ChatRequest, prompt_ids: Any) -> "Reading":
-        """Reads one reply to a request."""
+        """Reads one reply to a request. Raises ValueError for a form of the text that vLLM does not know."""
         make_parser = self._make_parser if self._parser_class is not None else None
         return Reading(self._tokenizer, make_parser, request, prompt_ids)
 
@@ -50,13 +51,20 @@ class Reading:
     """One reply that is being read."""
 
     def __init__(self, tokenizer: Any, make_parser: Callable[[Any], Any] | None, request: ChatRequest, prompt_ids: Any) -> None:
-        self._tokenizer, self._prompt_ids, self._stop = tokenizer, prompt_ids, request.stop
+        self._tokenizer, self._prompt_ids, self._request = tokenizer, prompt_ids, request
+        self.constraint: dict[str, Any] | None = None
+        """What the model may sample (`structured_outputs` of vLLM's sampling parameters), None for everything."""
+        self.stop_text = ""
+        """The stop text that ended the reply."""
         self._special = frozenset(tokenizer.all_special_ids)
         self._parser, self._asked, skips = None, None, True
         if make_parser is not None:
             self._asked = _for_parser(request)
             self._parser = make_parser(self._asked.tools)
-            skips = bool(self._parser.adjust_request(self._asked).skip_special_tokens)
+            self._asked = self._parser.adjust_request(self._asked)
+            skips = bool(self._asked.skip_special_tokens)
+        if request.is_constrained:
+            self.constraint = _constraint(self._asked or _for_parser(request))
         self._skips = skips
         self._text = ArrivingText(tokenizer, skip_special_tokens=skips)
         self._deltas: list[Delta] = []
@@ -83,7 +91,10 @@ class Reading:
         """A whole reply at once, up to its stop text; text that a parser cannot read as a call stays text."""
         kept = self._without_end(list(ids)) if stopped else list(ids)
         text = self._tokenizer.decode(kept, skip_special_tokens=self._skips)
-        text = text[: min((place for word in self._stop if (place := text.find(word)) >= 0), default=len(text))]
+        end, self.stop_text = min(
+            ((place, word) for word in self._request.stop if (place := text.find(word)) >= 0), default=(len(text), "")
+        )
+        text = text[:end]
         if self._parser is None:
             self._deltas = [Delta(content=text)]
             return self._deltas
@@ -93,7 +104,7 @@ class Reading:
             Delta(call=place, call_id=call.id or _call_id(place), name=call.name, arguments=call.arguments)
             for place, call in enumerate(calls or ())
         ]
-        self._deltas = [Delta(reasoning=reasoning or "", content=content or ""), *found]
+        self._deltas = self._shown([Delta(reasoning=reasoning or "", content=content or ""), *found])
         return self._deltas
 
     def num_reasoning_tokens(self, ids: Integers) -> int:
@@ -109,9 +120,13 @@ class Reading:
         else:
             prompt_ids = None if self._has_begun else list(self._prompt_ids)
             self._has_begun = True
-            found = _deltas(self._parser.parse_delta(text, ids, self._asked, prompt_ids, finished=finished))
+            found = self._shown(_deltas(self._parser.parse_delta(text, ids, self._asked, prompt_ids, finished=finished)))
         self._deltas += found
         return found
+
+    def _shown(self, deltas: list[Delta]) -> list[Delta]:
+        """Without the calls that the client does not take."""
+        return deltas if self._request.parallel_calls else [delta for delta in deltas if not delta.call]
 
     def _without_end(self, ids: list[int]) -> list[int]:
         return ids[:-1] if ids and ids[-1] in self._special else ids
@@ -121,9 +136,16 @@ def _for_parser(request: ChatRequest) -> Any:
     """The part of a request that vLLM's parsers look at."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
-    tools = request.tools if request.tool_choice != "none" else []
-    choice = {"tools": tools, "tool_choice": "auto"} if tools else {}
-    return ChatCompletionRequest(messages=[], model="", **choice)
+    body: dict[str, Any] = {"tools": request.tools, "tool_choice": request.tool_choice} if request.offered else {}
+    body |= {"response_format": request.response_format} if request.response_format else {}
+    return ChatCompletionRequest(messages=[], model="", **body)
+
+
+def _constraint(asked: Any) -> dict[str, Any] | None:
+    found = asked.extract_structured_outputs()
+    if found is None:
+        return None
+    return {key: value for key, value in asdict(found).items() if value not in (None, False) and not key.startswith("_")}
 
 
 def _deltas(message: Any) -> list[Delta]:

@@ -1,49 +1,75 @@
 """`Gateway`: the HTTP listener of one rollout worker, in front of the sessions of its agents.
 
     /s/{secret}/v1/chat/completions      OpenAI Chat Completions
-    /s/{secret}/v1/models                the session's model, under the names that its client uses
+    /s/{secret}/v1/responses             OpenAI Responses; also …/input_tokens, and …/{id} for an earlier answer
+    /s/{secret}/v1/messages              Anthropic Messages; also …/count_tokens
+    /s/{secret}/v1/models                the session's model; clients may call it by any name
     /health                              answers 200
 
 Nothing else is served: the routes of vLLM itself cannot be reached from here.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import orjson
 from aiohttp import web
 
 from vime.errors import SampleError, ServerError, describe
+from vime.gateway.anthropic_messages import AnthropicMessages
 from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect, Event
 from vime.gateway.pending_call import PendingCall
+from vime.gateway.responses import Responses
 from vime.gateway.session import SESSION_OVER, AgentSession
 
+logger = logging.getLogger(__name__)
+
 MOST_BODY_BYTES = 64 * 2**20
+LOST = "attempt_lost"
 LOOPBACK = "127.0.0.1"
 RETRY_HEADER = "x-stainless-retry-count"
 """How often an SDK has sent this request before."""
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(),)
+DIALECTS: tuple[type[Dialect], ...] = (ChatCompletions, Responses, AnthropicMessages)
+
+
+@dataclass(kw_only=True, slots=True)
+class Open:
+    """An open session, and what each protocol remembers of it."""
+
+    session: AgentSession
+    dialects: dict[type[Dialect], Dialect] = field(default_factory=lambda: {kind: kind() for kind in DIALECTS})
+
+
+Serve = Callable[[Dialect, AgentSession, web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
     """Serves sessions; `start` it in the event loop whose models they use."""
 
-    def __init__(self, dialects: Sequence[Dialect] = DIALECTS) -> None:
-        self._sessions: dict[str, AgentSession] = {}
-        self._dialects = dialects
+    def __init__(self) -> None:
+        self._open: dict[str, Open] = {}
         self._runner: web.AppRunner | None = None
         self._url = ""
 
     async def start(self, host: str = LOOPBACK) -> None:
         """Listens on a free port."""
         app = web.Application(client_max_size=MOST_BODY_BYTES)
-        for dialect in self._dialects:
-            app.router.add_post(f"/s/{{secret}}{dialect.route}", self._handler(dialect))
-        app.router.add_get("/s/{secret}/v1/models", self._models)
         app.router.add_get("/health", self._health)
+        app.router.add_get("/s/{secret}", self._handler(ChatCompletions, _models))  # which Claude Code asks with HEAD
+        app.router.add_get("/s/{secret}/v1/models", self._handler(ChatCompletions, _models))
+        app.router.add_get("/s/{secret}/v1/models/{id:.+}", self._handler(ChatCompletions, _models))
+        for dialect in DIALECTS:
+            app.router.add_post(f"/s/{{secret}}{dialect.route}", self._handler(dialect, _answer))
+            if dialect.count_route:
+                app.router.add_post(f"/s/{{secret}}{dialect.count_route}", self._handler(dialect, _count))
+        kept = f"/s/{{secret}}{Responses.route}/{{id}}"
+        app.router.add_get(kept, self._handler(Responses, _kept))
+        app.router.add_delete(kept, self._handler(Responses, _forget))
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, 0)
@@ -53,8 +79,8 @@ class Gateway:
 
     async def stop(self) -> None:
         """Ends all sessions and closes the port."""
-        for session in list(self._sessions.values()):
-            self.close(session)
+        for opened in list(self._open.values()):
+            self.close(opened.session)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -63,65 +89,82 @@ class Gateway:
         """Gives a session its URL."""
         assert self._url, "start comes first"
         session.url = f"{self._url}/s/{session.secret}"
-        self._sessions[session.secret] = session
+        self._open[session.secret] = Open(session=session)
 
     def close(self, session: AgentSession) -> None:
         """Takes its URL away; calls under way are given up."""
         session.end()
-        self._sessions.pop(session.secret, None)
+        self._open.pop(session.secret, None)
 
-    def _handler(self, dialect: Dialect) -> Any:
+    def _handler(self, kind: type[Dialect], serve: Serve) -> Any:
         async def handle(http: web.Request) -> web.StreamResponse:
+            opened = self._open.get(http.match_info["secret"])
+            dialect = opened.dialects[kind] if opened is not None else kind()
             try:
-                return await self._serve(dialect, http)
+                if opened is None:
+                    raise Refused("there is no such session, or it is over", code=SESSION_OVER)
+                return await serve(dialect, opened.session, http)
             except Refused as refused:
                 return _json(dialect.error(refused), status=refused.status)
-            except (
-                ServerError,
-                SampleError,
-            ) as error:  # the attempt is lost; at 400 agents stop at once
-                return _json(dialect.error(Refused(str(error), code="attempt_lost")), status=400)
+            except (ServerError, SampleError) as error:  # the attempt is lost; at 400 agents stop at once
+                return _json(dialect.error(Refused(str(error), code=LOST)), status=400)
+            except ConnectionError:  # the client has gone
+                raise
+            except Exception as error:  # a defect of ours: it ends this attempt, with its traceback, and no other
+                logger.exception("a call of a session could not be answered")
+                if opened is not None:
+                    opened.session.failure = opened.session.failure or error
+                return _json(dialect.error(Refused(describe(error), code=LOST)), status=400)
 
         return handle
 
-    async def _serve(self, dialect: Dialect, http: web.Request) -> web.StreamResponse:
-        session = self._session(http)
-        body = await _body(http)
-        request = dialect.parse(_parsed(body), http.headers)
-        retried = http.headers.get(RETRY_HEADER, "0") not in ("", "0")
-        call = session.call(dialect.route, body, request, retried=retried)
-        call.follow(http.transport)
-        try:
-            if request.stream:
-                response = await _stream(dialect, http, request, call)
-            else:
-                response = _json(dialect.answer(request, await call.answers()))
-                await response.prepare(http)
-                call.deliver()
-                await response.write_eof()
-        except asyncio.CancelledError:
-            if call.is_over:  # the session gave it up
-                raise Refused(session.over or "the session is over", code=SESSION_OVER) from None
-            raise
-        call.is_complete = True
-        return response
-
-    def _session(self, http: web.Request) -> AgentSession:
-        session = self._sessions.get(http.match_info["secret"])
-        if session is None:
-            raise Refused("there is no such session, or it is over", code=SESSION_OVER)
-        return session
-
-    async def _models(self, http: web.Request) -> web.Response:
-        try:
-            session = self._session(http)
-        except Refused as refused:
-            return _json(self._dialects[0].error(refused), status=refused.status)
-        model = {"id": session.model.name, "object": "model", "created": 0, "owned_by": "vime"}
-        return _json({"object": "list", "data": [model]})
-
     async def _health(self, _: web.Request) -> web.Response:
-        return _json({"sessions": len(self._sessions)})
+        return _json({"sessions": len(self._open)})
+
+
+async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) -> web.StreamResponse:
+    body = await _body(http)
+    request = dialect.parse(_parsed(body))
+    retried = http.headers.get(RETRY_HEADER, "0") not in ("", "0")
+    call = session.call(dialect.route, body, request, retried=retried)
+    call.follow(http.transport)
+    try:
+        if request.stream:
+            response = await _stream(dialect, http, request, call)
+        else:
+            response = _json(dialect.answer(request, await call.answers()))
+            await response.prepare(http)
+            call.deliver()
+            await response.write_eof()
+    except asyncio.CancelledError:
+        if call.is_over:  # the session gave it up
+            raise Refused(session.over or "the session is over", code=SESSION_OVER) from None
+        raise
+    call.is_complete = True
+    return response
+
+
+async def _count(dialect: Dialect, session: AgentSession, http: web.Request) -> web.Response:
+    request = dialect.parse(_parsed(await _body(http)))
+    return _json(dialect.counted(await session.count(request)))
+
+
+async def _models(_: Dialect, session: AgentSession, http: web.Request) -> web.Response:
+    """The model in the forms of both OpenAI and Anthropic; any name is the session's model."""
+    name = http.match_info.get("id", session.model.name)
+    model = {"id": name, "object": "model", "type": "model", "created": 0, "owned_by": "vime"}
+    model |= {"display_name": session.model.name, "created_at": "1970-01-01T00:00:00Z"}
+    if "id" in http.match_info:
+        return _json(model)
+    return _json({"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name})
+
+
+async def _kept(dialect: Dialect, _: AgentSession, http: web.Request) -> web.Response:
+    return _json(cast(Responses, dialect).kept(http.match_info["id"]))
+
+
+async def _forget(dialect: Dialect, _: AgentSession, http: web.Request) -> web.Response:
+    return _json(cast(Responses, dialect).forget(http.match_info["id"]))
 
 
 async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, call: PendingCall) -> web.StreamResponse:
@@ -129,11 +172,11 @@ async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, cal
     pieces, events = call.pieces(), dialect.stream(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"})
 
-    async def send(found: Any) -> None:
+    async def send(found: Iterable[Event]) -> None:
         if not response.prepared:
             await response.prepare(http)
             call.deliver()
-            found = [*events.begin(), *found]
+            found = [*events.begin(call.usage), *found]
         await response.write(b"".join(map(_event, found)))
 
     try:
@@ -143,8 +186,8 @@ async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, cal
     except (Refused, ServerError) as error:
         if not response.prepared:
             raise
-        refused = error if isinstance(error, Refused) else Refused(describe(error), code="server_lost")
-        await response.write(_event(("error", dialect.error(refused))))
+        refused = error if isinstance(error, Refused) else Refused(describe(error), code=LOST)
+        await response.write(b"".join(map(_event, events.error(refused))))
     await response.write_eof()
     return response
 
@@ -156,10 +199,13 @@ def _event(event: Event) -> bytes:
 
 
 async def _body(http: web.Request) -> bytes:
+    """The body, unpacked if it is compressed."""
     try:
         return await http.read()
     except web.HTTPRequestEntityTooLarge:
         raise Refused(f"the body is larger than {MOST_BODY_BYTES} bytes", status=413, code="too_large") from None
+    except web.RequestPayloadError as error:
+        raise Refused(f"the body cannot be read: {error}") from error
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,8 +17,9 @@ from jinja2.exceptions import TemplateError
 
 from vime.errors import SampleError
 from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
+from vime.gateway.limits import Limits
 from vime.gateway.pending_call import PendingCall
-from vime.gateway.reading import Reader, Reading
+from vime.gateway.reading import Reader
 from vime.serving.client import BadRequestError
 from vime.tasks import together
 from vime.trajectory.aside import aside
@@ -40,16 +41,15 @@ class Model(Protocol):
 
     def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]: ...
 
-    async def complete(self, token_ids: Integers, *, max_tokens: int, stop: tuple[str, ...] = (), hear: Any = None) -> Turn: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Where a session ends by itself; None for no limit."""
-
-    num_calls: int | None = None
-    num_tokens: int | None = None
-    """Sampled tokens, of all calls together."""
+    async def complete(
+        self,
+        token_ids: Integers,
+        *,
+        max_tokens: int,
+        stop: tuple[str, ...] = (),
+        constraint: dict[str, Any] | None = None,
+        hear: Any = None,
+    ) -> Turn: ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,6 +61,9 @@ class AgentSession:
     url: str = ""
     limits: Limits = field(default_factory=Limits)
     fork: bool = True
+    constrains: bool = False
+    """Whether a client may constrain what is sampled: structured output, and calls that must be made. The logprobs are then not
+    those of the trainer, so the trained model cannot be constrained in training."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     trajectory: Trajectory = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
@@ -69,6 +72,10 @@ class AgentSession:
     """Why no further call is answered; empty while the session is open."""
     failure: Exception | None = None
     """Why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
+    asked_sampling: dict[str, Any] = field(default_factory=dict)
+    """Sampling parameters that the agent asked for; the run's are used in their place."""
+    notes: set[str] = field(default_factory=set)
+    """What of its requests was left out."""
     _calls: dict[bytes, PendingCall] = field(default_factory=dict)
     """The latest call of each request."""
     _under_way: set[PendingCall] = field(default_factory=set)
@@ -83,6 +90,11 @@ class AgentSession:
         """`OPENAI_BASE_URL` of clients that speak Chat Completions or Responses."""
         return f"{self.url}/v1"
 
+    @property
+    def anthropic_url(self) -> str:
+        """`ANTHROPIC_BASE_URL` of clients that speak Messages."""
+        return self.url
+
     def call(self, route: str, body: bytes, request: ChatRequest, *, retried: bool) -> PendingCall:
         """The call of a request: a new one, or that of the same request if its client is a client's retry.
 
@@ -95,11 +107,19 @@ class AgentSession:
             self.counts["retries"] += 1
             return held
         self._check()
+        self._check_constraint(request)
         self.counts["calls"] += 1
+        self.asked_sampling |= request.sampling
+        self.notes |= set(request.notes)
         call = self._calls[digest] = PendingCall()
         self._under_way = {held for held in self._under_way if not held.is_over} | {call}
         call.start(self._answer(request, call))
         return call
+
+    async def count(self, request: ChatRequest) -> int:
+        """How many tokens the prompt of a request has."""
+        self._check()
+        return len((await self._prompts(request, count=True))[0].ids)
 
     def end(self, reason: str = "the session is over") -> None:
         """Refuses all further calls, and gives up those under way."""
@@ -119,14 +139,12 @@ class AgentSession:
             raise SampleError(
                 f"the agent made no call to {self.model.name}: did it start, and does it use session.openai_url as its base URL?"
             )
+        if self.asked_sampling:
+            metadata = {"asked_sampling": self.asked_sampling, **metadata}
         return self.trajectory.samples(template, **metadata)
 
     def _check(self) -> None:
-        limits = self.limits
-        if limits.num_calls is not None and self.counts["calls"] >= limits.num_calls:
-            self.over = self.over or f"the session's limit of {limits.num_calls} calls is reached"
-        if limits.num_tokens is not None and self.counts["tokens"] >= limits.num_tokens:
-            self.over = self.over or f"the session's limit of {limits.num_tokens} sampled tokens is reached"
+        self.over = self.over or self.limits.reached(self.counts)
         if self.over:
             self.counts["refused"] += 1
             raise Refused(self.over, code=SESSION_OVER)
@@ -141,19 +159,32 @@ class AgentSession:
             raise
 
     async def _answers(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        if request.tools and request.tool_choice != "none" and not self.reader.reads_tools:
+        if request.offered and not self.reader.reads_tools:
             raise SampleError(f"the agent offers tools, but {self.model.name} has no parser of tool calls: set its tool_parser")
-        try:
-            async with self._lock:  # a trajectory is changed by one thread at a time
-                size = sum(len(message.get("content") or "") for message in request.messages)
-                prompts = [
-                    await aside(size, self.trajectory.prompt, request.messages, request.tools) for _ in range(request.num_answers)
-                ]
-        except TemplateError as error:
-            raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
+        prompts = await self._prompts(request)
+        call.usage = _usage(prompts[0])
         max_tokens = self._room(request, prompts[0])
         answers = [self._sample(request, prompt, call, place, max_tokens) for place, prompt in enumerate(prompts)]
         return await together(answers)
+
+    async def _prompts(self, request: ChatRequest, *, count: bool = False) -> list[RenderedPrompt]:
+        """A prompt for each answer. Raises Refused if the chat template does not take the messages."""
+        size = sum(len(message.get("content") or "") for message in request.messages)
+        make = partial(self.trajectory.prompt, request.messages, request.tools, count=count)
+        try:
+            async with self._lock:  # a trajectory is changed by one thread at a time
+                return [await aside(size, make) for _ in range(request.num_answers)]
+        except TemplateError as error:
+            raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
+
+    def _check_constraint(self, request: ChatRequest) -> None:
+        if request.is_constrained and not self.constrains:
+            what = "tool_choice" if request.response_format is None else "response_format"
+            raise Refused(
+                f"{what}: this model is being trained, so it samples freely: constrained, it has other logprobs than the trainer "
+                "computes. Use tool_choice auto or none, and no structured output",
+                code=f"unsupported_{what}",
+            )
 
     def _room(self, request: ChatRequest, prompt: RenderedPrompt) -> int:
         """How many tokens may be sampled. Raises Refused if the context is full."""
@@ -169,7 +200,10 @@ class AgentSession:
     async def _sample(
         self, request: ChatRequest, prompt: RenderedPrompt, call: PendingCall, place: int, max_tokens: int
     ) -> ChatAnswer:
-        reading = self.reader.begin(request, prompt.ids)
+        try:
+            reading = self.reader.begin(request, prompt.ids)
+        except ValueError as error:
+            raise Refused(f"vLLM refuses the tools or the form of the answer: {error}") from error
         say, num_heard = partial(call.say, place), 0
 
         def hear(piece: Turn) -> None:
@@ -181,7 +215,11 @@ class AgentSession:
         is_heard = request.stream and not request.stop  # a stop text is cut off at the end, so nothing is said before
         try:
             turn = await self.model.complete(
-                prompt.ids, max_tokens=max_tokens, stop=request.stop, hear=hear if is_heard else None
+                prompt.ids,
+                max_tokens=max_tokens,
+                stop=request.stop,
+                constraint=reading.constraint,
+                hear=hear if is_heard else None,
             )
         except BadRequestError as error:
             raise Refused(str(error)) from error
@@ -196,7 +234,12 @@ class AgentSession:
         for delta in last:
             say(delta)
         finish_reason = "tool_calls" if message.get("tool_calls") and stopped else turn.finish_reason
-        return ChatAnswer(message=message, finish_reason=finish_reason, turn=turn, usage=_usage(prompt, turn, reading))
+        usage = replace(
+            _usage(prompt),
+            completion_tokens=len(turn.output_ids),
+            reasoning_tokens=reading.num_reasoning_tokens(turn.output_ids),
+        )
+        return ChatAnswer(message=message, finish_reason=finish_reason, stop_text=reading.stop_text, turn=turn, usage=usage)
 
     async def _record(self, prompt: RenderedPrompt, turn: Turn, message: Message, call: PendingCall) -> None:
         async with self._lock:
@@ -206,10 +249,6 @@ class AgentSession:
             call.replies.append(reply)
 
 
-def _usage(prompt: RenderedPrompt, turn: Turn, reading: Reading) -> Usage:
-    return Usage(
-        prompt_tokens=len(prompt.ids),
-        cached_tokens=len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0,
-        completion_tokens=len(turn.output_ids),
-        reasoning_tokens=reading.num_reasoning_tokens(turn.output_ids),
-    )
+def _usage(prompt: RenderedPrompt) -> Usage:
+    num_cached = len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0
+    return Usage(prompt_tokens=len(prompt.ids), cached_tokens=num_cached)

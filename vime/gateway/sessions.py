@@ -1,14 +1,18 @@
 """The sessions of one rollout worker: a listener that starts with the first of them, and a reader for each model."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from vime.gateway.limits import Limits
 from vime.gateway.reading import Reader
 from vime.gateway.server import Gateway
-from vime.gateway.session import AgentSession, Limits, Model
+from vime.gateway.session import AgentSession, Model
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,19 +31,26 @@ class Sessions:
         self._parsers = parsers or {}
         self._readers: dict[str, asyncio.Task[Reader]] = {}
         self._gateway: asyncio.Task[Gateway] | None = None
+        self._noted: set[str] = set()
 
     @asynccontextmanager
-    async def open(self, model: Model, *, limits: Limits | None = None, fork: bool = True) -> AsyncIterator[AgentSession]:
+    async def open(
+        self, model: Model, *, limits: Limits | None = None, fork: bool = True, constrains: bool = False
+    ) -> AsyncIterator[AgentSession]:
         """A session with a model, which is over when the block ends."""
         if self._gateway is None:
             self._gateway = asyncio.create_task(_started())
         gateway = await asyncio.shield(self._gateway)
-        session = AgentSession(model=model, reader=await self.reader(model), limits=limits or Limits(), fork=fork)
+        reader, limits = await self.reader(model), limits or Limits()
+        session = AgentSession(model=model, reader=reader, limits=limits, fork=fork, constrains=constrains)
         gateway.open(session)
         try:
             yield session
         finally:
             gateway.close(session)
+            for note in session.notes - self._noted:
+                logger.warning("A client of %s: %s", model.name, note)
+            self._noted |= session.notes
 
     async def reader(self, model: Model) -> Reader:
         """The reader of a model. The first one with parsers imports them, which takes seconds."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from vime.config import RunConfig
 from vime.errors import ConfigError, Problem
-from vime.gateway.session import AgentSession, Limits
+from vime.gateway.limits import Limits
+from vime.gateway.session import AgentSession
 from vime.gateway.sessions import Sessions
 from vime.retrieval.client import Retriever
 from vime.rollout.agent_clock import AgentClock
@@ -67,7 +68,9 @@ class Context:
             await self.sessions.reader(found)
         turns = TurnLog()  # an agent that runs outside gets no turns of an earlier attempt, but the seeds of a deterministic run
         turns.seeds = found.turns.seeds
-        async with self.sessions.open(replace(found, turns=turns), limits=limits, fork=fork) as session:
+        served = replace(found, turns=turns)
+        constrains = self.evaluation or found.sampled is None  # what is trained is sampled freely
+        async with self.sessions.open(served, limits=limits, fork=fork, constrains=constrains) as session:
             yield session
             for cause, count in session.trajectory.statistics.forks.items():
                 self.trace.counts[f"session_fork_{cause}"] += count

@@ -122,20 +122,28 @@ class ServedModel:
         return await self.complete(await aside(num_characters, self.render, messages, tools=tools), max_tokens=max_tokens)
 
     async def complete(
-        self, token_ids: Integers, *, max_tokens: int, stop: tuple[str, ...] = (), hear: Callable[[Turn], None] | None = None
+        self,
+        token_ids: Integers,
+        *,
+        max_tokens: int,
+        stop: tuple[str, ...] = (),
+        constraint: dict[str, Any] | None = None,
+        hear: Callable[[Turn], None] | None = None,
     ) -> Turn:
         """The continuation of a prompt given as token ids, until it contains one of the texts in `stop`.
 
-        `hear` is called with each piece of it as it arrives, a few tokens at a time.
+        `constraint` says what may be sampled, as `structured_outputs` of vLLM's sampling parameters. `hear` is called with each
+        piece of the reply as it arrives, a few tokens at a time.
         """
         prompt = Column(token_ids, np.int32)
         key = call_key(self.name, prompt, max_tokens)
         seed, turn = self.turns.seed(key), self.turns.find(key)
+        more = ({"stop": list(stop)} if stop else {}) | ({"structured_outputs": constraint} if constraint else {})
         call = Call(prompt, self.clock, self.traffic, hear=hear)
         if self.sampled is not None:
             self.sampled.add(call, tokenizer=self.tokenizer)
         if turn is None:
-            turn = replace(await self._sample(call, max_tokens, seed, stop), key=key)
+            turn = replace(await self._sample(call, max_tokens, seed, more), key=key)
         else:
             self.trace.count("turns_kept")
         self.turns.keep(turn)
@@ -158,11 +166,10 @@ class ServedModel:
         """What the chat template is given besides the messages."""
         return self.chat_template_args | ({"tools": tools} if tools else {})
 
-    async def _sample(self, call: Call, max_tokens: int, seed: int | None, stop: tuple[str, ...]) -> Turn:
+    async def _sample(self, call: Call, max_tokens: int, seed: int | None, more: dict[str, Any]) -> Turn:
         arrived = time.time()
-        sampling: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, **self.sampling}
+        sampling: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, **self.sampling, **more}
         sampling |= {} if seed is None else {"seed": seed}
-        sampling |= {"stop": list(stop)} if stop else {}
         sampling |= {"stream_interval": HEARD_TOKENS} if call.is_heard else {}
         async with self.traffic.call(self.clock) if self.traffic is not None else nullcontext() as has_waited:
             if has_waited:

@@ -22,10 +22,12 @@ def chain(before: bytes, message: Message) -> bytes:
     """The digest of a conversation whose last message is this one; `before` is that of the messages before it.
 
     It covers what a client sends back unchanged: role, text, tool calls with their arguments as parsed JSON, and the call that a
-    result belongs to. Reasoning is left out, because many clients drop it (`same_reasoning` compares it).
+    result belongs to. Reasoning is left out, because many clients drop it (`same_reasoning` compares it), and so is white space
+    around the text of a reply.
     """
     calls = [[call.get("id"), call["function"]["name"], parsed(call["function"]["arguments"])] for call in calls_of(message)]
-    form = [message["role"], message.get("content") or "", calls, message.get("tool_call_id")]
+    text = message.get("content") or ""
+    form = [message["role"], text.strip() if message["role"] == ASSISTANT else text, calls, message.get("tool_call_id")]
     return hashlib.blake2b(before + orjson.dumps(form, option=orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).digest()
 
 

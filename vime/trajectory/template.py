@@ -15,6 +15,7 @@ from vime.trajectory.messages import ASSISTANT, calls_of
 from vime.trajectory.plain_text import Segment, after, control_tokens, joined
 from vime.types import Message
 
+SYSTEM = "system"
 THINKING_DROPPED = "thinking_dropped"
 REWRITTEN = "template_rewrites"
 
@@ -42,8 +43,25 @@ class ChatTemplate:
         self._tokens = control_tokens(tokenizer)
         self._arguments = arguments or {}
         self._changes: dict[Shape, str] = {}
+        self._late_system: bool | None = None
         self.end = self._find_end()
         """The control token with which the template ends a reply, "" if it ends replies without one."""
+
+    def fitted(self, messages: list[Message]) -> list[Message]:
+        """The messages with those of the system where the template takes them.
+
+        Some templates take a system message only at the beginning: several that stand there become one, and a later one becomes
+        a message of the user.
+        """
+        late = [place for place, message in enumerate(messages) if place and message["role"] == SYSTEM]
+        if not late or self._takes_late_system():
+            return messages
+        num_first = next((place for place, message in enumerate(messages) if message["role"] != SYSTEM), len(messages))
+        first: list[Message] = []
+        if num_first:
+            first = [{"role": SYSTEM, "content": "\n\n".join(message["content"] for message in messages[:num_first])}]
+        rest = [message | {"role": "user"} if message["role"] == SYSTEM else message for message in messages[num_first:]]
+        return first + rest
 
     def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[Segment]:
         """The whole conversation, with the beginning of the next reply."""
@@ -77,6 +95,16 @@ class ChatTemplate:
     def encode(self, segments: list[Segment], known: dict[str, np.ndarray]) -> list[int]:
         """Token ids; texts between two control tokens that are already `known` are not tokenized again."""
         return self._tokens.encode(segments, known)
+
+    def _takes_late_system(self) -> bool:
+        if self._late_system is None:
+            roles = ("system", "user", "system", "user")
+            try:
+                self._render([{"role": role, "content": "?"} for role in roles])
+                self._late_system = True
+            except TemplateError:
+                self._late_system = False
+        return self._late_system
 
     def _find_change(self, shape: Shape) -> str:
         """Renders a short conversation of this shape, with marks in place of texts, and looks what became of them."""

@@ -106,26 +106,32 @@ class Trajectory:
         self._first: list[bytes] = []
         """Digests of the first conversation: its tools, and these with its first message."""
 
-    def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> RenderedPrompt:
+    def prompt(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, count: bool = False
+    ) -> RenderedPrompt:
         """Finds the conversation in the tree, and renders and tokenizes what is new of it.
 
-        Raises jinja2's TemplateError for messages that the chat template refuses.
+        With `count` the prompt is only to be counted and leaves no trace in the tree. Raises jinja2's TemplateError for messages
+        that the chat template refuses.
         """
         assert messages, "a conversation has at least one message"
-        messages = in_call_order(messages)
+        messages = self._template.fitted(in_call_order(messages))
         keys = [root(tools)]
         for message in messages:
             keys.append(chain(keys[-1], message))
-        self._first = self._first or keys[:2]
+        if not count:
+            self._first = self._first or keys[:2]
         num_known = len(self._known)
         held, position = self._find(messages, keys)
         cause = self._cause(held, messages[position + 1 :]) if held is not None else ""
-        if cause and not self._fork:
+        if cause and not self._fork and not count:
             self.statistics.kept[cause] += 1
         if held is None or (cause and self._fork):
             prompt = self._root(messages, tools, keys, held=held, cause=cause)
         else:
             prompt = self._after(held, messages, position, keys)
+        if count:
+            return prompt
         self._asked.add(keys[-1])
         self.statistics.num_prompt_tokens += len(prompt.ids)
         self.statistics.num_encoded_tokens += sum(map(len, islice(self._known.values(), num_known, None)))

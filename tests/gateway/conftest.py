@@ -1,0 +1,47 @@
+"""Sessions behind a gateway, with Qwen3's tokenizer and a scripted model."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.gateway.scripted import Asked, Scripted
+from tests.qwen3_tokenizer import qwen3_tokenizer
+from vime.gateway.reading import Reader
+from vime.gateway.server import Gateway
+from vime.gateway.session import AgentSession
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return qwen3_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def reader(tokenizer: Any) -> Reader:
+    return Reader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
+
+
+@pytest_asyncio.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    gateway = Gateway()
+    await gateway.start()
+    yield gateway
+    await gateway.stop()
+
+
+@pytest_asyncio.fixture
+async def opened(gateway: Gateway, tokenizer: Any, reader: Reader) -> AsyncIterator[Callable[..., Asked]]:
+    found: list[Asked] = []
+
+    def open_session(*replies: str, **options: Any) -> Asked:
+        model = Scripted(tokenizer, list(replies))
+        session = AgentSession(model=model, reader=reader, **options)
+        gateway.open(session)
+        found.append(Asked(session, model))
+        return found[-1]
+
+    yield open_session
+    for asked in found:
+        await asked.close()

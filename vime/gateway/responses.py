@@ -1,0 +1,192 @@
+"""OpenAI's Responses: `POST /v1/responses`, and the answers that a client finds again by their id."""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vime.gateway.body import count_of, sampling_of, tool_choice, wanted
+from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
+from vime.gateway.chat_completions import response_format
+from vime.gateway.dialect import new_id
+from vime.gateway.parts import CALL, REASONING, Part, Parts
+from vime.gateway.response_input import custom_input, messages_of, tools_of
+from vime.gateway.response_stream import ResponseStream
+from vime.types import Message
+
+MOST_KEPT = 1000
+"""How many answers of one session can be found again."""
+ECHOED = ("metadata", "instructions", "previous_response_id", "temperature", "top_p", "max_output_tokens", "reasoning", "text")
+"""Fields of a request that an answer repeats."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """An answer that its client may refer to."""
+
+    messages: list[Message]
+    """The conversation up to and with the answer, without its instructions."""
+    body: dict[str, Any]
+    """As it was sent."""
+
+
+class Responses:
+    """The protocol, as the SDKs of OpenAI, its agents and Codex speak it; keeps answers for `previous_response_id`."""
+
+    route: ClassVar[str] = "/v1/responses"
+    count_route: ClassVar[str] = "/v1/responses/input_tokens"
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+
+    def parse(self, body: dict[str, Any]) -> ChatRequest:
+        """Raises Refused for images, files and background work; tools that OpenAI's servers would run are left out."""
+        if wanted(body, "background", bool, False):
+            raise Refused("background: answers are given at once; leave it out")
+        if body.get("conversation") is not None:
+            raise Refused("conversation: use previous_response_id, or send all of the input")
+        previous = wanted(body, "previous_response_id", str)
+        before = self._find(previous).messages if previous else []
+        tools = tools_of(wanted(body, "tools", list, []))
+        conversation = [*before, *messages_of(body.get("input"), self._item)]
+        if not conversation:
+            raise Refused("input must contain at least one message")
+        instructions = wanted(body, "instructions", str)
+        return ChatRequest(
+            messages=[{"role": "system", "content": instructions}, *conversation] if instructions else conversation,
+            tools=tools.functions,
+            max_tokens=count_of(body, "max_output_tokens"),
+            stream=wanted(body, "stream", bool, False),
+            tool_choice=tool_choice(body.get("tool_choice"), tools.functions),
+            parallel_calls=wanted(body, "parallel_tool_calls", bool, True),
+            response_format=_text_format(body),
+            sampling=sampling_of(body),
+            notes=tools.notes,
+            options={
+                "head": _head(body),
+                "conversation": conversation,
+                "store": wanted(body, "store", bool, True),
+                "tools": tools,
+            },
+        )
+
+    def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
+        """A `response`."""
+        (answer,) = answers
+        parts = Parts.of(answer.message)
+        return self.complete(request, answer, [self.item(request, part) for part in parts])
+
+    def stream(self, request: ChatRequest) -> ResponseStream:
+        """Its events."""
+        return ResponseStream(request, self)
+
+    def counted(self, num_tokens: int) -> dict[str, Any]:
+        """The tokens of the prompt."""
+        return {"object": "response.input_tokens", "input_tokens": num_tokens}
+
+    def error(self, refused: Refused) -> dict[str, Any]:
+        """As OpenAI's API words it."""
+        kind = "invalid_request_error" if refused.status < 500 else "server_error"
+        return {"error": {"message": refused.message, "type": kind, "param": None, "code": refused.code}}
+
+    def complete(self, request: ChatRequest, answer: ChatAnswer, output: list[dict[str, Any]]) -> dict[str, Any]:
+        """The whole response, which is kept if its client wants to refer to it."""
+        is_cut = answer.finish_reason == "length"
+        body = request.options["head"] | {
+            "status": "incomplete" if is_cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": output,
+            "usage": _usage(answer.usage),
+        }
+        if request.options["store"]:
+            conversation = [*request.options["conversation"], answer.message]
+            self._kept[body["id"]] = Kept(messages=conversation, body=body)
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return body
+
+    def item(self, request: ChatRequest, part: Part, *, whole: bool = True) -> dict[str, Any]:
+        """A part of the answer as an item of the output; it begins empty in a stream."""
+        status = "completed" if whole else "in_progress"
+        if part.kind == REASONING:
+            content = [{"type": "reasoning_text", "text": part.text}] if whole else []
+            return {"type": "reasoning", "id": new_id("rs"), "summary": [], "content": content, "encrypted_content": None}
+        if part.kind == CALL:
+            tools = request.options["tools"]
+            head = {"id": new_id("fc"), "call_id": part.call_id, "name": part.name, "status": status}
+            head |= {"namespace": tools.namespaces[part.name]} if part.name in tools.namespaces else {}
+            if part.name in tools.custom:
+                return {"type": "custom_tool_call", **head, "input": custom_input(part.text) if whole else ""}
+            return {"type": "function_call", **head, "arguments": part.text if whole else ""}
+        content = [{"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}] if whole else []
+        return {"type": "message", "id": new_id("msg"), "role": "assistant", "status": status, "content": content}
+
+    def kept(self, response_id: str) -> dict[str, Any]:
+        """An earlier answer. Raises Refused if there is none."""
+        return self._find(response_id).body
+
+    def forget(self, response_id: str) -> dict[str, Any]:
+        """Deletes an answer. Raises Refused if there is none."""
+        self._find(response_id)
+        del self._kept[response_id]
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    def _find(self, response_id: str) -> Kept:
+        found = self._kept.get(response_id)
+        if found is None:
+            raise Refused(
+                f"there is no response {response_id!r} in this session: it was not stored, was deleted, or is older than the "
+                f"latest {MOST_KEPT}; send all of the input instead",
+                status=404,
+                code="previous_response_not_found",
+            )
+        return found
+
+    def _item(self, item_id: str) -> dict[str, Any]:
+        for kept in reversed(self._kept.values()):
+            for item in kept.body["output"]:
+                if item["id"] == item_id:
+                    return item
+        raise Refused(
+            f"input: there is no item {item_id!r} in this session; send the item itself", status=404, code="item_not_found"
+        )
+
+
+def _text_format(body: dict[str, Any]) -> dict[str, Any] | None:
+    form = response_format(wanted(wanted(body, "text", dict, {}), "format", dict), where="text.format")
+    if form is None or form["type"] != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {key: value for key, value in form.items() if key != "type"}}
+
+
+def _head(body: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a response before it is made."""
+    return {
+        **{key: body.get(key) for key in ECHOED},
+        "id": new_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "model": str(body.get("model") or ""),
+        "output": [],
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+        "store": body.get("store") is not False,
+        "text": body.get("text") or {"format": {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "truncation": "disabled",
+        "usage": None,
+    }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
