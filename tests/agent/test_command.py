@@ -1,0 +1,72 @@
+"""Agents that are programs of their own."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vime.agent.command import OUTPUT_CHARACTERS, Command, run_command
+
+TREE = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True); import time; time.sleep(600)"
+
+
+async def test_a_program_gets_its_variables_and_none_of_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setenv("OPENAI_API_KEY", "of another provider")
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    names = "'X', 'PYTHONPATH', 'OPENAI_API_KEY', 'HTTP_PROXY', 'NO_PROXY'"
+    show = f"import os; print(os.getcwd(), *map(os.environ.get, ({names})))"
+    end = await run_command(Command(words=[sys.executable, "-c", show], folder=tmp_path, environment={"X": "1"}))
+    assert (
+        end.stdout.split() == [str(tmp_path), "1", "None", "None", "http://proxy", "127.0.0.1,localhost"] and end.exit_code == 0
+    )
+
+
+async def test_the_end_of_a_long_output_is_kept_and_input_is_closed(tmp_path: Path):
+    talk = (
+        f"import sys; sys.stdin.read(); print('a' * {2 * OUTPUT_CHARACTERS} + 'end'); print('why', file=sys.stderr); sys.exit(3)"
+    )
+    end = await run_command(Command(words=[sys.executable, "-c", talk], folder=tmp_path))
+    assert len(end.stdout) == OUTPUT_CHARACTERS and end.stdout.endswith("aend\n")
+    assert (end.exit_code, end.stderr) == (3, "why\n")
+
+
+async def test_a_program_that_cannot_be_started_is_named(tmp_path: Path):
+    with pytest.raises(OSError, match="no-such-agent"):
+        await run_command(Command(words=["no-such-agent"], folder=tmp_path))
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+async def test_nothing_of_a_program_is_left_when_it_ends_or_is_given_up(tmp_path: Path, gives_up: bool):
+    """Its child has left its process group."""
+    words = [sys.executable, "-c", TREE if gives_up else TREE.replace("600)", "0.2)")]
+    running = asyncio.create_task(run_command(Command(words=words, folder=tmp_path, environment={"MARK": str(tmp_path)})))
+
+    def marked() -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("MARK") == str(tmp_path) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+            except psutil.Error:
+                continue
+        return found
+
+    limit = time.monotonic() + 30
+    while gives_up and len(marked()) < 2 and time.monotonic() < limit:
+        await asyncio.sleep(0.05)
+    if gives_up:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    else:
+        assert (await running).exit_code == 0
+    while marked() and time.monotonic() < limit:
+        await asyncio.sleep(0.05)
+    assert os.getpid() not in marked() and not marked()

@@ -1,0 +1,127 @@
+"""Runs an agent that is a program of its own: a command line, started beside the rollout and ended with it.
+
+    end = await run_command(Command(words=["python", "my_agent.py"], environment=session_environment(session), folder=folder))
+    # CommandEnd(exit_code=0, stdout="…", stderr="")
+
+The program is the user's own and is not confined. Its environment is that of the run, without what belongs to the run's Python.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OUTPUT_CHARACTERS = 100_000
+"""How much of each output is kept, from its end."""
+READ_BYTES = 65_536
+OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"})
+OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_")
+"""Variables that are those of the run, or keys of models that the agent is not to call."""
+MARK = "VIME_AGENT"
+"""The variable by which everything is found that a program has started."""
+KILL_SECONDS = 0.01
+LOCAL_HOSTS = "127.0.0.1,localhost"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A program to start. Example: `Command(words=["python", "my_agent.py", "Who owns Halin?"], folder=Path("/tmp/x"))`."""
+
+    words: list[str]
+    folder: Path
+    """Working folder."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those of the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandEnd:
+    """How a program ended."""
+
+    exit_code: int
+    """-n if signal n ended it."""
+    stdout: str
+    stderr: str
+
+
+def inherited() -> dict[str, str]:
+    """The variables of this process that an agent may have. Calls of its session never take a proxy."""
+    found = {key: value for key, value in os.environ.items() if key not in OWN_NAMES and not key.startswith(OWN_PREFIXES)}
+    direct = ",".join(filter(None, (found.get("NO_PROXY") or found.get("no_proxy"), LOCAL_HOSTS)))
+    return found | {"NO_PROXY": direct, "no_proxy": direct}
+
+
+async def run_command(command: Command) -> CommandEnd:
+    """Starts a program without input and waits for its end. When the wait is cancelled, all its processes are killed.
+
+    Raises OSError if it cannot be started.
+    """
+    mark = uuid.uuid4().hex
+    process = await asyncio.create_subprocess_exec(
+        *command.words,
+        cwd=command.folder,
+        env=inherited() | dict(command.environment) | {MARK: mark},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    outputs = [asyncio.create_task(_end_of(stream)) for stream in (process.stdout, process.stderr)]
+    try:
+        await _exited(process.pid)
+    finally:
+        await asyncio.shield(asyncio.to_thread(_kill, mark))
+        exit_code = await asyncio.shield(process.wait())
+    stdout, stderr = await asyncio.gather(*outputs)
+    return CommandEnd(exit_code=exit_code, stdout=stdout, stderr=stderr)
+
+
+async def _exited(process: int) -> None:
+    """Waits for a process; asyncio's own wait also waits for its descendants, as long as they hold its output open."""
+    try:
+        file = os.pidfd_open(process)
+    except ProcessLookupError:  # it has ended, and asyncio has seen it
+        return
+    exited = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(file, exited.set)
+    try:
+        await exited.wait()
+    finally:
+        loop.remove_reader(file)
+        os.close(file)
+
+
+async def _end_of(stream: asyncio.StreamReader) -> str:
+    """The last characters of a program's output."""
+    kept = bytearray()
+    while chunk := await stream.read(READ_BYTES):
+        kept += chunk
+        del kept[:-OUTPUT_CHARACTERS]
+    return kept.decode(errors="replace")
+
+
+def _kill(mark: str) -> None:
+    """Kills every process that has inherited a mark, also those that have left their parents."""
+    while found := _marked(f"{MARK}={mark}".encode()):
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(KILL_SECONDS)
+
+
+def _marked(variable: bytes) -> list[int]:
+    """Processes with a variable in their environment; one that has ended has none."""
+    found: list[int] = []
+    for folder in os.scandir("/proc"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if folder.name.isdigit() and variable in Path(folder.path, "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
