@@ -56,13 +56,27 @@ class ModelConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class SessionConfig:
+    """What one rollout of an agent may ask that calls its model over HTTP. A session that is at its end refuses further calls."""
+
+    num_calls: Count | None = None
+    """Most calls; null for any number."""
+    num_tokens: Count | None = None
+    """Most sampled tokens, of all calls together; null for any number."""
+    fork: bool = True
+    """Whether a new training sequence begins where the chat template renders earlier messages differently, as Qwen3's drops
+    earlier thinking. With false the tokens stay as they were sampled, and the model sees what its template would not show it."""
+
+
+@dataclass(kw_only=True, slots=True)
 class MethodConfig:
     """An agent method: its functions, given by dotted path. Methods add their own settings in a subclass."""
 
     name: str = ""
     """Name of the method in run names and result tables."""
     generate: str = ""
-    """Dotted path of `async generate(context, sample, sampling) -> Sample | list[Sample]`, which runs one rollout."""
+    """What runs one rollout: the dotted path of `async generate(context, sample, sampling) -> Sample | list[Sample]`, or of
+    `solve(openai_client, sample)` or `solve(anthropic_client, sample)`, or a command line, `run PROGRAM ARGUMENTS`."""
     reward: str | None = ""
     """Dotted path of `async reward(context, samples) -> float | Reward`, which scores the samples of one rollout. It is not
     called where `generate` has set rewards on the samples; null says that `generate` always does."""
@@ -73,6 +87,8 @@ class MethodConfig:
     """Dotted path of `eval_log(context, results) -> EvalLog`, which adds metrics and figures to an evaluation."""
     single_turn: str = "vime.rollout.single_turn.generate"
     """Dotted path of the baseline, which asks the model once without the agent; its signature is that of `generate`."""
+    session: SessionConfig = field(default_factory=SessionConfig)
+    """What an agent may ask that calls its model over HTTP."""
     credit: Credit = Credit.share
     """How the advantage of a rollout is assigned to its samples."""
 

@@ -25,7 +25,7 @@ from vime.tasks import together
 from vime.trajectory.aside import aside
 from vime.trajectory.template import ChatTemplate
 from vime.trajectory.tree import RenderedPrompt, Trajectory
-from vime.types import Integers, Message, Sample, Turn
+from vime.types import Integers, Message, Sample, StopReason, Turn
 
 SECRET_BYTES = 24
 SESSION_OVER = "session_over"
@@ -70,6 +70,8 @@ class AgentSession:
     """Calls, sampled tokens, retries and refusals."""
     over: str = ""
     """Why no further call is answered; empty while the session is open."""
+    stop_reason: StopReason = StopReason.ANSWERED
+    """The limit that ended the agent, if one did; a full context is one unless the agent went on with less."""
     failure: Exception | None = None
     """Why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
     asked_sampling: dict[str, Any] = field(default_factory=dict)
@@ -141,10 +143,15 @@ class AgentSession:
             )
         if self.asked_sampling:
             metadata = {"asked_sampling": self.asked_sampling, **metadata}
-        return self.trajectory.samples(template, **metadata)
+        samples = self.trajectory.samples(template, **metadata)
+        if samples and self.stop_reason is not StopReason.ANSWERED:
+            samples[-1].stop_reason = self.stop_reason
+        return samples
 
     def _check(self) -> None:
-        self.over = self.over or self.limits.reached(self.counts)
+        reached = self.limits.reached(self.counts)
+        if reached is not None and not self.over:
+            self.over, self.stop_reason = reached
         if self.over:
             self.counts["refused"] += 1
             raise Refused(self.over, code=SESSION_OVER)
@@ -190,6 +197,7 @@ class AgentSession:
         """How many tokens may be sampled. Raises Refused if the context is full."""
         room, wanted = self.model.max_model_len - len(prompt.ids), request.max_tokens
         if room < 1:
+            self.stop_reason = StopReason.TOKEN_LIMIT
             raise Refused(
                 f"prompt is too long: {len(prompt.ids)} tokens > {self.model.max_model_len} maximum "
                 f"(the context length of {self.model.name})",
@@ -224,6 +232,7 @@ class AgentSession:
         except BadRequestError as error:
             raise Refused(str(error)) from error
         self.counts["tokens"] += len(turn.output_ids)
+        self.stop_reason = self.stop_reason if self.over else StopReason.ANSWERED
         stopped = turn.finish_reason == "stop"
         if is_heard:
             last = reading.finish(turn.output_ids[num_heard:], stopped=stopped)

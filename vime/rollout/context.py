@@ -49,7 +49,7 @@ class Context:
 
     @asynccontextmanager
     async def session(
-        self, model: str = "actor", *, limits: Limits | None = None, fork: bool = True
+        self, model: str = "actor", *, limits: Limits | None = None, fork: bool | None = None
     ) -> AsyncIterator[AgentSession]:
         """A URL under which an agent finds a model, and that keeps all of its calls.
 
@@ -57,8 +57,9 @@ class Context:
                 await my_agent(base_url=session.openai_url, api_key=session.secret)
             return session.samples(sample)
 
-        With `fork=False` a chat template that renders earlier messages differently begins no new sequence. Raises ConfigError for
-        a model behind a chat API, whose tokens are not known.
+        With `fork=False` a chat template that renders earlier messages differently begins no new sequence. `method.session` holds
+        the limits and `fork` where they are not given. Raises ConfigError for a model behind a chat API, whose tokens are not
+        known.
         """
         found = self.models[model]
         if not isinstance(found, ServedModel):
@@ -68,7 +69,9 @@ class Context:
             await self.sessions.reader(found)
         turns = TurnLog()  # an agent that runs outside gets no turns of an earlier attempt, but the seeds of a deterministic run
         turns.seeds = found.turns.seeds
-        served = replace(found, turns=turns)
+        served, own = replace(found, turns=turns), self.config.method.session
+        limits = limits or Limits(num_calls=own.num_calls, num_tokens=own.num_tokens)
+        fork = own.fork if fork is None else fork
         constrains = self.evaluation or found.sampled is None  # what is trained is sampled freely
         async with self.sessions.open(served, limits=limits, fork=fork, constrains=constrains) as session:
             yield session

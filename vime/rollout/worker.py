@@ -19,6 +19,7 @@ from vime.rollout.context import Context, Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
 from vime.rollout.isolation import Hooks, run_rollout, template_of
+from vime.rollout.outside_agent import load_generate
 from vime.rollout.places import Places
 from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
@@ -61,7 +62,7 @@ class RolloutWorker:
         method = config.method
         reward = load_hook(method.reward) if method.reward else None
         self._hooks = {
-            "train": Hooks(generate=load_hook(method.generate), reward=reward),
+            "train": Hooks(generate=load_generate(method.generate), reward=reward),
             "single_turn": Hooks(generate=load_hook(method.single_turn), reward=reward),
         }
         self._group_reward = load_hook(method.group_reward) if method.group_reward else None

@@ -1,7 +1,9 @@
 """The method: one is chosen, its hooks have the right signatures, and its own rules hold."""
 
 import re
+from functools import partial
 
+from vime.agent.entry import entry_problems
 from vime.config import AlgorithmName, RunConfig
 from vime.errors import Problem
 from vime.hooks import HOOKS, check_hook
@@ -37,7 +39,8 @@ def complete(config: RunConfig) -> list[Problem]:
 def hooks_fit(config: RunConfig) -> list[Problem]:
     """Every function given by its path can be imported and accepts the arguments that it is called with."""
     paths = {key: value_at(config, key) for key in HOOKS}
-    return [problem for key, path in paths.items() if path for problem in check_hook(key, path)]
+    checks = {"method.generate": entry_problems}
+    return [problem for key, path in paths.items() if path for problem in checks.get(key, partial(check_hook, key))(path)]
 
 
 def run_name(config: RunConfig) -> list[Problem]:

@@ -1,0 +1,107 @@
+"""Agents that know nothing of vime: a function that is given a client of its model, or a program with the address of its model.
+
+`load_generate` makes an agent's `generate` of whatever `method.generate` names (`vime.agent.entry`). Everything that the agent
+calls its model for is trained; what it returns or prints stands in the samples' metadata as `output`, for the reward.
+"""
+
+import asyncio
+import inspect
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from vime.agent.command import Command, run_command
+from vime.agent.entry import client_of, filled, words_of
+from vime.errors import SampleError
+from vime.gateway.session import AgentSession
+from vime.hooks import load_hook
+from vime.rollout.context import Context, Sampling
+from vime.types import Sample, StopReason
+
+Generate = Callable[[Context, Sample, Sampling], Awaitable[Sample | list[Sample]]]
+OUTPUT_CHARACTERS = 10_000
+"""How much of a program's output the metadata keep, from its end."""
+ERROR_CHARACTERS = 2_000
+
+
+def load_generate(path: str) -> Generate:
+    """The `generate` of an agent: the function itself, or one that serves the function or the program over HTTP."""
+    words = words_of(path)
+    if words is not None:
+        return _program(words)
+    function = load_hook(path)
+    return _with_client(function, client_of(function)) if client_of(function) else function
+
+
+def session_environment(session: AgentSession) -> dict[str, str]:
+    """The variables by which clients find their model."""
+    return {
+        "OPENAI_BASE_URL": session.openai_url,
+        "OPENAI_API_BASE": session.openai_url,
+        "OPENAI_API_KEY": session.secret,
+        "OPENAI_MODEL": session.model.name,
+        "ANTHROPIC_BASE_URL": session.anthropic_url,
+        "ANTHROPIC_AUTH_TOKEN": session.secret,
+        "ANTHROPIC_MODEL": session.model.name,
+    }
+
+
+def row_of(sample: Sample) -> dict[str, Any]:
+    """The fields of a row that a program is told: everything but the label."""
+    return {**sample.metadata, "prompt": sample.prompt, "question": sample.question}
+
+
+def _with_client(function: Callable[..., Any], name: str) -> Generate:
+    is_async = inspect.iscoroutinefunction(function)
+
+    async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+        async with context.session() as session:
+            client = _client(name, session, is_async=is_async)
+            try:
+                output = await (function(client, sample) if is_async else asyncio.to_thread(function, client, sample))
+            except Exception:  # whatever it made of the refusal that ended its session
+                if session.stop_reason is StopReason.ANSWERED:
+                    raise
+                output = None
+            finally:
+                closing = client.close()
+                if inspect.isawaitable(closing):
+                    await closing
+        return session.samples(sample, **(output if isinstance(output, dict) else {"output": output}))
+
+    return generate
+
+
+def _client(name: str, session: AgentSession, *, is_async: bool) -> Any:
+    """A client that waits as long as its rollout does, and takes no proxy."""
+    if name == "openai_client":
+        import openai as package
+
+        url, sync_class, async_class = session.openai_url, package.OpenAI, package.AsyncOpenAI
+    else:
+        import anthropic as package
+
+        url, sync_class, async_class = session.anthropic_url, package.Anthropic, package.AsyncAnthropic
+    http = package.DefaultAsyncHttpxClient if is_async else package.DefaultHttpxClient
+    make: Any = async_class if is_async else sync_class
+    return make(base_url=url, api_key=session.secret, timeout=None, http_client=http(trust_env=False))
+
+
+def _program(words: list[str]) -> Generate:
+    async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+        row = row_of(sample)
+        with tempfile.TemporaryDirectory(prefix="vime-agent-") as folder:
+            file = Path(folder, "sample.json")
+            file.write_bytes(orjson.dumps(row, default=str))
+            async with context.session() as session:
+                environment = session_environment(session) | {"VIME_SAMPLE": str(file), "TMPDIR": folder}
+                end = await run_command(Command(words=filled(words, row), folder=Path.cwd(), environment=environment))
+        samples = session.samples(sample, output=end.stdout[-OUTPUT_CHARACTERS:], exit_code=end.exit_code)
+        if end.exit_code and session.stop_reason is StopReason.ANSWERED:
+            raise SampleError(f"{words[0]} ended with status {end.exit_code}: {end.stderr[-ERROR_CHARACTERS:].strip()}")
+        return samples
+
+    return generate
