@@ -3,6 +3,9 @@
 .PHONY: help setup demo quick test check faults
 SHELL := /bin/bash
 
+# .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 

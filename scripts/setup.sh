@@ -131,8 +131,14 @@ install_packages() {
     must "Installing $what with pip" install_with_pip "$1"
 }
 
+# What the servers import and what the trainer imports, side by side. The modules are compiled on the way (uv does not compile
+# them), so that the first run starts as fast as the later ones, also where the environment forbids Python to write any.
 check_imports() {
-    $PYTHON_HERE -W ignore -c 'import torch, vllm, megatron.core, ray, hydra, vime.run' && $PYTHON_HERE -m compileall -q vime agentic
+    local servers
+    unset PYTHONDONTWRITEBYTECODE
+    $PYTHON_HERE -W ignore -c 'import vllm.entrypoints.openai.api_server' &
+    servers=$!
+    $PYTHON_HERE -W ignore -c 'import torch, megatron.core, ray, hydra, vime.run' && $PYTHON_HERE -m compileall -q vime agentic && wait $servers
 }
 
 main() {

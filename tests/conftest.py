@@ -5,6 +5,7 @@ after the others, and those that share Ray and servers last: until then these wo
 """
 
 import asyncio
+import gc
 import hashlib
 import os
 import pickle
@@ -28,6 +29,17 @@ CHAT_TEMPLATE = (
 
 REAL_PARTS = ["world", "ray_cluster", "served"]
 """Fixtures with a trainer, Ray or servers, in the order in which their tests run."""
+
+
+def pytest_configure() -> None:
+    """Nothing that collecting makes is garbage soon, so no one looks for it meanwhile."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What collecting made lives to the end: looking through it again and again would be a tenth of what the tests cost."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

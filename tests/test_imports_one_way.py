@@ -1,8 +1,10 @@
 """Imports go one way: `agentic` uses vime, and inside vime every layer uses only those below it."""
 
 import ast
+import functools
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -31,28 +33,48 @@ def modules(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.py"))
 
 
-def imported(file: Path, *, only_executed: bool = False) -> set[str]:
-    """Dotted names of all that a file imports, also inside functions; `from vime import x` counts as vime.x.
+class Contents(NamedTuple):
+    """What the tests here want to know of a file, found in one walk, as several of them read all files."""
 
-    `only_executed` leaves out what stands under `if TYPE_CHECKING:`.
-    """
-    names: set[str] = set()
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(without_type_checking(tree) if only_executed else tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{file}: write imports from the top, vime.…"
-    return names
+    imports: set[str]
+    """Dotted names of all that it imports, also inside functions; `from vime import x` counts as vime.x."""
+    executed_imports: set[str]
+    """The imports without what stands under `if TYPE_CHECKING:`."""
+    words: list[tuple[int, str]]
+    """Strings and names with their lines, without documentation."""
 
 
-def without_type_checking(tree: ast.Module) -> ast.Module:
-    """The module without the imports that only a type checker reads."""
-    for node in ast.walk(tree):
+@functools.cache
+def contents(file: Path) -> Contents:
+    """Reads a file once."""
+    found = Contents(imports=set(), executed_imports=set(), words=[])
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text()), True)]
+    while waiting:
+        node, is_executed = waiting.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
-    return tree
+            waiting += [*((child, False) for child in node.body), *((child, is_executed) for child in node.orelse)]
+            continue
+        names = names_imported(node)
+        found.imports.update(names)
+        found.executed_imports.update(names if is_executed else [])
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.words.append((node.lineno, node.value))
+        elif isinstance(node, ast.Name):
+            found.words.append((node.lineno, node.id))
+        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{file}: write imports from the top, vime.…"
+        waiting += [(child, is_executed) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def names_imported(node: ast.AST) -> list[str]:
+    """The dotted names that a statement imports; none if it is no import."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
 
 
 def module_of(name: str, known: set[str]) -> str | None:
@@ -62,7 +84,7 @@ def module_of(name: str, known: set[str]) -> str | None:
 
 def rooms_of(file: Path) -> set[str]:
     """The rooms of vime (`config`, `serving`, …) that a file imports."""
-    return {name.split(".")[1] for name in imported(file) if name.startswith("vime.")}
+    return {name.split(".")[1] for name in contents(file).imports if name.startswith("vime.")}
 
 
 def room_of(file: Path) -> str:
@@ -70,29 +92,21 @@ def room_of(file: Path) -> str:
     return file.relative_to(VIME).parts[0].removesuffix(".py")
 
 
-def node_line(node: ast.AST) -> int:
-    """Where a node stands."""
-    return getattr(node, "lineno", 0)
-
-
 def test_vime_never_imports_a_method():
-    wrong = {str(file.relative_to(ROOT)) for file in modules(VIME) if any(n.split(".")[0] == "agentic" for n in imported(file))}
+    wrong = {
+        str(file.relative_to(ROOT)) for file in modules(VIME) if any(n.split(".")[0] == "agentic" for n in contents(file).imports)
+    }
     assert not wrong
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_module_of_vime_names_a_method_in_its_code(method: str):
-    wrong = []
-    for file in modules(VIME):
-        tree = ast.parse(file.read_text())
-        documentation = {
-            id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        }
-        for node in ast.walk(tree):
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-            name = node.id if isinstance(node, ast.Name) else ""
-            if id(node) not in documentation and method in f"{text} {name}".lower():
-                wrong.append(f"{file.relative_to(ROOT)}:{node_line(node)}")
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for file in modules(VIME)
+        for line, word in contents(file).words
+        if method in word.lower()
+    ]
     assert not wrong
 
 
@@ -116,7 +130,7 @@ def test_no_module_imports_itself_by_way_of_others():
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
         for file in [*modules(VIME), *modules(AGENTIC)]
     }
-    found = {name: {module_of(other, set(files)) for other in imported(file, only_executed=True)} for name, file in files.items()}
+    found = {name: {module_of(other, set(files)) for other in contents(file).executed_imports} for name, file in files.items()}
     TopologicalSorter({name: others - {None, name} for name, others in found.items()}).prepare()  # a CycleError names the modules
 
 
@@ -124,7 +138,7 @@ def test_a_circle_of_two_functions_imports_would_be_found(tmp_path: Path):
     (tmp_path / "one.py").write_text("from two import thing\n")
     (tmp_path / "two.py").write_text("def use():\n    from one import other\n")
     names = {"one", "two"}
-    found = {name: {module_of(other, names) for other in imported(tmp_path / f"{name}.py")} for name in names}
+    found = {name: {module_of(other, names) for other in contents(tmp_path / f"{name}.py").imports} for name in names}
     assert found == {"one": {"two"}, "two": {"one"}}
 
 
@@ -132,9 +146,9 @@ def test_methods_use_vime_and_not_each_other():
     for method in METHODS:
         others = {f"agentic.{other}" for other in METHODS if other != method}
         for file in modules(AGENTIC / method):
-            assert not {name for name in imported(file) if ".".join(name.split(".")[:2]) in others}, file
+            assert not {name for name in contents(file).imports if ".".join(name.split(".")[:2]) in others}, file
 
 
 def test_nothing_but_the_tests_imports_the_tests():
     for file in [*modules(VIME), *modules(AGENTIC), *modules(ROOT / "tools")]:
-        assert not {name for name in imported(file) if name.split(".")[0] in ("tests", "conftest")}, file
+        assert not {name for name in contents(file).imports if name.split(".")[0] in ("tests", "conftest")}, file

@@ -102,8 +102,10 @@ def _compose_or_none(words: list[str]) -> DictConfig | None:
 def show(points: list[list[str]], codes: list[int], folder: Path) -> None:
     """The table of all points: their words and how they ended."""
     shared = set.intersection(*(set(point) for point in points)) if len(points) > 1 else set()
-    table = Table("run", "values", "result", title=str(folder), title_justify="left")
+    table = Table("run", "values", "result")
     for number, (point, code) in enumerate(zip(points, codes)):
         result = {0: "done", 1: "failed", 2: "not started: see its output"}.get(code, f"ended with {code}")
         table.add_row(str(number), " ".join(word for word in point if word not in shared), result)
-    Console().print(table)
+    console = Console()
+    console.print(str(folder), soft_wrap=True)  # a title would be broken to the width of the table
+    console.print(table)
