@@ -30,9 +30,11 @@ class Reader:
         self._parser_class: Any = None
         if tool_parser or reasoning_parser:
             from vllm.parser.parser_manager import ParserManager
+            from vllm.tokenizers.hf import get_cached_tokenizer
 
+            self._tokenizer = get_cached_tokenizer(tokenizer)  # parsers ask for the whole vocabulary, for every reply
             try:
-                self._parser_class = ParserManager.get_parser(tool_parser, reasoning_parser, True, tokenizer=tokenizer)
+                self._parser_class = ParserManager.get_parser(tool_parser, reasoning_parser, True, tokenizer=self._tokenizer)
             except (TypeError, KeyError, ValueError) as error:
                 raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
 
