@@ -97,7 +97,7 @@ class Reading:
         if self._parser is None:
             self._deltas = [Delta(content=text)]
             return self._deltas
-        self._parser.set_prompt_token_ids(list(self._prompt_ids))
+        self._parser.set_prompt_token_ids(self._prompt_ids)
         reasoning, content, calls = self._parser.parse(text, self._asked, enable_auto_tools=True, model_output_token_ids=kept)
         found = [
             Delta(call=place, call_id=call.id or _call_id(place), name=call.name, arguments=call.arguments)

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -185,6 +185,7 @@ class AgentSession:
             )
         except BadRequestError as error:
             raise Refused(str(error)) from error
+        turn = replace(turn, prompt_ids=[])  # the tree holds them; kept with every call they would grow with the calls' square
         self.counts["tokens"] += len(turn.output_ids)
         stopped = turn.finish_reason == "stop"
         if is_heard:
