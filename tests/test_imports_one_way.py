@@ -14,7 +14,8 @@ METHODS = sorted(folder.name for folder in AGENTIC.iterdir() if (folder / "__ini
 FLOORS = (
     {"errors", "tasks", "threads"},
     {"config", "types"},
-    {"agent", "cluster", "files", "grading", "hooks", "model", "tiny", "trajectory"},
+    {"hooks"},
+    {"agent", "cluster", "files", "grading", "model", "tiny", "trajectory"},
     {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},

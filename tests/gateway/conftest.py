@@ -9,6 +9,7 @@ import pytest_asyncio
 from tests.gateway.scripted import Asked, Scripted
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.gateway.reading import Reader
+from vime.gateway.sampled_answers import SampledAnswers
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
 
@@ -35,9 +36,10 @@ async def gateway() -> AsyncIterator[Gateway]:
 async def opened(gateway: Gateway, tokenizer: Any, reader: Reader) -> AsyncIterator[Callable[..., Asked]]:
     found: list[Asked] = []
 
-    def open_session(*replies: str, **options: Any) -> Asked:
+    def open_session(*replies: str, fork: bool = True, other_reader: Reader | None = None, **options: Any) -> Asked:
         model = Scripted(tokenizer, list(replies))
-        session = AgentSession(model=model, reader=reader, **options)
+        answers = SampledAnswers(model=model, reader=other_reader or reader, fork=fork)
+        session = AgentSession(answers=answers, **options)
         gateway.open(session)
         found.append(Asked(session, model))
         return found[-1]

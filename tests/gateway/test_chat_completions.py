@@ -174,9 +174,10 @@ async def test_a_call_that_cannot_be_answered_loses_the_attempt_whatever_the_age
         asked.session.samples(Sample())
 
 
-async def test_tools_without_a_parser_lose_the_attempt_and_no_run_trains_without_its_tools(opened: Callable[..., Asked]):
-    asked = opened()
-    asked.session.reader = Reader(asked.model.tokenizer)
+async def test_tools_without_a_parser_lose_the_attempt_and_no_run_trains_without_its_tools(
+    opened: Callable[..., Asked], tokenizer: Any
+):
+    asked = opened(other_reader=Reader(tokenizer))
     with pytest.raises(BadRequestError, match="no parser of tool calls"):
         await asked.ask(user("1?"), tools=TOOLS)
     with pytest.raises(SampleError, match="set its tool_parser"):
@@ -218,10 +219,10 @@ async def test_nothing_that_a_client_sends_breaks_the_gateway(opened: Callable[.
     asked.audit()
 
 
-async def test_where_nothing_is_trained_a_client_may_constrain_what_is_sampled(opened: Callable[..., Asked]):
+async def test_where_nothing_is_trained_a_client_may_constrain_what_is_sampled(opened: Callable[..., Asked], tokenizer: Any):
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call>'
-    asked = opened('{"x": 1}<|im_end|>', f"{call}<|im_end|>", constrains=True)
-    asked.session.reader = Reader(asked.model.tokenizer, tool_parser="hermes")
+    reader = Reader(tokenizer, tool_parser="hermes")
+    asked = opened('{"x": 1}<|im_end|>', f"{call}<|im_end|>", constrains=True, other_reader=reader)
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     assert (await asked.ask(user("?"), response_format=form)).choices[0].message.content == '{"x": 1}'

@@ -36,7 +36,7 @@ messages = st.lists(st.dictionaries(st.sampled_from(KEYS), anything, max_size=5)
 
 
 @pytest.mark.parametrize("make", [ChatCompletions, Responses, AnthropicMessages])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(body=bodies, entries=messages)
 def test_whatever_a_body_contains_it_is_parsed_or_refused(make: Callable[[], Any], body: dict[str, Any], entries: Any):
     dialect = make()

@@ -6,7 +6,7 @@ Every field is read somewhere outside this package (`make check` proves it). Not
 
 from dataclasses import dataclass, field
 
-from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig
+from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
 from vime.config.choices import (
     Aggregation,
     AlgorithmName,
@@ -98,6 +98,7 @@ __all__ = [
     "ServerGroupConfig",
     "ServerRole",
     "ServingConfig",
+    "SessionConfig",
     "Surrogate",
     "TrackerName",
     "TrainerConfig",

@@ -7,6 +7,8 @@ from typing import Any
 from vime.trajectory.messages import ASSISTANT, calls_of
 from vime.types import Message, Turn
 
+CONTEXT_FULL = "context_length_exceeded"
+
 
 class Refused(Exception):
     """A request that cannot be answered; its client is shown the message.

@@ -54,7 +54,9 @@ class PendingCall:
         return not self.is_complete and all(connection.is_closing() for connection in self._connections)
 
     def deliver(self) -> None:
-        """Notes that its client got it, or its beginning: what was sampled for it is then trained."""
+        """Notes that its client gets it, or its beginning, unless it has gone: what was sampled for it is then trained."""
+        if self.is_broken:
+            return
         self.is_delivered = True
         for reply in self.replies:
             reply.delivered = True

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from vime.gateway.chat import ChatRequest, Delta, message_of
+from vime.gateway.parser_tokenizer import parser_tokenizer
 from vime.gateway.text import ArrivingText
 from vime.types import Integers, Message
 
@@ -29,11 +30,13 @@ class Reader:
         self._tokenizer, self._template_args = tokenizer, template_args or {}
         self.reads_tools = tool_parser is not None
         self._parser_class: Any = None
+        self._counter: Any = None
         if tool_parser or reasoning_parser:
             from vllm.parser.parser_manager import ParserManager
 
+            self._tokenizer = parser_tokenizer(tokenizer)
             try:
-                self._parser_class = ParserManager.get_parser(tool_parser, reasoning_parser, True, tokenizer=tokenizer)
+                self._parser_class = ParserManager.get_parser(tool_parser, reasoning_parser, True, tokenizer=self._tokenizer)
             except (TypeError, KeyError, ValueError) as error:
                 raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
 
@@ -41,6 +44,13 @@ class Reader:
         """Reads one reply to a request. Raises ValueError for a form of the text that vLLM does not know."""
         make_parser = self._make_parser if self._parser_class is not None else None
         return Reading(self._tokenizer, make_parser, request, prompt_ids)
+
+    def num_reasoning_tokens(self, ids: Integers) -> int:
+        """How many of a reply's tokens are reasoning, as the parser counts them; each count begins anew, so one parser does."""
+        if self._parser_class is None:
+            return 0
+        self._counter = self._counter or self._make_parser([])
+        return self._counter.count_reasoning_tokens(list(ids))
 
     def _make_parser(self, tools: Any) -> Any:
         """A parser for one reply; parsers of reasoning look at the template's arguments (`enable_thinking`)."""
@@ -98,7 +108,7 @@ class Reading:
         if self._parser is None:
             self._deltas = [Delta(content=text)]
             return self._deltas
-        self._parser.set_prompt_token_ids(list(self._prompt_ids))
+        self._parser.set_prompt_token_ids(self._prompt_ids)
         reasoning, content, calls = self._parser.parse(text, self._asked, enable_auto_tools=True, model_output_token_ids=kept)
         found = [
             Delta(call=place, call_id=call.id or _call_id(place), name=call.name, arguments=call.arguments)
@@ -106,10 +116,6 @@ class Reading:
         ]
         self._deltas = self._shown([Delta(reasoning=reasoning or "", content=content or ""), *found])
         return self._deltas
-
-    def num_reasoning_tokens(self, ids: Integers) -> int:
-        """How many of a reply's tokens are reasoning, as the parser counts them."""
-        return self._parser.count_reasoning_tokens(list(ids)) if self._parser is not None else 0
 
     def _parse(self, ids: list[int], *, finished: bool) -> list[Delta]:
         text = self._text.add(ids) + (self._text.end() if finished else "")

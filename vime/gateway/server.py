@@ -151,9 +151,9 @@ async def _count(dialect: Dialect, session: AgentSession, http: web.Request) -> 
 
 async def _models(_: Dialect, session: AgentSession, http: web.Request) -> web.Response:
     """The model in the forms of both OpenAI and Anthropic; any name is the session's model."""
-    name = http.match_info.get("id", session.model.name)
+    name = http.match_info.get("id", session.model_name)
     model = {"id": name, "object": "model", "type": "model", "created": 0, "owned_by": "vime"}
-    model |= {"display_name": session.model.name, "created_at": "1970-01-01T00:00:00Z"}
+    model |= {"display_name": session.model_name, "created_at": "1970-01-01T00:00:00Z"}
     if "id" in http.match_info:
         return _json(model)
     return _json({"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name})

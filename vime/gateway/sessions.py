@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from vime.gateway.endpoint_answers import EndpointAnswers
 from vime.gateway.limits import Limits
 from vime.gateway.reading import Reader
+from vime.gateway.sampled_answers import Model, SampledAnswers
 from vime.gateway.server import Gateway
-from vime.gateway.session import AgentSession, Model
+from vime.gateway.session import AgentSession
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +38,17 @@ class Sessions:
 
     @asynccontextmanager
     async def open(
-        self, model: Model, *, limits: Limits | None = None, fork: bool = True, constrains: bool = False
+        self, model: Any, *, limits: Limits | None = None, fork: bool = True, constrains: bool = False
     ) -> AsyncIterator[AgentSession]:
-        """A session with a model, which is over when the block ends."""
+        """A session with a model (`ServedModel` or `EndpointModel` of `vime.rollout`), which is over when the block ends."""
         if self._gateway is None:
             self._gateway = asyncio.create_task(_started())
         gateway = await asyncio.shield(self._gateway)
-        reader, limits = await self.reader(model), limits or Limits()
-        session = AgentSession(model=model, reader=reader, limits=limits, fork=fork, constrains=constrains)
+        if model.shows_tokens:
+            answers = SampledAnswers(model=model, reader=await self.reader(model), fork=fork)
+        else:
+            answers = EndpointAnswers(model=model)
+        session = AgentSession(answers=answers, limits=limits or Limits(), constrains=constrains)
         gateway.open(session)
         try:
             yield session

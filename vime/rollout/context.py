@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from vime.config import RunConfig
-from vime.errors import ConfigError, Problem
 from vime.gateway.limits import Limits
 from vime.gateway.session import AgentSession
 from vime.gateway.sessions import Sessions
@@ -58,24 +57,20 @@ class Context:
             return session.samples(sample)
 
         With `fork=False` a chat template that renders earlier messages differently begins no new sequence. `method.session` holds
-        the limits and `fork` where they are not given. Raises ConfigError for a model behind a chat API, whose tokens are not
-        known.
+        the limits and `fork` where they are not given. A model behind a chat API answers as well, without tokens.
         """
-        found = self.models[model]
-        if not isinstance(found, ServedModel):
-            remedy = "is an endpoint with a chat API, whose tokens are not known: choose a model that vLLM serves"
-            raise ConfigError([Problem(key="context.session", value=model, remedy=remedy)])
-        with self.clock.stopped():  # the first session of a worker imports vLLM's parsers
-            await self.sessions.reader(found)
-        turns = TurnLog()  # an agent that runs outside gets no turns of an earlier attempt, but the seeds of a deterministic run
-        turns.seeds = found.turns.seeds
-        served, own = replace(found, turns=turns), self.config.method.session
+        found, own = self.models[model], self.config.method.session
+        is_trained = False
+        if isinstance(found, ServedModel):
+            with self.clock.stopped():  # the first session of a worker imports vLLM's parsers
+                await self.sessions.reader(found)
+            turns = TurnLog()  # an agent outside gets no turns of an earlier attempt, but the seeds of a deterministic run
+            turns.seeds = found.turns.seeds
+            is_trained = found.sampled is not None and not self.evaluation
+            found = replace(found, turns=turns)
         limits = limits or Limits(num_calls=own.num_calls, num_tokens=own.num_tokens)
         fork = own.fork if fork is None else fork
-        constrains = self.evaluation or found.sampled is None  # what is trained is sampled freely
-        async with self.sessions.open(served, limits=limits, fork=fork, constrains=constrains) as session:
+        async with self.sessions.open(found, limits=limits, fork=fork, constrains=not is_trained) as session:
             yield session
-            for cause, count in session.trajectory.statistics.forks.items():
-                self.trace.counts[f"session_fork_{cause}"] += count
-            for name, count in session.counts.items():
+            for name, count in session.statistics().items():
                 self.trace.counts[f"session_{name}"] += count

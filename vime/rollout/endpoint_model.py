@@ -38,13 +38,20 @@ class EndpointModel:
         """False."""
         return False
 
-    async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
-        """The reply to a conversation, at most `max_tokens` tokens long.
+    async def chat(
+        self,
+        messages: list[Message],
+        *,
+        max_tokens: int,
+        tools: list[dict[str, Any]] | None = None,
+        body: dict[str, Any] | None = None,
+    ) -> Turn:
+        """The reply to a conversation, at most `max_tokens` tokens long; `body` holds further fields of the request.
 
         Raises ServerError when the endpoint does not answer, BadRequestError when it refuses.
         """
         with self.trace.span(self.name, kind="generation"):
-            return await self.client.chat(messages, max_tokens=max_tokens, tools=tools, sampling=self.sampling)
+            return await self.client.chat(messages, max_tokens=max_tokens, tools=tools, sampling=self.sampling | (body or {}))
 
     def as_baseline(self, sampling: Sampling, tokenizer: Callable[[], Any]) -> "EndpointModel":
         """The model with the sampling that the trained one would have here, counting in that one's tokens."""

@@ -42,10 +42,10 @@ def session_environment(session: AgentSession) -> dict[str, str]:
         "OPENAI_BASE_URL": session.openai_url,
         "OPENAI_API_BASE": session.openai_url,
         "OPENAI_API_KEY": session.secret,
-        "OPENAI_MODEL": session.model.name,
+        "OPENAI_MODEL": session.model_name,
         "ANTHROPIC_BASE_URL": session.anthropic_url,
         "ANTHROPIC_AUTH_TOKEN": session.secret,
-        "ANTHROPIC_MODEL": session.model.name,
+        "ANTHROPIC_MODEL": session.model_name,
     }
 
 

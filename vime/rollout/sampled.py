@@ -7,10 +7,12 @@ earlier sequence becomes a later turn of that sequence, as in a `Conversation`; 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from vime.rollout.agent_clock import AgentClock
 from vime.rollout.traffic import Traffic
 from vime.trajectory.sequence import TokenSequence
-from vime.types import Integers, Sample, Turn
+from vime.types import Column, Integers, Sample, Turn
 
 
 class Call:
@@ -28,10 +30,28 @@ class Call:
         hear: Callable[[Turn], None] | None = None,
     ) -> None:
         """`hear` is called with tokens as they arrive."""
-        self.prompt_ids = prompt_ids
+        self.others: list[Call] = []
+        """All calls of the attempt."""
+        self._before: Call | None = None
+        """An earlier call with whose prompt and reply the prompt begins."""
+        self._rest = Column(prompt_ids, np.int32)
+        """The prompt, or what of it comes after that."""
+        self._num_prompt_tokens = len(prompt_ids)
         self._pieces: list[Turn] = []
         self._clock, self._traffic, self._hear = clock, traffic, hear
-        self._is_lost = False
+        self._is_lost = self._is_finished = False
+
+    @property
+    def prompt_ids(self) -> Column[int]:
+        """The prompt."""
+        parts: list[Column[int]] = []
+        call: Call | None = self
+        while call is not None:
+            parts.append(call._rest)
+            call = call._before
+            if call is not None:
+                parts.append(Column(call.turn.output_ids, np.int32))
+        return Column(np.concatenate([part.array for part in reversed(parts)]), np.int32) if len(parts) > 1 else self._rest
 
     @property
     def turn(self) -> Turn:
@@ -39,8 +59,12 @@ class Call:
         return self._pieces[0] if len(self._pieces) == 1 else Turn.joined(self._pieces)
 
     def finish(self, turn: Turn) -> None:
-        """Replaces the pieces with the complete reply."""
-        self._pieces = [turn]
+        """Replaces the pieces with the complete reply, and keeps of the prompt only what it adds to an earlier call.
+
+        Prompts of one conversation contain each other: kept whole, they would take memory with the square of its calls.
+        """
+        self._pieces, self._is_finished = [turn], True
+        any(self._begins_with(earlier) for earlier in reversed(self.others))
 
     def received(self, piece: Turn) -> None:
         """Records tokens that have arrived."""
@@ -61,6 +85,19 @@ class Call:
             self._clock.go()
         self._is_lost = False
 
+    def _begins_with(self, earlier: "Call") -> bool:
+        """Whether the prompt begins with all of an earlier call, which then stands for its beginning."""
+        if not earlier._is_finished:
+            return False
+        said, prompt = earlier.turn.output_ids, self._rest
+        size = earlier._num_prompt_tokens + len(said)
+        if not said or size > len(prompt) or prompt[size - 1] != said[-1]:
+            return False
+        if not np.array_equal(prompt.array[:size], np.concatenate([earlier.prompt_ids.array, np.asarray(said)])):
+            return False
+        self._before, self._rest = earlier, Column(prompt.array[size:].copy(), np.int32)
+        return True
+
     @property
     def is_heard(self) -> bool:
         """Whether somebody follows the reply while it arrives."""
@@ -80,6 +117,7 @@ class Sampled:
 
     def add(self, call: Call, *, tokenizer: Any) -> None:
         """Adds a call that begins."""
+        call.others = self._calls
         self._calls.append(call)
         self._tokenizer = tokenizer
 
@@ -90,11 +128,12 @@ class Sampled:
             turn = call.turn
             if not turn.output_ids:
                 continue
-            sequence = next((held for held in reversed(sequences) if held.continues_in(call.prompt_ids)), None)
+            prompt_ids = call.prompt_ids
+            sequence = next((held for held in reversed(sequences) if held.continues_in(prompt_ids)), None)
             if sequence is None:
-                sequence = TokenSequence.begin(call.prompt_ids)
+                sequence = TokenSequence.begin(prompt_ids)
                 sequences.append(sequence)
-            sequence.add_environment(call.prompt_ids[len(sequence.ids) :])
+            sequence.add_environment(prompt_ids[len(sequence.ids) :])
             sequence.add_turn(turn)
         return [sequence.sample(template, self._text(sequence)) for sequence in sequences]
 

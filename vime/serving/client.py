@@ -8,7 +8,6 @@ until `recovery_timeout_seconds`, and a bad request never. The address of a rest
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import random
 import time
@@ -16,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import aiohttp
+import orjson
 
 from vime.config import ServingConfig
 from vime.errors import ServerError, VimeError, describe
@@ -37,6 +37,7 @@ MAX_BACKOFF_SECONDS = 2.0
 NUM_IMMEDIATE_RETRIES = 3
 FAREWELL_SECONDS = 10.0
 DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
+JSON = "application/json"
 
 
 class BadRequestError(VimeError, ValueError):
@@ -167,7 +168,8 @@ class TokenClient:
         if self._config.keep_cache:  # what was started under other weights has its own keys and values
             body["cache_salt"] = f"version {reply.minimum_version}"
         started = time.monotonic()
-        post = self._session.post(f"{self._url}/inference/v1/generate", json=body, headers={"x-session-id": session_id})
+        data, head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), {"Content-Type": JSON, "x-session-id": session_id}
+        post = self._session.post(f"{self._url}/inference/v1/generate", data=data, headers=head)
         response = await self._heard(post, reply)
         try:
             if response.status in (400, 404, 413, 422):
@@ -200,7 +202,7 @@ class TokenClient:
             *lines, buffer = (buffer + data).split(b"\n\n")
             for line in lines:
                 if line.startswith(DATA) and line != LAST_EVENT:
-                    yield json.loads(line[len(DATA) :])
+                    yield orjson.loads(line[len(DATA) :])
             if not data and lost is None:
                 return
         raise lost

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from vime.types import Integers, Turn
 from vime.weights.payload import NO_VERSION, RANDOM_WEIGHTS
 
@@ -70,7 +72,10 @@ class Reply:
     """How many tokens earlier attempts brought."""
 
     def body(self) -> dict[str, Any]:
-        """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest."""
+        """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest.
+
+        The token ids are an array, which becomes JSON in a fraction of the time that a list takes.
+        """
         sampling = {**self.sampling, "logprobs": 0, "detokenize": "stop" in self.sampling}
         sampling.setdefault("stream_interval", STREAM_INTERVAL_TOKENS)
         self._num_before = self.num_tokens
@@ -78,8 +83,10 @@ class Reply:
             sampling["max_tokens"] -= self._num_before
             if "min_tokens" in sampling:
                 sampling["min_tokens"] = max(0, sampling["min_tokens"] - self._num_before)
-        received = (token for piece in self.pieces for token in piece.output_ids)
-        return {"token_ids": [*self.prompt, *received], "sampling_params": sampling, "stream": True}
+        token_ids = np.concatenate(
+            [np.asarray(part, np.int32) for part in (self.prompt, *(each.output_ids for each in self.pieces))]
+        )
+        return {"token_ids": token_ids, "sampling_params": sampling, "stream": True}
 
     def add(self, choice: dict[str, Any]) -> None:
         """Processes one event of the stream.

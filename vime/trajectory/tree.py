@@ -137,6 +137,13 @@ class Trajectory:
         self.statistics.num_encoded_tokens += sum(map(len, islice(self._known.values(), num_known, None)))
         return prompt
 
+    def num_new_characters(self, messages: list[Message]) -> int:
+        """About how many characters of a conversation are to be tokenized: those after its last reply, once there are replies."""
+        place = len(messages)
+        while place and not (self.replies and messages[place - 1]["role"] == ASSISTANT):
+            place -= 1
+        return sum(len(message.get("content") or "") for message in messages[place:])
+
     def record(self, prompt: RenderedPrompt, turn: Turn, message: Message, *, ended: bool) -> ReplyNode:
         """Adds a reply to the tree. To be called before the client gets its answer, because its next request may come at once."""
         position = len(prompt.keys) - 1 - (prompt.begun is not None)

@@ -1,0 +1,145 @@
+"""Agents that know nothing of vime: functions with a client, and programs with a URL."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.qwen3_tokenizer import qwen3_tokenizer
+from vime.agent.entry import entry_problems
+from vime.config import MethodConfig, RunConfig, SessionConfig
+from vime.errors import SampleError
+from vime.gateway.sessions import Sessions
+from vime.rollout.context import Context, Sampling
+from vime.rollout.endpoint_model import EndpointModel
+from vime.rollout.model import ServedModel
+from vime.rollout.outside_agent import load_generate
+from vime.types import Sample, StopReason, Turn
+
+AGENTS = """
+import json, os, sys
+
+async def solve(openai_client, sample):
+    for _ in range(2):
+        answer = await openai_client.chat.completions.create(model="", messages=[{"role": "user", "content": sample.question}])
+    return answer.choices[0].message.content
+
+def solve_in_a_thread(anthropic_client, sample):
+    asked = {"model": "", "max_tokens": 9, "messages": [{"role": "user", "content": sample.question}]}
+    return {"output": anthropic_client.messages.create(**asked).content[0].text, "calls": 1}
+
+async def never_calls(openai_client, sample):
+    return "42"
+
+async def wrong(openai_client):
+    pass
+
+if __name__ == "__main__":
+    from urllib.request import Request, urlopen
+    assert json.load(open(os.environ["VIME_SAMPLE"])) == {"prompt": "2 + 2?", "question": "2 + 2?", "hint": "a sum"}
+    body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": sys.argv[1]}]}
+    head = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    answer = json.load(urlopen(Request(url, json.dumps(body).encode(), head)))
+    print(answer["choices"][0]["message"]["content"], *sys.argv[2:])
+    sys.exit(len(sys.argv) - 3)
+"""
+
+
+class Client:
+    """Answers "four" to everything."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.ids = tokenizer.encode("four<|im_end|>", add_special_tokens=False)
+
+    async def generate(self, token_ids: Any, **options: Any) -> Turn:
+        size = len(self.ids)
+        return Turn(output_ids=self.ids, logprobs=[-1.0] * size, weight_versions=[1] * size, finish_reason="stop")
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    file = tmp_path / "agents.py"
+    file.write_text(AGENTS)
+    return file
+
+
+async def run(path: str, **session: Any) -> list[Sample]:
+    tokenizer = qwen3_tokenizer()
+    model = ServedModel(
+        client=Client(tokenizer), tokenizer=tokenizer, max_model_len=1000, temperature=1.0, top_p=1.0, session="s"
+    )
+    config = RunConfig(method=MethodConfig(session=SessionConfig(**session)))
+    sessions = Sessions()
+    context = Context(config=config, evaluation=False, session_id="s", models={"actor": model}, sessions=sessions)
+    sample = Sample(prompt="2 + 2?", label="four", metadata={"hint": "a sum"})
+    try:
+        return await load_generate(path)(context, sample, Sampling(temperature=1.0, top_p=1.0))  # type: ignore[return-value]
+    finally:
+        await sessions.stop()
+
+
+async def test_a_function_is_given_a_client_of_its_model(agents: Path):
+    samples = await run(f"{agents}:solve")
+    assert [sample.response for sample in samples] == ["four", "four"], "equal requests are samples of their own"
+    assert all(sample.metadata["output"] == "four" for sample in samples)
+    (sample,) = await run(f"{agents}:solve_in_a_thread")
+    assert sample.metadata["output"] == "four" and sample.metadata["calls"] == 1
+
+
+async def test_a_program_is_given_the_address_of_its_model_and_its_row_without_the_label(agents: Path):
+    (sample,) = await run(f"run {sys.executable} {agents} {{question}} '{{hint}}'")
+    assert sample.response == "four" and sample.metadata["output"] == "four a sum\n" and sample.metadata["exit_code"] == 0
+
+
+async def test_a_limit_ends_the_agent_whatever_it_makes_of_it(agents: Path):
+    (sample,) = await run(f"{agents}:solve", num_calls=1)
+    assert sample.stop_reason is StopReason.TURN_LIMIT and sample.response == "four"
+
+
+async def test_what_is_no_end_of_an_agent_is_an_error(agents: Path):
+    with pytest.raises(SampleError, match="made no call to actor"):
+        await run(f"{agents}:never_calls")
+    with pytest.raises(SampleError, match=r"row has no field \{answer\}; it has hint, prompt, question"):
+        await run(f"run {sys.executable} {agents} {{answer}}")
+    with pytest.raises(SampleError, match="ended with status 1"):
+        await run(f"run {sys.executable} {agents} {{question}} more words")
+    with pytest.raises(FileNotFoundError):
+        await run("run no-such-program")
+
+
+def test_what_generate_names_is_checked_before_anything_starts(agents: Path):
+    for path in (
+        f"{agents}:solve",
+        f"{agents}:solve_in_a_thread",
+        f"run {sys.executable} x.py",
+        "vime.rollout.single_turn.generate",
+    ):
+        assert entry_problems(path) == []
+    for path, words in (
+        (f"{agents}:wrong", "define it as async def wrong(openai_client, sample)"),
+        (f"{agents}:missing", "cannot be imported"),
+        ("run no-such-program x", "there is no program 'no-such-program'"),
+        ("run ", "no program is named"),
+        ("run 'x", "is no command line"),
+    ):
+        (problem,) = entry_problems(path)
+        assert words in problem.remedy
+
+
+class Endpoint:
+    """A chat API that answers with the fields that it was sent."""
+
+    async def chat(self, messages: Any, *, max_tokens: int, tools: Any, sampling: dict[str, Any]) -> Turn:
+        message = {"role": "assistant", "content": f"{len(messages)} {max_tokens} {sampling}"}
+        return Turn(message=message, finish_reason="stop", usage=(7, 3))
+
+
+async def test_a_baseline_behind_a_chat_api_answers_the_same_agent(agents: Path):
+    model = EndpointModel(client=Endpoint(), name="paid", max_model_len=1000, sampling={"temperature": 0.5})  # type: ignore[arg-type]
+    sessions = Sessions()
+    context = Context(config=RunConfig(), evaluation=True, session_id="s", models={"actor": model}, sessions=sessions)
+    found = await load_generate(f"{agents}:solve_in_a_thread")(context, Sample(prompt="?"), Sampling(temperature=1.0, top_p=1.0))
+    assert isinstance(found, list) and found[0].response == found[0].metadata["output"] == "1 9 {'temperature': 0.5}"
+    await sessions.stop()
