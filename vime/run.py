@@ -108,7 +108,7 @@ def check_flags(flags: list[str], *, sweep: bool) -> None:
 def run(overrides: list[str], *, sweep: bool = False) -> int:
     """One run, or a sweep of them; returns the exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs are started to ignore it
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # end in order, as on Ctrl-C
+    signal.signal(signal.SIGTERM, end_in_order)
     try:
         if sweep:
             return run_sweep(overrides)
@@ -140,6 +140,12 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return INTERRUPTED
+
+
+def end_in_order(*_: object) -> None:
+    """Interrupts the run as Ctrl-C does, once: whoever else terminates it meanwhile would break off its end."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.raise_signal(signal.SIGINT)
 
 
 def report(error: ConfigError) -> None:
