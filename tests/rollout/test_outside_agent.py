@@ -79,7 +79,7 @@ async def run(path: str, **session: Any) -> list[Sample]:
     config = RunConfig(method=MethodConfig(session=SessionConfig(**session)))
     sessions = Sessions()
     context = Context(config=config, evaluation=False, session_id="s", models={"actor": model}, sessions=sessions)
-    sample = Sample(prompt="2 + 2?", label="four", metadata={"hint": "a sum"})
+    sample = Sample(prompt="2 + 2?", label=["four"], metadata={"hint": "a sum"})
     try:
         return await load_generate(path)(context, sample, Sampling(temperature=1.0, top_p=1.0))  # type: ignore[return-value]
     finally:

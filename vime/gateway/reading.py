@@ -28,7 +28,9 @@ class Reader:
     ) -> None:
         """Raises ValueError for a parser that vLLM does not have, or that does not fit the tokenizer."""
         self._tokenizer, self._template_args = tokenizer, template_args or {}
-        self.reads_tools = tool_parser is not None
+        self.tool_parser = tool_parser
+        self.unread = ""
+        """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.gateway.parser_check`)."""
         self._parser_class: Any = None
         self._counter: Any = None
         if tool_parser or reasoning_parser:
