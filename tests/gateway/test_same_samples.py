@@ -8,19 +8,21 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from agentic.toolorchestra import prompts
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.offer import offer, question_schemas
+from vime.agent.adapters import Adapter, AnthropicAdapter, OpenAIAdapter
 from vime.gateway.chat import ChatRequest
 from vime.gateway.reading import Reader
-from vime.gateway.session import AgentSession
 from vime.gateway.sessions import Parsers, Sessions
 from vime.preflight.compose import compose_run
 from vime.rollout.conversation import Conversation
@@ -96,7 +98,7 @@ async def natively(model: ServedModel, question: str) -> list[Sample]:
     return conversation.samples(Sample())
 
 
-async def by_chat(session: AgentSession, question: str, *, stream: bool) -> int:
+async def by_chat(session: Any, question: str, *, stream: bool) -> int:
     client, num_calls = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret), 0
     messages = opening(question)
     for turn in range(NUM_TURNS):
@@ -116,7 +118,7 @@ async def by_chat(session: AgentSession, question: str, *, stream: bool) -> int:
     return num_calls
 
 
-async def by_responses(session: AgentSession, question: str, *, stream: bool) -> int:
+async def by_responses(session: Any, question: str, *, stream: bool) -> int:
     client, num_calls = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret), 0
     tools: Any = [{"type": "function", **tool["function"]} for tool in TOOLS]
     items: Any = opening(question)
@@ -136,7 +138,7 @@ async def by_responses(session: AgentSession, question: str, *, stream: bool) ->
     return num_calls
 
 
-async def by_messages(session: AgentSession, question: str, *, stream: bool) -> int:
+async def by_messages(session: Any, question: str, *, stream: bool) -> int:
     client, num_calls = AsyncAnthropic(base_url=session.anthropic_url, api_key=session.secret), 0
     tools = [{**tool["function"], "input_schema": tool["function"]["parameters"]} for tool in TOOLS]
     system, *messages = opening(question)
@@ -174,6 +176,32 @@ async def test_an_agent_gives_the_same_samples_natively_and_over_http(
             assert sample.rollout_log_probs == pytest.approx(other.rollout_log_probs, abs=1e-4)
     assert num_calls >= 6, "the tiny orchestrator calls its tools"
     await sessions.stop()
+
+
+@pytest.mark.parametrize(
+    ("make", "play"), [(OpenAIAdapter, by_chat), (OpenAIAdapter, by_responses), (AnthropicAdapter, by_messages)]
+)
+async def test_an_adapter_outside_a_run_gives_the_same_samples(
+    model: ServedModel, endpoint: tuple[Any, Any], make: type[Adapter], play: Callable[..., Awaitable[int]]
+):
+    adapter = make(tokenizer=model.tokenizer, vllm_url=endpoint[0].url, tool_parser="hermes", max_turns_per_sid=NUM_TURNS)
+    runner = web.AppRunner(adapter.app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    adapter.open_session("sample-7", sampling_defaults={"temperature": 0.0}, max_context_tokens=1024)
+    with pytest.raises(ValueError, match="is open already"):
+        adapter.open_session("sample-7")
+    await play(SimpleNamespace(openai_url=f"{url}/v1", anthropic_url=url, secret="sample-7"), QUESTIONS[0], stream=True)
+    samples = await adapter.finish_session("sample-7", base_sample=Sample(group_index=3), reward=0.5, extra_metadata={"x": 1})
+    native = await natively(model, QUESTIONS[0])
+    assert [list(sample.tokens) for sample in samples] == [list(sample.tokens) for sample in native]
+    assert [(sample.group_index, sample.reward, sample.metadata["x"]) for sample in samples] == [(3, 0.5, 1)] * len(samples)
+    assert await adapter.finish_session("sample-7") == []
+    with pytest.raises(Exception, match="no such session"):
+        await play(SimpleNamespace(openai_url=f"{url}/v1", anthropic_url=url, secret="sample-7"), QUESTIONS[0], stream=False)
+    await adapter.close()
+    await runner.cleanup()
 
 
 async def test_a_constrained_answer_of_a_frozen_model_has_the_form_that_was_asked_for(model: ServedModel):
