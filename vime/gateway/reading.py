@@ -4,6 +4,7 @@ The parsers are those of `vllm serve --tool-call-parser` and `--reasoning-parser
 happens with the first reader that needs one.
 """
 
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
@@ -36,6 +37,7 @@ class Reader:
         if tool_parser or reasoning_parser:
             from vllm.parser.parser_manager import ParserManager
 
+            logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # a traceback for each call that a model botches
             self._tokenizer = parser_tokenizer(tokenizer)
             try:
                 self._parser_class = ParserManager.get_parser(tool_parser, reasoning_parser, True, tokenizer=self._tokenizer)
