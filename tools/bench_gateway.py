@@ -22,8 +22,8 @@ from gateway_bench.load import Work
 from gateway_bench.measures import Found, Load, measure_history, measure_load, measure_stream, median
 from gateway_bench.script import script_of
 from gateway_bench.sides import Direct, EngineProcess, LiteLLM, Sessions, Side, run_load
-from gateway_bench.table import add_rows
-from gateway_bench.vllm_side import CHECKPOINT, MAX_MODEL_LEN, TOOL_PARSER, VllmServer
+from gateway_bench.table import LESS, add_rows
+from gateway_bench.vllm_side import TOOL_PARSER, VllmServer
 
 PEERS = Path.home() / ".cache" / "vime" / "bench_gateway"
 LOADS = (
@@ -34,21 +34,21 @@ LOADS = (
 HISTORIES = (1_000, 10_000, 100_000)
 SMALL_LOADS = (Load(sessions=2, engine_seconds=0.1, think_seconds=0.0, turns=2, flat_turns=2),)
 SMALL_HISTORIES = (1_000, 2_000)
-VLLM_CALLS = 40
+VLLM_CALLS = 12
 
 
-def our_side(engine_url: str, tokenizer: Path, folder: Path, *, max_model_len: int, parsers: tuple[str, ...]) -> Sessions:
+def our_side(engine_url: str, tokenizer: str, folder: Path, *, max_model_len: int, parsers: tuple[str, ...]) -> Sessions:
     """vime's gateway."""
-    words = [engine_url, str(tokenizer), str(max_model_len), *parsers]
+    words = [engine_url, tokenizer, str(max_model_len), *parsers]
     return Sessions("vime", [sys.executable, "-m", "gateway_bench.our_side", *words], folder)
 
 
-def peer_sides(engine_url: str, tokenizer: Path, peers: Path, folder: Path) -> list[Side]:
+def peer_sides(engine_url: str, tokenizer: str, peers: Path, folder: Path) -> list[Side]:
     """The peers that have an environment."""
     found: list[Side] = []
     python, proxy = peers / "verifiers" / "bin" / "python", peers / "litellm" / "bin" / "litellm"
     if python.exists():
-        command = [str(python), "-m", "gateway_bench.verifiers_side", engine_url, str(tokenizer)]
+        command = [str(python), "-m", "gateway_bench.verifiers_side", engine_url, tokenizer]
         found.append(Sessions("verifiers", command, folder))
     if proxy.exists():
         found.append(LiteLLM(proxy, engine_url, folder))
@@ -77,18 +77,23 @@ def measure_all(sides: list[Side], engine: EngineProcess, options: argparse.Name
 def add_vllm(result: Result, folder: Path, rounds: int) -> None:
     """vime's gateway and vLLM's own chat route in front of one real server, one agent at a time, one token a reply."""
     server = VllmServer(folder)
-    ours = our_side(server.url, CHECKPOINT, folder, max_model_len=MAX_MODEL_LEN, parsers=(TOOL_PARSER,))
-    seconds: dict[str, list[float]] = {"ours": [], "chat": []}
-    for seed in range(2 * rounds):
-        for name, side in (("ours", ours), ("chat", server)):
-            work = Work(targets=side.open(1), turns=VLLM_CALLS, first_tokens=200, new_tokens=20, max_tokens=1, seed=seed)
-            measured = run_load(work)
-            seconds[name] += measured.seconds[5 if seed == 0 else 0 :]
-            side.close()
-    ours.stop()
-    server.stop()
+    ours = our_side(server.url, server.tokenizer, folder, max_model_len=server.max_model_len, parsers=(TOOL_PARSER,))
+    seconds: dict[str, list[float]] = {side.name: [] for side in (ours, server)}
+    try:
+        for seed in range(-1, 4 * rounds):
+            for side in (ours, server):
+                work = Work(targets=side.open(1), turns=VLLM_CALLS, first_tokens=60, new_tokens=5, max_tokens=1, seed=seed)
+                measured = run_load(work)
+                assert not measured.failures, measured.failures[0]
+                seconds[side.name] += measured.seconds if seed >= 0 else []  # the first of each warm up
+                side.close()
+    finally:
+        ours.stop()
+        server.stop()
     case = "in front of vLLM with a tiny model, 1 session, one token a reply: median time of a call; vLLM's own chat route"
-    result.add("gateway", case, ours=1000 * median(seconds["ours"]), reference=1000 * median(seconds["chat"]), unit="ms")
+    result.add(
+        "gateway", case, ours=1000 * median(seconds[ours.name]), reference=1000 * median(seconds[server.name]), unit=f"ms; {LESS}"
+    )
 
 
 def main() -> None:
@@ -102,7 +107,7 @@ def main() -> None:
     options = parser.parse_args()
     from vime.model.load_tokenizer import load_tokenizer
 
-    tokenizer = fetched()
+    tokenizer = str(fetched())
     result = Result(title="A gateway between agents and an engine")
     with tempfile.TemporaryDirectory(prefix="bench-gateway-") as name:
         folder = Path(name)

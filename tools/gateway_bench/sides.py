@@ -150,9 +150,7 @@ class LiteLLM(Process):
     name = "litellm"
 
     def __init__(self, executable: Path, engine_url: str, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         parameters = {"model": f"hosted_vllm/{MODEL}", "api_base": f"{engine_url}/v1", "api_key": "none"}
         file = folder / "litellm.yaml"
@@ -171,6 +169,13 @@ class LiteLLM(Process):
 
 
 Side = Direct | Sessions | LiteLLM
+
+
+def free_port() -> int:
+    """A port that nobody listens on at present."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def run_load(work: Work) -> Measured:

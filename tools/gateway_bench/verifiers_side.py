@@ -5,6 +5,7 @@
 It obeys the same commands as `our_side`.
 """
 
+# pyright: reportMissingImports=false
 import asyncio
 import sys
 from contextlib import AsyncExitStack

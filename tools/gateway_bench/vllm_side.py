@@ -1,15 +1,11 @@
 """vLLM's own server with a tiny model, for its chat route and as the engine behind a gateway."""
 
-import socket
-import sys
 from pathlib import Path
 
-from bench_rows import ROOT
+from gateway_bench.sides import Process, Targets, free_port, wait_for
+from vime.preflight.compose import compose_run
+from vime.serving.flags import server_arguments, server_command
 
-from gateway_bench.sides import Process, Targets, wait_for
-
-CHECKPOINT = ROOT / "agentic" / "toolorchestra" / "tiny" / "orchestrator"
-MAX_MODEL_LEN = 4096
 TOOL_PARSER = "hermes"
 
 
@@ -19,15 +15,12 @@ class VllmServer(Process):
     name = "vLLM's chat route"
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        config, port = compose_run(["+method=toolorchestra"]).config, free_port()
+        arguments = server_arguments(config, "actor", config.serving.models["actor"], number=0)
+        arguments |= {"host": "127.0.0.1", "port": port, "enable_auto_tool_choice": True, "tool_call_parser": TOOL_PARSER}
+        self.tokenizer, self.max_model_len = str(arguments["model"]), int(arguments["max_model_len"])
         self.url = f"http://127.0.0.1:{port}"
-        words = ["--model", str(CHECKPOINT), "--served-model-name", "actor", "--host", "127.0.0.1", "--port", str(port)]
-        words += ["--max-model-len", str(MAX_MODEL_LEN), "--gpu-memory-utilization", "0.04", "--enable-prefix-caching"]
-        words += ["--enable-auto-tool-choice", "--tool-call-parser", TOOL_PARSER, "--dtype", "float32"]
-        command = [sys.executable, "-m", "vime.serving.vllm_server", *words]
-        super().__init__(command, folder / "vllm.log")
+        super().__init__(server_command(arguments), folder / "vllm.log", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
         wait_for(f"{self.url}/health", self)
 
     def open(self, count: int) -> Targets:
