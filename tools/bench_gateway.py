@@ -10,13 +10,14 @@ without one is left out. vime's gateway and vLLM's own chat route also stand in 
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench_rows import Result, add_options, finish
+from bench_rows import Result, add_options, finish, save
 from fetch_qwen3_tokenizer import fetched
 from gateway_bench.load import Work
 from gateway_bench.measures import Found, Load, measure_history, measure_load, measure_stream, median
@@ -107,6 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     from vime.model.load_tokenizer import load_tokenizer
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the sides end too
     tokenizer = str(fetched())
     result = Result(title="A gateway between agents and an engine")
     with tempfile.TemporaryDirectory(prefix="bench-gateway-") as name:
@@ -120,6 +122,7 @@ def main() -> None:
         finally:
             for side in [*sides, engine]:
                 side.stop()
+        save(result, options)
         if not options.no_vllm:
             add_vllm(result, folder, options.rounds)
     finish(result, options)

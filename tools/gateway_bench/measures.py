@@ -11,6 +11,8 @@ NUM_HISTORY_CALLS = 15
 STEP_TOKENS = 1000
 """History grows by so many tokens a call."""
 STREAM_SECONDS = 0.5
+MANY = 1000
+"""Sessions by whose number the memory of one is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,17 +57,19 @@ def measure_load(side: Side, engine: EngineProcess, *, load: Load, found: Found,
     """Latency at the engine's pace, then the most calls that the side answers, and their CPU time."""
     count = load.sessions
     engine.pace(load.engine_seconds)
+    memory = side.memory_bytes()
     work = Work(targets=side.open(count), turns=load.turns, think_seconds=load.think_seconds, seed=seed)
     work.spread_seconds = load.engine_seconds
     found.seconds[count] += _run(work, found).seconds
+    if count >= MANY and not found.session_bytes:  # later rounds find memory that earlier sessions have left
+        found.session_bytes = (side.memory_bytes() - memory) / count
     side.close()
     engine.pace(0.0)
-    targets, memory, cpu = side.open(count), side.memory_bytes(), side.cpu_seconds()
+    targets, cpu = side.open(count), side.cpu_seconds()
     measured = _run(Work(targets=targets, turns=load.flat_turns, seed=seed), found)
     if measured.seconds:
         found.cpu_seconds[count].append((side.cpu_seconds() - cpu) / len(measured.seconds))
         found.calls_per_second[count].append(len(measured.seconds) / measured.wall_seconds)
-    found.session_bytes = found.session_bytes or (count >= 1000) * (side.memory_bytes() - memory) / count
     side.close()
     engine.log()
 

@@ -26,15 +26,15 @@ Targets = list[dict[str, str]]
 
 
 class Process:
-    """A process with pipes that ends with its block; its log goes to a file."""
+    """A process, its standard output read by line if it `answers`; everything else that it says goes to a file."""
 
-    def __init__(self, command: list[str], log: Path, **environment: str) -> None:
+    def __init__(self, command: list[str], log: Path, *, answers: bool = True, **environment: str) -> None:
         search_path = os.pathsep.join([str(ROOT / "tools"), str(ROOT)])
         self._log = log.open("w")
         self._popen = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.PIPE if answers else self._log,  # a pipe that nobody reads fills up, and its writer stops
             stderr=self._log,
             text=True,
             env={**os.environ, "PYTHONPATH": search_path, **environment},
@@ -156,7 +156,9 @@ class LiteLLM(Process):
         file = folder / "litellm.yaml"
         file.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": parameters}]}))
         command = [str(executable), "--config", str(file), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
-        super().__init__(command, folder / "litellm.log", LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_MASTER_KEY=KEY)
+        super().__init__(
+            command, folder / "litellm.log", answers=False, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_MASTER_KEY=KEY
+        )
         wait_for(f"{self._url}/health/liveliness", self)
 
     def open(self, count: int) -> Targets:

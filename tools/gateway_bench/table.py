@@ -41,7 +41,7 @@ def _add_latency(result: Result, ours: Found, engine: Found, peers: dict[str, Fo
             ("median", median, PROMISED_MEDIAN_MS),
             ("99th percentile", percentile_99, PROMISED_99_MS),
         ):
-            case = f"{sessions:,} sessions: time added to a call, {label}"
+            case = f"{sessions:,} {_sessions(sessions)}: time added to a call, {label}"
             if sessions == PROMISED_AT:
                 _add(result, f"{case}; promised", measure(own), promised, f"ms; {LESS}")
             for name, peer in peers.items():
@@ -51,7 +51,7 @@ def _add_latency(result: Result, ours: Found, engine: Found, peers: dict[str, Fo
 def _add_cpu(result: Result, ours: Found, peers: dict[str, Found]) -> None:
     for sessions in sorted(ours.cpu_seconds):
         own = 1000 * median(ours.cpu_seconds[sessions])
-        case = f"{sessions:,} sessions, nobody waits: CPU time of the gateway a call"
+        case = f"{sessions:,} {_sessions(sessions)}, nobody waits: CPU time of the gateway a call"
         if sessions == PROMISED_AT:
             _add(result, f"{case}; promised", own, PROMISED_CPU_MS, f"ms; {LESS}")
         for name, peer in peers.items():
@@ -61,7 +61,7 @@ def _add_cpu(result: Result, ours: Found, peers: dict[str, Found]) -> None:
                 _add(result, f"{case}; a fifth of {name}", own, fifth, f"ms; {LESS}")
     for sessions in sorted(ours.calls_per_second):
         for name, peer in peers.items():
-            case = f"{sessions:,} sessions, nobody waits: calls answered; {name}"
+            case = f"{sessions:,} {_sessions(sessions)}, nobody waits: calls answered; {name}"
             _add(result, case, median(ours.calls_per_second[sessions]), median(peer.calls_per_second[sessions]), "calls/s")
 
 
@@ -89,6 +89,10 @@ def _add_first(result: Result, ours: Found, engine: Found, peers: dict[str, Foun
     for name, peer in peers.items():
         _add(result, f"{lag}; {name}", 1000 * median(ours.first_lag), 1000 * median(peer.first_lag), f"ms; {LESS}")
         _add(result, f"{many}; {name}", own, 1000 * (median(peer.first_seconds) - straight), f"ms; {LESS}")
+
+
+def _sessions(count: int) -> str:
+    return "session" if count == 1 else "sessions"
 
 
 def _add(result: Result, case: str, ours: float, reference: float, unit: str) -> None:

@@ -195,7 +195,7 @@ class TokenClient:
         buffer, lost = b"", None
         while lost is None:
             try:
-                data = await self._heard(response.content.readany(), reply)
+                data = response.content.read_nowait() or await self._heard(response.content.readany(), reply)
             except aiohttp.ClientError as error:  # raised also ahead of what came before it and is not read yet
                 response.content._exception, lost = None, error
                 data = response.content.read_nowait()
@@ -226,4 +226,5 @@ def _open_session(secret: str | None) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60),
         headers=headers(secret),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        cookie_jar=aiohttp.DummyCookieJar(),
     )
