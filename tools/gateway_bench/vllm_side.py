@@ -20,8 +20,8 @@ class VllmServer(Process):
         arguments |= {"host": "127.0.0.1", "port": port, "enable_auto_tool_choice": True, "tool_call_parser": TOOL_PARSER}
         self.tokenizer, self.max_model_len = str(arguments["model"]), int(arguments["max_model_len"])
         self.url = f"http://127.0.0.1:{port}"
-        environment = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-        super().__init__(server_command(arguments), folder / "vllm.log", answers=False, **environment)
+        log = folder / "vllm.log"
+        super().__init__(server_command(arguments), log, answers=False, VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
         wait_for(f"{self.url}/health", self)
 
     def open(self, count: int) -> Targets:

@@ -18,7 +18,7 @@ from jinja2.exceptions import TemplateError
 from vime.errors import SampleError
 from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
 from vime.gateway.pending_call import PendingCall
-from vime.gateway.reading import Reader
+from vime.gateway.reading import Reader, Reading
 from vime.serving.client import BadRequestError
 from vime.tasks import together
 from vime.trajectory.aside import aside
@@ -197,7 +197,7 @@ class AgentSession:
         for delta in last:
             say(delta)
         finish_reason = "tool_calls" if message.get("tool_calls") and stopped else turn.finish_reason
-        return ChatAnswer(message=message, finish_reason=finish_reason, turn=turn, usage=self._usage(prompt, turn))
+        return ChatAnswer(message=message, finish_reason=finish_reason, turn=turn, usage=_usage(prompt, turn, reading))
 
     async def _record(self, prompt: RenderedPrompt, turn: Turn, message: Message, call: PendingCall) -> None:
         async with self._lock:
@@ -206,10 +206,11 @@ class AgentSession:
             reply.delivered = call.is_delivered
             call.replies.append(reply)
 
-    def _usage(self, prompt: RenderedPrompt, turn: Turn) -> Usage:
-        return Usage(
-            prompt_tokens=len(prompt.ids),
-            cached_tokens=len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0,
-            completion_tokens=len(turn.output_ids),
-            reasoning_tokens=self.reader.num_reasoning_tokens(turn.output_ids),
-        )
+
+def _usage(prompt: RenderedPrompt, turn: Turn, reading: Reading) -> Usage:
+    return Usage(
+        prompt_tokens=len(prompt.ids),
+        cached_tokens=len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0,
+        completion_tokens=len(turn.output_ids),
+        reasoning_tokens=reading.num_reasoning_tokens(turn.output_ids),
+    )
