@@ -85,6 +85,7 @@ def _add_first(result: Result, ours: Found, engine: Found, peers: dict[str, Foun
     many = "streamed, 64 sessions: time added to the first text, median"
     straight = median(engine.first_seconds)
     own = 1000 * (median(ours.first_seconds) - straight)
+    result.notes.append("the engine streams to vime four tokens at a time after the first, to litellm one; the first has no text")
     _add(result, f"{lag}; promised", 1000 * median(ours.first_lag), PROMISED_FIRST_MS, f"ms; {LESS}")
     for name, peer in peers.items():
         _add(result, f"{lag}; {name}", 1000 * median(ours.first_lag), 1000 * median(peer.first_lag), f"ms; {LESS}")

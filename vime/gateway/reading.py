@@ -114,7 +114,7 @@ class Reading:
 
     def num_reasoning_tokens(self, ids: Integers) -> int:
         """How many of a reply's tokens are reasoning, as the parser counts them; it has counted those that arrived in pieces."""
-        if not any(delta.reasoning for delta in self._deltas):
+        if self._parser is None or not any(delta.reasoning for delta in self._deltas):
             return 0
         count = self._parser.count_reasoning_tokens if self._has_begun else self._count_reasoning
         return count(list(ids))
