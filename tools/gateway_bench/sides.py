@@ -130,9 +130,9 @@ class Direct:
 class Sessions(Process):
     """A gateway that obeys `open` and `close`."""
 
-    def __init__(self, name: str, command: list[str], folder: Path, **environment: str) -> None:
+    def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
-        super().__init__(command, folder / f"{name}.log", **environment)
+        super().__init__(command, folder / f"{name}.log")
         self.read()
 
     def open(self, count: int) -> Targets:
