@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.qwen3_tokenizer import qwen3_tokenizer
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FIELDS = {"benchmark", "case", "ours", "reference", "ratio", "unit"}
@@ -65,6 +67,16 @@ def test_the_trainer_is_measured_beside_hugging_face_and_the_matrix_products(tmp
     ours_and = [row["case"].partition(": ")[2] for row in rows if row["case"].startswith("tiny bfloat16")]
     assert ours_and == ["Hugging Face, padded", "Hugging Face, padded, by the clock", "matrix products alone"]
     assert "TRL was not run" in done.stdout and "(`--mfu`) was not run" in done.stdout
+
+
+def test_the_gateway_is_measured_over_a_scripted_engine(tmp_path: Path):
+    qwen3_tokenizer()
+    words = ["--small", "--rounds", 1, "--no-vllm", "--peers", tmp_path, "--json", tmp_path / "rows.json"]
+    done = run("bench_gateway.py", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = [row["case"] for row in read_rows(tmp_path / "rows.json")]
+    assert [case.partition(",")[0] for case in cases] == ["2", "streamed"], cases
+    assert "failed" not in done.stdout and "2,000 tokens of history: of a call of ours the engine takes" in done.stdout
 
 
 def test_a_side_that_dies_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

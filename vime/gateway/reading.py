@@ -47,14 +47,12 @@ class Reader:
     def begin(self, request: ChatRequest, prompt_ids: Any) -> "Reading":
         """Reads one reply to a request. Raises ValueError for a form of the text that vLLM does not know."""
         make_parser = self._make_parser if self._parser_class is not None else None
-        return Reading(self._tokenizer, make_parser, request, prompt_ids)
+        return Reading(self._tokenizer, make_parser, request, prompt_ids, self._count_reasoning)
 
-    def num_reasoning_tokens(self, ids: Integers) -> int:
-        """How many of a reply's tokens are reasoning, as the parser counts them; each count begins anew, so one parser does."""
-        if self._parser_class is None:
-            return 0
+    def _count_reasoning(self, ids: list[int]) -> int:
+        """Counts from the first token on with one parser for all replies; to make one takes as long as to count."""
         self._counter = self._counter or self._make_parser([])
-        return self._counter.count_reasoning_tokens(list(ids))
+        return self._counter.count_reasoning_tokens(ids)
 
     def _make_parser(self, tools: Any) -> Any:
         """A parser for one reply; parsers of reasoning look at the template's arguments (`enable_thinking`)."""
@@ -64,7 +62,15 @@ class Reader:
 class Reading:
     """One reply that is being read."""
 
-    def __init__(self, tokenizer: Any, make_parser: Callable[[Any], Any] | None, request: ChatRequest, prompt_ids: Any) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        make_parser: Callable[[Any], Any] | None,
+        request: ChatRequest,
+        prompt_ids: Any,
+        count_reasoning: Callable[[list[int]], int],
+    ) -> None:
+        self._count_reasoning = count_reasoning
         self._tokenizer, self._prompt_ids, self._request = tokenizer, prompt_ids, request
         self.constraint: dict[str, Any] | None = None
         """What the model may sample (`structured_outputs` of vLLM's sampling parameters), None for everything."""
@@ -120,6 +126,13 @@ class Reading:
         ]
         self._deltas = self._shown([Delta(reasoning=reasoning or "", content=content or ""), *found])
         return self._deltas
+
+    def num_reasoning_tokens(self, ids: Integers) -> int:
+        """How many of a reply's tokens are reasoning, as the parser counts them; it has counted those that arrived in pieces."""
+        if self._parser is None or not any(delta.reasoning for delta in self._deltas):
+            return 0
+        count = self._parser.count_reasoning_tokens if self._has_begun else self._count_reasoning
+        return count(list(ids))
 
     def _parse(self, ids: list[int], *, finished: bool) -> list[Delta]:
         text = self._text.add(ids) + (self._text.end() if finished else "")

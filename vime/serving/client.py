@@ -37,7 +37,7 @@ MAX_BACKOFF_SECONDS = 2.0
 NUM_IMMEDIATE_RETRIES = 3
 FAREWELL_SECONDS = 10.0
 DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
-JSON = "application/json"
+JSON, OPTIONS = "application/json", orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 class BadRequestError(VimeError, ValueError):
@@ -168,7 +168,7 @@ class TokenClient:
         if self._config.keep_cache:  # what was started under other weights has its own keys and values
             body["cache_salt"] = f"version {reply.minimum_version}"
         started = time.monotonic()
-        data, head = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), {"Content-Type": JSON, "x-session-id": session_id}
+        data, head = orjson.dumps(body, option=OPTIONS), {"Content-Type": JSON, "x-session-id": session_id}
         post = self._session.post(f"{self._url}/inference/v1/generate", data=data, headers=head)
         response = await self._heard(post, reply)
         try:
@@ -195,7 +195,7 @@ class TokenClient:
         buffer, lost = b"", None
         while lost is None:
             try:
-                data = await self._heard(response.content.readany(), reply)
+                data = response.content.read_nowait() or await self._heard(response.content.readany(), reply)
             except aiohttp.ClientError as error:  # raised also ahead of what came before it and is not read yet
                 response.content._exception, lost = None, error
                 data = response.content.read_nowait()
@@ -226,4 +226,5 @@ def _open_session(secret: str | None) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60),
         headers=headers(secret),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        cookie_jar=aiohttp.DummyCookieJar(),
     )

@@ -139,7 +139,7 @@ class Trajectory:
 
     def num_new_characters(self, messages: list[Message]) -> int:
         """About how many characters of a conversation are to be tokenized: those after its last reply, once there are replies."""
-        place = len(messages)
+        place = len(messages) - 1
         while place and not (self.replies and messages[place - 1]["role"] == ASSISTANT):
             place -= 1
         return sum(len(message.get("content") or "") for message in messages[place:])

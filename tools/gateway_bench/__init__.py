@@ -1,0 +1,1 @@
+"""The parts of `tools/bench_gateway.py`: the engine, the sides that are measured and their clients, each in its own process."""
