@@ -16,3 +16,17 @@ def test_a_rollout_that_ran_out_of_time_counts_as_unsolved():
     metrics = batch_metrics([Group(prompt=PROMPT, rollouts=[solved, other, late, lost])], version=0)
     assert metrics["reward/mean"] == metrics["reward/strict"] == 2 / 3
     assert metrics["reward/f1"] == 0.25, "over those that have it, and those that were never scored"
+
+
+def test_sessions_say_what_was_delivered_and_how_far_conversations_go_on():
+    counts = {"tokens": 10, "delivered_tokens": 8, "prompt_tokens": 100, "encoded_tokens": 25, "calls": 6, "sequences": 2}
+    counts |= {"fork_subagent": 1, "retries": 3}
+    rollout = Rollout(rollout_id=0, group_index=0, reward=1.0, stop_reason=StopReason.ANSWERED, samples=[Sample()])
+    rollout.counts = {f"session_{name}": number for name, number in counts.items()} | {"tool_calls": 2}
+    metrics = batch_metrics([Group(prompt=PROMPT, rollouts=[rollout, rollout])], version=0)
+    found = {name.removeprefix("session/"): value for name, value in metrics.items() if name.startswith("session/")}
+    assert found == {
+        **{"calls": 12.0, "retries": 6.0, "refused": 0.0, "fork_subagent": 2.0},
+        **{"delivered_share": 0.8, "encoded_share": 0.25, "calls_per_sequence": 3.0},
+    }
+    assert [name for name in metrics if name.startswith("count/")] == ["count/tool_calls"]

@@ -83,7 +83,13 @@ def training_charts(curves: Curves) -> list[str]:
     seconds = {name: name.partition("/")[2] for name in curves if name.startswith("seconds/")}
     counts = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("count/")}
     panels = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
+    sessions = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("session/")}
+    shares = {name: label for name, label in sessions.items() if label.endswith("share")}
     panels |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
+    panels |= {
+        "Sessions": {name: sessions[name] for name in sessions if name not in shares},
+        "Shares of the sessions' tokens": shares,
+    }
     charts = [line_chart(title, _series(curves, metrics), smooth=title not in EXACT) for title, metrics in panels.items()]
     charts.insert(1, stop_chart(curves))
     charts.append(stacked_chart("Share of a step's time", _aligned(curves, TIME_SHARES)))

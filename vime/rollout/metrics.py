@@ -5,6 +5,9 @@ from statistics import fmean
 
 from vime.types import Group, Rollout, StopReason
 
+SESSION = "session_"
+"""How the counts of sessions begin (`vime.gateway.session.AgentSession.statistics`)."""
+
 
 def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
     """Metrics of the groups that are about to be trained at weight `version`.
@@ -59,4 +62,21 @@ def _times_and_counts(rollouts: list[Rollout]) -> dict[str, float]:
     counts: Counter[str] = Counter()
     for rollout in rollouts:
         counts.update(rollout.counts)
-    return means | {f"count/{name}": float(number) for name, number in sorted(counts.items())}
+    others = {f"count/{name}": float(number) for name, number in sorted(counts.items()) if not name.startswith(SESSION)}
+    return means | others | _sessions(counts)
+
+
+def _sessions(counts: Counter[str]) -> dict[str, float]:
+    """What agents asked for that call their model over HTTP, and how well their conversations go on from what was sampled."""
+    found = Counter({name.removeprefix(SESSION): number for name, number in counts.items() if name.startswith(SESSION)})
+    if not found["calls"]:
+        return {}
+    shares = {
+        "delivered_share": found["delivered_tokens"] / max(found["tokens"], 1),
+        "encoded_share": found["encoded_tokens"] / max(found["prompt_tokens"], 1),
+        "calls_per_sequence": found["calls"] / max(found["sequences"], 1),
+    }
+    kept = {
+        name: float(found[name]) for name in sorted(found) if name in ("calls", "retries", "refused") or name.startswith("fork_")
+    }
+    return {f"session/{name}": value for name, value in {**kept, **shares}.items()}
