@@ -76,7 +76,6 @@ def _sessions(counts: Counter[str]) -> dict[str, float]:
         "encoded_share": found["encoded_tokens"] / max(found["prompt_tokens"], 1),
         "calls_per_sequence": found["calls"] / max(found["sequences"], 1),
     }
-    kept = {
-        name: float(found[name]) for name in sorted(found) if name in ("calls", "retries", "refused") or name.startswith("fork_")
-    }
-    return {f"session/{name}": value for name, value in {**kept, **shares}.items()}
+    forks = [name for name in sorted(found) if name.startswith("fork_")]
+    numbers = {name: float(found[name]) for name in ("calls", "retries", "refused", *forks)}
+    return {f"session/{name}": value for name, value in {**numbers, **shares}.items()}
