@@ -17,6 +17,8 @@ from vime.serving.client import TokenClient
 from vime.types import Sample
 
 QUESTIONS = ("Who owns Halin?", "früh 😀", "And who else?")
+NUM_TRIES = 8
+"""A short answer may be complete before the weights have changed."""
 
 
 @pytest_asyncio.fixture
@@ -95,4 +97,29 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_stream_is_a_pause_of_i
     assert session.counts["calls"] == 1 and session.counts["retries"] == 0
     while not any(event["event"] == "recovered" for event in await stack.serving.events()):
         await asyncio.sleep(0.2)
+    await sessions.stop()
+
+
+async def test_new_weights_in_the_middle_of_a_stream_are_a_pause_of_it(model: ServedModel, served: dict[str, Any]):
+    stack, sessions = served["tied"], Sessions()
+    model.sampling = {"ignore_eos": True}
+    for _ in range(NUM_TRIES):
+        pieces, changed = [], None
+        async with sessions.open(model) as session:
+            client = AsyncOpenAI(base_url=session.openai_url, api_key=session.secret, max_retries=0)
+            asked: Any = {"model": "policy", "messages": [{"role": "user", "content": "?"}], "max_tokens": 400}
+            stack.trainer.step()
+            async for chunk in await client.chat.completions.create(**asked, stream=True):
+                pieces.append(chunk.choices[0].delta.content or "")
+                changed = changed or asyncio.create_task(stack.sync(stack.trainer.export()))
+            await client.close()
+        assert changed is not None
+        await changed
+        (sample,) = session.samples(Sample())
+        sampled = list(sample.tokens)[-sample.response_length :]
+        assert sum(sample.loss_mask) == 400 and "".join(pieces) == model.tokenizer.decode(sampled, skip_special_tokens=True)
+        if len(set(sample.weight_versions)) == 2:
+            break
+    versions = list(sample.weight_versions)
+    assert sorted(set(versions)) == [stack.trainer.version - 1, stack.trainer.version] and versions == sorted(versions)
     await sessions.stop()
