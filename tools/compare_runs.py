@@ -2,7 +2,8 @@
 
     python tools/compare_runs.py outputs/a/2026-01-01_10-00-00 outputs/a/2026-01-02_10-00-00 --html compare.html
 
-A sweep's folder stands for all its runs.
+A sweep's folder stands for all its runs. `--markdown PATH --title TITLE` writes the settings that differ, the scores and the
+reward of each step as tables.
 """
 
 import argparse
@@ -27,8 +28,9 @@ from vime.report.step_line import duration
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, score_text
 
+REWARD = "reward/mean"
 METRICS = (
-    *("reward/mean", "reward/strict", "train/loss", "train/grad_norm", "train/kl", "train/entropy"),
+    *(REWARD, "reward/strict", "train/loss", "train/grad_norm", "train/kl", "train/entropy"),
     *("train/logprob_difference_max", "rollout/turns_mean", "rollout/response_tokens_mean", "time/step_seconds"),
 )
 """Curves that are shown, where the runs have them."""
@@ -136,11 +138,30 @@ def write_html(path: Path, runs: list[Run], blocks: Mapping[str, dict[str, list[
     )
 
 
+def write_markdown(path: Path, title: str, runs: list[Run], blocks: Mapping[str, dict[str, list[str]]]) -> Path:
+    """The settings that differ, the scores, and the reward of each step; scores in percent, mean ± SD over runs (lenient)."""
+    machine = next((run.summary["machine"] for run in runs if run.summary), {})
+    lines = [f"# {title}", ""]
+    if machine:
+        lines += [f"- machine: {machine['processor']}, {machine['num_cores']} cores, {machine['memory_gib']} GiB"]
+    lines += ["- scores are strict, in percent, mean ± standard deviation over the evaluation's runs, lenient ones in brackets"]
+    rewards = [dict(zip(*run.curves.get(REWARD, ([], [])), strict=True)) for run in runs]
+    steps = sorted({step for reward in rewards for step in reward})
+    by_step = {str(step): [f"{reward[step]:.3f}" if step in reward else "-" for reward in rewards] for step in steps}
+    for name, rows in {**blocks, f"{REWARD} by step": by_step}.items():
+        head = ["", f"## {name}", "", f"| | {' | '.join(run.name for run in runs)} |", f"|---{'|--:' * len(runs)}|"]
+        lines += head + [f"| {key} | {' | '.join(row)} |" for key, row in rows.items()]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Compares the runs of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders, or sweep folders")
     parser.add_argument("--html", type=Path, help="write a page with the curves on common axes as well")
+    parser.add_argument("--markdown", type=Path, help="write the tables as Markdown as well")
+    parser.add_argument("--title", default="Runs compared", help="title of these tables")
     given = parser.parse_args(arguments)
     console = console or Console(highlight=False)
     try:
@@ -152,6 +173,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     blocks = {"Settings that differ": differences(runs), "Results": score_rows(runs)}
     for title, rows in (blocks | {"Curves": curve_rows(runs, width)}).items():
         console.print(_table(title, runs, rows))
+    if given.markdown:
+        console.print(f"tables  {write_markdown(given.markdown, given.title, runs, blocks)}", soft_wrap=True)
     if given.html:
         console.print(f"page  {write_html(given.html, runs, blocks)}", soft_wrap=True)
 

@@ -57,12 +57,14 @@ def compare(module: ModuleType, *arguments: object) -> str:
 def test_runs_are_compared_by_settings_scores_and_curves(compare_runs: ModuleType, tmp_path: Path) -> None:
     one = make_run(tmp_path / "one", lr=0.1, finished=True)
     two = make_run(tmp_path / "two", lr=0.05, finished=False)
-    text = compare(compare_runs, one, two, "--html", tmp_path / "page.html")
+    text = compare(compare_runs, one, two, "--html", tmp_path / "page.html", "--markdown", tmp_path / "two.md", "--title", "Two")
     for expected in ("trainer.lr", "0.05", "50.0 (100.0)", "1m05s", "unfinished", "reward/mean", "▁", "█"):
         assert expected in text
     assert "output_dir" not in text and "adam_beta1" not in text
     page = (tmp_path / "page.html").read_text()
     assert "trainer.lr" in page and "<svg" in page and "50.0 (100.0)" in page
+    tables = (tmp_path / "two.md").read_text()
+    assert tables.startswith("# Two\n") and "| trainer.lr | 0.1 | 0.05 |" in tables and "## reward/mean by step" in tables
 
 
 def test_a_sweep_stands_for_its_runs_in_their_order(compare_runs: ModuleType, tmp_path: Path) -> None:
