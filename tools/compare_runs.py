@@ -140,10 +140,15 @@ def write_html(path: Path, runs: list[Run], blocks: Mapping[str, dict[str, list[
 
 def write_markdown(path: Path, title: str, runs: list[Run], blocks: Mapping[str, dict[str, list[str]]]) -> Path:
     """The settings that differ, the scores, and the reward of each step; scores in percent, mean ± SD over runs (lenient)."""
-    machine = next((run.summary["machine"] for run in runs if run.summary), {})
     lines = [f"# {title}", ""]
-    if machine:
-        lines += [f"- machine: {machine['processor']}, {machine['num_cores']} cores, {machine['memory_gib']} GiB"]
+    for run in runs:
+        if run.summary:
+            machine = run.summary["machine"]
+            load = ", ".join(f"{value:.1f}" for value in machine["load_average"])
+            lines.append(
+                f"- {run.name}: finished {run.summary['finished']}, on {machine['processor']} with {machine['num_usable_cores']} "
+                f"cores and {machine['memory_gib']} GiB, load average at the end {load}"
+            )
     lines += ["- scores are strict, in percent, mean ± standard deviation over the evaluation's runs, lenient ones in brackets"]
     rewards = [dict(zip(*run.curves.get(REWARD, ([], [])), strict=True)) for run in runs]
     steps = sorted({step for reward in rewards for step in reward})

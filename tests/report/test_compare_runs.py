@@ -42,7 +42,11 @@ def make_run(path: Path, *, lr: float, finished: bool) -> Path:
             "first_step_seconds": None,
             "num_rollouts": 64,
             "num_failed_rollouts": 2,
-            "machine": {"matmul_gflops_float32": 310.0},
+            "finished": "2026-01-01 10:00 UTC",
+            "machine": {
+                **{"matmul_gflops_float32": 310.0, "processor": "CPU", "num_usable_cores": 2, "memory_gib": 8.0},
+                "load_average": [1.0, 1.0, 1.0],
+            },
         }
         (path / "summary.json").write_text(json.dumps(summary))
     return path
