@@ -47,6 +47,22 @@ async def test_three_turns_with_tools_are_one_sequence_of_exactly_the_sampled_to
     assert len(asked.audit()) == 1
 
 
+async def test_what_claude_code_makes_of_the_arguments_of_a_call_does_not_begin_another_sequence(opened: Callable[..., Asked]):
+    """As version 2.1.197 sends its edits back: with a default value, in another order, without white space at line ends."""
+    sampled = '{"file_path": "/x", "old_string": "a", "new_string": "b  \\n  "}'
+    call = f'<think>\nHm.\n</think>\n\n<tool_call>\n{{"name": "Edit", "arguments": {sampled}}}\n</tool_call><|im_end|>'
+    asked = opened(call, "<think>\n</think>Done.<|im_end|>")
+    tools: Any = [{"name": "Edit", "input_schema": {"type": "object", "properties": {}}}]
+    found = await ask(asked, user("Edit it."), tools=tools, stream=True)
+    (used,) = (block for block in found.content if block.type == "tool_use")
+    normal = {"replace_all": False, "file_path": "/x", "old_string": "a", "new_string": "b\n"}
+    content = [{**block.to_dict(), **({"input": normal} if block is used else {})} for block in found.content]
+    results = [{"type": "tool_result", "tool_use_id": used.id, "content": "edited"}]
+    await ask(asked, user("Edit it."), {"role": "assistant", "content": content}, user(results), tools=tools, stream=True)
+    assert call in asked.model.tokenizer.decode(asked.model.prompts[1])
+    assert len(asked.audit()) == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thinking_text_and_usage_are_shown_as_blocks(opened: Callable[..., Asked], stream: bool):
     asked = opened(CALLS, "</think>two<|im_end|>")
