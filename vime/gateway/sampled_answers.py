@@ -149,7 +149,7 @@ class SampledAnswers:
         for delta in last:
             say(delta)
         finish_reason = "tool_calls" if message.get("tool_calls") and stopped else turn.finish_reason
-        num_reasoning = self.reader.num_reasoning_tokens(turn.output_ids)
+        num_reasoning = self.reader.num_reasoning_tokens(turn.output_ids) if message.get("reasoning_content") else 0
         usage = replace(_usage(prompt), completion_tokens=len(turn.output_ids), reasoning_tokens=num_reasoning)
         return ChatAnswer(message=message, finish_reason=finish_reason, stop_text=reading.stop_text, turn=turn, usage=usage)
 
