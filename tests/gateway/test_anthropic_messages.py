@@ -91,6 +91,35 @@ async def test_a_stream_says_its_prompt_first_and_its_reason_last(opened: Callab
     ]
 
 
+@pytest.mark.parametrize("thought", ["<think>\nHm.\n</think>\n\n", "<think>\n\n</think>\n\n", "</think>"])
+async def test_a_stream_has_none_of_the_defects_that_other_gateways_shipped(opened: Callable[..., Asked], thought: str):
+    """The first text after thinking was lost (litellm 30765), a second message began, with thinking inside a block of text
+    (litellm 32357), and sub-agents of Claude Code broke for want of input tokens (claude-code 34899)."""
+    asked = opened(CALLS.replace("<think>\nHm.\n</think>\n\n", thought))
+    options: Any = {"model": "m", "max_tokens": 500, "messages": [user("Who?")], "tools": TOOLS, "stream": True}
+    texts: dict[str, str] = {}
+    starts: list[Any] = []
+    opened_block: Any = None
+    async for event in await asked.anthropic.messages.create(**options):
+        if event.type == "message_start":
+            starts.append(event.message.usage.input_tokens)
+        elif event.type == "content_block_start":
+            assert opened_block is None
+            opened_block = event
+        elif event.type == "content_block_delta":
+            kind = opened_block.content_block.type
+            assert event.index == opened_block.index
+            assert event.delta.type == {"thinking": "thinking_delta", "text": "text_delta", "tool_use": "input_json_delta"}[kind]
+            texts[kind] = texts.get(kind, "") + str(getattr(event.delta, event.delta.type.split("_")[0], ""))
+        elif event.type == "content_block_stop":
+            assert event.index == opened_block.index
+            opened_block = None
+        elif event.type == "message_delta":
+            assert event.usage.input_tokens == starts[0] and event.usage.output_tokens == len(asked.model.turns[0].output_ids)
+    assert starts == [len(asked.model.prompts[0])] and opened_block is None
+    assert texts["text"].strip() == "Let me see." and texts.get("thinking", "").strip() == ("Hm." if "Hm" in thought else "")
+
+
 async def test_a_stop_sequence_is_named(opened: Callable[..., Asked]):
     asked = opened(*["</think>one END two<|im_end|>"] * 2)
     for stream in (False, True):
