@@ -126,6 +126,16 @@ CODEX_REPLIES = (
     thought("Now.", call("exec_command", cmd=f"sed -i 's/mill: Bea/mill: Ada/' {LEDGER}")),
     thought("Done.", "The mill is Ada's."),
 )
+SUMMARY = "The mill was corrected; look once more."
+CODEX_COMPACTED = (
+    Part(marker="CONTEXT CHECKPOINT COMPACTION", replies=(thought("Sum up.", SUMMARY),) * 3),
+    Part(
+        marker=SUMMARY,
+        replies=(thought("Look.", call("exec_command", cmd=f"cat {LEDGER}")), thought("Done.", "The mill is Ada's.")),
+    ),
+    Part(replies=(thought("Look first.", call("exec_command", cmd=f"cat {LEDGER}; seq 1 400")), CODEX_REPLIES[1])),
+)
+"""In a window of 7,000 tokens the numbers leave no room for a third turn, so Codex asks for a summary and goes on with that."""
 RUN = {"": "run", ", streamed": "stream"}
 SYNC = {"sync": "sync", "async": "async", "streamed": "stream"}
 JSON = '{"owner": "Ada", "is_sure": true}'
@@ -168,4 +178,11 @@ CASES = [
         max_model_len=65_536,
     ),
     Case(name="Codex", protocol=RESPONSES, harness=Codex(), program=CODEX, script=(Part(replies=CODEX_REPLIES),)),
+    Case(
+        name="Codex with a history that it compacts",
+        protocol=RESPONSES,
+        harness=Codex(context_window=7_000),
+        program=CODEX,
+        script=CODEX_COMPACTED,
+    ),
 ]

@@ -29,7 +29,7 @@ class Part:
 
     replies: tuple[str, ...]
     marker: str = ""
-    """A text that stands before the first reply of this conversation and of no earlier part's."""
+    """A text of its prompts. Of several parts the first is taken whose marker stands in a prompt."""
 
 
 Script = tuple[Part, ...]
@@ -47,9 +47,9 @@ def thought(text: str, *rest: str) -> str:
 
 def scripted_reply(script: Script, prompt: str) -> str:
     """What follows a prompt."""
-    before, *replies = prompt.split(REPLY)
-    part = next((part for part in script if part.marker in before), Part(replies=()))
-    return part.replies[len(replies) - 1] if len(replies) <= len(part.replies) else LOST
+    part = next((part for part in script if part.marker in prompt), Part(replies=()))
+    place = prompt.count(REPLY) - 1
+    return part.replies[place] if place < len(part.replies) else LOST
 
 
 class ScriptedModel:

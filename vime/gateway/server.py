@@ -108,8 +108,8 @@ class Gateway:
                 return _json(dialect.error(refused), status=refused.status)
             except (ServerError, SampleError) as error:  # the attempt is lost; at 400 agents stop at once
                 return _json(dialect.error(Refused(str(error), code=LOST)), status=400)
-            except ConnectionError:  # the client has gone
-                raise
+            except ConnectionError:  # the client has gone; whatever is returned, aiohttp finds so too, and logs nothing
+                return web.Response()
             except Exception as error:  # a defect of ours: it ends this attempt, with its traceback, and no other
                 logger.exception("a call of a session could not be answered")
                 if opened is not None:
