@@ -161,12 +161,17 @@ def test_nothing_of_the_run_is_left(killed_and_resumed: dict, ended: str):
     assert killed_and_resumed["leftovers"][ended] == []
 
 
-def test_ctrl_c_ends_everything(start: Callable[..., DrivenRun], tmp_path: Path):
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)], ids=["ctrl_c", "terminated_twice"])
+def test_an_interrupted_run_ends_in_order_and_leaves_nothing(
+    start: Callable[..., DrivenRun], tmp_path: Path, signals: tuple[signal.Signals, ...]
+):
     folder = tmp_path / "run"
     run = start(folder)
     server_log = folder / "logs" / "actor-0.log"
     run.wait_for(lambda: server_log.exists() and server_log.stat().st_size, seconds=WAIT_SECONDS)
-    run.driver.send_signal(signal.SIGINT)
+    driver = run.driver
+    for number in signals:
+        driver.send_signal(number)
     assert run.finish(seconds=WAIT_SECONDS) == 130, run.log_tail()
-    assert "Traceback" not in run.log_tail()
+    assert "Traceback" not in run.log_tail() and "interrupted" in run.log_tail()
     assert run.leftovers() == []

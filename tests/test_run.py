@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,32 @@ sys.exit(run.run([]))
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
     assert process.returncode == run.INTERRUPTED and "interrupted" in error
+
+
+@pytest.mark.slow
+def test_a_run_that_is_terminated_twice_ends_in_order():
+    code = """
+import sys, time
+from vime import run
+def body(*_, **__):
+    try:
+        print("started", flush=True)
+        time.sleep(60)
+    finally:
+        print("ending", flush=True)
+        sys.stdin.readline()
+        print("ended", flush=True)
+run.compose_run = body
+sys.exit(run.run([]))
+"""
+    piped: Any = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen([sys.executable, "-c", code], text=True, **piped) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        process.terminate()
+        assert process.stdout.readline() == "ending\n"
+        process.terminate()
+        output, error = process.communicate("\n", timeout=60)
+    assert (process.returncode, output) == (run.INTERRUPTED, "ended\n") and "interrupted" in error
 
 
 @pytest.mark.parametrize("words", [["--run"], ["--lr=3"], ["--multirun", "-x"], ["--experimental-rerun=a.pickle"]])

@@ -108,7 +108,8 @@ def check_flags(flags: list[str], *, sweep: bool) -> None:
 def run(overrides: list[str], *, sweep: bool = False) -> int:
     """One run, or a sweep of them; returns the exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs are started to ignore it
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # end in order, as on Ctrl-C
+    signal.signal(signal.SIGTERM, end_in_order)
+    started = False
     try:
         if sweep:
             return run_sweep(overrides)
@@ -123,10 +124,11 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
 
         from vime import loop
 
+        started = True
         (loop.train if composed.config.mode is Mode.train else loop.evaluate)(composed)
         return 0
     except ConfigError as error:
-        report(error)
+        report(error, started=started)
         return CONFIG_ERROR
     except VimeError as error:
         sys.stderr.write(f"\n{type(error).__name__}: {error}\n")
@@ -142,10 +144,16 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         return INTERRUPTED
 
 
-def report(error: ConfigError) -> None:
+def end_in_order(*_: object) -> None:
+    """Interrupts the run as Ctrl-C does, once: whoever else terminates it meanwhile would break off its end."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.raise_signal(signal.SIGINT)
+
+
+def report(error: ConfigError, *, started: bool = False) -> None:
     """Writes every problem: the setting, and what to do."""
-    number = len(error.problems)
-    sys.stderr.write(f"Invalid configuration: {number} problem{'s' if number > 1 else ''}. Nothing was started.\n")
+    number, end = len(error.problems), "The run has ended." if started else "Nothing was started."
+    sys.stderr.write(f"Invalid configuration: {number} problem{'s' if number > 1 else ''}. {end}\n")
     for problem in error.problems:
         sys.stderr.write(f"  {problem.setting}\n      {problem.remedy}\n")
 

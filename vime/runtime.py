@@ -7,10 +7,13 @@ killed: a reaper beside it ends the processes and removes the temporary folders 
 import logging
 import os
 import shutil
+import signal
 import subprocess
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -62,16 +65,18 @@ class Runtime:
         self._owns_ray = True
         self._reaper = start_reaper(owner=os.getpid(), remove=[self._ray_dir, payload_folder(self.run_id)])
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
+        options: dict[str, Any] = {"namespace": self.run_id, "log_to_driver": False, "logging_level": logging.ERROR}
+        terminate = signal.getsignal(signal.SIGTERM)
         if address is not None:
-            ray.init(address=address, namespace=self.run_id, log_to_driver=False, logging_level=logging.ERROR)
-            return
-        ray.init(
-            address="local",  # not a cluster that happens to run on this machine
-            namespace=self.run_id,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=object_store_bytes(self._config),
-            _node_ip_address=self._config.cluster.host,
-            _temp_dir=str(self._ray_dir),
-        )
+            ray.init(address=address, **options)
+        else:
+            ray.init(
+                address="local",  # not a cluster that happens to run on this machine
+                include_dashboard=False,
+                object_store_memory=object_store_bytes(self._config),
+                _node_ip_address=self._config.cluster.host,
+                _temp_dir=str(self._ray_dir),
+                **options,
+            )
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminate)  # Ray's own handler would end the program where it stands

@@ -36,8 +36,10 @@ async def gateway() -> AsyncIterator[Gateway]:
 async def opened(gateway: Gateway, tokenizer: Any, reader: Reader) -> AsyncIterator[Callable[..., Asked]]:
     found: list[Asked] = []
 
-    def open_session(*replies: str, fork: bool = True, other_reader: Reader | None = None, **options: Any) -> Asked:
-        model = Scripted(tokenizer, list(replies))
+    def open_session(
+        *replies: str, fork: bool = True, other_reader: Reader | None = None, model: Any = None, **options: Any
+    ) -> Asked:
+        model = model(tokenizer) if model is not None else Scripted(tokenizer, list(replies))
         answers = SampledAnswers(model=model, reader=other_reader or reader, fork=fork)
         session = AgentSession(answers=answers, **options)
         gateway.open(session)

@@ -27,6 +27,8 @@ class Scripted:
         self.prompts: list[list[int]] = []
         self.constraints: list[dict[str, Any] | None] = []
         self.turns: list[Turn] = []
+        self.turns_by_number: dict[int, Turn] = {}
+        """By the number of their prompt, from 1."""
         self.error: Exception | None = None
         self.go = asyncio.Event()
         self.go.set()
@@ -53,6 +55,7 @@ class Scripted:
         reason = "stop" if len(kept) == len(ids) else "length"
         turn = Turn(output_ids=kept, logprobs=logprobs, weight_versions=[1] * len(kept), finish_reason=reason)
         self.turns.append(turn)
+        self.turns_by_number[number] = turn
         for start in range(0, len(kept), 3):
             if hear is not None:
                 hear(Turn(output_ids=kept[start : start + 3], logprobs=logprobs[start : start + 3]))

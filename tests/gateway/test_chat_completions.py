@@ -13,10 +13,12 @@ from backports import zstd
 from openai import APIConnectionError, APIStatusError, BadRequestError
 
 from tests.gateway.scripted import Asked, user
-from vime.errors import SampleError, ServerError
+from vime.errors import ConfigError, SampleError, ServerError
 from vime.gateway.limits import Limits
+from vime.gateway.parser_check import unread_calls
 from vime.gateway.reading import Reader
 from vime.gateway.server import MOST_BODY_BYTES, Gateway
+from vime.gateway.sessions import Parsers, Sessions
 from vime.types import Sample
 
 pytestmark = pytest.mark.slow
@@ -174,14 +176,28 @@ async def test_a_call_that_cannot_be_answered_loses_the_attempt_whatever_the_age
         asked.session.samples(Sample())
 
 
-async def test_tools_without_a_parser_lose_the_attempt_and_no_run_trains_without_its_tools(
-    opened: Callable[..., Asked], tokenizer: Any
-):
-    asked = opened(other_reader=Reader(tokenizer))
-    with pytest.raises(BadRequestError, match="no parser of tool calls"):
-        await asked.ask(user("1?"), tools=TOOLS)
-    with pytest.raises(SampleError, match="set its tool_parser"):
-        asked.session.samples(Sample())
+async def test_tools_that_no_reply_could_call_end_the_run(opened: Callable[..., Asked], tokenizer: Any):
+    for parser, words in ((None, "there is no parser"), ("qwen3_coder", "does not read the calls")):
+        other = Reader(tokenizer, tool_parser=parser)
+        other.unread = unread_calls(tokenizer, {}, other) if parser else ""
+        asked = opened("</think>one<|im_end|>", other_reader=other)
+        await asked.ask(user("1?"))
+        with pytest.raises(BadRequestError, match=words):
+            await asked.ask(user("1?"), tools=TOOLS)
+        with pytest.raises(ConfigError, match=r"model\.tool_parser"):
+            asked.session.samples(Sample())
+
+
+async def test_parsers_that_do_not_fit_the_model_are_named(opened: Callable[..., Asked]):
+    sessions = Sessions({"actor": Parsers(tool_parser="mistral")})
+    with pytest.raises(ConfigError, match=r"model\.tool_parser=mistral"):
+        await sessions.reader(opened().model)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}])
+def test_parsers_that_fit_read_what_the_template_writes(tokenizer: Any, arguments: dict[str, Any]):
+    reader = Reader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3", template_args=arguments)
+    assert unread_calls(tokenizer, arguments, reader) == ""
 
 
 @pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)])

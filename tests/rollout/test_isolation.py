@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vime.config import RolloutConfig, RunConfig
-from vime.errors import SandboxError, ServerError
+from vime.errors import ConfigError, Problem, SandboxError, ServerError
 from vime.rollout import within
 from vime.rollout.context import Context, Sampling
 from vime.rollout.isolation import Hooks, run_rollout
@@ -268,3 +268,15 @@ def test_numbers_that_would_change_in_a_column_are_refused(change, message):
 
     rollout = run(generate=generate)
     assert rollout.stop_reason is StopReason.GENERATE_RAISED and message in rollout.error
+
+
+def test_what_the_user_has_to_fix_ends_the_run_and_is_not_tried_again():
+    calls: list[str] = []
+
+    async def misconfigured(context, sample, sampling):
+        calls.append(context.session_id)
+        raise ConfigError([Problem(key="model.tool_parser", value=None, remedy="is missing")])
+
+    with pytest.raises(ConfigError, match="is missing"):
+        run(generate=misconfigured)
+    assert calls == ["0"]

@@ -1,6 +1,8 @@
 """Agents that know nothing of vime: functions with a client, and programs with a URL."""
 
+import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,10 @@ from vime.rollout.endpoint_model import EndpointModel
 from vime.rollout.model import ServedModel
 from vime.rollout.outside_agent import load_generate
 from vime.types import Sample, StopReason, Turn
+
+GUIDE = Path(__file__).resolve().parents[2] / "agentic" / "README.md"
+pytestmark = pytest.mark.slow
+"""They import the clients."""
 
 AGENTS = """
 import json, os, sys
@@ -73,7 +79,7 @@ async def run(path: str, **session: Any) -> list[Sample]:
     config = RunConfig(method=MethodConfig(session=SessionConfig(**session)))
     sessions = Sessions()
     context = Context(config=config, evaluation=False, session_id="s", models={"actor": model}, sessions=sessions)
-    sample = Sample(prompt="2 + 2?", label="four", metadata={"hint": "a sum"})
+    sample = Sample(prompt="2 + 2?", label=["four"], metadata={"hint": "a sum"})
     try:
         return await load_generate(path)(context, sample, Sampling(temperature=1.0, top_p=1.0))  # type: ignore[return-value]
     finally:
@@ -143,3 +149,15 @@ async def test_a_baseline_behind_a_chat_api_answers_the_same_agent(agents: Path)
     found = await load_generate(f"{agents}:solve_in_a_thread")(context, Sample(prompt="?"), Sampling(temperature=1.0, top_p=1.0))
     assert isinstance(found, list) and found[0].response == found[0].metadata["output"] == "1 9 {'temperature': 0.5}"
     await sessions.stop()
+
+
+async def test_the_examples_of_the_guide_run(tmp_path: Path):
+    section = GUIDE.read_text().split("## An agent that you have already")[1].split("\n## ")[0]
+    for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", section, re.M):
+        code = textwrap.dedent(block).strip()
+        if code.startswith("# "):
+            (tmp_path / code.split()[1]).write_text(code)
+    (sample,) = await run(f"{tmp_path / 'solver.py'}:solve")
+    assert sample.metadata["output"] == "four" and sum(sample.loss_mask) == 4
+    (sample,) = await run(f"run {sys.executable} {tmp_path / 'script.py'}")
+    assert sample.metadata["output"] == "four\n"

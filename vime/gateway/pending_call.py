@@ -95,6 +95,11 @@ class PendingCall:
             self._task.cancel()
 
     @property
+    def work(self) -> "asyncio.Task[list[ChatAnswer]] | None":
+        """What answers it."""
+        return self._task
+
+    @property
     def is_over(self) -> bool:
         """Whether it was answered, or has failed."""
         return self._task is not None and self._task.done()

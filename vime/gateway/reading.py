@@ -4,6 +4,7 @@ The parsers are those of `vllm serve --tool-call-parser` and `--reasoning-parser
 happens with the first reader that needs one.
 """
 
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
@@ -29,7 +30,9 @@ class Reader:
     ) -> None:
         """Raises ValueError for a parser that vLLM does not have, or that does not fit the tokenizer."""
         self._tokenizer, self._template_args = tokenizer, template_args or {}
-        self.reads_tools = tool_parser is not None
+        self.tool_parser = tool_parser
+        self.unread = ""
+        """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.gateway.parser_check`)."""
         self._parser_class: Any = None
         self._constrained_class: Any = None
         """Of replies that are constrained from their first token on, so that no reasoning stands before them."""
@@ -37,6 +40,7 @@ class Reader:
         if tool_parser or reasoning_parser:
             from vllm.parser.parser_manager import ParserManager
 
+            logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # a traceback for each call that a model botches
             self._tokenizer = parser_tokenizer(tokenizer)
             try:
                 self._parser_class, self._constrained_class = (

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from jinja2.exceptions import TemplateError
 
-from vime.errors import SampleError
+from vime.errors import ConfigError, Problem
 from vime.gateway.chat import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused, Usage
 from vime.gateway.pending_call import PendingCall
 from vime.gateway.reading import Reader, Reading
@@ -60,10 +60,11 @@ class SampledAnswers:
     async def answers(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
         """As many answers as the request asks for; their pieces are said while they arrive.
 
-        Raises Refused if the chat template does not take the messages, or the context has no room for an answer.
+        Raises Refused if the chat template does not take the messages, or the context has no room for an answer. Raises
+        ConfigError, which ends the run, if tools are offered that no reply could call.
         """
-        if request.offered and not self.reader.reads_tools:
-            raise SampleError(f"the agent offers tools, but {self.model.name} has no parser of tool calls: set its tool_parser")
+        if request.offered:
+            self._check_parser()
         prompts = await self._prompts(request)
         call.usage = _usage(prompts[0])
         max_tokens = self._room(request, prompts[0])
@@ -96,6 +97,16 @@ class SampledAnswers:
                 return [await aside(size, make) for _ in range(request.num_answers)]
         except TemplateError as error:
             raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
+
+    def _check_parser(self) -> None:
+        parser, unread = self.reader.tool_parser, self.reader.unread
+        if parser is not None and not unread:
+            return
+        reason = (
+            f"the parser {parser} does not read the calls that the model is shown: {unread}" if parser else "there is no parser"
+        )
+        remedy = f"the agent offers tools, but {reason}; choose the parser with which vllm serve reads this model's tool calls"
+        raise ConfigError([Problem(key=parser_key(self.model.name), value=parser, remedy=remedy)])
 
     def _room(self, request: ChatRequest, prompt: RenderedPrompt) -> int:
         """How many tokens may be sampled. Raises Refused if the context is full."""
@@ -159,6 +170,11 @@ class SampledAnswers:
             reply = self.trajectory.record(prompt, turn, message, ended=ended)
             reply.delivered = call.is_delivered
             call.replies.append(reply)
+
+
+def parser_key(name: str) -> str:
+    """The setting that names a model's parser of tool calls."""
+    return "model.tool_parser" if name == "actor" else f"serving.models.{name}.tool_parser"
 
 
 def _usage(prompt: RenderedPrompt) -> Usage:

@@ -45,32 +45,43 @@ class Open:
     dialects: dict[type[Dialect], Dialect] = field(default_factory=lambda: {kind: kind() for kind in DIALECTS})
 
 
+PREFIX = "/s/{secret}"
 Serve = Callable[[Dialect, AgentSession, web.Request], Awaitable[web.StreamResponse]]
+
+
+def _secret_in_path(http: web.Request) -> str:
+    return http.match_info["secret"]
 
 
 class Gateway:
     """Serves sessions; `start` it in the event loop whose models they use."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, prefix: str = PREFIX, secret_of: Callable[[web.Request], str] = _secret_in_path) -> None:
+        """`secret_of` finds the session of a request whose path begins with `prefix`."""
+        self._prefix, self._secret_of = prefix, secret_of
         self._open: dict[str, Open] = {}
         self._runner: web.AppRunner | None = None
         self._url = ""
 
-    async def start(self, host: str = LOOPBACK) -> None:
-        """Listens on a free port."""
-        app = web.Application(client_max_size=MOST_BODY_BYTES)
+    def app(self) -> web.Application:
+        """The routes, for a server of one's own."""
+        app, prefix = web.Application(client_max_size=MOST_BODY_BYTES), self._prefix
         app.router.add_get("/health", self._health)
-        app.router.add_get("/s/{secret}", self._handler(ChatCompletions, _models))  # which Claude Code asks with HEAD
-        app.router.add_get("/s/{secret}/v1/models", self._handler(ChatCompletions, _models))
-        app.router.add_get("/s/{secret}/v1/models/{id:.+}", self._handler(ChatCompletions, _models))
+        app.router.add_get(prefix or "/", self._handler(ChatCompletions, _models))  # which Claude Code asks with HEAD
+        app.router.add_get(f"{prefix}/v1/models", self._handler(ChatCompletions, _models))
+        app.router.add_get(f"{prefix}/v1/models/{{id:.+}}", self._handler(ChatCompletions, _models))
         for dialect in DIALECTS:
-            app.router.add_post(f"/s/{{secret}}{dialect.route}", self._handler(dialect, _answer))
+            app.router.add_post(f"{prefix}{dialect.route}", self._handler(dialect, _answer))
             if dialect.count_route:
-                app.router.add_post(f"/s/{{secret}}{dialect.count_route}", self._handler(dialect, _count))
-        kept = f"/s/{{secret}}{Responses.route}/{{id}}"
+                app.router.add_post(f"{prefix}{dialect.count_route}", self._handler(dialect, _count))
+        kept = f"{prefix}{Responses.route}/{{id}}"
         app.router.add_get(kept, self._handler(Responses, _kept))
         app.router.add_delete(kept, self._handler(Responses, _forget))
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        return app
+
+    async def start(self, host: str = LOOPBACK) -> None:
+        """Listens on a free port."""
+        self._runner = web.AppRunner(self.app(), access_log=None, handle_signals=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, 0)
         await site.start()
@@ -87,8 +98,7 @@ class Gateway:
 
     def open(self, session: AgentSession) -> None:
         """Gives a session its URL."""
-        assert self._url, "start comes first"
-        session.url = f"{self._url}/s/{session.secret}"
+        session.url = f"{self._url}{self._prefix.format(secret=session.secret)}"
         self._open[session.secret] = Open(session=session)
 
     def close(self, session: AgentSession) -> None:
@@ -98,7 +108,7 @@ class Gateway:
 
     def _handler(self, kind: type[Dialect], serve: Serve) -> Any:
         async def handle(http: web.Request) -> web.StreamResponse:
-            opened = self._open.get(http.match_info["secret"])
+            opened = self._open.get(self._secret_of(http))
             dialect = opened.dialects[kind] if opened is not None else kind()
             try:
                 if opened is None:
@@ -108,7 +118,7 @@ class Gateway:
                 return _json(dialect.error(refused), status=refused.status)
             except (ServerError, SampleError) as error:  # the attempt is lost; at 400 agents stop at once
                 return _json(dialect.error(Refused(str(error), code=LOST)), status=400)
-            except ConnectionError:  # the client has gone; whatever is returned, aiohttp finds so too, and logs nothing
+            except ConnectionError:  # the client has gone, and nobody reads this
                 return web.Response()
             except Exception as error:  # a defect of ours: it ends this attempt, with its traceback, and no other
                 logger.exception("a call of a session could not be answered")

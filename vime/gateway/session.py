@@ -5,6 +5,7 @@ async with context.session("actor") as session:
 return session.samples(sample)
 """
 
+import asyncio
 import hashlib
 import secrets
 from collections import Counter
@@ -111,6 +112,11 @@ class AgentSession:
     def statistics(self) -> Counter[str]:
         """Calls, tokens, retries and refusals, and what the tree counts, for the run's metrics."""
         return self.counts + self.answers.statistics()
+
+    async def idle(self, seconds: float) -> None:
+        """Waits until no call is under way, at most so long."""
+        if works := [call.work for call in self._under_way if call.work is not None]:
+            await asyncio.wait(works, timeout=seconds)
 
     def end(self, reason: str = "the session is over") -> None:
         """Refuses all further calls, and gives up those under way."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from vime.errors import ConfigError, Problem
 from vime.gateway.endpoint_answers import EndpointAnswers
 from vime.gateway.limits import Limits
+from vime.gateway.parser_check import unread_calls
 from vime.gateway.reading import Reader
-from vime.gateway.sampled_answers import Model, SampledAnswers
+from vime.gateway.sampled_answers import Model, SampledAnswers, parser_key
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
 
@@ -59,16 +61,12 @@ class Sessions:
             self._noted |= session.notes
 
     async def reader(self, model: Model) -> Reader:
-        """The reader of a model. The first one with parsers imports them, which takes seconds."""
+        """The reader of a model. The first one with parsers imports them, which takes seconds.
+
+        Raises ConfigError for parsers that vLLM does not have, or that do not fit the model's tokenizer.
+        """
         if model.name not in self._readers:
-            parsers = self._parsers.get(model.name, Parsers())
-            load = partial(
-                Reader,
-                model.tokenizer,
-                tool_parser=parsers.tool_parser,
-                reasoning_parser=parsers.reasoning_parser,
-                template_args=model.template_args(None),
-            )
+            load = partial(_reader, model, self._parsers.get(model.name, Parsers()))
             self._readers[model.name] = asyncio.create_task(asyncio.to_thread(load))
         return await asyncio.shield(self._readers[model.name])
 
@@ -83,3 +81,19 @@ async def _started() -> Gateway:
     gateway = Gateway()
     await gateway.start()
     return gateway
+
+
+def _reader(model: Model, parsers: Parsers) -> Reader:
+    """A reader that knows whether it reads the calls that the model's chat template writes."""
+    arguments, names = (
+        model.template_args(None),
+        {"tool_parser": parsers.tool_parser, "reasoning_parser": parsers.reasoning_parser},
+    )
+    try:
+        reader = Reader(model.tokenizer, template_args=arguments, **names)
+    except ValueError as error:
+        remedy = f"{error}: choose parsers of vLLM that fit the model (vllm serve --tool-call-parser, --reasoning-parser)"
+        raise ConfigError([Problem(key=parser_key(model.name), value=parsers.tool_parser, remedy=remedy)]) from error
+    if parsers.tool_parser is not None:
+        reader.unread = unread_calls(model.tokenizer, arguments, reader)
+    return reader

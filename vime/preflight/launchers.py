@@ -4,11 +4,13 @@ The launcher would compose a configuration for every job, and end the sweep wher
 configuration, and each point composes and checks its words itself.
 """
 
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from omegaconf import DictConfig, open_dict, read_write
 
 from vime.errors import Problem
 from vime.preflight.search_path import quoted
+from vime.processes.launch import die_with_parent
 
 STOP_SECONDS = 90.0
 LAUNCHER, SWEEPER, BASIC = "hydra/launcher", "hydra/sweeper", "basic"
@@ -65,8 +68,10 @@ class Points:
 def run_point(words: list[str]) -> int:
     """Runs one point of a sweep in a separate process, with the words of its command line; returns the exit code.
 
-    On Ctrl-C the process is terminated and waited for, `STOP_SECONDS` at most, and KeyboardInterrupt is raised again."""
-    process = subprocess.Popen([sys.executable, "-m", "vime.run", *ONE_RUN, *words])
+    On Ctrl-C the process is terminated and waited for, `STOP_SECONDS` at most, and KeyboardInterrupt is raised again. It is in a
+    session of its own, where the terminal does not interrupt it as well, since a second interrupt would break off its end."""
+    command = [sys.executable, "-m", "vime.run", *ONE_RUN, *words]
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=partial(die_with_parent, signal.SIGTERM))
     try:
         return process.wait()
     except KeyboardInterrupt:

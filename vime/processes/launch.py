@@ -40,9 +40,9 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Has the kernel kill this process when the one that forked it ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Has the kernel send this process a signal when the one that forked it ends."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 class Supervisor:

@@ -71,6 +71,9 @@ class Context:
         limits = limits or Limits(num_calls=own.num_calls, num_tokens=own.num_tokens)
         fork = own.fork if fork is None else fork
         async with self.sessions.open(found, limits=limits, fork=fork, constrains=not is_trained) as session:
-            yield session
+            try:
+                yield session
+            except Exception as error:  # an agent fails because its session did
+                raise session.failure or error from error
             for name, count in session.statistics().items():
                 self.trace.counts[f"session_{name}"] += count

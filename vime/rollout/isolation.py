@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vime.config import RolloutConfig
-from vime.errors import RewardServiceError, RewardServiceTimeout, SampleError, SandboxError, ServerError
+from vime.errors import ConfigError, RewardServiceError, RewardServiceTimeout, SampleError, SandboxError, ServerError
 from vime.rollout.context import Context, Sampling
 from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
 from vime.rollout.within import HookTimeout, describe, within
@@ -78,6 +78,8 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
         rollout.stop_reason, rollout.error = StopReason.SANDBOX_CRASHED, str(error)
+    except ConfigError:  # no other rollout can do better: the run ends
+        raise
     except Exception as error:  # the boundary of a user's function: any failure costs this rollout only
         logger.warning("generate raised in rollout %d", rollout.rollout_id, exc_info=True)
         rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, describe(error)

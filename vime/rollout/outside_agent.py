@@ -36,6 +36,11 @@ def load_generate(path: str) -> Generate:
     return _with_client(function, client_of(function)) if client_of(function) else function
 
 
+def calls_over_http(path: str) -> bool:
+    """Whether all that an agent samples goes through a session."""
+    return bool(path) and (words_of(path) is not None or bool(client_of(load_hook(path))))
+
+
 def session_environment(session: AgentSession) -> dict[str, str]:
     """The variables by which clients find their model."""
     return {

@@ -18,7 +18,7 @@ from vime.config import RunConfig
 from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
 from vime.rollout.group_run import stopped_rollout
 from vime.rollout.progress import Progress
-from vime.rollout.ray_worker import RayWorker
+from vime.rollout.ray_worker import RayWorker, raise_again
 from vime.rollout.suspects import Work
 from vime.rollout.traffic import ModelUsage
 from vime.rollout.worker import RolloutWorker
@@ -90,6 +90,7 @@ class WorkerPool:
         try:
             return await self._dispatcher.run("run_group", arguments, again=again)
         except (WorkerLost, RayTaskError) as error:
+            raise_again(error)
             failed = [_failed(slot, member, error) for member in range(num_rollouts)]
             return Group(index=slot, prompt=prompt, rollouts=failed, weight_version=version)
 
@@ -99,6 +100,7 @@ class WorkerPool:
         try:
             return await self._dispatcher.run("run_item", arguments)
         except (WorkerLost, RayTaskError) as error:
+            raise_again(error)
             return _failed(prompt.index, 0, error)
 
     async def progress(self) -> dict[int, Progress]:

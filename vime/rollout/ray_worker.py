@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from vime.errors import ConfigError
 from vime.rollout import black_box
 from vime.rollout.dispatch import WorkerLost
 from vime.rollout.suspects import Work
@@ -28,9 +29,12 @@ class RayWorker:
         self.actor: Any = actor.remote(*arguments, black_box=self._black_box, **named)
 
     async def started(self) -> None:
-        """Waits until it answers; raises WorkerLost if it dies."""
+        """Waits until it answers; raises WorkerLost if it dies, and ConfigError for what it cannot work with."""
         try:
             await self.actor.ready.remote()
+        except RayTaskError as error:
+            raise_again(error)
+            raise
         except RayActorError as died:
             raise WorkerLost(f"a rollout worker died: {died}") from died
 
@@ -64,3 +68,10 @@ class RayWorker:
     def forget(self) -> None:
         """Removes its black box if it is on this machine."""
         Path.unlink(self._black_box, missing_ok=True)
+
+
+def raise_again(error: Exception) -> None:
+    """Raises the ConfigError that came from a worker, if it is one: no further work can do better."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, ConfigError):
+        raise cause from error

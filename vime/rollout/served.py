@@ -96,6 +96,16 @@ class ServedModels:
             sessions=self._sessions,
         )
 
+    async def prepare_sessions(self) -> None:
+        """Imports the parsers of the trained model's replies, which takes seconds that the servers also need to start.
+
+        Raises ConfigError for parsers that do not fit the model.
+        """
+        if ACTOR not in self._tokenizers:  # an evaluation of baselines alone
+            return
+        sampling = Sampling(temperature=self._config.rollout.temperature, top_p=self._config.rollout.top_p)
+        await self._sessions.reader(self._served_model(ACTOR, "", sampling, 0))
+
     def finish(self, sessions: list[str]) -> None:
         """Ends sessions, so that routers stop counting them as load."""
         for name, client in self._clients.items():

@@ -19,7 +19,7 @@ from vime.rollout.context import Context, Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun
 from vime.rollout.isolation import Hooks, run_rollout, template_of
-from vime.rollout.outside_agent import load_generate
+from vime.rollout.outside_agent import calls_over_http, load_generate
 from vime.rollout.places import Places
 from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
@@ -74,6 +74,8 @@ class RolloutWorker:
             _spare_the_collector()
             self._watchdog = Watchdog(self._config.rollout.max_blocked_seconds)
             self._black_box = BlackBox(self._black_box_file) if self._black_box_file is not None else None
+            if calls_over_http(self._config.method.generate):
+                await self._served.prepare_sessions()
         news = {number: ended for number, group_run in self._work.items() if (ended := group_run.news())}
         return WorkerState(
             num_running=self._places.num_running,

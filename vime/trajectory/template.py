@@ -73,6 +73,15 @@ class ChatTemplate:
         arguments: dict[str, Any] = {"tools": tools} if tools else {}
         return self._tokens.segments(messages, continue_final_message=True, **(self._arguments | arguments))
 
+    def reply(self, messages: list[Message], reply: Message, tools: list[dict[str, Any]] | None) -> str:
+        """What the template writes for a reply to these messages, up to its end."""
+        arguments: dict[str, Any] = {"tools": tools} if tools else {}
+        before = joined(self._render(messages, **arguments))
+        whole = joined(self._tokens.segments([*messages, reply], **(self._arguments | arguments)))
+        start = next((place for place, pair in enumerate(zip(before, whole)) if pair[0] != pair[1]), min(len(before), len(whole)))
+        written = whole[start:]
+        return written[: written.rindex(self.end)] if self.end and self.end in written else written
+
     def between(self, reply: Message, new: list[Message], *, ended: bool) -> list[Segment]:
         """What stands between the tokens of a reply and those of the next: `new` messages and what the template adds.
 
