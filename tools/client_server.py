@@ -28,8 +28,8 @@ CONSTANT = 4.0
 LENGTH_WEIGHT, NOISE = 0.26, 0.2
 """A character more makes a token about four times as likely; the noise of a logit is about as much as one character."""
 LONGEST = 24
-SPACE = "ĠĊĉ"
-"""White space as the vocabulary writes it, which counts for nothing: JSON may have any amount of it."""
+SPACE, SPACE_LENGTH = "ĠĊĉč", -8
+"""White space as the vocabulary writes it, and how long a token of it counts as: JSON may have any amount of white space."""
 
 
 def save_speller(folder: Path) -> None:
@@ -55,7 +55,7 @@ def save_speller(folder: Path) -> None:
     model = Qwen3ForCausalLM(shape)
     lengths = torch.zeros(VOCABULARY)
     for text, number in tokenizer.get_vocab().items():
-        lengths[number] = min(len(text.strip(SPACE)), LONGEST)
+        lengths[number] = min(len(text), LONGEST) if text.strip(SPACE) else SPACE_LENGTH
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()  # type: ignore[union-attr]
