@@ -1,6 +1,6 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test check faults
+.PHONY: help setup demo quick test check faults agents clients
 SHELL := /bin/bash
 
 # .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
@@ -29,3 +29,9 @@ check: setup  ## Lint, format check, type check, and a reader for every field of
 
 faults: setup  ## Break real runs in every known way and count what is lost
 	@.venv/bin/python tools/faults.py
+
+agents: setup  ## Install Claude Code and Codex with npm, for agents and tests that start them
+	@.venv/bin/python scripts/install_agents.py
+
+clients: agents  ## Run real clients of all protocols, each in its own environment, and audit what is trained of them
+	@.venv/bin/python tools/clients.py --served

@@ -17,15 +17,15 @@ TREE = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_ses
 async def test_a_program_gets_its_variables_and_none_of_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("OPENAI_API_KEY", "of another provider")
+    monkeypatch.setenv("CLAUDECODE", "1")
     monkeypatch.setenv("HTTP_PROXY", "http://proxy")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    names = "'X', 'PYTHONPATH', 'OPENAI_API_KEY', 'HTTP_PROXY', 'NO_PROXY'"
+    names = "'X', 'PYTHONPATH', 'OPENAI_API_KEY', 'CLAUDECODE', 'HTTP_PROXY', 'NO_PROXY'"
     show = f"import os; print(os.getcwd(), *map(os.environ.get, ({names})))"
     end = await run_command(Command(words=[sys.executable, "-c", show], folder=tmp_path, environment={"X": "1"}))
-    assert (
-        end.stdout.split() == [str(tmp_path), "1", "None", "None", "http://proxy", "127.0.0.1,localhost"] and end.exit_code == 0
-    )
+    expected = [str(tmp_path), "1", "None", "None", "None", "http://proxy", "127.0.0.1,localhost"]
+    assert end.stdout.split() == expected and end.exit_code == 0
 
 
 async def test_the_end_of_a_long_output_is_kept_and_input_is_closed(tmp_path: Path):

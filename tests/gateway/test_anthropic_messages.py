@@ -47,6 +47,22 @@ async def test_three_turns_with_tools_are_one_sequence_of_exactly_the_sampled_to
     assert len(asked.audit()) == 1
 
 
+async def test_what_claude_code_makes_of_the_arguments_of_a_call_does_not_begin_another_sequence(opened: Callable[..., Asked]):
+    """As version 2.1.197 sends its edits back: with a default value, in another order, without white space at line ends."""
+    sampled = '{"file_path": "/x", "old_string": "a", "new_string": "b  \\n  "}'
+    call = f'<think>\nHm.\n</think>\n\n<tool_call>\n{{"name": "Edit", "arguments": {sampled}}}\n</tool_call><|im_end|>'
+    asked = opened(call, "<think>\n</think>Done.<|im_end|>")
+    tools: Any = [{"name": "Edit", "input_schema": {"type": "object", "properties": {}}}]
+    found = await ask(asked, user("Edit it."), tools=tools, stream=True)
+    (used,) = (block for block in found.content if block.type == "tool_use")
+    normal = {"replace_all": False, "file_path": "/x", "old_string": "a", "new_string": "b\n"}
+    content = [{**block.to_dict(), **({"input": normal} if block is used else {})} for block in found.content]
+    results = [{"type": "tool_result", "tool_use_id": used.id, "content": "edited"}]
+    await ask(asked, user("Edit it."), {"role": "assistant", "content": content}, user(results), tools=tools, stream=True)
+    assert call in asked.model.tokenizer.decode(asked.model.prompts[1])
+    assert len(asked.audit()) == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thinking_text_and_usage_are_shown_as_blocks(opened: Callable[..., Asked], stream: bool):
     asked = opened(CALLS, "</think>two<|im_end|>")
@@ -73,6 +89,35 @@ async def test_a_stream_says_its_prompt_first_and_its_reason_last(opened: Callab
     assert [kind for place, kind in enumerate(kinds) if place == 0 or kind != kinds[place - 1]] == [
         *("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop")
     ]
+
+
+@pytest.mark.parametrize("thought", ["<think>\nHm.\n</think>\n\n", "<think>\n\n</think>\n\n", "</think>"])
+async def test_a_stream_has_none_of_the_defects_that_other_gateways_shipped(opened: Callable[..., Asked], thought: str):
+    """The first text after thinking was lost (litellm 30765), a second message began, with thinking inside a block of text
+    (litellm 32357), and sub-agents of Claude Code broke for want of input tokens (claude-code 34899)."""
+    asked = opened(CALLS.replace("<think>\nHm.\n</think>\n\n", thought))
+    options: Any = {"model": "m", "max_tokens": 500, "messages": [user("Who?")], "tools": TOOLS, "stream": True}
+    texts: dict[str, str] = {}
+    starts: list[Any] = []
+    opened_block: Any = None
+    async for event in await asked.anthropic.messages.create(**options):
+        if event.type == "message_start":
+            starts.append(event.message.usage.input_tokens)
+        elif event.type == "content_block_start":
+            assert opened_block is None
+            opened_block = event
+        elif event.type == "content_block_delta":
+            kind = opened_block.content_block.type
+            assert event.index == opened_block.index
+            assert event.delta.type == {"thinking": "thinking_delta", "text": "text_delta", "tool_use": "input_json_delta"}[kind]
+            texts[kind] = texts.get(kind, "") + str(getattr(event.delta, event.delta.type.split("_")[0], ""))
+        elif event.type == "content_block_stop":
+            assert event.index == opened_block.index
+            opened_block = None
+        elif event.type == "message_delta":
+            assert event.usage.input_tokens == starts[0] and event.usage.output_tokens == len(asked.model.turns[0].output_ids)
+    assert starts == [len(asked.model.prompts[0])] and opened_block is None
+    assert texts["text"].strip() == "Let me see." and texts.get("thinking", "").strip() == ("Hm." if "Hm" in thought else "")
 
 
 async def test_a_stop_sequence_is_named(opened: Callable[..., Asked]):

@@ -235,13 +235,17 @@ async def test_nothing_that_a_client_sends_breaks_the_gateway(opened: Callable[.
     asked.audit()
 
 
-async def test_where_nothing_is_trained_a_client_may_constrain_what_is_sampled(opened: Callable[..., Asked], tokenizer: Any):
+@pytest.mark.parametrize("reasoning_parser", [None, "qwen3"])
+async def test_where_nothing_is_trained_a_client_may_constrain_what_is_sampled(
+    opened: Callable[..., Asked], tokenizer: Any, reasoning_parser: str | None
+):
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call>'
-    reader = Reader(tokenizer, tool_parser="hermes")
+    reader = Reader(tokenizer, tool_parser="hermes", reasoning_parser=reasoning_parser)
     asked = opened('{"x": 1}<|im_end|>', f"{call}<|im_end|>", constrains=True, other_reader=reader)
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    assert (await asked.ask(user("?"), response_format=form)).choices[0].message.content == '{"x": 1}'
+    found = await asked.ask(user("?"), response_format=form)
+    assert found.choices[0].message.content == '{"x": 1}' and not found.usage.completion_tokens_details.reasoning_tokens
     assert asked.model.constraints[0] == {"json": schema}
     found = await asked.ask(user("?"), tools=TOOLS, tool_choice="required")
     assert found.choices[0].finish_reason == "tool_calls" and found.choices[0].message.tool_calls

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
+from vime.trajectory.reply import RenderedPrompt, ReplyNode
 from vime.trajectory.template import THINKING_DROPPED, ChatTemplate
-from vime.trajectory.tree import COMPACTED, MAIN, RETRY, SUBAGENT, RenderedPrompt, ReplyNode, Trajectory
+from vime.trajectory.tree import COMPACTED, EDITED, MAIN, RETRY, SUBAGENT, Trajectory
 from vime.types import Message, Sample, Turn
 
 TOOLS = [{"type": "function", "function": {"name": "search", "description": "", "parameters": {"type": "object"}}}]
@@ -148,6 +149,52 @@ def test_arguments_count_as_json_and_texts_as_they_are(tokenizer: Any):
     assert played.trajectory.prompt([user("1?"), spaced, result("one-0", "x")], TOOLS).parent is not None
     shouted = {**said, "content": "ONE"}
     assert played.trajectory.prompt([user("1?"), shouted, result("one-0", "x")], TOOLS).parent is None
+
+
+def with_arguments(message: Message, *arguments: str) -> Message:
+    """The reply with other arguments of its calls."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": text}} for call, text in zip(message["tool_calls"], arguments)
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def test_arguments_that_a_client_completes_or_trims_do_not_make_another_reply(tokenizer: Any):
+    played = Played(tokenizer)
+    played.ask([user("1?")], said := reply("one", thinks="Hm.", calls=("a  \n",)), tools=TOOLS)
+    completed = with_arguments(said, '{"all": false, "query": "a\\n"}')
+    prompt = played.ask([user("1?"), completed, result("one-0", "x")], reply("two"), tools=TOOLS)
+    assert prompt.parent is played.asked[0][1] and prompt.ids == played.rendered([user("1?"), said, result("one-0", "x")], TOOLS)
+    assert len(played.audit()) == 1 and not played.trajectory.statistics.forks
+
+
+def test_long_arguments_that_a_client_leaves_out_are_left_out_of_the_prompt(tokenizer: Any):
+    played = Played(tokenizer)
+    played.ask([user("1?")], said := reply("one", calls=("words " * 400,)), tools=TOOLS)
+    messages = [user("1?"), with_arguments(said, '{"query": "[left out]"}'), result("one-0", "x")]
+    prompt = played.ask(messages, reply("two"), tools=TOOLS)
+    assert prompt.parent is None and prompt.ids == played.rendered(messages, TOOLS)
+    played.audit()
+
+
+def test_changed_arguments_are_another_conversation_where_several_replies_have_the_same_ids(tokenizer: Any):
+    played = Played(tokenizer)
+    for query in ("a", "b"):
+        played.ask([user("1?")], reply("one", calls=(query,)), tools=TOOLS)
+    for query, parent in (("a", 0), ("b", 1)):
+        prompt = played.ask([user("1?"), reply("one", calls=(query,)), result("one-0", "x")], reply("two"), tools=TOOLS)
+        assert prompt.parent is played.asked[parent][1]
+    assert played.trajectory.prompt([user("1?"), reply("one", calls=("c",)), result("one-0", "x")], TOOLS).parent is None
+    played.audit()
+
+
+def test_branches_after_one_reply_are_counted_by_their_cause(tokenizer: Any):
+    played = Played(tokenizer)
+    played.ask([user("1?")], said := reply("one"))
+    for question in ("2?", "2?", "3?"):
+        played.ask([user("1?"), said, user(question)], reply(f"two to {question}"))
+    assert played.trajectory.statistics.forks == {RETRY: 1, EDITED: 1}
+    assert len(played.audit()) == 3
 
 
 def test_a_reply_that_was_cut_is_continued_token_by_token(tokenizer: Any):

@@ -21,8 +21,8 @@ OUTPUT_CHARACTERS = 100_000
 """How much of each output is kept, from its end."""
 READ_BYTES = 65_536
 OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"})
-OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_")
-"""Variables that are those of the run, or keys of models that the agent is not to call."""
+OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX_")
+"""Variables that are those of the run, keys of models that the agent is not to call, or the user's own settings of an agent."""
 MARK = "VIME_AGENT"
 """The variable by which everything is found that a program has started."""
 KILL_SECONDS = 0.01

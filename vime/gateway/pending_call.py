@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from vime.gateway.chat import ChatAnswer, Delta, Usage, deltas_of
-from vime.trajectory.tree import ReplyNode
+from vime.trajectory.reply import ReplyNode
 
 Said = tuple[int, Delta]
 """A piece of the answer with this number, of `n`."""

@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from vime.gateway.chat import ChatRequest, Delta, message_of
@@ -33,6 +34,8 @@ class Reader:
         self.unread = ""
         """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.gateway.parser_check`)."""
         self._parser_class: Any = None
+        self._constrained_class: Any = None
+        """Of replies that are constrained from their first token on, so that no reasoning stands before them."""
         self._counter: Any = None
         if tool_parser or reasoning_parser:
             from vllm.parser.parser_manager import ParserManager
@@ -40,23 +43,27 @@ class Reader:
             logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # a traceback for each call that a model botches
             self._tokenizer = parser_tokenizer(tokenizer)
             try:
-                self._parser_class = ParserManager.get_parser(tool_parser, reasoning_parser, True, tokenizer=self._tokenizer)
+                self._parser_class, self._constrained_class = (
+                    ParserManager.get_parser(tool_parser, reasoning, True, tokenizer=self._tokenizer)
+                    for reasoning in (reasoning_parser, None)
+                )
             except (TypeError, KeyError, ValueError) as error:
                 raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
 
     def begin(self, request: ChatRequest, prompt_ids: Any) -> "Reading":
         """Reads one reply to a request. Raises ValueError for a form of the text that vLLM does not know."""
-        make_parser = self._make_parser if self._parser_class is not None else None
+        kind = self._constrained_class if request.is_constrained else self._parser_class
+        make_parser = partial(self._make_parser, kind) if kind is not None else None
         return Reading(self._tokenizer, make_parser, request, prompt_ids, self._count_reasoning)
 
     def _count_reasoning(self, ids: list[int]) -> int:
         """Counts from the first token on with one parser for all replies; to make one takes as long as to count."""
-        self._counter = self._counter or self._make_parser([])
+        self._counter = self._counter or self._make_parser(self._parser_class, [])
         return self._counter.count_reasoning_tokens(ids)
 
-    def _make_parser(self, tools: Any) -> Any:
+    def _make_parser(self, kind: Any, tools: Any) -> Any:
         """A parser for one reply; parsers of reasoning look at the template's arguments (`enable_thinking`)."""
-        return self._parser_class(self._tokenizer, tools, chat_template_kwargs=self._template_args)
+        return kind(self._tokenizer, tools, chat_template_kwargs=self._template_args)
 
 
 class Reading:

@@ -15,8 +15,9 @@ from vime.gateway.reading import Reader, Reading
 from vime.serving.client import BadRequestError
 from vime.tasks import together
 from vime.trajectory.aside import aside
+from vime.trajectory.reply import RenderedPrompt
 from vime.trajectory.template import ChatTemplate
-from vime.trajectory.tree import RenderedPrompt, Trajectory
+from vime.trajectory.tree import Trajectory
 from vime.types import Integers, Message, Sample, Turn
 
 

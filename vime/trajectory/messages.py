@@ -16,16 +16,21 @@ from vime.types import Message
 
 ASSISTANT, TOOL = "assistant", "tool"
 DIGEST_BYTES = 16
+LONG_ARGUMENTS = 1000
+"""In characters. Longer arguments that come back at less than half their length were left out to save room."""
 
 
 def chain(before: bytes, message: Message) -> bytes:
     """The digest of a conversation whose last message is this one; `before` is that of the messages before it.
 
-    It covers what a client sends back unchanged: role, text, tool calls with their arguments as parsed JSON, and the call that a
-    result belongs to. Reasoning is left out, because many clients drop it (`same_reasoning` compares it), and so is white space
-    around the text of a reply.
+    It covers what a client sends back unchanged: role, text, the ids and names of tool calls, and the call that a result belongs
+    to. Reasoning and arguments are left out, because clients drop the one and complete or trim the other (`likeness` compares
+    them), and so is white space around the text of a reply. A call without an id counts with its arguments, as parsed JSON.
     """
-    calls = [[call.get("id"), call["function"]["name"], parsed(call["function"]["arguments"])] for call in calls_of(message)]
+    calls = [
+        [call["id"], call["function"]["name"]] if call.get("id") else [call["function"]["name"], _arguments(call)]
+        for call in calls_of(message)
+    ]
     text = message.get("content") or ""
     form = [message["role"], text.strip() if message["role"] == ASSISTANT else text, calls, message.get("tool_call_id")]
     return hashlib.blake2b(before + orjson.dumps(form, option=orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).digest()
@@ -51,10 +56,31 @@ def parsed(arguments: Any) -> Any:
         return arguments
 
 
-def same_reasoning(sent: Message, held: Message) -> bool:
-    """Whether a client sent a reply's reasoning back as it was, or left it out."""
+EQUAL, ALIKE, OTHER = 2, 1, 0
+
+
+def likeness(sent: Message, held: Message) -> int:
+    """How like a reply that a client sent back is to the one that it got, if their digests are equal.
+
+    EQUAL: also the arguments of its calls are as they were; reasoning may be left out. ALIKE: the ids of its calls are, and the
+    arguments are not; Claude Code adds default values and removes white space. OTHER: reasoning was edited, or long arguments
+    were left out.
+    """
     reasoning = sent.get("reasoning_content")
-    return not reasoning or reasoning == held.get("reasoning_content")
+    if reasoning and reasoning != held.get("reasoning_content"):
+        return OTHER
+    found = EQUAL
+    for one, other in zip(calls_of(sent), calls_of(held)):
+        if _arguments(one) != _arguments(other):
+            size, size_held = len(str(one["function"]["arguments"])), len(str(other["function"]["arguments"]))
+            if size_held > LONG_ARGUMENTS and 2 * size < size_held:
+                return OTHER
+            found = ALIKE
+    return found
+
+
+def _arguments(call: dict[str, Any]) -> Any:
+    return parsed(call["function"]["arguments"])
 
 
 def in_call_order(messages: list[Message]) -> list[Message]:

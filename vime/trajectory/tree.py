@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vime.trajectory.messages import ASSISTANT, chain, in_call_order, root, same_reasoning
+from vime.trajectory.messages import ALIKE, ASSISTANT, EQUAL, chain, in_call_order, likeness, root
+from vime.trajectory.reply import RenderedPrompt, ReplyNode
 from vime.trajectory.sequence import TokenSequence
 from vime.trajectory.template import ChatTemplate, shape_of
 from vime.types import Column, Message, Sample, Turn
@@ -22,66 +23,12 @@ MAIN, SUBAGENT, COMPACTED, EDITED, RETRY = "main", "subagent", "compacted", "edi
 CONTINUED = "continued"
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class ReplyNode:
-    """One reply in the tree, with the tokens between it and the reply before.
-
-    Example of a second turn: `ReplyNode(parent=first, environment=[7, 7], turn=Turn(output_ids=[8, 2], …), position=3,
-    kind="main", message={"role": "assistant", "content": "42"})`.
-    """
-
-    parent: "ReplyNode | None"
-    environment: Column[int]
-    """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
-    turn: Turn
-    """The sampled tokens, without the prompt."""
-    message: Message
-    """What the client was answered."""
-    position: int
-    """Index of the message in its conversation."""
-    kind: str
-    """What the branch is: main, subagent, compacted, edited or retry."""
-    cause: str = ""
-    """Why a root began, for example thinking_dropped; empty for other replies."""
-    ended: bool = True
-    """Whether the sampled tokens contain the end of the reply."""
-    delivered: bool = True
-    """Whether the client was answered, at least in part; what nobody received is not trained."""
-    has_children: bool = False
-
-    def path(self) -> "list[ReplyNode]":
-        """The replies from the root to this one."""
-        found: list[ReplyNode] = []
-        reply: ReplyNode | None = self
-        while reply is not None:
-            found.append(reply)
-            reply = reply.parent
-        return found[::-1]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RenderedPrompt:
-    """A request with the token ids for which it stands, ready to be sampled and then recorded."""
-
-    ids: Column[int]
-    """Token ids up to the place where the reply begins."""
-    parent: ReplyNode | None
-    environment: Column[int]
-    """The part of the ids that follows the parent's reply."""
-    keys: list[bytes]
-    """Digests of the conversation up to each of its messages, and first that of its tools."""
-    kind: str
-    cause: str = ""
-    begun: Message | None = None
-    """The last message of the request, if the reply continues it."""
-
-
 @dataclass(slots=True)
 class Statistics:
     """Counts of one trajectory."""
 
     forks: Counter[str] = field(default_factory=Counter)
-    """Roots but the first, by their cause or kind."""
+    """Roots but the first, by their cause or kind, and second replies after one reply."""
     kept: Counter[str] = field(default_factory=Counter)
     """Requests that went on from held tokens although the template would rewrite them, by the reason (with `fork=False`)."""
     num_prompt_tokens: int = 0
@@ -157,10 +104,13 @@ class Trajectory:
             cause=prompt.cause,
             ended=ended,
         )
-        if prompt.parent is not None:
+        if prompt.parent is None:
+            is_fork, kind = bool(self.replies), prompt.kind
+        else:
+            is_fork, kind = prompt.parent.has_children, EDITED
             prompt.parent.has_children = True
-        elif self.replies:
-            self.statistics.forks[prompt.cause or prompt.kind] += 1
+        if is_fork:
+            self.statistics.forks[prompt.cause or kind] += 1
         self.replies.append(reply)
         if prompt.begun is not None:  # clients send the whole message, or its two parts
             whole = {**prompt.begun, **message, "content": (prompt.begun.get("content") or "") + (message.get("content") or "")}
@@ -194,11 +144,20 @@ class Trajectory:
         return found
 
     def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[ReplyNode | None, int]:
-        """The last reply in a conversation whose tokens are held, and its position."""
+        """The last reply in a conversation whose tokens are held, and its position.
+
+        If the arguments of calls came back changed, it is the reply with the calls' ids, unless several have these.
+        """
         for place in range(len(messages) - 1, -1, -1):
+            alike: list[tuple[ReplyNode, int]] = []
             for reply, position in reversed(self._held.get(keys[place + 1], ())):
-                if all(same_reasoning(messages[each.position], each.message) for each in reply.path()):
+                worst = min(likeness(messages[each.position], each.message) for each in reply.path())
+                if worst == EQUAL:
                     return reply, position
+                if worst == ALIKE:
+                    alike.append((reply, position))
+            if len(alike) == 1:
+                return alike[0]
         return None, -1
 
     def _cause(self, held: ReplyNode, new: list[Message]) -> str:
@@ -214,13 +173,14 @@ class Trajectory:
         segments = self._template.between(held.message, new, ended=held.ended) if new else []
         environment = _ids(self._template.encode(segments, self._known))
         parts = [part for reply in held.path() for part in (reply.environment, reply.turn.output_ids)]
-        kind = RETRY if keys[-1] in self._asked and held.kind == MAIN else held.kind
+        retried = keys[-1] in self._asked
         return RenderedPrompt(
             ids=_ids(np.concatenate([np.asarray(part) for part in (*parts, environment)])),
             parent=held,
             environment=environment,
             keys=keys,
-            kind=kind,
+            kind=RETRY if retried and held.kind == MAIN else held.kind,
+            cause=RETRY if retried else "",
             begun=None if new else messages[-1],
         )
 

@@ -1,0 +1,124 @@
+"""A model that says what a script says, whatever samples it, and keeps what it was asked and what it sampled.
+
+`ScriptedModel` samples nothing: it answers with the tokens of the script's text. `ForcedModel` lets a real server sample under
+vLLM's own structured outputs, so that the text is the script's and the tokens, which may spell it in many ways, are the server's.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vime.types import Turn
+
+REPLY = "<|im_start|>assistant\n"
+END = "<|im_end|>"
+LOST = "My script has ended."
+FOLDER = "{folder}"
+"""Stands in a script for the client's working folder."""
+PIECE_TOKENS = 3
+TURN_STEP = 10_000
+"""The logprob of a scripted token is -(turn × step + place), so that no two are equal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What is said in one conversation, reply by reply. Example: `Part(marker="Who owns", replies=("Ada.",))`."""
+
+    replies: tuple[str, ...]
+    marker: str = ""
+    """A text of its prompts. Of several parts the first is taken whose marker stands in a prompt."""
+
+
+Script = tuple[Part, ...]
+
+
+def call(name: str, **arguments: Any) -> str:
+    """A tool call as Qwen3 writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+
+
+def thought(text: str, *rest: str) -> str:
+    """A reply that begins with a thought."""
+    return "\n".join([f"<think>\n{text}\n</think>\n", *rest])
+
+
+def scripted_reply(script: Script, prompt: str) -> str:
+    """What follows a prompt."""
+    part = next((part for part in script if part.marker in prompt), Part(replies=()))
+    place = prompt.count(REPLY) - 1
+    return part.replies[place] if place < len(part.replies) else LOST
+
+
+class ScriptedModel:
+    """A model for one session. Its replies come a few tokens at a time."""
+
+    name = "actor"
+    model_name = "policy"
+
+    def __init__(self, tokenizer: Any, script: Script, *, folder: Path, max_model_len: int) -> None:
+        self.tokenizer, self.max_model_len, self._script, self._folder = tokenizer, max_model_len, script, folder
+        self.asked: list[tuple[list[int], Turn]] = []
+        """Prompts and what was sampled behind them."""
+        self._num_calls = 0
+
+    def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """Nothing beside the messages."""
+        return {}
+
+    async def complete(
+        self,
+        token_ids: Any,
+        *,
+        max_tokens: int,
+        stop: tuple[str, ...] = (),
+        constraint: dict[str, Any] | None = None,
+        hear: Callable[[Turn], None] | None = None,
+    ) -> Turn:
+        """The reply of the script."""
+        prompt = list(token_ids)
+        text = scripted_reply(self._script, self.tokenizer.decode(prompt)).replace(FOLDER, str(self._folder))
+        turn = await self._say(prompt, text, max_tokens=max_tokens, stop=stop, constraint=constraint, hear=hear)
+        self.asked.append((prompt, turn))
+        return turn
+
+    async def _say(self, prompt: list[int], text: str, *, max_tokens: int, hear: Callable[[Turn], None] | None, **_: Any) -> Turn:
+        self._num_calls += 1
+        number = self._num_calls
+        ids = self.tokenizer.encode(text + END, add_special_tokens=False)
+        kept = ids[:max_tokens]
+        logprobs = [-float(TURN_STEP * number + place) for place in range(len(kept))]
+        for start in range(0, len(kept) if hear is not None else 0, PIECE_TOKENS):
+            place = slice(start, start + PIECE_TOKENS)
+            hear(Turn(output_ids=kept[place], logprobs=logprobs[place]))  # type: ignore[misc]
+            await asyncio.sleep(0)
+        reason = "stop" if len(kept) == len(ids) else "length"
+        return Turn(output_ids=kept, logprobs=logprobs, weight_versions=[1] * len(kept), finish_reason=reason)
+
+
+class ForcedModel(ScriptedModel):
+    """A real model that is held to the script, for one session."""
+
+    def __init__(self, served: Any, script: Script, *, folder: Path) -> None:
+        super().__init__(served.tokenizer, script, folder=folder, max_model_len=served.max_model_len)
+        self._served = served
+
+    def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """Those of the served model."""
+        return self._served.template_args(tools)
+
+    async def _say(
+        self,
+        prompt: list[int],
+        text: str,
+        *,
+        max_tokens: int,
+        hear: Callable[[Turn], None] | None,
+        stop: tuple[str, ...] = (),
+        constraint: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> Turn:
+        forced = constraint or {"choice": [text]}
+        return await self._served.complete(prompt, max_tokens=max_tokens, stop=stop, constraint=forced, hear=hear)

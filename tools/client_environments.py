@@ -1,0 +1,50 @@
+"""The environments of the clients in Python, in pinned versions: what one of them depends on need not agree with any other."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path.home() / ".cache" / "vime" / "clients"
+INSTALL_SECONDS = 900
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """A virtual environment. Example: `Environment(packages=("openai==3.54.0",))`."""
+
+    packages: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where it is; another version is another folder."""
+        return FOLDER / "-".join(package.replace("==", "-") for package in self.packages)
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    def build(self) -> None:
+        """Makes it if it is not there."""
+        finished = self.folder / "finished"
+        if finished.exists():
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        sys.stderr.write(f"Installing {' '.join(self.packages)} in {self.folder}\n")
+        pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages]
+        for words in ([sys.executable, "-m", "venv", str(self.folder)], pip):
+            subprocess.run(words, check=True, timeout=INSTALL_SECONDS)
+        finished.touch()
+
+
+def installed_version(python: Path | str, package: str) -> str:
+    """The version of a package that an interpreter finds."""
+    words = [str(python), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+OPENAI = Environment(packages=("openai==3.54.0",))
+ANTHROPIC = Environment(packages=("anthropic==2.12.0",))
+OPENAI_AGENTS = Environment(packages=("openai-agents==0.24.0", "openai==3.54.0"))

@@ -1,0 +1,53 @@
+"""How an agent's program ended, as its own output tells it; and what every harness can do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from vime.agent.command import Command, CommandEnd
+
+REASON_CHARACTERS = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How an agent ended. Example: `Outcome(ended_well=True, answer="The bug is fixed.")`."""
+
+    ended_well: bool
+    """Whether the agent itself said that it is done."""
+    reason: str = ""
+    """Why it ended otherwise, in the agent's words."""
+    answer: str = ""
+    """Its last words."""
+
+
+class Harness(Protocol):
+    """How one agent is started in a folder and pointed at a session, and how its end is read."""
+
+    def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
+        """The program with its task. Writes its settings into the folder. Raises ConfigError if it is not installed."""
+        ...
+
+    def outcome(self, end: CommandEnd) -> Outcome:
+        """How it ended."""
+        ...
+
+
+def events_of(output: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects among the lines of an output, whose beginning may be missing."""
+    for line in output.splitlines():
+        try:
+            found = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(found, dict):
+            yield found
+
+
+def silent_end(end: CommandEnd) -> Outcome:
+    """The outcome of a program that did not say how it ended."""
+    words = (end.stderr.strip() or end.stdout.strip())[-REASON_CHARACTERS:]
+    return Outcome(ended_well=False, reason=f"it ended with exit code {end.exit_code}: {words}")
