@@ -70,3 +70,12 @@ async def test_nothing_of_a_program_is_left_when_it_ends_or_is_given_up(tmp_path
     while marked() and time.monotonic() < limit:
         await asyncio.sleep(0.05)
     assert os.getpid() not in marked() and not marked()
+
+
+async def test_a_process_that_hides_holds_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It has cleared its environment, left its parents, and holds the output open."""
+    monkeypatch.setattr("vime.agent.command.GONE_SECONDS", 0.5)
+    hide = "import subprocess; print(subprocess.Popen(['sleep', '60'], env={}, start_new_session=True).pid, flush=True)"
+    end = await asyncio.wait_for(run_command(Command(words=[sys.executable, "-c", hide], folder=tmp_path)), 30)
+    psutil.Process(int(end.stdout)).kill()
+    assert end.exit_code == 0

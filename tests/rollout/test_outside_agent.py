@@ -1,5 +1,6 @@
 """Agents that know nothing of vime: functions with a client, and programs with a URL."""
 
+import asyncio
 import re
 import sys
 import textwrap
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 """They import the clients."""
 
 AGENTS = """
-import json, os, sys
+import json, os, sys, threading
 
 async def solve(openai_client, sample):
     for _ in range(2):
@@ -34,6 +35,13 @@ async def solve(openai_client, sample):
 def solve_in_a_thread(anthropic_client, sample):
     asked = {"model": "", "max_tokens": 9, "messages": [{"role": "user", "content": sample.question}]}
     return {"output": anthropic_client.messages.create(**asked).content[0].text, "calls": 1}
+
+together = threading.Barrier(12)
+
+def waits_for_others(openai_client, sample):
+    together.wait(60)
+    asked = {"model": "", "messages": [{"role": "user", "content": sample.question}]}
+    return openai_client.chat.completions.create(**asked).choices[0].message.content
 
 async def never_calls(openai_client, sample):
     return "42"
@@ -92,6 +100,11 @@ async def test_a_function_is_given_a_client_of_its_model(agents: Path):
     assert all(sample.metadata["output"] == "four" for sample in samples)
     (sample,) = await run(f"{agents}:solve_in_a_thread")
     assert sample.metadata["output"] == "four" and sample.metadata["calls"] == 1
+
+
+async def test_agents_that_block_do_not_wait_for_each_others_threads(agents: Path):
+    found = await asyncio.gather(*[run(f"{agents}:waits_for_others") for _ in range(12)])
+    assert [sample.response for samples in found for sample in samples] == ["four"] * 12
 
 
 async def test_a_program_is_given_the_address_of_its_model_and_its_row_without_the_label(agents: Path):

@@ -25,7 +25,7 @@ OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CO
 """Variables that are those of the run, keys of models that the agent is not to call, or the user's own settings of an agent."""
 MARK = "VIME_AGENT"
 """The variable by which everything is found that a program has started."""
-KILL_SECONDS = 0.01
+KILL_SECONDS, GONE_SECONDS = 0.01, 10.0
 LOCAL_HOSTS = "127.0.0.1,localhost"
 
 
@@ -73,14 +73,19 @@ async def run_command(command: Command) -> CommandEnd:
         start_new_session=True,
     )
     assert process.stdout is not None and process.stderr is not None
-    outputs = [asyncio.create_task(_end_of(stream)) for stream in (process.stdout, process.stderr)]
+    stdout, stderr = bytearray(), bytearray()
+    readers = [asyncio.create_task(_read(*pair)) for pair in ((process.stdout, stdout), (process.stderr, stderr))]
     try:
         await _exited(process.pid)
     finally:
         await asyncio.shield(asyncio.to_thread(_kill, mark))
-        exit_code = await asyncio.shield(process.wait())
-    stdout, stderr = await asyncio.gather(*outputs)
-    return CommandEnd(exit_code=exit_code, stdout=stdout, stderr=stderr)
+        ends = [*readers, asyncio.create_task(process.wait())]
+        await asyncio.wait(ends, timeout=GONE_SECONDS)  # what has cleared its environment may hold the output open
+        for end in ends:
+            end.cancel()
+    code = process.returncode
+    exit_code = -signal.SIGKILL if code is None else code
+    return CommandEnd(exit_code=exit_code, stdout=stdout.decode(errors="replace"), stderr=stderr.decode(errors="replace"))
 
 
 async def _exited(process: int) -> None:
@@ -99,18 +104,17 @@ async def _exited(process: int) -> None:
         os.close(file)
 
 
-async def _end_of(stream: asyncio.StreamReader) -> str:
-    """The last characters of a program's output."""
-    kept = bytearray()
+async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
+    """Keeps the end of a program's output."""
     while chunk := await stream.read(READ_BYTES):
         kept += chunk
         del kept[:-OUTPUT_CHARACTERS]
-    return kept.decode(errors="replace")
 
 
 def _kill(mark: str) -> None:
-    """Kills every process that has inherited a mark, also those that have left their parents."""
-    while found := _marked(f"{MARK}={mark}".encode()):
+    """Kills every process that has inherited a mark, also those that have left their parents; gives up on the unkillable."""
+    limit = time.monotonic() + GONE_SECONDS
+    while (found := _marked(f"{MARK}={mark}".encode())) and time.monotonic() < limit:
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

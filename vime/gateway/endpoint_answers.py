@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from vime.errors import SampleError
 from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage, deltas_of
 from vime.gateway.pending_call import PendingCall
 from vime.serving.client import BadRequestError
@@ -61,7 +62,9 @@ class EndpointAnswers:
         return len(self.model.render(request.messages, tools=request.tools))
 
     def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
-        """The last answer, without tokens."""
+        """The last answer, without tokens. Raises SampleError if there is none."""
+        if not self.turns:
+            raise SampleError(f"no request to {self.model.name} was answered")
         sample = template.with_turn(self.turns[-1])
         sample.metadata = {**sample.metadata, **metadata}
         return [sample]

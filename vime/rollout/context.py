@@ -74,6 +74,8 @@ class Context:
             try:
                 yield session
             except Exception as error:  # an agent fails because its session did
-                raise session.failure or error from error
+                if session.failure is None:
+                    raise
+                raise session.failure from error
             for name, count in session.statistics().items():
                 self.trace.counts[f"session_{name}"] += count

@@ -4,7 +4,6 @@
 calls its model for is trained; what it returns or prints stands in the samples' metadata as `output`, for the reward.
 """
 
-import asyncio
 import inspect
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -19,12 +18,15 @@ from vime.errors import SampleError
 from vime.gateway.session import AgentSession
 from vime.hooks import load_hook
 from vime.rollout.context import Context, Sampling
+from vime.threads import Threads
 from vime.types import Sample, StopReason
 
 Generate = Callable[[Context, Sample, Sampling], Awaitable[Sample | list[Sample]]]
 OUTPUT_CHARACTERS = 10_000
 """How much of a program's output the metadata keep, from its end."""
 ERROR_CHARACTERS = 2_000
+_threads = Threads("agents", num_threads=256)
+"""Of agents that block. They wait for servers, and asyncio's own threads are needed to find these again."""
 
 
 def load_generate(path: str) -> Generate:
@@ -66,7 +68,7 @@ def _with_client(function: Callable[..., Any], name: str) -> Generate:
         async with context.session() as session:
             client = _client(name, session, is_async=is_async)
             try:
-                output = await (function(client, sample) if is_async else asyncio.to_thread(function, client, sample))
+                output = await (function(client, sample) if is_async else _threads.run(function, client, sample))
             except Exception:  # whatever it made of the refusal that ended its session
                 if session.stop_reason is StopReason.ANSWERED:
                     raise
