@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import fault_programs
 import fault_replies
 import psutil
 from driven_run import DrivenRun, num_steps_done
@@ -41,6 +42,7 @@ class Case:
     name: str
     evidence: str
     words: list[str] = field(default_factory=list)
+    method: str = "memagent"
     strike: Callable[[DrivenRun], None] = lambda run: None
     resumes: bool = False
     """The run ends and is started again with `resume=true`."""
@@ -143,6 +145,14 @@ CASES = [
         words=[*TWO_REPLICAS, "+serving.models.actor.vllm_args.worker_extension_cls=fault_hooks.EndsAtASync"],
         evidence="reached no server",
     ),
+    Case(
+        name="programs killed, hung, printing a gigabyte, forking daemons, taking all memory",
+        method="coding",
+        words=["method.generate=tools/fault_programs.py:generate"],
+        evidence="stop/malformed",
+        damage=fault_programs.damage,
+    ),
+    Case(name="workspaces lost", method="coding", strike=fault_programs.end_a_workspace, evidence="rollout/num_retries"),
     Case(name="disk full at a checkpoint", strike=fill_disk, resumes=True, small_disk=True, evidence="No space left"),
 ]
 

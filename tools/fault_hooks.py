@@ -31,14 +31,14 @@ _struck: set[tuple[str, int]] = set()
 
 async def generate_raises(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """An agent with a bug that shows now and then."""
-    if _strikes("generate", context, sample):
+    if strikes("generate", context, sample):
         raise KeyError("injected")
     return await memagent.generate(context, sample, sampling)
 
 
 async def tool_hangs(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
     """An agent whose tool sometimes never answers."""
-    if _strikes("tool", context, sample):
+    if strikes("tool", context, sample):
         result = await run_tool(context, "clock", asyncio.sleep, FOREVER)
         assert result.outcome is ToolOutcome.TIMED_OUT, result
     return await memagent.generate(context, sample, sampling)
@@ -46,14 +46,14 @@ async def tool_hangs(context: Context, sample: Sample, sampling: Sampling) -> li
 
 async def reward_raises(context: Context, samples: list[Sample]) -> Reward:
     """A reward service that answers nonsense now and then."""
-    if _strikes("reward", context, samples[0]):
+    if strikes("reward", context, samples[0]):
         raise ConnectionResetError("injected")
     return await memagent_reward.reward(context, samples)
 
 
 async def reward_hangs(context: Context, samples: list[Sample]) -> Reward:
     """A reward service that sometimes never answers."""
-    if _strikes("reward", context, samples[0]):
+    if strikes("reward", context, samples[0]):
         await asyncio.sleep(FOREVER)
     return await memagent_reward.reward(context, samples)
 
@@ -79,7 +79,7 @@ async def deadly_prompt(context: Context, sample: Sample, sampling: Sampling) ->
     return await slow_groups(context, sample, sampling)
 
 
-def _strikes(what: str, context: Context, sample: Sample) -> bool:
+def strikes(what: str, context: Context, sample: Sample) -> bool:
     """True on the first attempt of one training rollout in `ONE_IN`."""
     member = sample.member + sample.group_index
     key = (what, sample.rollout_id)

@@ -1,4 +1,4 @@
-"""Breaks real runs of the tiny MemAgent task in every way that is known to happen, and counts what was lost.
+"""Breaks real runs of the laptop tasks in every way that is known to happen, and counts what was lost.
 
     make faults                                   (or: python tools/faults.py [--only PATTERN] [--json PATH] [--markdown PATH])
 
@@ -29,7 +29,6 @@ from vime.preflight.compose import compose_run
 
 NUM_STEPS, NUM_PROMPTS, NUM_SAMPLES = 5, 4, 4
 WORDS = [
-    "+method=memagent",
     f"trainer.num_steps={NUM_STEPS}",
     "trainer.save_every=1",
     f"rollout.num_prompts={NUM_PROMPTS}",
@@ -72,6 +71,11 @@ class Verdict:
         return self.ended in ("completed", "resumed, completed") and self.happened and not lost and not self.is_late
 
 
+def words_of(case: Case) -> list[str]:
+    """The run that a case breaks."""
+    return [f"+method={case.method}", *WORDS]
+
+
 def try_case(case: Case, folder: Path) -> Verdict:
     """Runs one case in `folder`."""
     started = time.monotonic()
@@ -82,7 +86,7 @@ def try_case(case: Case, folder: Path) -> Verdict:
         finished.update(finished_groups(folder))
 
     leftovers: list[str] = []
-    ended, words = "completed", [*WORDS, *case.words]
+    ended, words = "completed", [*words_of(case), *case.words]
     for attempt in range(2):
         run = DrivenRun(folder, [*words, "resume=true"] if attempt else words, environment=environment, watch=watch)
         try:
@@ -108,7 +112,7 @@ def try_case(case: Case, folder: Path) -> Verdict:
     audit(verdict, case, folder, finished)
     verdict.damage = case.damage(folder)
     if case.undisturbed is not None and verdict.happened:
-        verdict.delay = compare([*WORDS, *case.undisturbed], folder, environment, seconds=WAIT_SECONDS)
+        verdict.delay = compare([*words_of(case), *case.undisturbed], folder, environment, seconds=WAIT_SECONDS)
     verdict.seconds = time.monotonic() - started
     return verdict
 
@@ -143,7 +147,7 @@ def trained_groups(folder: Path) -> dict[int, tuple[int, list[str]]]:
 def audit(verdict: Verdict, case: Case, folder: Path, finished: dict[int, list[str]]) -> None:
     """Compares what was trained with the prompts of an undisturbed run and with what had finished."""
     trained = trained_groups(folder)
-    source = RowSource(compose_run(WORDS).config)
+    source = RowSource(compose_run(words_of(case)).config)
     expected = [source.next().row for _ in range(case.num_steps * case.num_prompts)]
     rows = [row for row, _ in trained.values()]
     verdict.prompts_lost = sum(max(0, expected.count(row) - rows.count(row)) for row in set(expected))

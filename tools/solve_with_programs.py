@@ -22,10 +22,9 @@ from client_audit import audit
 from client_engine import Part, ScriptedModel, call, thought
 from fetch_qwen3_tokenizer import fetched
 
-from agentic.coding.config import AgentName
 from agentic.coding.generate import generate
-from agentic.coding.programs import PROGRAMS
 from agentic.coding.reward import reward
+from vime.agent.harness.versions import BY_NAME
 from vime.gateway.session import AgentSession
 from vime.gateway.sessions import Parsers, Sessions
 from vime.model.load_tokenizer import load_tokenizer
@@ -46,13 +45,13 @@ ROW = {
 }
 """The task gcd of QuixBugs, with one of its cases."""
 SCRIPTS = {
-    AgentName.claude_code: (
+    "claude_code": (
         thought("Look.", call("Bash", command=f"cat {PROGRAM}"), call("Read", file_path=f"/testbed/{PROGRAM}")),
         thought("Swap.", call("Edit", file_path=f"/testbed/{PROGRAM}", old_string=WRONG, new_string=RIGHT)),
         thought("Try.", call("Bash", command="python3 -c 'from python_programs.gcd import gcd; print(gcd(35, 21))'")),
         "gcd is corrected.",
     ),
-    AgentName.codex: (
+    "codex": (
         thought("Look.", call("exec_command", cmd=f"cat {PROGRAM}")),
         thought("Swap.", call("exec_command", cmd=f"sed -i 's/{WRONG}/{RIGHT}/' {PROGRAM}")),
         thought("Try.", call("exec_command", cmd="python3 -c 'from python_programs.gcd import gcd; print(gcd(35, 21))'")),
@@ -94,9 +93,9 @@ class Solved:
         return self.score == 1.0 and not self.problems
 
 
-async def solve(agent: AgentName) -> Solved:
+async def solve(agent: str) -> Solved:
     """One rollout with its reward."""
-    settings = ["+method=coding", f"method.agent={agent.value}", "method.prompt_style=full", "method.limits.context_tokens=24576"]
+    settings = ["+method=coding", f"method.agent={agent}", "method.prompt_style=full", "method.limits.context_tokens=24576"]
     settings += ["method.limits.seconds=240", "method.limits.turn_tokens=4096", "mode=plan"]
     config = compose_run(settings).config
     tokenizer, sessions = load_tokenizer(fetched()), KeptSessions()
@@ -113,8 +112,8 @@ async def solve(agent: AgentName) -> Solved:
     answers: Any = session.answers
     found, metadata = audit(answers.trajectory, samples, model.asked), samples[-1].metadata
     return Solved(
-        agent=agent.value,
-        version=PROGRAMS[agent].version,
+        agent=agent,
+        version=BY_NAME[agent].version,
         score=score,
         ending=f"{metadata['ending']} {metadata['outcome']}".strip(),
         turns=len(model.asked),

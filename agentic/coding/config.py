@@ -1,7 +1,6 @@
 """The coding agent's settings; importing this module registers `schema/method/coding` with Hydra."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from hydra.core.config_store import ConfigStore
 
@@ -10,14 +9,8 @@ from vime.config import Credit, MethodConfig, Mode, PromptStyle, RunConfig
 from vime.config.ranges import Count, Natural, Positive
 from vime.errors import Problem
 
-
-class AgentName(str, Enum):
-    """The agent that works in the workspace."""
-
-    own = "own"
-    """The one of `agent.py`: shell, view, edit, explore, submit."""
-    claude_code = "claude_code"
-    codex = "codex"
+OWN = "own"
+"""The agent of `agent.py`; every other one is a program (`programs.py`)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,8 +43,9 @@ class CodingConfig(MethodConfig):
     eval_log: str | None = "agentic.coding.eval_log.eval_log"
     single_turn: str = "agentic.coding.single_turn.generate"
     credit: Credit = Credit.share
-    agent: AgentName = AgentName.own
-    """Who works: the method's own agent, or a program that `make agents` installs."""
+    agent: str = OWN
+    """Who works: the method's own agent (own), a program that `make agents` installs (claude_code, codex), or one of yours: a
+    function, as FILE.py:NAME or MODULE.NAME, that is given these settings and returns an agentic.coding.programs.Program."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the laptop task."""
     limits: CodingLimits = field(default_factory=CodingLimits)
@@ -68,7 +62,7 @@ class CodingConfig(MethodConfig):
         found = self.grading.problems(config)
         for name, model in config.serving.models.items():
             needed = self.limits.context_tokens + self.limits.turn_tokens
-            if model.trained and self.agent is AgentName.own and model.max_model_len < needed:
+            if model.trained and self.agent == OWN and model.max_model_len < needed:
                 remedy = (
                     f"a conversation of method.limits.context_tokens={self.limits.context_tokens} and a reply of "
                     f"method.limits.turn_tokens={self.limits.turn_tokens} need {needed} tokens: use that, or make these smaller"
@@ -78,17 +72,29 @@ class CodingConfig(MethodConfig):
 
 
 def _machine_problems(method: CodingConfig) -> list[Problem]:
-    from vime.agent.harness.versions import CLAUDE_CODE, CODEX
     from vime.agent.workspace import workspace_problem
 
-    found: list[Problem] = []
-    if problem := workspace_problem():
-        found.append(Problem(key="method.name", value=method.name, remedy=problem))
-    programs = {AgentName.claude_code: CLAUDE_CODE, AgentName.codex: CODEX}
-    if method.agent in programs and not programs[method.agent].program.exists():
-        remedy = f"{programs[method.agent].package} is not installed: run `make agents`, or use method.agent=own"
-        found.append(Problem(key="method.agent", value=method.agent.value, remedy=remedy))
-    return found
+    problem = workspace_problem()
+    found = [Problem(key="method.name", value=method.name, remedy=problem)] if problem else []
+    return [*found, *agent_problems(method)]
+
+
+def agent_problems(method: CodingConfig) -> list[Problem]:
+    """Why the configured agent could not start."""
+    from vime.agent.harness.versions import BY_NAME
+    from vime.hooks import import_remedy, load_hook
+
+    if method.agent == OWN:
+        return []
+    if pinned := BY_NAME.get(method.agent):
+        remedy = f"{pinned.package} is not installed: run `make agents`, or use method.agent={OWN}"
+        return [] if pinned.program.exists() else [Problem(key="method.agent", value=method.agent, remedy=remedy)]
+    try:
+        load_hook(method.agent)
+    except ImportError as error:
+        remedy = f"is none of {', '.join([OWN, *BY_NAME])}, and {import_remedy(method.agent, error)}"
+        return [Problem(key="method.agent", value=method.agent, remedy=remedy)]
+    return []
 
 
 ConfigStore.instance().store(group="schema/method", name="coding", node=CodingConfig)

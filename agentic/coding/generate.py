@@ -8,8 +8,8 @@ import asyncio
 from collections import Counter
 
 from agentic.coding.agent import CodingAgent
-from agentic.coding.config import AgentName, CodingConfig
-from agentic.coding.programs import binds_of, run_program
+from agentic.coding.config import OWN, CodingConfig
+from agentic.coding.programs import Program, program_of, run_program
 from agentic.coding.prompts import WORDINGS
 from agentic.coding.repository import prepare_repository
 from agentic.coding.reward import PATCH, TASK, row_of
@@ -26,6 +26,7 @@ STOP_REASONS = {
     Ending.TURNS_USED_UP: StopReason.TURN_LIMIT,
     Ending.TOKENS_USED_UP: StopReason.TOKEN_LIMIT,
     Ending.TIME_USED_UP: StopReason.TIME_LIMIT,
+    Ending.PROGRAM_FAILED: StopReason.MALFORMED,
 }
 
 
@@ -33,8 +34,9 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     """One rollout: a sequence for each conversation of the agent and of its sub-agents."""
     method, task = CodingConfig.of(context.config), Task.of_sample(sample)
     prepared = await asyncio.to_thread(prepare_repository, task, cache_folder=context.config.workspace.cache_folder)
-    async with context.workspace(prepared, binds=binds_of(method)) as box, context.session() as session:
-        work = await _work(context, method, session, box, task.problem_statement)
+    program = None if method.agent == OWN else program_of(method)
+    async with context.workspace(prepared, binds=program.binds if program else {}) as box, context.session() as session:
+        work = await _work(context, method, program, session, box, task.problem_statement)
         diff = await box.diff()
     samples = session.samples(sample) or [_empty(context, sample)]
     metadata = {
@@ -50,9 +52,11 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     return samples
 
 
-async def _work(context: Context, method: CodingConfig, session: AgentSession, box: WorkspaceLike, statement: str) -> Work:
-    if method.agent is not AgentName.own:
-        return await run_program(context, method, session, box, statement)
+async def _work(
+    context: Context, method: CodingConfig, program: Program | None, session: AgentSession, box: WorkspaceLike, statement: str
+) -> Work:
+    if program is not None:
+        return await run_program(context, method, program, session, box, statement)
     wording = WORDINGS[method.prompt_style]
     agent = CodingAgent(session=session, box=box, clock=context.clock, limits=method.limits, wording=wording)
     return await agent.solve(statement)

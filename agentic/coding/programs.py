@@ -1,17 +1,26 @@
-"""Claude Code and Codex as the agent: the program is started in the workspace and finds its session under a local address."""
+"""Programs as the agent: Claude Code, Codex or one of yours is started in the workspace, and finds its session there.
 
+# my_agent.py, for method.agent=my_agent.py:program
+def program(method):
+    return Program(harness=MyHarness(turns=method.limits.turns), binds={"/opt/my-agent": "/opt/my-agent"})
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from agentic.coding.config import AgentName, CodingConfig
+from agentic.coding.config import CodingConfig
 from agentic.coding.work import Ending, Work
 from vime.agent.command import CommandEnd
 from vime.agent.harness.claude_code import ClaudeCode
 from vime.agent.harness.codex import Codex
 from vime.agent.harness.outcome import Harness
-from vime.agent.harness.versions import CLAUDE_CODE, CODEX, Pinned
+from vime.agent.harness.versions import BY_NAME
 from vime.agent.workspace.contract import HOME, WorkspaceLike
+from vime.agent.workspace.results import CommandResult
 from vime.errors import SampleError
 from vime.gateway.session import AgentSession
+from vime.hooks import load_hook
 from vime.rollout.context import Context
 from vime.types import StopReason
 
@@ -21,37 +30,46 @@ TASK = (
 )
 ERROR_CHARACTERS = 2_000
 CLAUDE_CODE_TOOLS = "Bash,Read,Edit,Write"
-ENDINGS = {
-    StopReason.ANSWERED: Ending.NO_CALL,
+TIME_REASONS = ("time_limit", "life_limit")
+SESSION_ENDINGS = {
     StopReason.TURN_LIMIT: Ending.TURNS_USED_UP,
     StopReason.TOKEN_LIMIT: Ending.TOKENS_USED_UP,
     StopReason.TIME_LIMIT: Ending.TIME_USED_UP,
 }
-PROGRAMS: dict[AgentName, Pinned] = {AgentName.claude_code: CLAUDE_CODE, AgentName.codex: CODEX}
 
 
-def binds_of(method: CodingConfig) -> dict[str, str]:
-    """The folder of the configured program, which the workspace shows at the same place. Raises ConfigError if it is missing."""
-    program = PROGRAMS.get(method.agent)
-    if program is None:
-        return {}
-    program.installed()
-    return {str(program.folder): str(program.folder)}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A program that can be the agent. Example: `Program(harness=Codex(), binds={"/opt/codex": "/opt/codex"})`."""
+
+    harness: Harness
+    """How it is started, and how its end is read."""
+    binds: Mapping[str, str] = field(default_factory=dict)
+    """Paths of this machine that it may read in the workspace, with their places there."""
 
 
-def harness_of(method: CodingConfig) -> Harness:
-    """How the configured program is started."""
-    limits = method.limits
-    if method.agent is AgentName.codex:
-        return Codex(context_window=limits.context_tokens)
-    return ClaudeCode(tools=CLAUDE_CODE_TOOLS, max_turns=limits.turns, max_output_tokens=limits.turn_tokens)
+def program_of(method: CodingConfig) -> Program:
+    """The configured program. Raises ConfigError if it is not installed, ImportError if its function cannot be imported."""
+    if method.agent not in BY_NAME:
+        make: Callable[[CodingConfig], Program] = load_hook(method.agent)
+        return make(method)
+    pinned, limits = BY_NAME[method.agent], method.limits
+    pinned.installed()
+    harness: Harness = Codex(context_window=limits.context_tokens)
+    if method.agent == "claude_code":
+        harness = ClaudeCode(tools=CLAUDE_CODE_TOOLS, max_turns=limits.turns, max_output_tokens=limits.turn_tokens)
+    return Program(harness=harness, binds={str(pinned.folder): str(pinned.folder)})
 
 
-async def run_program(context: Context, method: CodingConfig, session: AgentSession, box: WorkspaceLike, statement: str) -> Work:
-    """Starts the program, and waits until it ends or its time is used up."""
-    harness = harness_of(method)
+async def run_program(
+    context: Context, method: CodingConfig, program: Program, session: AgentSession, box: WorkspaceLike, statement: str
+) -> Work:
+    """Starts the program, and waits until it ends or its time is used up.
+
+    Raises SampleError if it never called its model, so that the rollout is run again.
+    """
     async with context.reachable(session, box) as url:
-        command = harness.command(
+        command = program.harness.command(
             TASK.format(statement=statement),
             openai_url=f"{url}/v1",
             anthropic_url=url,
@@ -64,8 +82,13 @@ async def run_program(context: Context, method: CodingConfig, session: AgentSess
         end = await box.run(command.words, seconds=seconds, environment=command.environment, queues=False)
     if not session.counts["calls"]:
         words = f"{end.reason}, exit code {end.exit_code}: {(end.stderr or end.stdout).strip()[-ERROR_CHARACTERS:]}"
-        raise SampleError(f"{method.agent.value} ended without a call to its model ({words})")
-    outcome = harness.outcome(CommandEnd(exit_code=end.exit_code, stdout=end.stdout, stderr=end.stderr))
-    ending = Ending.TIME_USED_UP if end.reason == "time_limit" else ENDINGS.get(session.stop_reason, Ending.NO_CALL)
+        raise SampleError(f"method.agent={method.agent} ended without a call to its model ({words})")
+    outcome = program.harness.outcome(CommandEnd(exit_code=end.exit_code, stdout=end.stdout, stderr=end.stderr))
     about = {"turns": session.counts["calls"], "program_end": end.reason, "outcome": outcome.reason, "answer": outcome.answer}
-    return Work(ending=ending, about=about)
+    return Work(ending=_ending(end, session.stop_reason, ended_well=outcome.ended_well), about=about)
+
+
+def _ending(end: CommandResult, session_end: StopReason, *, ended_well: bool) -> Ending:
+    if end.reason in TIME_REASONS:
+        return Ending.TIME_USED_UP
+    return SESSION_ENDINGS.get(session_end, Ending.NO_CALL if ended_well else Ending.PROGRAM_FAILED)

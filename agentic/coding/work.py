@@ -15,6 +15,8 @@ class Ending(str, Enum):
     TOKENS_USED_UP = "tokens_used_up"
     """The context was full, or a limit of the session was reached."""
     TIME_USED_UP = "time_used_up"
+    PROGRAM_FAILED = "program_failed"
+    """A program that ended with an error, or went over a bound of its workspace; `outcome` and `program_end` say how."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,3 +43,5 @@ CLAUDE_CODE = Pinned(name="claude-code", package="@anthropic-ai/claude-code", ve
 """The latest version that takes Node 20; its program itself is native."""
 CODEX = Pinned(name="codex", package="@openai/codex", version="0.169.0", command="codex")
 PINNED = (CLAUDE_CODE, CODEX)
+BY_NAME = {"claude_code": CLAUDE_CODE, "codex": CODEX}
+"""As settings name them."""
