@@ -49,7 +49,8 @@ class Recorder:
 def turns(sample: Sample, text: Callable[[Integers], str] | None) -> list[dict[str, Any]]:
     """The pieces of a sequence in order: its prompt, then by the loss mask what was sampled and what stands between.
 
-    Example: `[{"kind": "prompt", "num_tokens": 82, "text": "<|im_start|>…"}, {"kind": "reply", "num_tokens": 24, "text": …}]`. A reply that another sequence trains, or nobody received, counts as environment.
+    Example: `[{"kind": "prompt", "num_tokens": 82, "text": "<|im_start|>…"}, {"kind": "reply", "num_tokens": 24, "text": …}]`.
+    A reply that another sequence trains, or nobody received, counts as environment.
     """
     num_prompt = len(sample.tokens) - sample.response_length
     mask = np.asarray(sample.loss_mask, dtype=np.int8)
