@@ -20,7 +20,7 @@ FLOORS = (
     {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},
-    {"gateway", "retrieval", "sync"},
+    {"gateway", "retrieval", "sync", "view"},
     {"agent"},
     {"preflight"},
     {"new", "rollout"},

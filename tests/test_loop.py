@@ -64,7 +64,7 @@ class Parts:
     def log_step(self, step: int, *_: Any) -> None:
         self.happened.append("log")
 
-    async def save_rollouts(self, step: int, groups: list[Any]) -> None:
+    async def save_rollouts(self, step: int, groups: list[Any], advantages: Any) -> None:
         pass
 
 

@@ -1,13 +1,13 @@
 """What a training step learns from: a batch of rollouts, or of demonstrations. The loop is the same for both."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vime.algorithm.advantage import group_advantages
+from vime.algorithm.advantage import Advantages, group_advantages
 from vime.algorithm.batch import build_updates
 from vime.algorithm.own_advantage import own_advantage
 from vime.config import RunConfig
@@ -28,6 +28,8 @@ class Batch:
 
     updates: list[list[TrainSample]]
     groups: list[Group] = field(default_factory=list)
+    advantages: Mapping[int, Advantages] = field(default_factory=dict)
+    """Of each trained rollout by its `rollout_id`, or of each of its samples: before whitening and before credit is shared."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -77,6 +79,8 @@ class Rollouts:
             groups, counts = await self._producer.batch()
         if config.deterministic:
             check_repeatable(rollout for group in groups for rollout in group.rollouts)
+        function = own_advantage(config.algorithm.advantage) if config.algorithm.advantage else group_advantages
+        advantages = await asyncio.to_thread(function, config.algorithm, groups)
         updates, metrics = await asyncio.to_thread(
             build_updates,
             config.algorithm,
@@ -85,10 +89,10 @@ class Rollouts:
             num_updates=config.trainer.num_updates_per_batch,
             seed=config.seed + step,
             version=step,
-            advantage=own_advantage(config.algorithm.advantage) if config.algorithm.advantage else group_advantages,
+            advantage=lambda *_: advantages,
         )
         metrics |= counts | await asyncio.to_thread(batch_metrics, groups, version=step)
-        return Batch(updates=updates, groups=groups, metrics=metrics)
+        return Batch(updates=updates, groups=groups, advantages=advantages, metrics=metrics)
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
         """What a run that is resumed after `step` needs; groups before the oldest checkpoint's step leave the journal."""

@@ -118,7 +118,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     metrics |= await system.metrics()
     session.trace.phases(clock.spans, step=step + 1)
     session.log_step(step, metrics | clock.metrics(), batch.groups, await system.events())
-    await session.save_rollouts(step, batch.groups)
+    await session.save_rollouts(step, batch.groups, batch.advantages)
 
 
 async def save_if_due(session: Session, system: Learner, batches: Batches, step: int) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -11,11 +11,14 @@ from typing import Any
 
 import psutil
 
-from vime.config import AlgorithmName, Mode, RunConfig
+from vime.algorithm.advantage import Advantages
+from vime.config import AlgorithmName, Mode, RolloutDetail, RunConfig
 from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, TRAINED, Job, rows_of
 from vime.evaluation.evaluator import Evaluator, ItemRunner, forget_items_after
 from vime.evaluation.protocol import check_same, load_prompts, protocol_of
+from vime.files.record import Recorder
 from vime.hooks import load_hook
+from vime.model.pieces import TokenPieces
 from vime.preflight.compose import Composed
 from vime.report.console import Console
 from vime.report.html import write_report
@@ -38,6 +41,7 @@ class Session:
         self.config = composed.config
         self.directory = directory
         self._prompts = prompts
+        self._recorder = Recorder(composed.config.logger.rollouts)
         self.console = Console(num_steps=composed.config.trainer.num_steps)
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
         settings = composed.config.logger
@@ -73,13 +77,16 @@ class Session:
             check_same(folder, protocol_of(composed.config, prompts))
         directory = RunDirectory.create(composed.config, composed.overrides)
         session = cls(composed, directory, prompts)
+        session._recorder = _recorder(composed.config, directory)
         session.console.header(composed.config, directory.path)
         with session._tracker, session.console:
             yield session
 
     def evaluator(self, runner: ItemRunner) -> Evaluator:
         """An evaluator that writes into the run folder."""
-        return Evaluator(self.config, runner=runner, folder=self.directory.evaluation, prompts=self._prompts)
+        return Evaluator(
+            self.config, runner=runner, folder=self.directory.evaluation, prompts=self._prompts, recorder=self._recorder
+        )
 
     async def evaluate_before(self, evaluator: Evaluator) -> None:
         """The rows that need the untrained model, and the baselines."""
@@ -154,11 +161,12 @@ class Session:
         self.trace.groups(groups)
         self.console.step(step + 1, metrics)
 
-    async def save_rollouts(self, step: int, groups: list[Group]) -> None:
+    async def save_rollouts(self, step: int, groups: list[Group], advantages: Mapping[int, Advantages]) -> None:
         """Writes the rollouts of a finished step in a thread, if they are to be kept."""
-        if self.config.logger.save_rollouts and groups:
+        if self.config.logger.rollouts is not RolloutDetail.none and groups:
             most = self.config.logger.max_rollouts_bytes
-            await asyncio.to_thread(self.directory.write_rollouts, step + 1, groups, max_bytes=most)
+            write = self.directory.write_rollouts
+            await asyncio.to_thread(write, step + 1, groups, recorder=self._recorder, advantages=advantages, max_bytes=most)
 
     def has_evaluated(self, step: int) -> bool:
         """Whether an evaluation after `step` is in the metrics already."""
@@ -213,6 +221,18 @@ class Session:
             metrics |= {f"eval_log/{dataset}/{metric}": value for metric, value in log.metrics.items()}
             figures |= {f"eval_log/{dataset}/{figure}": drawn for figure, drawn in log.figures.items()}
         return metrics, figures
+
+
+def _recorder(config: RunConfig, directory: RunDirectory) -> Recorder:
+    """What writes samples down; if their tokens are kept, the bytes of each token stand in the run folder as well."""
+    detail = config.logger.rollouts
+    supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
+    if supervised or detail in (RolloutDetail.none, RolloutDetail.texts):
+        return Recorder(detail)
+    pieces = TokenPieces.of(config.model.checkpoint)
+    if pieces is not None and detail is RolloutDetail.tokens:
+        directory.write_vocabulary(pieces)
+    return Recorder(detail, pieces.text if pieces is not None else None)
 
 
 def _load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:

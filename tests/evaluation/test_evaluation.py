@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import yaml
 
-from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
+from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RolloutDetail, RunConfig
 from vime.errors import ConfigError
-from vime.evaluation.evaluator import Evaluator, Job, forget_items_after, read_items
+from vime.evaluation.evaluator import SHOWN, Evaluator, Job, forget_items_after, read_items
 from vime.files.provenance import plain
+from vime.files.record import Recorder
 from vime.report.items import read_evaluation
 from vime.report.summary import IncompleteRunError
 from vime.types import Prompt, Rollout, Sample, StopReason
@@ -57,6 +58,16 @@ def test_failures_stay_in_the_denominator(config: RunConfig, tmp_path: Path):
     items = asyncio.run(evaluator.run([JOB], version=0))[JOB]
     assert [item["strict"] for item in items] == [1, 0, 1, 0, 1, 0, 1, 0]
     assert items[3]["stop_reason"] == "server_lost"
+
+
+def test_the_file_keeps_the_question_and_what_is_returned_does_not_grow_with_it(config: RunConfig, tmp_path: Path):
+    returned = []
+    for _ in range(2):  # the second time the items come from the file
+        evaluator = Evaluator(config, runner=Runner(), folder=tmp_path, recorder=Recorder(RolloutDetail.turns))
+        returned.append(asyncio.run(evaluator.run([JOB], version=0))[JOB])
+    assert returned[0] == returned[1] and not any(set(item) & set(SHOWN) for item in returned[0])
+    questions = {item["index"]: item["messages"][-1]["content"] for item in read_items(tmp_path / JOB.file_name)}
+    assert questions == {number: f"q{number}" for number in range(8)}
 
 
 def test_an_interrupted_evaluation_runs_only_what_is_missing(config: RunConfig, tmp_path: Path):

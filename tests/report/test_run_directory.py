@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vime.config import AlgorithmName, RunConfig
+from vime.config import AlgorithmName, RolloutDetail, RunConfig
 from vime.errors import ConfigError
 from vime.files import provenance
+from vime.files.record import Recorder
+from vime.model.pieces import TokenPieces
 from vime.report import run_directory
 from vime.report.run_directory import RunDirectory, held, read_config
-from vime.types import EvalLog, Group, Prompt, Rollout, Sample, StopReason
+from vime.types import COLUMNS, Column, EvalLog, Group, Prompt, Rollout, Sample, StopReason
 
 
 @pytest.fixture(autouse=True)
@@ -132,8 +134,16 @@ def test_rollouts_keep_text_reward_and_stop_reason_and_tokens_only_on_request(tm
     assert (row["reward"], row["stop_reason"], row["rollout_id"]) == (1.0, "answered", 5)
     assert row["messages"][0]["content"] == "2+2?"
     assert row["samples"][0]["response"] == "four" and "tokens" not in row["samples"][0]
-    directory.write_rollouts(12, [group], keep_tokens=True)
-    assert directory.read_rollouts(12)[0]["samples"][0]["rollout_log_probs"] == [-0.1, -0.2]
+    pieces = TokenPieces([b"", b"2+2? ", b"fo", b"ur"])
+    directory.write_rollouts(12, [group], recorder=Recorder(RolloutDetail.turns, pieces.text))
+    (turned,) = directory.read_rollouts(12)[0]["samples"]
+    assert [(turn["kind"], turn["text"]) for turn in turned["turns"]] == [("prompt", "2+2? "), ("reply", "four")]
+    assert "tokens" not in turned
+    directory.write_rollouts(12, [group], recorder=Recorder(RolloutDetail.tokens, pieces.text), advantages={5: [0.5]})
+    (kept,) = directory.read_rollouts(12)[0]["samples"]
+    columns = {name: Column.from_text(kept[name], dtype) for name, dtype in COLUMNS.items() if isinstance(kept[name], str)}
+    assert columns["tokens"] == [1, 2, 3] and columns["loss_mask"] == [1, 1] and kept["weight_versions"] == 0
+    assert columns["rollout_log_probs"] == pytest.approx([-0.1, -0.2]) and kept["advantage"] == 0.5
     assert directory.read_rollouts(13) == []
 
 

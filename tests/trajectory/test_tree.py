@@ -112,6 +112,13 @@ def test_a_conversation_with_tools_is_one_sequence_and_its_prompts_are_the_templ
     assert len(played.audit()) == 1 and not played.trajectory.statistics.forks
 
 
+def test_the_response_of_a_reply_that_only_calls_a_tool_is_the_call(tokenizer: Any):
+    played = Played(tokenizer)
+    played.ask([user("Who?")], reply(calls=("a",)), tools=TOOLS)
+    (sample,) = played.trajectory.samples(Sample())
+    assert sample.response.startswith("<tool_call>") and '"query": "a"' in sample.response
+
+
 def test_results_of_parallel_calls_stand_in_the_order_of_the_calls(tokenizer: Any):
     played = Played(tokenizer)
     played.ask([user("Who?")], said := reply("r", calls=("a", "b")), tools=TOOLS)

@@ -220,6 +220,19 @@ class TrackerName(Enum):
     wandb = "wandb"
 
 
+class RolloutDetail(Enum):
+    """How much of each rollout and of each item of an evaluation is written.
+
+    `none` no rollouts, and of items what scores need; `texts` messages and the last reply of each sample; `turns` also the text
+    of every turn as the model saw it; `tokens` also the id, loss mask, logprob and weight version of every token.
+    """
+
+    none = "none"
+    texts = "texts"
+    turns = "turns"
+    tokens = "tokens"
+
+
 class Before(Enum):
     """What is evaluated before training."""
 

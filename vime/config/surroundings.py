@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from vime.config.choices import Before, Pooling, RetrievalBackend, TrackerName, VectorSearch, WeightTransfer
+from vime.config.choices import Before, Pooling, RetrievalBackend, RolloutDetail, TrackerName, VectorSearch, WeightTransfer
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 SandboxMemory = Annotated[int, Range(least=32 * 2**20, why="Python itself needs 32 MiB")]
@@ -220,8 +220,8 @@ class LoggerConfig:
     """Name of the project in Weights & Biases."""
     offline: bool = False
     """Whether Weights & Biases writes to the run folder only, to be uploaded later."""
-    save_rollouts: bool = True
-    """Whether the rollouts of every step are written as JSONL."""
+    rollouts: RolloutDetail = RolloutDetail.tokens
+    """How much is written of the rollouts of every step and of the items of evaluations, as JSON lines."""
     max_rollouts_bytes: LogBytes = 20 * 2**30
     """Size limit of all rollout files together; the oldest files are removed to make room."""
     trace_share: Share = 0.02

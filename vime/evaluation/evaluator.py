@@ -12,16 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from vime.config import RunConfig
+from vime.config import RolloutDetail, RunConfig
 from vime.errors import WeightSyncError
 from vime.evaluation.conditions import Job
 from vime.evaluation.protocol import begin, check_same, item_digest, load_prompts, protocol_of
 from vime.evaluation.repeatable import check_repeatable
 from vime.files.jsonl import cut_torn_line, read_lines, write_lines
+from vime.files.record import Recorder
 from vime.files.serialization import to_json
 from vime.types import Prompt, Rollout
 
 logger = logging.getLogger(__name__)
+
+SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries")
+"""What an item's file has for readers, besides the turns and tokens of its samples."""
 
 
 class ItemRunner(Protocol):
@@ -34,10 +38,17 @@ class Evaluator:
     """Runs jobs on the served model, into `folder`."""
 
     def __init__(
-        self, config: RunConfig, *, runner: ItemRunner, folder: Path, prompts: dict[str, list[Prompt]] | None = None
+        self,
+        config: RunConfig,
+        *,
+        runner: ItemRunner,
+        folder: Path,
+        prompts: dict[str, list[Prompt]] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Raises `ConfigError` if the folder holds items that were scored under other settings."""
         self._runner = runner
+        self._recorder = recorder or Recorder(RolloutDetail.texts)
         self._folder = folder
         self._deterministic = config.deterministic
         self._slots = asyncio.Semaphore(config.evaluation.max_concurrent_items)
@@ -62,7 +73,7 @@ class Evaluator:
 
     async def _run_job(self, job: Job, *, version: int, on_item: Callable[[], None]) -> list[dict[str, Any]]:
         path = self._folder / job.file_name
-        finished = {item["index"]: item for item in _keep(path, lambda item: item["version"] == version)}
+        finished = {item["index"]: _for_scores(item) for item in _keep(path, lambda item: item["version"] == version)}
         prompts = self._prompts[job.dataset]
         with path.open("ab") as file:
 
@@ -76,7 +87,7 @@ class Evaluator:
                             check_repeatable([rollout])
                     item = _item(job, prompt, rollout, version)
                     finished[prompt.index] = item
-                    file.write(to_json(item) + b"\n")
+                    file.write(to_json(item | self._shown(prompt, rollout), compact=True) + b"\n")
                     file.flush()
                 on_item()
 
@@ -87,6 +98,20 @@ class Evaluator:
                 f"the weights changed during the evaluation {job.file_name}: it saw versions {sorted(versions)}"
             )
         return [finished[prompt.index] for prompt in prompts]
+
+    def _shown(self, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+        """What only a reader of the file wants to know: of a long evaluation it would fill the memory."""
+        if self._recorder.detail is RolloutDetail.none:
+            return {}
+        samples = [self._recorder.row(sample) for sample in rollout.samples]
+        return {
+            "messages": prompt.messages,
+            "generation_seconds": rollout.generation_seconds,
+            "seconds": rollout.seconds,
+            "counts": rollout.counts,
+            "num_retries": rollout.num_retries,
+            "samples": samples,
+        }
 
 
 def read_items(path: Path) -> list[dict[str, Any]]:
@@ -110,6 +135,12 @@ def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str
     if len(kept) < len(items):
         write_lines(path, kept)
     return kept
+
+
+def _for_scores(item: dict[str, Any]) -> dict[str, Any]:
+    """A finished item as `Evaluator.run` returns it, without what its file keeps for readers."""
+    samples = [{"response": sample["response"], "metadata": sample["metadata"]} for sample in item["samples"]]
+    return {name: value for name, value in item.items() if name not in SHOWN} | {"samples": samples}
 
 
 def _item(job: Job, prompt: Prompt, rollout: Rollout, version: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vime.files.serialization import readable
+from vime.files.serialization import readable, to_json
 
 
 def append_line(path: Path, row: dict[str, Any]) -> None:
@@ -33,12 +33,15 @@ def cut_torn_line(path: Path) -> None:
         os.truncate(path, end)
 
 
-def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Replaces a file by `rows`: readers see the old file or the new one, never half. Rows may be made as they are written."""
+def write_lines(path: Path, rows: Iterable[dict[str, Any]], *, compact: bool = False) -> None:
+    """Replaces a file by `rows`: readers see the old file or the new one, never half. Rows may be made as they are written.
+
+    Columns in them are lists, or if they are to be `compact` the text that `Column.from_text` reads.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
+    with temporary.open("wb") as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, default=readable) + "\n")
+            file.write(to_json(row, compact=compact) + b"\n")
     os.replace(temporary, path)
 
 

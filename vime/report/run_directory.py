@@ -9,25 +9,29 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from vime.algorithm.advantage import Advantages
 from vime.checkpoint import CHECKPOINTS
-from vime.config import RunConfig
+from vime.config import RolloutDetail, RunConfig
 from vime.errors import ConfigError, Problem
 from vime.files.jsonl import append_line, read_lines, write_lines, write_text
 from vime.files.provenance import code_diff, commit, override_without_secret, plain, versions, without_secrets
+from vime.files.record import Recorder
+from vime.model.pieces import TokenPieces
 from vime.report.machine import describe_machine
 from vime.report.rotation import keep_newest
-from vime.types import COLUMNS, EvalLog, Group, Rollout, Sample
+from vime.types import EvalLog, Group, Rollout
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
+VOCABULARY = "vocabulary.json"
 LOCK = ".lock"
 """The program that writes into the folder holds a lock on this file; the lock ends with the program."""
 PROVENANCE = (CONFIG, "overrides.yaml", "versions.json", "commit.txt", "code.diff", "machine.json")
@@ -84,14 +88,24 @@ class RunDirectory:
         directory._point_latest_here()
         return directory
 
-    def write_rollouts(self, step: int, groups: list[Group], *, keep_tokens: bool = False, max_bytes: int | None = None) -> Path:
-        """Writes `rollouts/step_<step>.jsonl`, one line per rollout with its texts, reward and stop reason.
+    def write_rollouts(
+        self,
+        step: int,
+        groups: list[Group],
+        *,
+        recorder: Recorder | None = None,
+        advantages: Mapping[int, Advantages] | None = None,
+        max_bytes: int | None = None,
+    ) -> Path:
+        """Writes `rollouts/step_<step>.jsonl`, one line per rollout.
 
-        `keep_tokens` adds token ids, masks, logprobs and weight versions, which make the file about ten times as large. When all
-        files of rollouts together take more than `max_bytes`, the oldest are removed.
+        `recorder` decides how much is kept of its samples, by default texts; `advantages` are by `rollout_id`. When all files of
+        rollouts together take more than `max_bytes`, the oldest are removed.
         """
         path = self.rollouts / f"step_{step:06d}.jsonl"
-        write_lines(path, (_rollout_row(step, group, rollout, keep_tokens) for group in groups for rollout in group.rollouts))
+        recorder, known = recorder or Recorder(RolloutDetail.texts), advantages or {}
+        rows = (_rollout_row(step, g, r, recorder, known.get(r.rollout_id)) for g in groups for r in g.rollouts)
+        write_lines(path, rows, compact=True)
         if max_bytes is not None:
             keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), max_bytes=max_bytes)
         return path
@@ -99,6 +113,10 @@ class RunDirectory:
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
         """The lines of one step; an empty list if it was not written, or was removed for later ones."""
         return read_lines(self.rollouts / f"step_{step:06d}.jsonl")
+
+    def write_vocabulary(self, pieces: TokenPieces) -> None:
+        """Writes `vocabulary.json`, from which the token ids in rollouts are read without the model's tokenizer."""
+        write_text(self.path / VOCABULARY, json.dumps(pieces.to_list()) + "\n")
 
     def write_eval_log(self, name: str, log: EvalLog) -> Path:
         """Writes `evaluation/<name>.json`: metrics and figures of one evaluation."""
@@ -195,8 +213,9 @@ def find_runs(paths: list[Path]) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in found))
 
 
-def _rollout_row(step: int, group: Group, rollout: Rollout, keep_tokens: bool) -> dict[str, Any]:
+def _rollout_row(step: int, group: Group, rollout: Rollout, recorder: Recorder, advantages: Advantages | None) -> dict[str, Any]:
     prompt = group.prompt
+    of_samples = advantages if isinstance(advantages, list) else [advantages] * len(rollout.samples)
     return {
         "step": step,
         "group_index": rollout.group_index,
@@ -212,20 +231,8 @@ def _rollout_row(step: int, group: Group, rollout: Rollout, keep_tokens: bool) -
         "error": rollout.error,
         "num_retries": rollout.num_retries,
         "generation_seconds": rollout.generation_seconds,
+        "seconds": rollout.seconds,
+        "counts": rollout.counts,
         "weight_version": group.weight_version,
-        "samples": [_sample_row(sample, keep_tokens) for sample in rollout.samples],
+        "samples": [recorder.row(sample, advantage=value) for sample, value in zip(rollout.samples, of_samples, strict=True)],
     }
-
-
-def _sample_row(sample: Sample, keep_tokens: bool) -> dict[str, Any]:
-    row = {
-        "response": sample.response,
-        "num_prompt_tokens": len(sample.tokens) - sample.response_length,
-        "response_length": sample.response_length,
-        "reward": sample.reward,
-        "metadata": sample.metadata,
-    }
-    if keep_tokens:
-        for name in COLUMNS:
-            row[name] = list(getattr(sample, name))
-    return row

@@ -15,7 +15,7 @@ from jinja2.exceptions import TemplateError
 
 from vime.trajectory.messages import ASSISTANT, calls_of
 from vime.trajectory.plain_text import Segment, after, control_tokens, joined
-from vime.types import Message
+from vime.types import Integers, Message
 
 SYSTEM = "system"
 THINKING_DROPPED = "thinking_dropped"
@@ -106,6 +106,10 @@ class ChatTemplate:
     def encode(self, segments: list[Segment], known: dict[str, np.ndarray]) -> list[int]:
         """Token ids; texts between two control tokens that are already `known` are not tokenized again."""
         return self._tokens.encode(segments, known)
+
+    def text(self, ids: Integers) -> str:
+        """The text of sampled tokens, without special ones."""
+        return self._tokens.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _takes_late_system(self) -> bool:
         if self._late_system is None:

@@ -139,7 +139,9 @@ class Trajectory:
                     sequence.add_environment(reply.environment)
                 sequence.add_turn(reply.turn, trained=id(reply) in own)
             last = path[-1]
-            text = last.message.get("content") or ""
+            text = last.message.get("content") or self._template.text(
+                last.turn.output_ids
+            )  # a reply may be a call of a tool only
             found.append(sequence.sample(template, text, kind=last.kind, cause=path[0].cause, **metadata))
         return found
 

@@ -1,0 +1,66 @@
+"""What is kept of a sample in the files of a run: the text of each turn, and the numbers of each token.
+
+The files of rollouts and of evaluations share this form.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vime.config import RolloutDetail
+from vime.types import COLUMNS, Column, Integers, Sample
+
+PROMPT, REPLY, ENVIRONMENT = "prompt", "reply", "environment"
+VERSIONS = "weight_versions"
+
+
+class Recorder:
+    """Makes the rows of samples, in as much detail as `logger.rollouts` asks for."""
+
+    def __init__(self, detail: RolloutDetail, text: Callable[[Integers], str] | None = None) -> None:
+        """`text` decodes tokens; without it, turns have no text."""
+        self.detail, self._text = detail, text
+
+    def row(self, sample: Sample, *, advantage: float | None = None) -> dict[str, Any]:
+        """What is kept of a sample; columns in it are written by `vime.files.serialization.to_json(…, compact=True)`."""
+        row: dict[str, Any] = {
+            "response": sample.response,
+            "num_prompt_tokens": len(sample.tokens) - sample.response_length,
+            "response_length": sample.response_length,
+            "reward": sample.reward,
+            "metadata": sample.metadata,
+        }
+        if advantage is not None:
+            row["advantage"] = advantage
+        if sample.remove_sample:
+            row["remove_sample"] = True
+        if self.detail in (RolloutDetail.turns, RolloutDetail.tokens):
+            row["turns"] = turns(sample, self._text)
+        if self.detail is RolloutDetail.tokens:
+            row |= {name: Column(getattr(sample, name), dtype) for name, dtype in COLUMNS.items()}
+            versions = row[VERSIONS].array
+            if versions.size and (versions == versions[0]).all():
+                row[VERSIONS] = int(versions[0])
+        return row
+
+
+def turns(sample: Sample, text: Callable[[Integers], str] | None) -> list[dict[str, Any]]:
+    """The pieces of a sequence in order: its prompt, then by the loss mask what was sampled and what stands between.
+
+    Example: `[{"kind": "prompt", "num_tokens": 82, "text": "<|im_start|>…"}, {"kind": "reply", "num_tokens": 24, "text": …}]`.
+    A reply that another sequence trains, or nobody received, counts as environment.
+    """
+    num_prompt = len(sample.tokens) - sample.response_length
+    mask = np.asarray(sample.loss_mask, dtype=np.int8)
+    changes = (np.flatnonzero(np.diff(mask)) + 1).tolist() if mask.size else []
+    edges = [num_prompt + place for place in (0, *changes, mask.size)]
+    pieces = [(PROMPT, 0, num_prompt)]
+    pieces += [(REPLY if mask[a - num_prompt] else ENVIRONMENT, a, b) for a, b in itertools.pairwise(edges) if b > a]
+    found: list[dict[str, Any]] = []
+    for kind, start, end in pieces:
+        found.append({"kind": kind, "num_tokens": end - start})
+        if text is not None:
+            found[-1]["text"] = text(sample.tokens[start:end])
+    return found

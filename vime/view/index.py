@@ -1,0 +1,205 @@
+"""An index on disk of all rollouts of a run, which follows its files as they grow and writes nothing into its folder.
+
+Each entry says in which file and where its line stands; the line itself stays there. Step files are replaced whole and items of
+evaluations are appended, so a file is read on from where it was read last, or anew if it is another one under the same name.
+Offset and entries change in one transaction: a viewer that is killed leaves an index that equals a beginning of the files.
+"""
+
+import hashlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO
+
+from vime.files.serialization import from_json
+from vime.view.entry import Entry, entry_of
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Indexes of another format are made anew."""
+PATTERNS = ("rollouts/step_*.jsonl", "evaluation/*.jsonl")
+BATCH_BYTES = 8 * 2**20
+"""So much of a file is read in one transaction."""
+MARK_BYTES = 4096
+"""By its first and its last so many bytes that were read, a file is known again."""
+State = tuple[int, int, int]
+"""Inode, size and time of change of a file."""
+SCHEMA = """
+CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, num_bytes INTEGER, mark BLOB) STRICT;
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT UNIQUE) STRICT;
+CREATE TABLE rollouts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, start INTEGER, size INTEGER, kind INTEGER, step INTEGER, dataset INTEGER,
+    condition INTEGER, item INTEGER, run INTEGER, label INTEGER, group_index INTEGER, rollout_id INTEGER, reward REAL,
+    advantage REAL, stop_reason INTEGER, failed INTEGER, num_turns INTEGER, num_tokens INTEGER, seconds REAL
+) STRICT;
+CREATE TABLE tools (tool INTEGER, rollout INTEGER, PRIMARY KEY (tool, rollout)) STRICT, WITHOUT ROWID;
+CREATE INDEX rollouts_file ON rollouts (file);
+CREATE INDEX rollouts_step ON rollouts (step);
+CREATE INDEX rollouts_reward ON rollouts (reward);
+CREATE INDEX rollouts_group ON rollouts (group_index);
+CREATE INDEX rollouts_item ON rollouts (dataset, item);
+CREATE INDEX rollouts_names ON rollouts (kind, dataset, condition, label, stop_reason);
+CREATE INDEX rollouts_stop ON rollouts (stop_reason);
+CREATE INDEX rollouts_tokens ON rollouts (num_tokens);
+CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize="unicode61 remove_diacritics 2 tokenchars '_'");
+"""
+NAMED = ("kind", "dataset", "condition", "label", "stop_reason")
+"""Columns that hold the number of a name."""
+COLUMNS = (
+    *("kind", "step", "dataset", "condition", "item", "run", "label", "group_index", "rollout_id", "reward", "advantage"),
+    *("stop_reason", "failed", "num_turns", "num_tokens", "seconds"),
+)
+
+
+def cache_folder() -> Path:
+    """Where indexes are kept: `$XDG_CACHE_HOME/vime/view`, by default `~/.cache/vime/view`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "vime" / "view"
+
+
+class Index:
+    """The index of one run folder; `update` brings it up to date. Each thread opens its own `connection`."""
+
+    def __init__(self, run: Path, folder: Path | None = None) -> None:
+        self.run = run.resolve()
+        folder = folder or cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{hashlib.blake2b(str(self.run).encode(), digest_size=12).hexdigest()}.sqlite"
+        self._known: dict[str, State] = {}
+        """The files as they were when they were last read to their ends, so that nothing new costs no query."""
+        self._names: dict[str, int] = {}
+        self._prepare()
+
+    def connection(self) -> sqlite3.Connection:
+        """A connection that cannot write."""
+        return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
+
+    def update(self, *, max_bytes: int | None = None) -> int:
+        """Reads what the files have besides what is indexed; returns the number of bytes read.
+
+        It ends early once `max_bytes` are read, so that a caller can do other things in between.
+        """
+        files = {str(path.relative_to(self.run)): path for pattern in PATTERNS for path in sorted(self.run.glob(pattern))}
+        states = {name: _state(path) for name, path in files.items()}
+        present = {name: state for name, state in states.items() if state is not None}
+        if present == self._known:
+            return 0
+        self._names = {}  # a transaction that was not finished took its names with it
+        read = 0
+        with closing(self._writer()) as database:
+            self._forget(database, present=set(present))
+            for name, state in present.items():
+                if self._known.get(name) == state:
+                    continue
+                while max_bytes is None or read < max_bytes:
+                    if not (more := self._read_on(database, name, files[name])):
+                        self._known[name] = state
+                        break
+                    read += more
+            self._known = {name: state for name, state in self._known.items() if name in present}
+        return read
+
+    def _prepare(self) -> None:
+        with closing(self._writer()) as database:
+            if database.execute("PRAGMA user_version").fetchone()[0] == FORMAT:
+                return
+        for path in self.path.parent.glob(f"{self.path.name}*"):
+            path.unlink(missing_ok=True)
+        with closing(self._writer()) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+
+    def _writer(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self.path, timeout=60.0, isolation_level=None)
+        database.execute("PRAGMA synchronous = OFF")  # an index that a power failure damages is made anew
+        database.execute("PRAGMA cache_size = -32768")
+        return database
+
+    def _forget(self, database: sqlite3.Connection, *, present: set[str]) -> None:
+        """Drops the entries of files that are no longer there."""
+        indexed = {name for (name,) in database.execute("SELECT path FROM files")}
+        for name in sorted(indexed - present):
+            database.execute("BEGIN IMMEDIATE")
+            self._drop(database, name)
+            database.execute("COMMIT")
+
+    def _drop(self, database: sqlite3.Connection, name: str) -> None:
+        """Drops the entries of a file.
+
+        Their texts stay behind under ids that nothing uses again, and are found no more: results are joined with entries.
+        """
+        row = database.execute("SELECT id FROM files WHERE path = ?", (name,)).fetchone()
+        if row is not None:
+            database.execute("DELETE FROM tools WHERE rollout IN (SELECT id FROM rollouts WHERE file = ?)", row)
+            database.execute("DELETE FROM rollouts WHERE file = ?", row)
+            database.execute("DELETE FROM files WHERE id = ?", row)
+
+    def _read_on(self, database: sqlite3.Connection, name: str, path: Path) -> int:
+        """Indexes the next whole lines of a file; returns how many bytes they take, 0 at its end."""
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # removed since it was listed
+            return 0
+        with file:
+            database.execute("BEGIN IMMEDIATE")
+            row = database.execute("SELECT id, num_bytes, mark FROM files WHERE path = ?", (name,)).fetchone()
+            if row is not None and row[2] != _mark(file, row[1]):
+                self._drop(database, name)
+                row = None
+            if row is None:
+                database.execute("INSERT INTO files (path, num_bytes) VALUES (?, 0)", (name,))
+                row = database.execute("SELECT id, num_bytes FROM files WHERE path = ?", (name,)).fetchone()
+            end = row[1]
+            for start, line in _lines(file, start=row[1]):
+                end = start + len(line)
+                if line.strip():
+                    self._insert(database, row[0], start, len(line), entry_of(from_json(line)))
+            database.execute("UPDATE files SET num_bytes = ?, mark = ? WHERE id = ?", (end, _mark(file, end), row[0]))
+            database.execute("COMMIT")
+        return end - row[1]
+
+    def _insert(self, database: sqlite3.Connection, file: int, start: int, size: int, entry: Entry) -> None:
+        values = [getattr(entry, column) for column in COLUMNS]
+        values = [self._number(database, v) if column in NAMED else v for column, v in zip(COLUMNS, values, strict=True)]
+        places = ", ".join("?" * (len(COLUMNS) + 3))
+        sql = f"INSERT INTO rollouts (file, start, size, {', '.join(COLUMNS)}) VALUES ({places})"
+        rollout = database.execute(sql, (file, start, size, *values)).lastrowid
+        database.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (rollout, entry.text))
+        rows = [(self._number(database, tool), rollout) for tool in entry.tools]
+        database.executemany("INSERT INTO tools VALUES (?, ?)", rows)
+
+    def _number(self, database: sqlite3.Connection, name: str) -> int:
+        """The number of a name; names are few and never removed."""
+        if name not in self._names:
+            database.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
+            self._names[name] = database.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()[0]
+        return self._names[name]
+
+
+def _state(path: Path) -> State | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:  # removed since it was listed
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _mark(file: BinaryIO, num_bytes: int) -> bytes:
+    """What a file is known by that was read up to here: a digest of its beginning and of the end of that part."""
+    file.seek(0)
+    first = file.read(min(MARK_BYTES, num_bytes))
+    file.seek(max(num_bytes - MARK_BYTES, 0))
+    return hashlib.blake2b(first + file.read(min(MARK_BYTES, num_bytes)), digest_size=12).digest()
+
+
+def _lines(file: BinaryIO, *, start: int) -> Iterator[tuple[int, bytes]]:
+    """Whole lines from `start` on with the places where they begin, up to about `BATCH_BYTES`."""
+    file.seek(start)
+    place = start
+    while place < start + BATCH_BYTES and (line := file.readline()).endswith(b"\n"):
+        yield place, line
+        place += len(line)
