@@ -37,7 +37,8 @@ class Session:
     def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
         self.config = composed.config
         self.directory = directory
-        self._prompts = prompts
+        self.prompts = prompts
+        """The items of the evaluation, by the name of their set."""
         self.console = Console(num_steps=composed.config.trainer.num_steps)
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
         settings = composed.config.logger
@@ -79,7 +80,7 @@ class Session:
 
     def evaluator(self, runner: ItemRunner) -> Evaluator:
         """An evaluator that writes into the run folder."""
-        return Evaluator(self.config, runner=runner, folder=self.directory.evaluation, prompts=self._prompts)
+        return Evaluator(self.config, runner=runner, folder=self.directory.evaluation, prompts=self.prompts)
 
     async def evaluate_before(self, evaluator: Evaluator) -> None:
         """The rows that need the untrained model, and the baselines."""

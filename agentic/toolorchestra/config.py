@@ -1,5 +1,6 @@
 """ToolOrchestra's settings and what they demand of a run; importing this module registers `schema/method/toolorchestra`."""
 
+import json
 from dataclasses import dataclass, field
 
 from hydra.core.config_store import ConfigStore
@@ -18,6 +19,7 @@ from vime.config import AlgorithmName, Credit, DatasetConfig, MethodConfig, Mode
 from vime.config.ranges import NonNegative
 from vime.errors import Problem
 from vime.grading.judge import JudgeConfig
+from vime.types import Prompt
 
 TAU2_ROWS = "agentic.toolorchestra.tau2.rows"
 TRAINING_ROWS = "agentic.toolorchestra.training_data.rows"
@@ -72,6 +74,18 @@ class ToolOrchestraConfig(MethodConfig):
             remedy = "measured times differ from run to run, which deterministic=true forbids: use table"
             found.append(Problem(key="method.shaping.latency", value=self.shaping.latency.value, remedy=remedy))
         return found if config.mode is Mode.plan else [*found, *_machine_problems(self, config)]
+
+    def identities(self, prompt: Prompt) -> list[str]:
+        """The number of a task of τ²-bench or ToolScale, because many of their users say the same; the data of a task of the shop;
+        otherwise the question."""
+        about = prompt.metadata
+        if "domain" in about and "task_id" in about:
+            return [f"{about['domain']} task {about['task_id']} of tau2-bench"]
+        if about.get("category") == "func_call" and about.get("eid"):
+            return [str(about["eid"])]
+        if "task" in about:
+            return [json.dumps(about["task"], sort_keys=True)]
+        return MethodConfig.identities(self, prompt)
 
 
 def _served_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:

@@ -9,6 +9,7 @@ from vime.errors import Problem
 
 if TYPE_CHECKING:
     from vime.config import RunConfig
+    from vime.types import Prompt
 
 MethodType = TypeVar("MethodType", bound="MethodConfig")
 
@@ -101,6 +102,13 @@ class MethodConfig:
     def problems(self, config: "RunConfig") -> list[Problem]:
         """Contradictions between the settings of this method and the rest of the run; checked before anything starts."""
         return []
+
+    def identities(self, prompt: "Prompt") -> list[str]:
+        """What an item is recognized by in another data set: two items that share one of these are the same.
+
+        A run is refused that trains on an item on which it is evaluated (`vime.data.overlap`).
+        """
+        return [" ".join(prompt.question.lower().split())]
 
     def calls_per_rollout(self, config: "RunConfig") -> int | None:
         """Expected calls of the trained model in one training rollout, for the plan; None if the number is unknown."""
