@@ -41,7 +41,10 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     """Whether the output layer uses the weights of the embedding table."""
     max_position_embeddings: Count = 2048
-    """Longest sequence in tokens that the checkpoint's position embeddings allow."""
+    """Longest sequence in tokens that the checkpoint's position embeddings allow, with `rope_parameters` if there are any."""
+    rope_parameters: dict[str, Any] = field(default_factory=dict)
+    """Rotary embeddings in place of the checkpoint's, for trainer and servers, as in its `config.json`; for example `{rope_type:
+    yarn, rope_theta: 1000000.0, factor: 4.0, original_max_position_embeddings: 32768}`. Empty for the checkpoint's own."""
     num_experts: Natural = 0
     """Experts of each mixture-of-experts layer; 0 for a dense model."""
     num_experts_per_token: Natural = 0
