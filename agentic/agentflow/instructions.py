@@ -1,8 +1,4 @@
-"""What data sets write around a question about the form of its answer.
-
-AgentFlow asks for the form itself, in the prompt of its generator, so a question is asked without these
-(`method.keep_instructions` keeps them).
-"""
+"""What data sets write around a question about the form of its answer; a question is the same item with and without it."""
 
 ANSWER_TAGS = (
     "When ready, output the final answer enclosed in <answer> and </answer> tags. "

@@ -78,8 +78,8 @@ class ToolOrchestraConfig(MethodConfig):
         return found if config.mode is Mode.plan else [*found, *_machine_problems(self, config)]
 
     def identities(self, prompt: Prompt) -> list[str]:
-        """The number of a task of τ²-bench or ToolScale, because many of their users say the same; the data of a task of the shop;
-        otherwise the question."""
+        """The number of a task of τ²-bench or ToolScale, because many of their users say the same; the data of a task of the
+        shop; otherwise the question."""
         about = prompt.metadata
         if "domain" in about and "task_id" in about:
             return [f"{about['domain']} task {about['task_id']} of tau2-bench"]

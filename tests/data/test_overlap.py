@@ -40,7 +40,11 @@ def test_the_laptop_tasks_share_nothing_and_refuse_an_item_put_in_on_purpose(con
 ONE_ITEM_IN_TWO_LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "a question with another document": (
         "memagent",
-        {"prompt": [{"role": "user", "content": "Who  owns Halin?"}], "context": "A", "extra_info": {"question": "Who owns Halin?"}},
+        {
+            "prompt": [{"role": "user", "content": "Who  owns Halin?"}],
+            "context": "A",
+            "extra_info": {"question": "Who owns Halin?"},
+        },
         {"input": "who owns halin?", "context": "B", "answers": ["Ada"]},
     ),
     "a problem with an instruction around it": (

@@ -42,6 +42,6 @@ def _problem(
     short = example if len(example) <= NUM_EXAMPLE_CHARACTERS else f"{example[:NUM_EXAMPLE_CHARACTERS]}…"
     remedy = (
         f"{len(shared)} of its {len(prompts)} items are in the training set {config.data.train.name!r} as well, for example "
-        f"{short!r}: leave them out of the training set (tools/prepare_data.py --without), or evaluate another split"
+        f"{short!r}: leave them out of the training set, or evaluate another split"
     )
     return Problem(key=f"data.evaluation.{position}", value=name, remedy=remedy)

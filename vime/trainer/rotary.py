@@ -1,8 +1,8 @@
 """Scaled rotary embeddings: frequencies of Llama 3.1 (arXiv 2407.21783) and YaRN (arXiv 2309.00071) in Megatron's model.
 
-Megatron-core's own YaRN discards the attention factor outside its attention, so the frequencies are those of transformers, put
-into Megatron's unscaled embedding. The attention factor multiplies cosines and sines where they are computed: in our own attention
-by `fill_rotary`, in Transformer Engine's by Megatron, which reads it off its configuration.
+Megatron-core's own YaRN discards the attention factor outside its attention. So the frequencies are those of transformers, put
+into Megatron's unscaled embedding, and the attention factor multiplies cosines and sines where they are computed: in our own
+attention by `fill_rotary`, in Transformer Engine's by Megatron, which reads it off its configuration.
 """
 
 from typing import Any
@@ -42,13 +42,14 @@ def scale_rotary(model: GPTModel, architecture: Architecture) -> None:
 
 def inverse_frequencies(architecture: Architecture) -> tuple[torch.Tensor, float]:
     """Angle per position of each pair of channels, [head_dim / 2], and the factor of cosines and sines."""
-    config = PretrainedConfig(
+    fields: dict[str, Any] = dict(
         hidden_size=architecture.hidden_size,
         num_attention_heads=architecture.num_attention_heads,
         head_dim=architecture.head_dim,
         max_position_embeddings=architecture.max_position_embeddings,
         rope_parameters={ROPE_THETA: architecture.rope_theta, **architecture.rope_scaling},
     )
+    config: Any = PretrainedConfig(**fields)
     return ROPE_INIT_FUNCTIONS[architecture.rope_scaling[ROPE_TYPE]](config, torch.device("cpu"))
 
 

@@ -136,7 +136,9 @@ def test_training_rows_leave_out_what_cannot_be_played(tmp_path: Path):
 
 
 def test_a_run_trained_on_tau2_is_scored_on_its_test_split_and_the_papers_run_on_the_base_split():
-    paper, slime = (compose_run([f"+experiment=toolorchestra_{name}_8b", "mode=plan"]).config for name in ("paper", "slime_agentic"))
+    paper, slime = (
+        compose_run([f"+experiment=toolorchestra_{name}_8b", "mode=plan"]).config for name in ("paper", "slime_agentic")
+    )
     splits = [
         {d.generator_args["split"] for d in config.data.evaluation if d.generator == TAU2_ROWS} for config in (paper, slime)
     ]

@@ -188,7 +188,9 @@ def rotary_embeddings(config: RunConfig) -> list[Problem]:
     for name, model in config.serving.models.items():
         rope, key = model.rope_parameters, f"serving.models.{name}.rope_parameters"
         if rope and model.trained:
-            problems.append(Problem(key=key, value=rope, remedy="is the trained model: use model.rope_parameters, for trainer too"))
+            problems.append(
+                Problem(key=key, value=rope, remedy="is the trained model: use model.rope_parameters, for trainer too")
+            )
         elif rope:
             problems += scaling_problems(rope, key=key)
     return problems
