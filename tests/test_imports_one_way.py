@@ -14,7 +14,8 @@ VIME, AGENTIC = ROOT / "vime", ROOT / "agentic"
 METHODS = sorted(folder.name for folder in AGENTIC.iterdir() if (folder / "__init__.py").is_file())
 FLOORS = (
     {"errors", "tasks", "threads"},
-    {"config", "types"},
+    {"types"},
+    {"config"},
     {"hooks"},
     {"cluster", "files", "grading", "model", "tiny", "trajectory"},
     {"algorithm", "checkpoint", "data", "memory", "processes"},

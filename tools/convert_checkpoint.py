@@ -30,7 +30,7 @@ def to_hugging_face(checkpoint: Path, target: Path, *, source: str | None, preci
     folder = find_checkpoint(checkpoint)
     saved = manifest.read(folder)
     original = checkpoint_folder(source or source_of(folder))
-    architecture = read_architecture(original)
+    architecture = read_architecture(original, rope_parameters=rope_parameters_of(folder))
     trainer = TrainerConfig(precision=Precision(precision or saved["precision"]))
     manifest.check_same_model(folder, saved, manifest.describe_run(architecture, trainer) | {"precision": saved["precision"]})
     for name, entry in progress.track(saved["files"].items(), description="checking files"):
@@ -53,7 +53,7 @@ def write_hugging_face(
     progress.update(reading, total=1, completed=1)
     total = len(bridge.HuggingFaceFolder(original))
     tensors = progress.track(bridge.export_hugging_face(model, architecture), total=total, description="writing weights")
-    bridge.write_folder(tensors, source=original, folder=target, dtype=model.config.params_dtype)
+    bridge.write_folder(tensors, architecture, source=original, folder=target, dtype=model.config.params_dtype)
 
 
 def from_hugging_face(source: str, target: Path, *, precision: str, progress: Progress) -> None:
@@ -89,9 +89,19 @@ def find_checkpoint(path: Path) -> Path:
     )
 
 
+def rope_parameters_of(folder: Path) -> dict[str, Any]:
+    """The rotary embeddings that a run has given its model in place of the checkpoint's; empty for the checkpoint's own."""
+    run = _run_of(folder)
+    return {} if run is None else read_config(run)["model"].get("rope_parameters") or {}
+
+
+def _run_of(folder: Path) -> Path | None:
+    return next((parent for parent in folder.absolute().parents if (parent / CONFIG).exists()), None)
+
+
 def source_of(folder: Path) -> str:
     """The model that a run began with, which has the configuration and the tokenizer. Raises `CheckpointError`."""
-    run = next((parent for parent in folder.absolute().parents if (parent / CONFIG).exists()), None)
+    run = _run_of(folder)
     if run is None:
         raise CheckpointError(f"{folder} is not inside a run folder: give --source, the model with its config and tokenizer")
     return read_config(run)["model"]["checkpoint"]

@@ -98,7 +98,10 @@ class PolicyLoss(Protocol):
 
 
 class PromptSource(Protocol):
-    """An endless stream of prompts that can say and restore its position."""
+    """An endless stream of prompts that can say and restore its position.
+
+    If it has `prompts()`, which yields all prompts it draws from, a run that is evaluated on one of them is refused.
+    """
 
     def __call__(self, config: RunConfig) -> Any: ...
 

@@ -12,6 +12,7 @@ from typing import Any
 from vime.batches import Batches, DemonstrationBatches, Rollouts
 from vime.cluster.placement import takes_turns
 from vime.config import AlgorithmName, Before, RunConfig
+from vime.data.overlap import check_overlap
 from vime.errors import CheckpointError
 from vime.evaluation.conditions import SCAFFOLD, TRAINED, needs_trained_model, rows_of
 from vime.evaluation.evaluator import Evaluator
@@ -58,6 +59,8 @@ async def _evaluate(session: Session) -> None:
 async def _train(session: Session) -> None:
     config, console = session.config, session.console
     source = load_hook(config.data.source)(config)
+    if hasattr(source, "prompts"):  # a stream without an end has none
+        check_overlap(config, source.prompts(), session.prompts)
     async with training(config, session.directory.path, say=console.say, warn=console.warn) as system:
         first_step, state = await resume(session, system)
         if state is not None:

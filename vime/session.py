@@ -40,7 +40,8 @@ class Session:
     def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
         self.config = composed.config
         self.directory = directory
-        self._prompts = prompts
+        self.prompts = prompts
+        """The items of the evaluation, by the name of their set."""
         self._recorder = Recorder(composed.config.logger.rollouts)
         self.console = Console(num_steps=composed.config.trainer.num_steps)
         self._metrics = MetricsWriter(directory.path / "metrics.jsonl")
@@ -85,7 +86,7 @@ class Session:
     def evaluator(self, runner: ItemRunner) -> Evaluator:
         """An evaluator that writes into the run folder."""
         return Evaluator(
-            self.config, runner=runner, folder=self.directory.evaluation, prompts=self._prompts, recorder=self._recorder
+            self.config, runner=runner, folder=self.directory.evaluation, prompts=self.prompts, recorder=self._recorder
         )
 
     async def evaluate_before(self, evaluator: Evaluator) -> None:

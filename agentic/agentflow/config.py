@@ -5,11 +5,13 @@ from enum import Enum
 
 from hydra.core.config_store import ConfigStore
 
+from agentic.agentflow.instructions import without_instructions
 from agentic.agentflow.tools.config import ToolConfig
 from vime.config import Credit, MethodConfig, PromptStyle, RunConfig
 from vime.config.ranges import Count, Positive
 from vime.errors import Problem
 from vime.grading.judge import JudgeConfig
+from vime.types import Prompt
 
 PLANNER, JUDGE = "planner", "judge"
 
@@ -98,6 +100,10 @@ class AgentFlowConfig(MethodConfig):
             timeout_seconds=limits.timeout_seconds,
             num_tries=limits.num_tries,
         )
+
+    def identities(self, prompt: Prompt) -> list[str]:
+        """The question without what data sets say about the form of its answer."""
+        return [" ".join(without_instructions(prompt.question).lower().split())]
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that every role is served, only the planner is trained, and each tool has what it needs."""

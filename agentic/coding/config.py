@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from hydra.core.config_store import ConfigStore
 
 from agentic.coding.grading import GradingConfig
+from agentic.coding.task import INSTANCE
 from vime.config import Credit, MethodConfig, Mode, PromptStyle, RunConfig
 from vime.config.ranges import Count, Natural, Positive
 from vime.errors import Problem
+from vime.types import Prompt
 
 OWN = "own"
 """The agent of `agent.py`; every other one is a program (`programs.py`)."""
@@ -56,6 +58,10 @@ class CodingConfig(MethodConfig):
     """Most tokens of the reply in the single-turn baseline."""
     single_turn_characters: Count = 60000
     """What the single-turn baseline is shown of the repository."""
+
+    def identities(self, prompt: Prompt) -> list[str]:
+        """The name of a task, and its statement, which several collections may hold under names of their own."""
+        return [str(prompt.metadata[INSTANCE]), " ".join(prompt.question.lower().split())]
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that the context has room for a turn, and that this machine can run workspaces."""

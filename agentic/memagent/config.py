@@ -11,6 +11,7 @@ from vime.config import MethodConfig, RunConfig
 from vime.config.ranges import Count
 from vime.errors import Problem
 from vime.hooks import load_hook
+from vime.types import Prompt
 
 PUBLISHED_DOCUMENT_TOKENS = 28_000
 """Tokens of a document in the published training set: 200 paragraphs of about 140 tokens."""
@@ -54,6 +55,12 @@ class MemAgentConfig(MethodConfig):
                 key = f"serving.models.{name}.max_model_len"
                 found.append(Problem(key=key, value=model.max_model_len, remedy=f"{remedy}; use that, or make these smaller"))
         return found
+
+    def identities(self, prompt: Prompt) -> list[str]:
+        """The question, whatever document comes with it; in the published training file it is also in `extra_info`."""
+        about = prompt.metadata.get("extra_info") or {}
+        question = about.get("question") or prompt.question
+        return [" ".join(str(question).lower().split())]
 
     def calls_per_rollout(self, config: RunConfig) -> int:
         """One call per chunk of a training document, and one for the answer."""

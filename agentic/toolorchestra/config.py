@@ -1,5 +1,6 @@
 """ToolOrchestra's settings and what they demand of a run; importing this module registers `schema/method/toolorchestra`."""
 
+import json
 from dataclasses import dataclass, field
 
 from hydra.core.config_store import ConfigStore
@@ -14,10 +15,12 @@ from agentic.toolorchestra.settings import (
     RewardConfig,
     ToolsConfig,
 )
+from agentic.toolorchestra.tau2_splits import SPLITS, num_shared
 from vime.config import AlgorithmName, Credit, DatasetConfig, MethodConfig, Mode, ModelAPI, PromptStyle, RunConfig
 from vime.config.ranges import NonNegative
 from vime.errors import Problem
 from vime.grading.judge import JudgeConfig
+from vime.types import Prompt
 
 TAU2_ROWS = "agentic.toolorchestra.tau2.rows"
 TRAINING_ROWS = "agentic.toolorchestra.training_data.rows"
@@ -68,10 +71,23 @@ class ToolOrchestraConfig(MethodConfig):
         """
         found = [*self.tools.problems(self.experts), *self.preference.problems(self.experts)]
         found += [*_served_problems(self, config), *_tool_problems(self, config), *_baseline_problems(config)]
+        found += _tau2_problems(config)
         if config.deterministic and self.shaping.latency is LatencySource.measured:
             remedy = "measured times differ from run to run, which deterministic=true forbids: use table"
             found.append(Problem(key="method.shaping.latency", value=self.shaping.latency.value, remedy=remedy))
         return found if config.mode is Mode.plan else [*found, *_machine_problems(self, config)]
+
+    def identities(self, prompt: Prompt) -> list[str]:
+        """The number of a task of τ²-bench or ToolScale, because many of their users say the same; the data of a task of the
+        shop; otherwise the question."""
+        about = prompt.metadata
+        if "domain" in about and "task_id" in about:
+            return [f"{about['domain']} task {about['task_id']} of tau2-bench"]
+        if about.get("category") == "func_call" and about.get("eid"):
+            return [str(about["eid"])]
+        if "task" in about:
+            return [json.dumps(about["task"], sort_keys=True)]
+        return MethodConfig.identities(self, prompt)
 
 
 def _served_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:
@@ -111,6 +127,25 @@ def _baseline_problems(config: RunConfig) -> list[Problem]:
         if name in config.serving.models and config.serving.models[name].api is ModelAPI.chat and row.startswith("scaffold"):
             remedy = f"tool calls are read from tokens, which {name} does not return (api=chat): serve it with api=tokens"
             found.append(Problem(key="evaluation.rows", value=row, remedy=remedy))
+    return found
+
+
+def _tau2_problems(config: RunConfig) -> list[Problem]:
+    """No task of τ²-bench is both trained and evaluated; `mode=plan` knows it as well, because the splits' sizes are known."""
+    trained = config.data.train.generator_args
+    if config.data.train.generator != TRAINING_ROWS or config.mode is Mode.eval:
+        return []
+    found: list[Problem] = []
+    for position, dataset in enumerate(config.data.evaluation):
+        if dataset.generator != TAU2_ROWS:
+            continue
+        split, domains = str(dataset.generator_args.get("split", "base")), dataset.generator_args.get("domains", [])
+        shared = {name: num_shared("train", split, name) for name in domains if name in (trained.get("tau2_domains") or [])}
+        if any(shared.values()):
+            counts = ", ".join(f"{count} of the {SPLITS[split][name]} tasks of {name}" for name, count in shared.items())
+            remedy = f"{counts} are trained (data.train.generator_args.tau2_domains): evaluate split=test, or train without them"
+            key = f"data.evaluation.{position}.generator_args.split"
+            found.append(Problem(key=key, value=split, remedy=remedy))
     return found
 
 

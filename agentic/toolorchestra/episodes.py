@@ -4,7 +4,7 @@ from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.environment.customer import ModelCustomer, ScriptedCustomer
 from agentic.toolorchestra.environment.episode import Episode, ShopEpisode
 from agentic.toolorchestra.environment.tasks import Task
-from agentic.toolorchestra.tau2_scores import MAX_STEPS
+from agentic.toolorchestra.tau2_splits import MAX_STEPS
 from vime.errors import ConfigError, Problem
 from vime.rollout.context import Context
 from vime.types import Sample

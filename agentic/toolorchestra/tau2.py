@@ -9,14 +9,14 @@ import os
 import random
 from typing import Any
 
-from agentic.toolorchestra.tau2_scores import BASE_TASKS
+from agentic.toolorchestra.tau2_splits import SPLITS
 from vime.errors import ConfigError, Problem
 
 COMMIT = "fc0055dc4e0a316c3f83133267fbd6faaa770992"
 """Commit of the tag v1.0.1. Rewards have another basis in other versions: retail's communicate checks became assertions for a
 judge."""
 INSTALL = f'pip install --ignore-requires-python "tau2 @ git+https://github.com/sierra-research/tau2-bench@{COMMIT}"'
-DOMAINS = ("mock", *BASE_TASKS)
+DOMAINS = ("mock", *SPLITS["base"])
 
 
 def tau2_module(name: str) -> Any:
@@ -59,7 +59,7 @@ def availability() -> dict[str, str]:
     for domain in DOMAINS:
         try:
             num_tasks = len(load_tasks(domain))
-            wanted = BASE_TASKS.get(domain, num_tasks)
+            wanted = SPLITS["base"].get(domain, num_tasks)
             found[domain] = "" if num_tasks == wanted else f"{num_tasks} of {wanted} tasks"
         except ConfigError as error:
             found[domain] = error.problems[0].remedy

@@ -9,7 +9,7 @@ from typing import Any
 from agentic.toolorchestra.environment.episode import End, EpisodeResult
 from agentic.toolorchestra.settings import EndpointConfig
 from agentic.toolorchestra.tau2 import needs_judge, tau2_module
-from agentic.toolorchestra.tau2_scores import MAX_ERRORS, MAX_STEPS
+from agentic.toolorchestra.tau2_splits import MAX_ERRORS, MAX_STEPS
 from agentic.toolorchestra.tool_calls import ToolCall
 from vime.errors import ConfigError, Problem
 from vime.threads import Threads

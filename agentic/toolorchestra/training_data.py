@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 def rows(*, num_items: int | None, seed: int, file: str, tau2_domains: list[str] | None = None) -> list[dict[str, Any]]:
     """Return the questions in `file` and the tasks of `tau2_domains`, shuffled with `seed`, at most `num_items` in all.
 
-    This is a generator for `data.train.generator`. Rows of ToolScale are left out, because the databases that their tasks need
-    are not public. Raises ConfigError if the file is missing.
+    This is a generator for `data.train.generator`. Rows of ToolScale are left out, because vime does not load the databases
+    that their tasks need. Raises ConfigError if the file is missing.
     """
     if not Path(file).is_file():
         remedy = "there is no such file: write it with `python -m agentic.toolorchestra.data generalthought.parquet --only qa "

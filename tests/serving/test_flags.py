@@ -3,6 +3,7 @@
 import pytest
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
+from vime.preflight.rules import models, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.plugin import register
 from vime.serving.router import router_command
@@ -96,3 +97,47 @@ def test_the_plugin_can_be_loaded_twice_and_every_transport_imported():
     register()
     engines = {name: WeightTransferEngineFactory._registry[name]() for name in ("shm", "vime_ipc", "vime_nccl", "vime_gloo")}
     assert all(hasattr(engine, "weight_report") for engine in engines.values())
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+def test_scaled_rotary_embeddings_reach_the_trained_model_and_what_shares_its_checkpoint_with_the_length_they_allow():
+    config = RunConfig(model=ModelConfig(checkpoint="a/b", max_position_embeddings=512, rope_parameters=YARN))
+    for model in (ServedModelConfig(trained=True), ServedModelConfig(checkpoint="a/b")):
+        arguments = server_arguments(config, "actor", model, number=0)
+        assert arguments["hf_overrides"] == {"rope_parameters": YARN, "max_position_embeddings": 512}
+    assert "hf_overrides" not in server_arguments(config, "judge", ServedModelConfig(checkpoint="c/d"), number=0)
+
+
+def test_a_frozen_model_has_rotary_embeddings_of_its_own_and_the_context_that_they_allow():
+    config = RunConfig(model=ModelConfig(checkpoint="a/b", max_position_embeddings=128))
+    model = ServedModelConfig(checkpoint="a/b", rope_parameters=YARN, vllm_args={"hf_overrides": {"head_dtype": "float32"}})
+    arguments = server_arguments(config, "long", model, number=0)
+    assert arguments["max_model_len"] == 512
+    assert arguments["hf_overrides"].keys() == {"rope_parameters", "max_position_embeddings", "head_dtype"}
+    assert server_arguments(config, "base", ServedModelConfig(checkpoint="a/b"), number=0)["max_model_len"] == 128
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key"),
+    [
+        ({"rope_type": "longrope"}, "rope_type"),
+        ({"factor": None}, "factor"),
+        ({"attention_factor": 1.2}, "attention_factor"),
+        ({"rope_theta": None}, "rope_theta"),
+        ({"rope_type": "default"}, "rope_type"),
+    ],
+)
+def test_incomplete_or_unknown_scaling_is_refused_by_field(wrong: dict, key: str):
+    model = ModelConfig(max_position_embeddings=512, rope_parameters=YARN | wrong)
+    served = {"long": ServedModelConfig(rope_parameters=YARN | wrong)}
+    config = RunConfig(model=model, serving=ServingConfig(models=served))
+    assert [problem.key for problem in models.rotary_embeddings(config)] == [f"model.rope_parameters.{key}"]
+    assert [p.key for p in serving.rotary_embeddings(config)] == [f"serving.models.long.rope_parameters.{key}"]
+
+
+def test_more_positions_than_the_scaling_allows_are_refused():
+    config = RunConfig(model=ModelConfig(max_position_embeddings=513, rope_parameters=YARN))
+    (problem,) = models.rotary_embeddings(config)
+    assert problem.key == "model.max_position_embeddings" and "512" in problem.remedy

@@ -133,10 +133,10 @@ def test_without_network_the_error_names_the_files_to_bring(
     monkeypatch.setattr(prepare_data, "_from_hub", no_network)
     console = Console(record=True, width=200)
     with pytest.raises(SystemExit):
-        main(["frames", "--out", str(tmp_path)], console)
+        main(["toolscale", "--out", str(tmp_path)], console)
     error = capsys.readouterr().err
-    assert "frames cannot be downloaded (OSError: Name or service not known)" in error
-    assert "--from PATH of test.tsv of google/frames-benchmark at main" in error
+    assert "toolscale cannot be downloaded (OSError: Name or service not known)" in error
+    assert "--from PATH of *.parquet, data/*.parquet of nvidia/ToolScale at main" in error
     assert "revision main is not pinned" in console.export_text()
 
 
@@ -149,10 +149,10 @@ def test_parquet_and_tsv_are_read(tmp_path: Path):
     )
     rows, _, _ = prepared(tmp_path, "aime_2024", tmp_path / "a.parquet")
     assert rows == [{"problem": "p", "answer": "1"}, {"problem": "q", "answer": "2"}]
-    (tmp_path / "test.tsv").write_text("\tPrompt\tAnswer\n0\tWho\tHe\n")
-    rows, manifest, _ = prepared(tmp_path, "frames", tmp_path / "test.tsv")
+    (tmp_path / "frames.tsv").write_text("\tPrompt\tAnswer\n0\tWho\tHe\n")
+    rows, manifest, _ = prepared(tmp_path, "frames", tmp_path / "frames.tsv")
     assert rows[0]["question"] == "Who" and rows[0]["answer"] == "He"
-    assert len(manifest["sha256"]) == 64 and list(manifest["files"]) == ["test.tsv"]
+    assert len(manifest["sha256"]) == 64 and list(manifest["files"]) == ["frames.tsv"]
 
 
 def test_short_questions_overlap_only_as_a_whole():

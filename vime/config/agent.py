@@ -9,6 +9,7 @@ from vime.errors import Problem
 
 if TYPE_CHECKING:
     from vime.config import RunConfig
+    from vime.types import Prompt
 
 MethodType = TypeVar("MethodType", bound="MethodConfig")
 
@@ -40,7 +41,10 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     """Whether the output layer uses the weights of the embedding table."""
     max_position_embeddings: Count = 2048
-    """Longest sequence in tokens that the checkpoint's position embeddings allow."""
+    """Longest sequence in tokens that the checkpoint's position embeddings allow, with `rope_parameters` if there are any."""
+    rope_parameters: dict[str, Any] = field(default_factory=dict)
+    """Rotary embeddings in place of the checkpoint's, for trainer and servers, as in its `config.json`; for example `{rope_type:
+    yarn, rope_theta: 1000000.0, factor: 4.0, original_max_position_embeddings: 32768}`. Empty for the checkpoint's own."""
     num_experts: Natural = 0
     """Experts of each mixture-of-experts layer; 0 for a dense model."""
     num_experts_per_token: Natural = 0
@@ -101,6 +105,13 @@ class MethodConfig:
     def problems(self, config: "RunConfig") -> list[Problem]:
         """Contradictions between the settings of this method and the rest of the run; checked before anything starts."""
         return []
+
+    def identities(self, prompt: "Prompt") -> list[str]:
+        """What an item is recognized by in another data set: two items that share one of these are the same.
+
+        A run is refused that trains on an item on which it is evaluated (`vime.data.overlap`).
+        """
+        return [" ".join(prompt.question.lower().split())]
 
     def calls_per_rollout(self, config: "RunConfig") -> int | None:
         """Expected calls of the trained model in one training rollout, for the plan; None if the number is unknown."""

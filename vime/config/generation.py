@@ -183,6 +183,9 @@ class ServedModelConfig:
     """GPUs that share the weights of one server."""
     max_model_len: Count = 8192
     """Longest sequence in tokens, prompt and reply together."""
+    rope_parameters: dict[str, Any] = field(default_factory=dict)
+    """Rotary embeddings of a frozen model in place of its checkpoint's, like `model.rope_parameters`, which is the trained
+    model's."""
     max_num_seqs: Count = 256
     """Requests that one server runs at a time."""
     gpu_memory_utilization: PositiveShare = 0.8

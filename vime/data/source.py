@@ -1,6 +1,7 @@
 """The endless stream of training prompts, which is reshuffled every epoch and restored from one number."""
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from vime.config import RunConfig
@@ -27,6 +28,11 @@ class RowSource:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def prompts(self) -> Iterator[Prompt]:
+        """Every prompt once, in the order of the rows."""
+        for number, row in enumerate(self._rows):
+            yield to_prompt(row, index=number, row_number=number, dataset=self._dataset.name)
 
     def next(self) -> Prompt:
         """The next prompt; `index` counts from 0 over the whole run."""

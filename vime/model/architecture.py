@@ -8,9 +8,14 @@ from typing import Any
 from vime.config import Family, ModelConfig
 from vime.errors import ConfigError, Problem
 
-SUPPORTED_ROPE = ("default", "llama3")
-LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""What Megatron-core assumes for llama3 scaling; only the factor may differ."""
+ROPE_TYPE, ROPE_THETA = "rope_type", "rope_theta"
+ROPE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), ()),
+    "yarn": (("factor", "original_max_position_embeddings"), ("beta_fast", "beta_slow", "truncate")),
+}
+"""Supported scalings of rotary embeddings: fields that each needs, and fields that it may have. YaRN's attention factor is always
+the one that follows from `factor`, because Transformer Engine's attention computes it itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +34,8 @@ class Architecture:
     max_position_embeddings: int
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling_factor: float | None
-    """Factor of llama3's scaling, None without scaling."""
+    rope_scaling: dict[str, Any]
+    """Scaling of the rotary embeddings as in `rope_parameters`, without `rope_theta`; empty without scaling."""
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
@@ -46,6 +51,11 @@ class Architecture:
         """Qwen3 normalizes queries and keys per head."""
         return self.family in (Family.qwen3, Family.qwen3_moe)
 
+    def rope_fields(self) -> dict[str, Any]:
+        """The fields of `config.json` about rotary embeddings."""
+        rope = {ROPE_THETA: self.rope_theta, **(self.rope_scaling or {ROPE_TYPE: "default"})}
+        return {"rope_parameters": rope, "max_position_embeddings": self.max_position_embeddings}
+
 
 def checkpoint_folder(checkpoint: str) -> Path:
     """The folder of a checkpoint: itself if it is one, otherwise the download of a Hugging Face id."""
@@ -56,11 +66,20 @@ def checkpoint_folder(checkpoint: str) -> Path:
     return Path(snapshot_download(checkpoint, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]))
 
 
-def read_architecture(folder: Path) -> Architecture:
-    """Reads `config.json` as transformers 4 or 5 wrote it. Raises `ConfigError` for what has no Megatron counterpart here."""
+def read_architecture(folder: Path, *, rope_parameters: dict[str, Any] | None = None) -> Architecture:
+    """Reads `config.json` as transformers 4 or 5 wrote it; `rope_parameters`, if there are any, replace the checkpoint's.
+
+    Raises `ConfigError` for what has no Megatron counterpart here.
+    """
     raw = json.loads((folder / "config.json").read_text())
-    rope = raw.get("rope_parameters") or {"rope_theta": raw.get("rope_theta", 10000.0), **(raw.get("rope_scaling") or {})}
+    own = raw.get("rope_parameters") or {ROPE_THETA: raw.get(ROPE_THETA, 10000.0), **(raw.get("rope_scaling") or {})}
+    rope = {**(rope_parameters or own)}
+    rope[ROPE_TYPE] = rope.get(ROPE_TYPE) or rope.pop("type", None) or "default"
+    rope.pop("type", None)
     problems = _unsupported(raw, rope)
+    if rope_parameters and rope.get(ROPE_THETA) != own[ROPE_THETA]:
+        remedy = f"the checkpoint was trained with {own[ROPE_THETA]}: use that"
+        problems.append(Problem(key="model.rope_parameters.rope_theta", value=rope.get(ROPE_THETA), remedy=remedy))
     if problems:
         raise ConfigError(problems)
     return Architecture(
@@ -73,10 +92,10 @@ def read_architecture(folder: Path) -> Architecture:
         intermediate_size=raw["intermediate_size"],
         vocab_size=raw["vocab_size"],
         tie_word_embeddings=raw.get("tie_word_embeddings", False),
-        max_position_embeddings=raw["max_position_embeddings"],
+        max_position_embeddings=scaled_length(rope_parameters) if rope_parameters else raw["max_position_embeddings"],
         rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
-        rope_theta=rope["rope_theta"],
-        rope_scaling_factor=rope["factor"] if _rope_type(rope) == "llama3" else None,
+        rope_theta=rope[ROPE_THETA],
+        rope_scaling={} if rope[ROPE_TYPE] == "default" else {name: rope[name] for name in rope if name != ROPE_THETA},
         num_experts=raw.get("num_experts") or raw.get("num_local_experts") or 0,
         num_experts_per_token=raw.get("num_experts_per_tok") or 0,
         moe_intermediate_size=raw.get("moe_intermediate_size") or 0,
@@ -103,8 +122,22 @@ def check_shape(architecture: Architecture, model: ModelConfig) -> None:
         raise ConfigError(problems)
 
 
-def _rope_type(rope: dict[str, Any]) -> str:
-    return rope.get("rope_type") or rope.get("type") or "default"
+def scaled_length(rope_parameters: dict[str, Any]) -> int:
+    """The longest sequence in tokens that scaled rotary embeddings allow."""
+    return int(rope_parameters["factor"] * rope_parameters["original_max_position_embeddings"])
+
+
+def rope_problems(rope: dict[str, Any], *, key: str) -> list[Problem]:
+    """What is wrong with the parameters of rotary embeddings, whose type is `rope["rope_type"]`."""
+    kind = rope.get(ROPE_TYPE)
+    if kind not in ROPE_FIELDS:
+        return [Problem(key=f"{key}.{ROPE_TYPE}", value=kind, remedy=f"supported rotary embeddings: {', '.join(ROPE_FIELDS)}")]
+    needed, possible = ROPE_FIELDS[kind]
+    missing = [name for name in needed if rope.get(name) is None]
+    strange = [name for name in rope if name not in (ROPE_TYPE, ROPE_THETA, *needed, *possible)]
+    problems = [Problem(key=f"{key}.{name}", value=None, remedy=f"{kind} needs this number") for name in missing]
+    remedy = f"is not supported with {kind}, which has {', '.join((*needed, *possible)) or 'no fields'}"
+    return problems + [Problem(key=f"{key}.{name}", value=rope[name], remedy=remedy) for name in strange if kind != "default"]
 
 
 def _unsupported(raw: dict[str, Any], rope: dict[str, Any]) -> list[Problem]:
@@ -114,10 +147,7 @@ def _unsupported(raw: dict[str, Any], rope: dict[str, Any]) -> list[Problem]:
         problems.append(
             Problem(key="model.checkpoint", value=raw.get("model_type"), remedy=f"families with a bridge: {families}")
         )
-    if _rope_type(rope) not in SUPPORTED_ROPE:
-        problems.append(Problem(key="rope_type", value=_rope_type(rope), remedy=f"supported rotary embeddings: {SUPPORTED_ROPE}"))
-    elif _rope_type(rope) == "llama3" and any(rope.get(name, value) != value for name, value in LLAMA3_ROPE.items()):
-        problems.append(Problem(key="rope_parameters", value=rope, remedy=f"llama3 scaling needs {LLAMA3_ROPE}"))
+    problems += rope_problems(rope, key="rope_parameters")
     for name in ("use_sliding_window", "attention_bias", "mlp_bias"):
         if raw.get(name) and not (name == "attention_bias" and raw.get("model_type") == "qwen2"):
             problems.append(Problem(key=name, value=raw[name], remedy="not supported; use a checkpoint without it"))

@@ -13,6 +13,7 @@ import psutil
 
 from vime.cluster.placement import takes_turns, transport
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.model.architecture import scaled_length
 from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving.fixed_products import ENVIRONMENT
 
@@ -86,6 +87,10 @@ def server_arguments(
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
     }
+    if rope := rope_parameters_of(config, model):
+        # vLLM takes the length with YaRN from the checkpoint as it is, and the parameters as a whole.
+        overrides = {"rope_parameters": rope, "max_position_embeddings": scaled_length(rope)}
+        given["hf_overrides"] = overrides | given.get("hf_overrides", {})
     if awaits_weights and not _drafts(given):
         arguments["load_format"] = DUMMY
     if role is not ServerRole.regular:
@@ -169,8 +174,15 @@ def checkpoint_of(config: RunConfig, model: ServedModelConfig) -> str:
     return model.checkpoint or config.model.checkpoint
 
 
+def rope_parameters_of(config: RunConfig, model: ServedModelConfig) -> dict[str, Any]:
+    """The rotary embeddings of a served model in place of its checkpoint's; empty for the checkpoint's own."""
+    return model.rope_parameters or (config.model.rope_parameters if is_trained_checkpoint(config, model) else {})
+
+
 def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
     """Limit of prompt and reply together, in tokens; the trained model's checkpoint has no more than its positions."""
+    if model.rope_parameters:
+        return min(model.max_model_len, scaled_length(model.rope_parameters))
     if is_trained_checkpoint(config, model):
         return min(model.max_model_len, config.model.max_position_embeddings)
     return model.max_model_len

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from vime.errors import CheckpointError
 from vime.files.folders import put_in_place, sync, writing_place
-from vime.model.architecture import Architecture
+from vime.model.architecture import Architecture, read_architecture
 from vime.trainer import names
 from vime.trainer.model import Chunks
 from vime.trainer.parallel import device
@@ -151,7 +151,8 @@ def save_hugging_face(model: Chunks, architecture: Architecture, *, source: Path
     """
     if dist.get_rank() == 0:
         try:
-            write_folder(export_hugging_face(model, architecture), source=source, folder=folder, dtype=model.config.params_dtype)
+            tensors = export_hugging_face(model, architecture)
+            write_folder(tensors, architecture, source=source, folder=folder, dtype=model.config.params_dtype)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(writing_place(folder), ignore_errors=True)
             remedy = "make room, then tools/convert_checkpoint.py makes it from the last checkpoint"
@@ -162,8 +163,13 @@ def save_hugging_face(model: Chunks, architecture: Architecture, *, source: Path
     dist.barrier()
 
 
-def write_folder(tensors: Iterable[tuple[str, torch.Tensor]], *, source: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Writes tensors in files of bounded size with their index, and configuration and tokenizer of `source`."""
+def write_folder(
+    tensors: Iterable[tuple[str, torch.Tensor]], architecture: Architecture, *, source: Path, folder: Path, dtype: torch.dtype
+) -> None:
+    """Writes tensors in files of bounded size with their index, and configuration and tokenizer of `source`.
+
+    Rotary embeddings in the configuration are those of the architecture.
+    """
     temporary = writing_place(folder)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -176,7 +182,7 @@ def write_folder(tensors: Iterable[tuple[str, torch.Tensor]], *, source: Path, f
         size += tensor.nbytes
     shards.append(_write_shard(temporary, len(shards), current))
     _name_shards(temporary, shards)
-    _copy_metadata(source, temporary, dtype)
+    _copy_metadata(source, temporary, dtype, architecture)
     put_in_place(temporary, folder)
 
 
@@ -202,7 +208,7 @@ def _name_shards(folder: Path, shards: list[tuple[Path, dict[str, int]]]) -> Non
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
 
 
-def _copy_metadata(source: Path, folder: Path, dtype: torch.dtype) -> None:
+def _copy_metadata(source: Path, folder: Path, dtype: torch.dtype, architecture: Architecture) -> None:
     for pattern in COPIED_FILES:
         for path in source.glob(pattern):
             if not path.name.endswith("index.json"):
@@ -210,6 +216,9 @@ def _copy_metadata(source: Path, folder: Path, dtype: torch.dtype) -> None:
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
+    if architecture.rope_scaling != read_architecture(source).rope_scaling:
+        config |= architecture.rope_fields()
+        config.pop("rope_scaling", None)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

@@ -43,7 +43,7 @@ class Engine:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.source = checkpoint_folder(config.model.checkpoint)
-        self.architecture = read_architecture(self.source)
+        self.architecture = read_architecture(self.source, rope_parameters=config.model.rope_parameters)
         check_shape(self.architecture, config.model)
         if problems := tokenizer_problems(self.source, key="model.checkpoint", value=config.model.checkpoint):
             raise ConfigError(problems)

@@ -30,6 +30,7 @@ from vime.trainer.megatron_config import torch_dtype, transformer_config, uses_t
 from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
 from vime.trainer.parallel import device
+from vime.trainer.rotary import attention_factor, scale_rotary
 
 HEAD_ROWS = 8192
 """Rows of the head that are converted at a time where logits are wanted in float32."""
@@ -44,7 +45,8 @@ class PackedModel(GPTModel):
         if not isinstance(packed_seq_params, PackedSequences) or uses_transformer_engine():
             return outputs
         hidden, angles, *others = outputs
-        fill_rotary(packed_seq_params, angles[:, 0, 0], self.config.params_dtype)
+        factor = attention_factor(self.config)
+        fill_rotary(packed_seq_params, angles[:, 0, 0], self.config.params_dtype, factor=factor)
         return (hidden, None, *others)
 
     def _postprocess(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -136,10 +138,10 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
         share_embeddings_and_output_weights=architecture.tie_word_embeddings,
         position_embedding_type="rope",
         rotary_base=architecture.rope_theta,  # type: ignore[arg-type]
-        rope_scaling=architecture.rope_scaling_factor is not None,
-        rope_scaling_factor=architecture.rope_scaling_factor or 1.0,
         vp_stage=vp_stage,
     )
+    if architecture.rope_scaling:
+        scale_rotary(model, architecture)
     _mark_shards(model)
     if model.post_process:  # `vime.trainer.logprob` gathers the hidden states itself, before it chooses among them
         model.output_layer.sequence_parallel = False

@@ -112,8 +112,11 @@ def _batches(lengths: list[int]) -> list[tuple[int, int]]:
     return batches
 
 
-def fill_rotary(packed: PackedSequences, angles_SD: torch.Tensor, dtype: torch.dtype) -> None:
-    """Looks up cosine and sine of every token's position; `angles_SD` are Megatron's, [longest, D] with equal halves."""
+def fill_rotary(packed: PackedSequences, angles_SD: torch.Tensor, dtype: torch.dtype, *, factor: float = 1.0) -> None:
+    """Looks up cosine and sine of every token's position, times `factor` (`vime.trainer.rotary`).
+
+    `angles_SD` are Megatron's, [longest, D] with equal halves.
+    """
     half_SD = angles_SD[:, : angles_SD.shape[1] // 2]
-    packed.cos_TD = half_SD.cos().to(dtype)[packed.position_T]
-    packed.sin_TD = half_SD.sin().to(dtype)[packed.position_T]
+    packed.cos_TD = (half_SD.cos() * factor).to(dtype)[packed.position_T]
+    packed.sin_TD = (half_SD.sin() * factor).to(dtype)[packed.position_T]

@@ -21,6 +21,12 @@ class Prompt:
     metadata: dict[str, Any] = field(default_factory=dict)
     dataset: str = "train"
 
+    @property
+    def question(self) -> str:
+        """The text of its last message."""
+        content = self.messages[-1]["content"]
+        return content if isinstance(content, str) else str(content)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.config import ToolOrchestraConfig
+from agentic.toolorchestra.config import TAU2_ROWS, ToolOrchestraConfig
 from agentic.toolorchestra.rewards import Variant
 from agentic.toolorchestra.settings import (
     ExpertConfig,
@@ -15,6 +15,7 @@ from agentic.toolorchestra.settings import (
     RewardConfig,
     ToolsConfig,
 )
+from agentic.toolorchestra.tau2_splits import SPLITS
 from agentic.toolorchestra.training_data import rows
 from vime.cluster.placement import server_places
 from vime.config import Mode, RetrievalConfig, RunConfig, ServedModelConfig, ServingConfig
@@ -132,3 +133,27 @@ def test_training_rows_leave_out_what_cannot_be_played(tmp_path: Path):
     assert [row["problem"] for row in rows(num_items=9, seed=0, file=str(file))] == ["2+2?"]
     with pytest.raises(ConfigError, match="--only qa"):
         rows(num_items=9, seed=0, file=str(tmp_path / "none.jsonl"))
+
+
+def test_a_run_trained_on_tau2_is_scored_on_its_test_split_and_the_papers_run_on_the_base_split():
+    paper, slime = (
+        compose_run([f"+experiment=toolorchestra_{name}_8b", "mode=plan"]).config for name in ("paper", "slime_agentic")
+    )
+    splits = [
+        {d.generator_args["split"] for d in config.data.evaluation if d.generator == TAU2_ROWS} for config in (paper, slime)
+    ]
+    assert splits == [{"base"}, {"test"}]
+    assert "tau2_domains" not in paper.data.train.generator_args
+    sizes = {d.name: d.num_items for d in slime.data.evaluation if d.generator == TAU2_ROWS}
+    assert sizes == {f"tau2_test_{domain}": number for domain, number in SPLITS["test"].items()}
+
+
+def test_training_on_what_is_evaluated_is_refused_in_the_plan_with_counts():
+    words = [SLIME, "mode=plan", "data.evaluation.0.generator_args.split=base"]
+    (problem,) = find_problems(compose_run(words).config)
+    assert problem.key == "data.evaluation.0.generator_args.split" and "30 of the 50 tasks of airline" in problem.remedy
+
+
+def test_the_base_split_of_tau2_is_its_training_and_test_split():
+    assert sum(SPLITS["base"].values()) == 278
+    assert all(SPLITS["train"][name] + SPLITS["test"][name] == number for name, number in SPLITS["base"].items())

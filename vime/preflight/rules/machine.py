@@ -49,12 +49,22 @@ def checkpoint(config: RunConfig) -> list[Problem]:
     if problems or not Path(value).is_dir():
         return problems
     try:
-        check_shape(read_architecture(Path(value)), config.model)
+        architecture = read_architecture(Path(value), rope_parameters=config.model.rope_parameters)
+        problems += _length_problems(config, architecture.max_position_embeddings)
+        check_shape(architecture, config.model)
     except ConfigError as error:
         problems += error.problems
     except KeyError as error:
         problems.append(Problem(key=key, value=value, remedy=f"its config.json has no {error}"))
     return problems + tokenizer_problems(Path(value), key=key, value=value)
+
+
+def _length_problems(config: RunConfig, length: int) -> list[Problem]:
+    """The model is not longer than its checkpoint, whose positions beyond are untrained."""
+    if config.model.max_position_embeddings <= length:
+        return []
+    remedy = f"its checkpoint has {length}: use that, or scale its rotary embeddings with model.rope_parameters"
+    return [Problem(key="model.max_position_embeddings", value=config.model.max_position_embeddings, remedy=remedy)]
 
 
 def served_checkpoints(config: RunConfig) -> list[Problem]:

@@ -1,7 +1,10 @@
 """The shape of the trained model."""
 
+from typing import Any
+
 from vime.config import RunConfig
 from vime.errors import Problem
+from vime.model.architecture import ROPE_THETA, ROPE_TYPE, rope_problems, scaled_length
 from vime.preflight.rules.numbers import must_divide
 
 
@@ -21,4 +24,26 @@ def heads(config: RunConfig) -> list[Problem]:
     if not model.checkpoint:
         remedy = "use a folder or a Hugging Face id, or choose a +method=, which brings a checkpoint for model=tiny"
         problems.append(Problem(key="model.checkpoint", value="", remedy=remedy))
+    return problems
+
+
+def rotary_embeddings(config: RunConfig) -> list[Problem]:
+    """Scaled rotary embeddings have what their kind needs, and the model is not longer than they allow."""
+    rope, key = config.model.rope_parameters, "model.rope_parameters"
+    if not rope or (problems := scaling_problems(rope, key=key)):
+        return problems if rope else []
+    length = scaled_length(rope)
+    if config.model.max_position_embeddings <= length:
+        return []
+    remedy = f"must be at most {length}, which is {key}.factor times {key}.original_max_position_embeddings"
+    return [Problem(key="model.max_position_embeddings", value=config.model.max_position_embeddings, remedy=remedy)]
+
+
+def scaling_problems(rope: dict[str, Any], *, key: str) -> list[Problem]:
+    """What is wrong with rotary embeddings that replace a checkpoint's."""
+    problems = rope_problems(rope, key=key)
+    if not problems and rope[ROPE_TYPE] == "default":
+        return [Problem(key=f"{key}.{ROPE_TYPE}", value="default", remedy=f"use yarn or llama3, or leave {key} empty")]
+    if not problems and not rope.get(ROPE_THETA):
+        return [Problem(key=f"{key}.{ROPE_THETA}", value=None, remedy="use the number of the checkpoint's config.json")]
     return problems

@@ -6,6 +6,7 @@ from urllib.parse import urlparse
 from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, ChatConfig, Mode, ModelAPI, RunConfig, ServedModelConfig, ServerRole
 from vime.errors import Problem
+from vime.preflight.rules.models import scaling_problems
 
 TRAINED_NAME = "actor"
 """Name of the trained model in `serving.models`."""
@@ -179,6 +180,20 @@ def context(config: RunConfig) -> list[Problem]:
         for name, model in config.serving.models.items()
         if model.trained and model.max_model_len > limit >= 1
     ]
+
+
+def rotary_embeddings(config: RunConfig) -> list[Problem]:
+    """Scaled rotary embeddings of frozen models have what their kind needs; the trained model's stand in `model`."""
+    problems = []
+    for name, model in config.serving.models.items():
+        rope, key = model.rope_parameters, f"serving.models.{name}.rope_parameters"
+        if rope and model.trained:
+            problems.append(
+                Problem(key=key, value=rope, remedy="is the trained model: use model.rope_parameters, for trainer too")
+            )
+        elif rope:
+            problems += scaling_problems(rope, key=key)
+    return problems
 
 
 def port_settings(config: RunConfig) -> list[tuple[str, str, ServedModelConfig]]:
