@@ -114,7 +114,7 @@ def _run(connection: socket.socket, names: dict[str, object]) -> int:
     for file, output in enumerate(outputs, start=1):
         os.dup2(output, file)
         os.close(output)
-    sys.stdout.reconfigure(line_buffering=True)  # what was printed before a time limit is shown
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]  # what was printed before a time limit is shown
     status = 0
     try:
         _execute(piece.decode(), names)
