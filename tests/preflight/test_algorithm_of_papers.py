@@ -25,17 +25,20 @@ GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
 SFT: dict[str, Any] = {"name": AlgorithmName.sft}
 SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic}
 CODING: dict[str, Any] = {"name": AlgorithmName.paper, "kl_coefficient": 1e-3, "kl_estimator": KLEstimator.k3}
+RETOOL: dict[str, Any] = {"name": AlgorithmName.paper, "clip_high": 0.28, "dual_clip": 10.0, **NO_KL}
 OF_METHODS: dict[str, dict[str, Any]] = {
     "memagent": MEMAGENT,
     "agentflow": AGENTFLOW,
     "toolorchestra": TOOLORCHESTRA,
     "coding": CODING,
+    "retool": RETOOL,
 }
 OF_TINY: dict[str, dict[str, Any]] = {
     "memagent": GRPO,
     "agentflow": {**AGENTFLOW, **NO_KL},
     "toolorchestra": {**TOOLORCHESTRA, **NO_KL},
     "coding": GRPO,
+    "retool": GRPO,
 }
 OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "released_7b", "released_slime_agentic_7b")},
@@ -49,8 +52,9 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "toolorchestra_slime_agentic_8b": {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"},
     **{f"toolorchestra_tiny_{name}": OF_TINY["toolorchestra"] for name in ("prefers_quick", "prices_swapped")},
     **{f"coding_swe_{model}": CODING for model in ("qwen3_8b", "qwen3_30b_a3b")},
+    **{f"retool_{name}": RETOOL for name in ("paper_32b", "verl_7b", "slime_4b")},
     "coding_tiny_short_context": GRPO,
-    **{f"{name}_sft": SFT for name in ("memagent_tiny", "agentflow_tiny", "agentflow_tiny_frozen", "coding_tiny")},
+    **{f"{name}_sft": SFT for name in ("memagent_tiny", "agentflow_tiny", "agentflow_tiny_frozen", "coding_tiny", "retool_tiny")},
     **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
 }
 MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml")})]

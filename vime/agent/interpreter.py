@@ -1,0 +1,69 @@
+"""A Python interpreter with state between calls, in a workspace of its own.
+
+    async with context.workspace(await context.prepared(SOURCE)) as box:
+        interpreter = Interpreter(box, seconds=10)
+        await interpreter.run("x = 6")
+        result = await interpreter.run("x * 7")      # CommandResult(stdout="42\\n", exit_code=0, reason="finished", …)
+
+A call that hangs, crashes or needs too much memory is ended, and costs nothing else: the next one finds the names as they were
+before it. Threads that a call has started do not outlive the next one.
+"""
+
+from pathlib import Path
+
+from vime.agent.workspace import WorkspaceLike
+from vime.agent.workspace.results import CommandResult
+
+_CELL = Path(__file__).with_name("cell.py")
+SOURCE = {_CELL.name: _CELL.read_text(encoding="utf-8")}
+"""What a workspace of an interpreter is prepared from."""
+RAISED = 1
+"""The exit code of a piece that has ended with an exception."""
+_WORDS = ["python", "-W", "ignore", _CELL.name]
+NO_OUTPUT = "(no output)"
+_LEFT_OUT = "..."
+_ENDED = {
+    "time_limit": "ended after {seconds:g} s",
+    "memory_limit": "ended because it needed too much memory",
+    "output_limit": "ended because it printed too much",
+}
+"""What is said of a piece that has not come to its end, by the reason."""
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Interpreter:
+    """Runs pieces of Python one after the other, in a workspace that was prepared from `SOURCE`."""
+
+    def __init__(self, box: WorkspaceLike, *, seconds: float, output_bytes: int | None = None) -> None:
+        """`seconds` limit each call, and `output_bytes` what is kept of each stream (`WorkspaceLike.run`)."""
+        self._box, self._seconds, self._output_bytes = box, seconds, output_bytes
+
+    async def run(self, code: str) -> CommandResult:
+        """The output and the end of a piece of Python, whatever it does.
+
+        An exception has the exit code 1 and its traceback in `stderr`. Raises SandboxError if the workspace is lost.
+        """
+        return await self._box.run(
+            _WORDS,
+            seconds=self._seconds,
+            stdin=code.encode(errors="replace"),
+            environment=_ENVIRONMENT,
+            output_bytes=self._output_bytes,
+            keep=True,
+        )
+
+
+def text_of(result: CommandResult, *, seconds: float, most_characters: int) -> str:
+    """The output of a piece as a model is shown it, with the last line of an error or how it was ended; of a long text both ends.
+
+    Example: `"6\\nZeroDivisionError: division by zero"`, or `"ended after 10 s"`.
+    """
+    parts = [result.stdout.strip()]
+    if result.reason == "finished" and result.exit_code == RAISED:
+        parts.append(result.stderr.strip().rpartition("\n")[2])
+    elif not result.succeeded:
+        parts.append(_ENDED.get(result.reason, "ended before it was complete").format(seconds=seconds))
+    text, half = "\n".join(filter(None, parts)), most_characters // 2
+    if len(text) > most_characters:
+        text = text[:half] + _LEFT_OUT + text[-half:]
+    return text or NO_OUTPUT
