@@ -25,6 +25,7 @@ GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
 SFT: dict[str, Any] = {"name": AlgorithmName.sft}
 SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic}
 CODING: dict[str, Any] = {"name": AlgorithmName.paper, "kl_coefficient": 1e-3, "kl_estimator": KLEstimator.k3}
+CLIPPED: dict[str, Any] = {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"}
 RETOOL: dict[str, Any] = {"name": AlgorithmName.paper, "clip_high": 0.28, "dual_clip": 10.0, **NO_KL}
 OF_METHODS: dict[str, dict[str, Any]] = {
     "memagent": MEMAGENT,
@@ -41,15 +42,16 @@ OF_TINY: dict[str, dict[str, Any]] = {
     "retool": GRPO,
 }
 OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
-    **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "released_7b", "released_slime_agentic_7b")},
+    **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "single_turn_7b")},
+    **{f"memagent_released_{name}": MEMAGENT for name in ("7b", "14b", "slime_agentic_7b")},
     **{f"memagent_slime_agentic_{size}": SLIME_AGENTIC for size in ("7b", "14b")},
     "memagent_slime_agentic_tiny": {**SLIME_AGENTIC, **NO_KL},
     "memagent_paper_tiny": {**MEMAGENT, **NO_KL},
     **{f"memagent_{name}": GRPO for name in ("tiny_lengths", "endpoint", "four_models")},
     "agentflow_paper": AGENTFLOW,
-    "agentflow_slime_agentic": SLIME_AGENTIC,
+    **{f"agentflow_{name}": SLIME_AGENTIC for name in ("slime_agentic", "released_slime_agentic_7b")},
     "toolorchestra_paper_8b": TOOLORCHESTRA,
-    "toolorchestra_slime_agentic_8b": {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"},
+    **{f"toolorchestra_{name}slime_agentic_8b": CLIPPED for name in ("", "released_")},
     **{f"toolorchestra_tiny_{name}": OF_TINY["toolorchestra"] for name in ("prefers_quick", "prices_swapped")},
     **{f"coding_swe_{model}": CODING for model in ("qwen3_8b", "qwen3_30b_a3b")},
     **{f"retool_{name}": RETOOL for name in ("paper_32b", "verl_7b", "slime_4b")},

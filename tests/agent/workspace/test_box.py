@@ -89,7 +89,7 @@ async def test_commands_run_beside_each_other_and_end_only_their_own(prepared: P
 async def test_no_command_runs_when_the_time_of_a_workspace_is_over_but_its_changes_can_be_read(prepared: Prepared):
     async with Workspace.open(prepared, replace(CONFIG, life_seconds=6.0)) as box:
         await box.write("made", "made\n")
-        assert (await box.run("sleep 100")).reason == "time_limit"
+        assert (await box.run("sleep 100")).reason in ("time_limit", "life_limit")  # both are over at the same time
         end = await box.run("true")
         assert (end.reason, end.exit_code) == ("life_limit", 137) and "workspace.life_seconds=6" in end.stderr
         assert b"+made" in (await box.diff()).patch and await box.read("made") == b"made\n"

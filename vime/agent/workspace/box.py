@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -125,7 +126,7 @@ class Workspace:
                 mode="keeps" if keep else "ends",
             )
             end, _ = await self._command(started)
-        return end
+        return replace(end, reason="life_limit") if end.reason == "killed" and self._ending is not None else end
 
     async def read(self, path: str, *, most_bytes: int | None = None) -> bytes:
         """The content of a file; see `WorkspaceLike.read`."""
