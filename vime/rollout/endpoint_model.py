@@ -58,7 +58,7 @@ class EndpointModel:
         own = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         return replace(self, sampling=own, tokenizer=tokenizer())
 
-    async def complete(self, token_ids: Integers, *, max_tokens: int) -> Turn:
+    async def complete(self, token_ids: Integers, *, max_tokens: int, stop: tuple[str, ...] = ()) -> Turn:
         """Raises BadRequestError: such an endpoint takes messages and shows no tokens."""
         raise BadRequestError(f"{self.name} is an endpoint with a chat API: call chat(messages), not complete(token_ids)")
 

@@ -52,8 +52,8 @@ class TokenModel(ChatModel, Protocol):
     tokenizer: Any
     trace: Trace
 
-    async def complete(self, token_ids: Integers, *, max_tokens: int) -> Turn:
-        """The continuation of a prompt given as token ids."""
+    async def complete(self, token_ids: Integers, *, max_tokens: int, stop: tuple[str, ...] = ()) -> Turn:
+        """The continuation of a prompt given as token ids, until it contains one of the texts in `stop`."""
         ...
 
     def render(self, messages: list[Message], *, tools: list[dict[str, Any]] | None = None) -> list[int]:
