@@ -24,18 +24,21 @@ NO_KL: dict[str, Any] = {"kl_coefficient": 0.0}
 GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
 SFT: dict[str, Any] = {"name": AlgorithmName.sft}
 SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic}
+SEARCH_R1: dict[str, Any] = {"name": AlgorithmName.paper, **LOW_VAR}
 CODING: dict[str, Any] = {"name": AlgorithmName.paper, "kl_coefficient": 1e-3, "kl_estimator": KLEstimator.k3}
 OF_METHODS: dict[str, dict[str, Any]] = {
     "memagent": MEMAGENT,
     "agentflow": AGENTFLOW,
     "toolorchestra": TOOLORCHESTRA,
     "coding": CODING,
+    "search_r1": SEARCH_R1,
 }
 OF_TINY: dict[str, dict[str, Any]] = {
     "memagent": GRPO,
     "agentflow": {**AGENTFLOW, **NO_KL},
     "toolorchestra": {**TOOLORCHESTRA, **NO_KL},
     "coding": GRPO,
+    "search_r1": GRPO,
 }
 OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "released_7b", "released_slime_agentic_7b")},
@@ -50,6 +53,10 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"toolorchestra_tiny_{name}": OF_TINY["toolorchestra"] for name in ("prefers_quick", "prices_swapped")},
     **{f"coding_swe_{model}": CODING for model in ("qwen3_8b", "qwen3_30b_a3b")},
     "coding_tiny_short_context": GRPO,
+    **{f"search_r1_qwen2.5_{model}": SEARCH_R1 for model in ("3b", "3b_instruct", "7b", "7b_instruct")},
+    "search_r1_format_qwen2.5_3b": SEARCH_R1,
+    "search_r1_tiny_no_retrieval": GRPO,
+    "search_r1_tiny_sft": SFT,
     **{f"{name}_sft": SFT for name in ("memagent_tiny", "agentflow_tiny", "agentflow_tiny_frozen", "coding_tiny")},
     **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
 }
