@@ -1,13 +1,19 @@
 """Search-R1's rollouts: what is asked, what is trained, how they end. Model and search engine are scripts here."""
 
 import asyncio
+import json
+import re
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import agentic.search_r1
 from agentic.search_r1.config import SearchR1Config
 from agentic.search_r1.eval_log import eval_log
 from agentic.search_r1.generate import generate
@@ -15,6 +21,7 @@ from agentic.search_r1.prompts import TINY
 from agentic.search_r1.single_turn import generate as generate_single_turn
 from vime.config import PromptStyle, RetrievalConfig, RunConfig
 from vime.errors import ServerError
+from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.client import BadQueryError, Passage
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import ServedModel
@@ -119,6 +126,25 @@ def test_no_token_of_a_search_result_is_trained_or_a_control_token(query: str, t
     assert all(text in result for text in texts)
     assert not set(masked) & set(TOKENIZER.added_tokens_decoder)
     assert "Doc 1(Title: A)" not in TOKENIZER.decode(trained)
+
+
+def test_in_rollouts_of_real_servers_everything_but_the_search_results_is_trained():
+    tokenizer = load_tokenizer(Path(agentic.search_r1.__file__).parent / "tiny" / "actor")
+    captured = [json.loads(line) for line in (Path(__file__).parent / "rollouts.jsonl").read_text().splitlines()]
+    assert {len(rollout["queries"]) for rollout in captured} >= {0, 1, 2, 3}
+    for rollout in captured:
+        response, masks = rollout["tokens"][rollout["num_prompt_tokens"] :], rollout["loss_mask"]
+        pieces = [
+            (bool(mask), tokenizer.decode([token for token, _ in run]))
+            for mask, run in groupby(zip(response, masks, strict=True), key=itemgetter(1))
+        ]
+        assert "".join(text for _, text in pieces) == rollout["response"]
+        results = [text for is_trained, text in pieces if not is_trained]
+        assert len(results) == len(rollout["queries"])
+        assert all(re.fullmatch(r"\n\n<information>Doc 1.*</information>\n\n", text, re.DOTALL) for text in results)
+        trained = [text for is_trained, text in pieces if is_trained]
+        assert not any("information" in text or "Doc " in text for text in trained)
+        assert all(text.endswith(("</search>", "</answer>")) for text in trained), "the tokens of a stop string are kept"
 
 
 def test_a_query_ends_its_turn_and_an_answer_ends_the_rollout():
