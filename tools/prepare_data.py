@@ -85,17 +85,27 @@ def _from_url(entry: dict[str, Any], folder: Path) -> tuple[dict[str, Path], str
     return {path.name: path}, entry["revision"]
 
 
-def local(paths: list[Path]) -> dict[str, Path]:
-    """The given local files by name; a folder stands for all its files.
+def local(paths: list[Path], wanted: list[str]) -> dict[str, Path]:
+    """The given local files by name; a folder stands for the `wanted` files if it is a copy of their repository, else for all.
 
-    Raises `PreparationError` if a path does not exist.
+    Raises `PreparationError` if a path does not exist, if such a copy lacks a file, or if two files have the same name.
     """
     found: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
             raise PreparationError(f"--from {path}: there is no such file or folder")
-        inside = sorted(file for file in path.rglob("*") if file.suffix in READERS) if path.is_dir() else [path]
-        found |= {file.name: file for file in inside}
+        if any((path / name).is_file() for name in wanted):
+            if missing := [name for name in wanted if not (path / name).is_file()]:
+                raise PreparationError(f"--from {path}: the copy lacks {', '.join(missing)}")
+            inside = {name: path / name for name in wanted}
+        else:
+            files = sorted(file for file in path.rglob("*") if file.suffix in READERS) if path.is_dir() else [path]
+            inside = {file.name: file for file in files}
+            if len(inside) + len(found) > len(inside.keys() | found.keys()) or len(inside) < len(files):
+                raise PreparationError(
+                    f"--from {path}: several files have one name: give the folder that holds {', '.join(wanted)}"
+                )
+        found |= inside
     return found
 
 
@@ -126,7 +136,7 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: argparse.Name
         console.print(f"  revision {NOT_PINNED} is not pinned: later downloads may give other rows", style="yellow")
     if paths:
         whole = {path.name: path for path in paths if path.is_file()}  # folders of tasks have no checksum
-        files, revision = whole if "tasks" in entry else local(paths), "local files"
+        files, revision = whole if "tasks" in entry else local(paths, entry.get("files", [])), "local files"
     else:
         files, revision = fetch(name, entry, out)
     sums = check_sums(files, entry.get("sha256", {}), console=console)
@@ -137,6 +147,7 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: argparse.Name
         "source": entry.get("url") or entry["repository"],
         "revision": revision,
         "pinned": entry["revision"] != NOT_PINNED and not paths,
+        **({"license": entry["license"]} if "license" in entry else {}),
         "files": sums,
     }
     if "tasks" in entry:
@@ -164,6 +175,8 @@ def _prepare_rows(name: str, entry: dict[str, Any], out: Path, *, files: dict[st
         "overlap": overlaps(name, entry, cleaned, out),
     }
     _report(manifest, console)
+    if cleaned.num_read != entry.get("num_published", cleaned.num_read):
+        console.print(f"  {entry['num_published']:,} rows were published, {cleaned.num_read:,} were read", style="yellow")
     return manifest
 
 

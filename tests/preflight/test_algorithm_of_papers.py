@@ -24,6 +24,7 @@ NO_KL: dict[str, Any] = {"kl_coefficient": 0.0}
 GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
 SFT: dict[str, Any] = {"name": AlgorithmName.sft}
 SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic}
+SEARCH_R1: dict[str, Any] = {"name": AlgorithmName.paper, **LOW_VAR}
 CODING: dict[str, Any] = {"name": AlgorithmName.paper, "kl_coefficient": 1e-3, "kl_estimator": KLEstimator.k3}
 CLIPPED: dict[str, Any] = {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"}
 RETOOL: dict[str, Any] = {"name": AlgorithmName.paper, "clip_high": 0.28, "dual_clip": 10.0, **NO_KL}
@@ -33,6 +34,7 @@ OF_METHODS: dict[str, dict[str, Any]] = {
     "toolorchestra": TOOLORCHESTRA,
     "coding": CODING,
     "retool": RETOOL,
+    "search_r1": SEARCH_R1,
 }
 OF_TINY: dict[str, dict[str, Any]] = {
     "memagent": GRPO,
@@ -40,6 +42,7 @@ OF_TINY: dict[str, dict[str, Any]] = {
     "toolorchestra": {**TOOLORCHESTRA, **NO_KL},
     "coding": GRPO,
     "retool": GRPO,
+    "search_r1": GRPO,
 }
 OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "single_turn_7b")},
@@ -57,6 +60,10 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"retool_{name}": RETOOL for name in ("paper_32b", "verl_7b", "slime_4b")},
     "coding_tiny_short_context": GRPO,
     **{f"{name}_sft": SFT for name in ("memagent_tiny", "agentflow_tiny", "agentflow_tiny_frozen", "coding_tiny", "retool_tiny")},
+    **{f"search_r1_qwen2.5_{model}": SEARCH_R1 for model in ("3b", "3b_instruct", "7b", "7b_instruct")},
+    "search_r1_format_qwen2.5_3b": SEARCH_R1,
+    "search_r1_tiny_no_retrieval": GRPO,
+    "search_r1_tiny_sft": SFT,
     **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
 }
 MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml")})]

@@ -184,6 +184,7 @@ async def test_a_served_model_embeds_and_its_loss_is_a_503(corpus_file: Path, tm
         embedding="letters",
         embedding_url=str(server.make_url("/v1")),
         query_instruction="find: ",
+        passage_instruction="text: ",
     )
     async with TestClient(TestServer(RetrievalService(config, tmp_path / "index", silent).application())) as client:
         await until_ready(client)
@@ -192,6 +193,7 @@ async def test_a_served_model_embeds_and_its_loss_is_a_503(corpus_file: Path, tm
         result = (await (await client.post("/retrieve", json={"queries": [query]})).json())["result"]
         assert result[0][0]["document"]["id"] == "p33"
         assert asked[-1] == f"find: {query}" and len(asked) == 401
+        assert all(text.startswith("text: ") for text in asked[:-1])
         await server.close()
         assert (await client.post("/retrieve", json=GOOD)).status == 503
         assert (await client.get("/health")).status == 200

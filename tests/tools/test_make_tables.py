@@ -59,7 +59,7 @@ def test_without_runs_every_row_of_ours_says_not_run_and_how_to(method: str, tmp
 
 
 def test_the_methods_have_their_papers_and_the_best_of_many_is_called_so():
-    assert METHODS == ["agentflow", "coding", "memagent", "retool", "toolorchestra"]
+    assert METHODS == ["agentflow", "coding", "memagent", "retool", "search_r1", "toolorchestra"]
     tables = {method: read_published(RESULTS / "papers" / f"{method}.yaml")["tables"] for method in METHODS}
     memagent = {row["name"]: row["values"] for row in tables["memagent"][0]["published"]}
     assert memagent["RL-MemAgent-7B (v1)"][:2] == [82.03, 79.69] and memagent["Qwen2.5-7B"][7] == 1.56
@@ -69,6 +69,8 @@ def test_the_methods_have_their_papers_and_the_best_of_many_is_called_so():
     assert flow["+Flow-GRPO"] == [69.6, 77.2, 57.0, 25.3, 57.3, 33.1]
     coding = {row["name"].partition(",")[0]: row["values"] for row in tables["coding"][0]["published"]}
     assert coding["SkyRL-Agent-8B-v0"] == [3.6, 9.4]
+    search = {row["name"]: row["values"] for row in tables["search_r1"][0]["published"]}
+    assert search["Search-R1, GRPO, Qwen2.5-7B-Instruct"] == [42.9, 62.3, 42.7, 38.6, 34.6, 16.2, 40.0]
     orchestra = {row["name"]: row["values"] for row in tables["toolorchestra"][0]["published"]}
     assert orchestra["all tools, Orchestrator-8B"] == [37.1, 76.3, 80.2, 9.2, 8.2]
 

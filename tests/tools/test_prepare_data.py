@@ -161,3 +161,53 @@ def test_short_questions_overlap_only_as_a_whole():
     assert normalize("x + 1") == normalize("x - 1"), "so keys keep their signs"
     rows = [{"question": "x + 1"}, {"question": "x - 1"}]
     assert len(clean(rows, Recipe(question="question", schema={})).rows) == 2
+
+
+FLASHRAG: dict[str, tuple[str, str, list[str]]] = {
+    "nq": ("test", "who got the first nobel prize in physics", ["Wilhelm Conrad Röntgen"]),
+    "triviaqa": ("test", "Who was the man behind The Chipmunks?", ["David Seville"]),
+    "popqa": ("test", "What is George Rankin's occupation?", ["politician"]),
+    "hotpotqa": ("dev", "Were both directors American?", ["yes"]),
+    "2wikimultihopqa": ("dev", "Who is the mother of the director?", ["Minamoto"]),
+    "musique": ("dev", "Who is the spouse of the performer?", ["Miquette", "M. G."]),
+    "bamboogle": ("test", "Who was president in 1848?", ["James K. Polk"]),
+}
+"""The published layout: NAME/SPLIT.jsonl."""
+
+
+def test_the_sets_of_search_r1_come_from_a_copy_of_their_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, (split, question, answers) in FLASHRAG.items():
+        (tmp_path / "copy" / name).mkdir(parents=True)
+        row = {"id": f"{split}_0", "question": question, "golden_answers": answers, "metadata": {}}
+        write(tmp_path / "copy" / name / f"{split}.jsonl", [row])
+    for name, metadata in (("nq", {}), ("hotpotqa", {"context": {"title": ["T"], "sentences": [["S"]]}})):
+        row = {"id": "train_0", "question": f"Which one, {name}?", "golden_answers": ["this", "that"], "metadata": metadata}
+        write(tmp_path / "copy" / name / "train.jsonl", [row])
+    table = {**TABLE, "search_r1_train": {**TABLE["search_r1_train"], "sha256": {}}}
+    monkeypatch.setattr(prepare_data, "read_table", lambda: table)
+    kept, manifest, text = prepared(tmp_path, "search_r1_train", tmp_path / "copy")
+    assert [row["question"] for row in kept] == ["Which one, nq?", "Which one, hotpotqa?"]
+    assert kept[1] == {"id": "train_0", "question": "Which one, hotpotqa?", "answers": ["this", "that"]}
+    assert "CC BY-SA" in manifest["license"] and "169,615 rows were published, 2 were read" in text
+    sets = [name for name in TABLE if name.startswith("search_r1_") and name != "search_r1_train"]
+    assert len(sets) == 7 and sum(TABLE[name]["num_published"] for name in sets) == 51_713
+    questions = {prepared(tmp_path, name, tmp_path / "copy")[0][0]["question"] for name in sets}
+    assert questions == {question for _, question, _ in FLASHRAG.values()}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["copy"], "the copy lacks hotpotqa/train.jsonl"),
+        (["copy/nq/train.jsonl", "other/train.jsonl"], "several files have one name"),
+    ],
+)
+def test_an_incomplete_copy_and_two_files_of_one_name_are_refused(
+    given: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for folder in ("copy/nq", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+        write(tmp_path / folder / "train.jsonl", [{"question": "q", "golden_answers": ["a"]}])
+    with pytest.raises(SystemExit):
+        main(["search_r1_train", "--from", *(str(tmp_path / path) for path in given), "--out", str(tmp_path / "out")])
+    assert message in capsys.readouterr().err

@@ -199,10 +199,11 @@ class RetrievalBackend(Enum):
 
 
 class VectorSearch(Enum):
-    """How FAISS searches: through all vectors, some cells of an inverted file, or a graph of neighbours (HNSW)."""
+    """How FAISS searches: through all vectors, some cells of an inverted file, these compressed (IVF-PQ), or a graph (HNSW)."""
 
     flat = "flat"
     ivf = "ivf"
+    ivf_pq = "ivf_pq"
     hnsw = "hnsw"
 
 

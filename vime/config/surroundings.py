@@ -100,7 +100,9 @@ class RetrievalConfig:
     pooling: Pooling = Pooling.mean
     """How an encoder that the service loads turns its hidden states into one vector."""
     query_instruction: str = ""
-    """Text put before each query, but not before passages, for encoders that were trained with one."""
+    """Text put before each query, for encoders that were trained with one."""
+    passage_instruction: str = ""
+    """Text put before each passage, for encoders that were trained with one (E5: `passage: `)."""
     index_folder: str | None = None
     """Folder that keeps the index for later runs with the same corpus and settings; null takes the run folder."""
     topk: Annotated[int, Range(least=1, most=1000)] = 5

@@ -29,7 +29,7 @@ from vime.retrieval.service import RetrievalService
 
 OPTIONS = (
     *("backend", "search", "embedding", "embedding_url", "embedding_dimensions", "pooling", "query_instruction"),
-    *("topk", "num_threads", "port"),
+    *("passage_instruction", "topk", "num_threads", "port"),
 )
 """Settings of `RetrievalConfig` that are options here, with the same defaults."""
 LOG_SECONDS = 5.0

@@ -117,7 +117,7 @@ class ServedEmbedder:
     """A model behind OpenAI's embeddings API, for example vLLM's."""
 
     def __init__(self, config: RetrievalConfig) -> None:
-        self._model, self._instruction = config.embedding, config.query_instruction
+        self._model, self._prefixes = config.embedding, prefixes(config)
         self._url = f"{(config.embedding_url or '').rstrip('/').removesuffix('/v1')}/v1/embeddings"
 
     def fit(self, corpus: Corpus, progress: Progress) -> None:
@@ -125,7 +125,7 @@ class ServedEmbedder:
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
         """Raises ServerError if the server does not answer."""
-        prefix = self._instruction if are_queries else ""
+        prefix = self._prefixes[are_queries]
         vectors = [self._ask([prefix + text for text in texts[i : i + BATCH_SIZE]]) for i in range(0, len(texts), BATCH_SIZE)]
         return _normalized(np.concatenate(vectors))
 
@@ -153,7 +153,7 @@ class ModelEmbedder:
         import torch
         from transformers import AutoModel, AutoTokenizer
 
-        self._instruction, self._pooling = config.query_instruction, config.pooling
+        self._prefixes, self._pooling = prefixes(config), config.pooling
         self._tokenizer: Any = AutoTokenizer.from_pretrained(config.embedding, padding_side="right")
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model: Any = AutoModel.from_pretrained(config.embedding).to(self._device).eval()
@@ -163,7 +163,7 @@ class ModelEmbedder:
 
     def embed(self, texts: list[str], *, are_queries: bool) -> "np.ndarray":
         """The mean or last hidden state of each text, of which the first 512 tokens are used."""
-        prefix = self._instruction if are_queries else ""
+        prefix = self._prefixes[are_queries]
         vectors = [
             self._forward([prefix + text for text in texts[start : start + MODEL_BATCH_SIZE]])
             for start in range(0, len(texts), MODEL_BATCH_SIZE)
@@ -189,6 +189,11 @@ class ModelEmbedder:
         else:
             vectors_bd = (hidden_btd * mask_bt[..., None]).sum(1) / mask_bt.sum(1, keepdim=True)
         return vectors_bd.cpu().numpy()
+
+
+def prefixes(config: RetrievalConfig) -> tuple[str, str]:
+    """What an encoder is given before a passage, and before a query."""
+    return config.passage_instruction, config.query_instruction
 
 
 def _normalized(vectors: "np.ndarray") -> "np.ndarray":

@@ -99,6 +99,7 @@ def _manifest(config: RetrievalConfig, corpus_checksum: str, num_documents: int)
         "embedding": config.embedding,
         "embedding_dimensions": config.embedding_dimensions,
         "pooling": config.pooling.value,
+        **({"passage_instruction": config.passage_instruction} if config.passage_instruction else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Dense retrieval: FAISS over embeddings, with exact search or one of two approximate ones."""
+"""Dense retrieval: FAISS over embeddings, with exact search or one of three approximate ones."""
 
 from pathlib import Path
 from typing import Any
@@ -6,17 +6,25 @@ from typing import Any
 import numpy as np
 
 from vime.config import RetrievalConfig, VectorSearch
+from vime.errors import ConfigError, Problem
 from vime.retrieval.corpus import Corpus, Progress
 from vime.retrieval.embedding import BATCH_SIZE, make_embedder
 
 FILE = "vectors.faiss"
 HNSW_NEIGHBOURS = 32
+DIMENSIONS_PER_BYTE = 8
+"""Dimensions that product quantization turns into one byte."""
 HNSW_EFFORT = 128
 """Candidates that a search of the HNSW graph keeps (efSearch)."""
 MIN_CELLS, SHARE_OF_CELLS = 32, 8
 """A search of the inverted file visits an eighth of its cells, and at least 32."""
 MAX_TRAINING_VECTORS_PER_CELL = 256
 """Most vectors per cell that FAISS uses to train the inverted file."""
+CELLS = (VectorSearch.ivf, VectorSearch.ivf_pq)
+"""Searches of an inverted file."""
+MIN_PASSAGES_OF_PQ = 9984
+"""Product quantization learns 256 values for each byte, from 39 vectors each (FAISS's own minimum)."""
+ID_BYTES = 8
 
 
 class VectorIndex:
@@ -64,35 +72,71 @@ class VectorIndex:
         """Reads what `save` wrote."""
         self._embedder.load(folder)
         self._index = self._faiss.read_index(str(folder / FILE))
-        self._set_effort(len_of=self._index.ntotal)
+        set_effort(self._index, self._search, num_passages=self._index.ntotal)
 
     def _num_training(self, num_documents: int) -> int:
         """Number of vectors that are needed before the first is added."""
-        if self._search is not VectorSearch.ivf:
+        if self._search not in CELLS:
             return 1
-        return min(num_documents, MAX_TRAINING_VECTORS_PER_CELL * _num_cells(num_documents))
+        return min(num_documents, MAX_TRAINING_VECTORS_PER_CELL * num_cells(num_documents))
 
     def _make(self, vectors: "np.ndarray", num_documents: int) -> Any:
-        dimensions, inner_product = vectors.shape[1], self._faiss.METRIC_INNER_PRODUCT
-        if self._search is VectorSearch.flat:
-            return self._faiss.IndexFlatIP(dimensions)
-        if self._search is VectorSearch.hnsw:
-            self._index = self._faiss.IndexHNSWFlat(dimensions, HNSW_NEIGHBOURS, inner_product)
-        else:
-            quantizer = self._faiss.IndexFlatIP(dimensions)
-            self._index = self._faiss.IndexIVFFlat(quantizer, dimensions, _num_cells(num_documents), inner_product)
-            self._index.own_fields, _ = True, quantizer.this.disown()
-            self._index.train(vectors)
-        self._set_effort(len_of=num_documents)
-        return self._index
-
-    def _set_effort(self, *, len_of: int) -> None:
-        """Sets how many cells or candidates an approximate search visits."""
-        if self._search is VectorSearch.ivf:
-            self._index.nprobe = min(_num_cells(len_of), max(MIN_CELLS, _num_cells(len_of) // SHARE_OF_CELLS))
-        elif self._search is VectorSearch.hnsw:
-            self._index.hnsw.efSearch = HNSW_EFFORT
+        index = make_index(self._search, num_passages=num_documents, dimensions=vectors.shape[1])
+        if not index.is_trained:
+            index.train(vectors)
+        return index
 
 
-def _num_cells(num_documents: int) -> int:
-    return max(1, round(num_documents**0.5))
+def make_index(search: VectorSearch, *, num_passages: int, dimensions: int) -> Any:
+    """An empty index for so many vectors; one of cells must still be trained."""
+    import faiss
+
+    description = factory_string(search, num_passages=num_passages, dimensions=dimensions)
+    index = faiss.index_factory(dimensions, description, faiss.METRIC_INNER_PRODUCT)
+    set_effort(index, search, num_passages=num_passages)
+    return index
+
+
+def set_effort(index: Any, search: VectorSearch, *, num_passages: int) -> None:
+    """Sets how many cells or candidates an approximate search visits."""
+    if search in CELLS:
+        index.nprobe = min(num_cells(num_passages), max(MIN_CELLS, num_cells(num_passages) // SHARE_OF_CELLS))
+    elif search is VectorSearch.hnsw:
+        index.hnsw.efSearch = HNSW_EFFORT
+
+
+def factory_string(search: VectorSearch, *, num_passages: int, dimensions: int) -> str:
+    """FAISS's description of the index for so many vectors.
+
+    Raises ConfigError for fewer passages than product quantization can be trained on.
+    """
+    if search is VectorSearch.flat:
+        return "Flat"
+    if search is VectorSearch.hnsw:
+        return f"HNSW{HNSW_NEIGHBOURS},Flat"
+    if search is VectorSearch.ivf:
+        return f"IVF{num_cells(num_passages)},Flat"
+    if num_passages < MIN_PASSAGES_OF_PQ or dimensions % DIMENSIONS_PER_BYTE:
+        remedy = f"needs {MIN_PASSAGES_OF_PQ:,} passages and dimensions that {DIMENSIONS_PER_BYTE} divides, "
+        remedy += f"but there are {num_passages:,} of {dimensions} dimensions: use flat or ivf"
+        raise ConfigError([Problem(key="retrieval.search", value=search.value, remedy=remedy)])
+    codes = f"PQ{dimensions // DIMENSIONS_PER_BYTE}x8np"  # np: no polysemous codes, whose training takes minutes
+    return f"IVF{num_cells(num_passages)},{codes}"
+
+
+def index_bytes(search: VectorSearch, *, num_passages: int, dimensions: int) -> int:
+    """Memory of an index: vectors in float32 or compressed, with the graph or the cells of those that have one."""
+    vector, cells = 4 * dimensions, 4 * dimensions * num_cells(num_passages)
+    if search is VectorSearch.flat:
+        return num_passages * vector
+    if search is VectorSearch.hnsw:  # twice the neighbours at the bottom, once at each level above, plus level and offset
+        neighbours = 2 * HNSW_NEIGHBOURS + HNSW_NEIGHBOURS / (HNSW_NEIGHBOURS - 1)
+        return num_passages * (vector + round(4 * neighbours) + ID_BYTES + 4)
+    if search is VectorSearch.ivf:
+        return num_passages * (vector + ID_BYTES) + cells
+    return num_passages * (dimensions // DIMENSIONS_PER_BYTE + ID_BYTES) + cells + 256 * vector
+
+
+def num_cells(num_passages: int) -> int:
+    """Cells of an inverted file for so many vectors."""
+    return max(1, round(num_passages**0.5))
