@@ -139,9 +139,8 @@ class Trajectory:
                     sequence.add_environment(reply.environment)
                 sequence.add_turn(reply.turn, trained=id(reply) in own)
             last = path[-1]
-            text = last.message.get("content") or self._template.text(
-                last.turn.output_ids
-            )  # a reply may be a call of a tool only
+            said = last.message.get("content")
+            text = said or self._template.text(last.turn.output_ids)  # a reply may only call a tool
             found.append(sequence.sample(template, text, kind=last.kind, cause=path[0].cause, **metadata))
         return found
 

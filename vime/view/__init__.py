@@ -1,1 +1,1 @@
-"""A local page over run folders: curves, rollouts turn by turn, and runs beside each other (`python -m vime.view`)."""
+"""An index of the rollouts of a run, by which one is found among a million."""
