@@ -66,14 +66,10 @@ class CodingConfig(MethodConfig):
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that the context has room for a turn, and that this machine can run workspaces."""
         found = self.grading.problems(config)
-        for name, model in config.serving.models.items():
-            needed = self.limits.context_tokens + self.limits.turn_tokens
-            if model.trained and self.agent == OWN and model.max_model_len < needed:
-                remedy = (
-                    f"a conversation of method.limits.context_tokens={self.limits.context_tokens} and a reply of "
-                    f"method.limits.turn_tokens={self.limits.turn_tokens} need {needed} tokens: use that, or make these smaller"
-                )
-                found.append(Problem(key=f"serving.models.{name}.max_model_len", value=model.max_model_len, remedy=remedy))
+        if self.agent == OWN:
+            context, turn = self.limits.context_tokens, self.limits.turn_tokens
+            reason = f"a conversation of method.limits.context_tokens={context} and a reply of method.limits.turn_tokens={turn}"
+            found += self.context_problems(config, num_tokens=context + turn, reason=reason)
         return found if config.mode is Mode.plan else [*found, *_machine_problems(self)]
 
 

@@ -43,18 +43,12 @@ class MemAgentConfig(MethodConfig):
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that prompt, chunk, memory and reply fit into the trained model's context."""
-        found: list[Problem] = []
         needed = PROMPT_TOKENS + self.chunk_tokens + 2 * self.max_memory_tokens
-        for name, model in config.serving.models.items():
-            length = min(model.max_model_len, config.model.max_position_embeddings)
-            if model.trained and length < needed:
-                remedy = (
-                    f"a memory turn needs {needed} tokens: {PROMPT_TOKENS} for the question and the prompt, "
-                    f"method.chunk_tokens={self.chunk_tokens} and twice method.max_memory_tokens={self.max_memory_tokens}"
-                )
-                key = f"serving.models.{name}.max_model_len"
-                found.append(Problem(key=key, value=model.max_model_len, remedy=f"{remedy}; use that, or make these smaller"))
-        return found
+        reason = (
+            f"{PROMPT_TOKENS} tokens of question and prompt, method.chunk_tokens={self.chunk_tokens} and twice "
+            f"method.max_memory_tokens={self.max_memory_tokens}"
+        )
+        return self.context_problems(config, num_tokens=needed, reason=reason)
 
     def identities(self, prompt: Prompt) -> list[str]:
         """The question, whatever document comes with it; in the published training file it is also in `extra_info`."""

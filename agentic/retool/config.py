@@ -47,12 +47,8 @@ class ReToolConfig(MethodConfig):
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that prompt and response fit into the trained model's context, and that this machine can run workspaces."""
-        found: list[Problem] = []
-        for name, model in config.serving.models.items():
-            length = min(model.max_model_len, config.model.max_position_embeddings)
-            if model.trained and length <= self.max_response_tokens:
-                remedy = f"leaves no room for a prompt beside method.max_response_tokens={self.max_response_tokens}: use more"
-                found.append(Problem(key=f"serving.models.{name}.max_model_len", value=model.max_model_len, remedy=remedy))
+        reason = f"a prompt of a token and method.max_response_tokens={self.max_response_tokens}"
+        found = self.context_problems(config, num_tokens=1 + self.max_response_tokens, reason=reason)
         if self.interpreter and config.mode is not Mode.plan:
             from vime.agent.workspace import workspace_problem
 

@@ -1,8 +1,7 @@
 """ReTool's rollout (arXiv 2504.11536, section 2.3): one response that goes on behind the output of each program in it.
 
 The response is one sequence of tokens. What the model samples stays as it was sampled; behind a complete `<code>` block the
-output of the program is added, as tokens that nobody trains, and the model continues. All programs of a response share one
-interpreter.
+output of the program is added, as tokens that nobody trains, and the model continues. All programs share one interpreter.
 """
 
 from collections import Counter
@@ -39,7 +38,9 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
             stop_reason = _stop_reason(turn, num_calls=calls.total(), method=method)
             if stop_reason is not None:
                 break
-            interpreter = interpreter or await _open(context, stack, method)
+            if interpreter is None:
+                box = await stack.enter_async_context(context.workspace(await context.prepared(SOURCE)))
+                interpreter = Interpreter(box, seconds=method.call_seconds, output_bytes=8 * method.output_characters)
             result = await interpreter.run(program_of(turn.text))
             calls["raised" if result.exit_code == RAISED else "ended" if result.exit_code else "finished"] += 1
             output = text_of(result, seconds=method.call_seconds, most_characters=method.output_characters)
@@ -80,8 +81,3 @@ def _stop_reason(turn: Turn, *, num_calls: int, method: ReToolConfig) -> StopRea
     if END_OF_CODE not in turn.text:
         return StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return StopReason.TURN_LIMIT if num_calls >= method.max_calls else None
-
-
-async def _open(context: Context, stack: AsyncExitStack, method: ReToolConfig) -> Interpreter:
-    box = await stack.enter_async_context(context.workspace(await context.prepared(SOURCE)))
-    return Interpreter(box, seconds=method.call_seconds, output_bytes=8 * method.output_characters)

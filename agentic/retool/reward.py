@@ -28,9 +28,8 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     is_right = await is_equal(answer, response.label, style=style)
     numbers = re.findall(r"\d+", response.response.rpartition("\n")[2])
     is_nearly_right = is_right or await is_equal(numbers[-1] if numbers else None, response.label, style=style)
-    num_calls = sum(response.metadata["calls"].values())
     return Reward(
-        score=score_of(is_right, num_calls=num_calls, style=style),
+        score=score_of(is_right, num_calls=sum(response.metadata["calls"].values()), style=style),
         metrics={"strict": float(is_right), "lenient": float(is_nearly_right), "boxed": float(answer is not None)},
     )
 

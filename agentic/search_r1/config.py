@@ -52,12 +52,9 @@ class SearchR1Config(MethodConfig):
             found.append(Problem(key="method.format_score", value=self.format_score, remedy=remedy))
         needed = PROMPT_TOKENS + self.max_turn_tokens
         needed += self.max_turns * (self.max_turn_tokens + self.max_information_tokens + TAG_TOKENS)
-        for name, model in config.serving.models.items():
-            if model.trained and min(model.max_model_len, config.model.max_position_embeddings) < needed:
-                remedy = f"{self.max_turns + 1} turns of {self.max_turn_tokens} tokens with {self.max_turns} results of "
-                remedy += f"{self.max_information_tokens} and a question need {needed}: use that, or smaller limits in method.*"
-                found.append(Problem(key=f"serving.models.{name}.max_model_len", value=model.max_model_len, remedy=remedy))
-        return found
+        reason = f"a question, {self.max_turns + 1} turns of method.max_turn_tokens={self.max_turn_tokens} and {self.max_turns} "
+        reason += f"results of method.max_information_tokens={self.max_information_tokens}"
+        return found + self.context_problems(config, num_tokens=needed, reason=reason)
 
 
 ConfigStore.instance().store(group="schema/method", name="search_r1", node=SearchR1Config)

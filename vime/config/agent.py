@@ -106,6 +106,15 @@ class MethodConfig:
         """Contradictions between the settings of this method and the rest of the run; checked before anything starts."""
         return []
 
+    def context_problems(self, config: "RunConfig", *, num_tokens: int, reason: str) -> list[Problem]:
+        """One problem for each trained model whose context is shorter than `num_tokens`, of which `reason` says what for."""
+        found: list[Problem] = []
+        for name, model in config.serving.models.items():
+            if model.trained and min(model.max_model_len, config.model.max_position_embeddings) < num_tokens:
+                remedy = f"{reason} need {num_tokens} tokens: use that, or make these smaller"
+                found.append(Problem(key=f"serving.models.{name}.max_model_len", value=model.max_model_len, remedy=remedy))
+        return found
+
     def identities(self, prompt: "Prompt") -> list[str]:
         """What an item is recognized by in another data set: two items that share one of these are the same.
 

@@ -1,0 +1,16 @@
+"""A method is short: its rollout, reward, settings and metrics, without prompts, readers of published data and laptop task."""
+
+from pathlib import Path
+
+import pytest
+
+AGENTIC = Path(__file__).parents[2] / "agentic"
+NOT_COUNTED = {"prompts.py", "traces.py"}
+
+
+@pytest.mark.parametrize("method", ["search_r1", "retool"])
+def test_a_method_is_at_most_250_lines(method: str):
+    modules = [path for path in sorted((AGENTIC / method).glob("*.py")) if path.name not in NOT_COUNTED]
+    assert {"config.py", "generate.py", "reward.py"} <= {path.name for path in modules}
+    lines = {path.name: len(path.read_text().splitlines()) for path in modules}
+    assert sum(lines.values()) <= 250, lines
