@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
+from vime.config import Precision
 from vime.sync.file_sync import FileSync
-from vime.sync.probe import probe
+from vime.sync.probe import Tolerance, probe
 from vime.weights.payload import WeightDigest, WeightPayload
 from vime.weights.policy import Policy
 
@@ -83,7 +84,7 @@ class ServedStack:
         return self._payload
 
     async def probe(self) -> dict[str, float]:
-        """Compares servers and trainer to within 1e-4."""
-        return await probe(
-            self.endpoint, self.trainer.logprobs, temperature=1.0, tolerance=1e-4, vocab_size=self.config.model.vocab_size, seed=0
-        )
+        """Compares servers and trainer within the tolerance of float32."""
+        sizes = {"vocab_size": self.config.model.vocab_size, "seed": 0}
+        tolerance = Tolerance.of(Precision.float32)
+        return await probe(self.endpoint, self.trainer.logprobs, temperature=1.0, tolerance=tolerance, **sizes)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from vime.config import Precision
 from vime.errors import ServerError, WeightSyncError
 from vime.serving.endpoint import Endpoint
 from vime.sync import probe as probe_module
-from vime.sync.probe import probe
+from vime.sync.probe import Tolerance, probe
 from vime.types import Turn
 
 LOGPROB = -0.5
@@ -43,7 +44,7 @@ async def ask(*urls: str) -> dict[str, float]:
     endpoint = Endpoint(
         name="actor", url="router", worker_urls=urls, model="actor", tokenizer="", max_model_len=256, trained=True
     )
-    return await probe(endpoint, trainer, temperature=1.0, tolerance=1e-4, vocab_size=64, seed=0)
+    return await probe(endpoint, trainer, temperature=1.0, tolerance=Tolerance.of(Precision.float32), vocab_size=64, seed=0)
 
 
 async def test_a_lost_server_is_left_out_while_there_are_others():
@@ -72,3 +73,8 @@ async def test_the_server_that_disagrees_is_named():
 async def test_a_small_difference_of_every_token_is_found_by_the_mean():
     with pytest.raises(WeightSyncError, match=r"(?s)or 2\.5e-05 in the mean:.*drifts: largest difference 5e-05 .* mean 5e-05"):
         await ask("good", "drifts")
+
+
+def test_a_tolerance_of_ones_own_keeps_the_share_of_the_mean():
+    assert Tolerance.of(Precision.bfloat16) == Tolerance(largest=0.3, mean=0.075)
+    assert Tolerance.of(Precision.float32, 1e-2).mean == pytest.approx(5e-4)

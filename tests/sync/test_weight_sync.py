@@ -36,7 +36,7 @@ async def test_servers_have_the_trainers_logprobs_after_each_sync_cold_and_cache
 async def test_without_a_sync_the_probe_finds_that_the_trainer_has_moved_on(served):
     stack = served["untied"]
     stack.trainer.step()
-    with pytest.raises(WeightSyncError, match=r"disagree on logprobs by more than 0\.0001"):
+    with pytest.raises(WeightSyncError, match=r"disagree on logprobs by more than 0\.0005"):
         await stack.probe()
     await stack.sync(stack.trainer.export())
     await stack.probe()

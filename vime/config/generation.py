@@ -229,5 +229,5 @@ class ServingConfig:
     """Whether requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
     further tokens then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: Positive | None = None
-    """Largest difference between the logprobs of server and trainer after a weight sync; null means 1e-4 in float32 and 0.3 in
-    bfloat16. The mean difference may be a quarter of it."""
+    """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 0.3 in
+    bfloat16. The mean difference may be a twentieth of it in float32, and a quarter in bfloat16."""

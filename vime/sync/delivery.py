@@ -7,19 +7,16 @@ from functools import partial
 from ray.exceptions import RayActorError
 
 from vime.cluster.placement import DIRECT, transport
-from vime.config import Precision, RunConfig
+from vime.config import RunConfig
 from vime.serving.topology import Serving
 from vime.sync.direct_sync import DirectSync
 from vime.sync.file_sync import FileSync, give
-from vime.sync.probe import probe
+from vime.sync.probe import Tolerance, probe
 from vime.sync.turns import Turns
 from vime.trainer.group import TrainerGroup
 from vime.weights.policy import Policy
 
 logger = logging.getLogger(__name__)
-
-PROBE_TOLERANCE = {Precision.float32: 1e-4, Precision.bfloat16: 0.3}
-"""In nats. With the same bfloat16 weights, trainer and vLLM differed by up to 0.15 on the CPU."""
 
 
 class WeightDelivery:
@@ -56,7 +53,7 @@ class WeightDelivery:
             self._serving.trained_endpoint(only=sync.holders),
             partial(self._trainer.logprobs, temperature=config.rollout.temperature),
             temperature=config.rollout.temperature,
-            tolerance=config.serving.probe_tolerance or PROBE_TOLERANCE[config.trainer.precision],
+            tolerance=Tolerance.of(config.trainer.precision, config.serving.probe_tolerance),
             vocab_size=config.model.vocab_size,
             seed=config.seed,
             minimum_version=version,
