@@ -120,6 +120,8 @@ def _number(value: float | None) -> str:
 def _spread(cell: dict[str, Any] | None) -> str:
     if cell is None:
         return ABSENT
+    if "words" in cell:
+        return f"{cell['mean']:.1f} ({cell['words']})"
     return f"{cell['mean']:.1f} ± {cell['sd']:.1f}" if cell["num_runs"] > 1 else f"{cell['mean']:.1f} (one run)"
 
 

@@ -19,7 +19,6 @@ from agentic.toolorchestra.tau2_splits import SPLITS, num_shared
 from vime.config import AlgorithmName, Credit, DatasetConfig, MethodConfig, Mode, ModelAPI, PromptStyle, RunConfig
 from vime.config.ranges import NonNegative
 from vime.errors import Problem
-from vime.grading.judge import JudgeConfig
 from vime.types import Prompt
 
 TAU2_ROWS = "agentic.toolorchestra.tau2.rows"
@@ -103,7 +102,7 @@ def _served_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Pro
         elif config.serving.models[name].trained:
             remedy = "is the trained model, which would change during the run: use a frozen model"
             found.append(Problem(key=key, value=name, remedy=remedy))
-    return found if judge is None else [*found, *JudgeConfig(model=judge).problems(config, key="method.shaping.judge")]
+    return found if judge is None else [*found, *method.shaping.judge_config(judge).problems(config, key="method.shaping.judge")]
 
 
 def _tool_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Problem]:
@@ -169,7 +168,8 @@ def _machine_problems(method: ToolOrchestraConfig, config: RunConfig) -> list[Pr
 
 
 def _uses_tau2(dataset: DatasetConfig) -> bool:
-    return dataset.generator == TAU2_ROWS or bool(
+    source = dataset.generator_args.get("source") or {}
+    return TAU2_ROWS in (dataset.generator, source.get("generator")) or bool(
         dataset.generator == TRAINING_ROWS and dataset.generator_args.get("tau2_domains")
     )
 

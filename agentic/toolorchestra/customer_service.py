@@ -33,13 +33,15 @@ def orchestrators_tools(tools: Sequence[dict[str, Any]], offered: Offered) -> li
     return [*kept, schema(CALL_EXPERT, offered[CALL_EXPERT])] if CALL_EXPERT in offered else kept
 
 
-def orchestrators_messages(messages: Sequence[Message], style: PromptStyle = PromptStyle.full) -> list[Message]:
-    """The opening messages as the orchestrator sees them: instructions, and the policy without human agents."""
+def orchestrators_messages(
+    messages: Sequence[Message], style: PromptStyle = PromptStyle.full, *, preference: str = ""
+) -> list[Message]:
+    """The opening messages as the orchestrator sees them: instructions, the policy without human agents, and a preference."""
     first, rest = messages[0], list(messages[1:])
     if first["role"] != "system":
         return [first, *rest]
     policy = prompts.without_transfer(first["content"])
-    return [{"role": "system", "content": prompts.SETS[style].customer_service.format(policy=policy)}, *rest]
+    return [{"role": "system", "content": prompts.SETS[style].customer_service.format(policy=policy) + preference}, *rest]
 
 
 class CustomerService:

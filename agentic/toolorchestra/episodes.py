@@ -4,7 +4,6 @@ from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.environment.customer import ModelCustomer, ScriptedCustomer
 from agentic.toolorchestra.environment.episode import Episode, ShopEpisode
 from agentic.toolorchestra.environment.tasks import Task
-from agentic.toolorchestra.tau2_splits import MAX_STEPS
 from vime.errors import ConfigError, Problem
 from vime.rollout.context import Context
 from vime.types import Sample
@@ -27,14 +26,16 @@ def domain_of(sample: Sample) -> str:
 def make_episode(context: Context, sample: Sample) -> Episode:
     """The episode of a row. Raises ConfigError for rows of other kinds: ToolScale publishes no databases to play its tasks on."""
     method, metadata = ToolOrchestraConfig.of(context.config), sample.metadata
+    limits = method.limits
+    max_steps = limits.evaluation_environment_steps if context.evaluation else limits.environment_steps
     if "task" in metadata:
         task = Task.from_dict(metadata["task"])
         customer = ScriptedCustomer(task)
         if method.customer is not None:
             customer = ModelCustomer(task, context.models[method.customer])
-        return ShopEpisode(task, customer, max_steps=MAX_STEPS, max_errors=method.limits.environment_errors)
+        return ShopEpisode(task, customer, max_steps=max_steps, max_errors=limits.environment_errors)
     if "domain" in metadata and "task_id" in metadata:
-        return _tau2_episode(method, str(metadata["domain"]), str(metadata["task_id"]))
+        return _tau2_episode(method, str(metadata["domain"]), str(metadata["task_id"]), max_steps=max_steps)
     remedy = (
         "this row has neither a task of the shop nor a domain and task_id of tau2, and ToolScale publishes no databases for its "
     )
@@ -42,7 +43,7 @@ def make_episode(context: Context, sample: Sample) -> Episode:
     raise ConfigError([Problem(key="data.train", value=metadata.get("eid", ""), remedy=remedy)])
 
 
-def _tau2_episode(method: ToolOrchestraConfig, domain: str, task_id: str) -> Episode:
+def _tau2_episode(method: ToolOrchestraConfig, domain: str, task_id: str, *, max_steps: int) -> Episode:
     from agentic.toolorchestra.tau2 import load_tasks
     from agentic.toolorchestra.tau2_episode import Tau2Episode
 
@@ -50,4 +51,5 @@ def _tau2_episode(method: ToolOrchestraConfig, domain: str, task_id: str) -> Epi
     if task is None:
         raise ConfigError([Problem(key=f"tau2 {domain} task", value=task_id, remedy="there is no such task in this version")])
     judge = method.tau2_judge if method.tau2_judge.model else None
-    return Tau2Episode(domain, task, user=method.tau2_user, judge=judge, max_errors=method.limits.environment_errors)
+    max_errors = method.limits.environment_errors
+    return Tau2Episode(domain, task, user=method.tau2_user, judge=judge, max_steps=max_steps, max_errors=max_errors)

@@ -17,11 +17,12 @@ def eval_log(context: Any, results: list[Item]) -> EvalLog:
     """Scores in percent, counts and dollars per item, shares of 0 to 1.
 
     `results` are finished items: {"dataset": …, "strict": …, "metrics": {…}, "samples": [{"metadata": {…}}, …]}. Items without an
-    orchestrator (the single-turn baseline, a rollout that was stopped) enter the scores but not the counts.
+    orchestrator (the single-turn baseline, a rollout that was stopped) enter the scores but not the counts; where no item has
+    one, there are dollars and seconds alone.
     """
     played = [item for item in results if item["samples"] and "ending" in item["samples"][-1]["metadata"]]
     if not played:
-        return EvalLog()
+        return EvalLog(metrics=_amounts([item["samples"][-1]["metadata"] for item in results if item["samples"]]))
     found = [item["samples"][-1]["metadata"] for item in played]
     solved = sum(item["strict"] > 0 for item in played)
     dollars = [float(metadata["dollars"]) for metadata in found]
@@ -29,8 +30,7 @@ def eval_log(context: Any, results: list[Item]) -> EvalLog:
         **_scores(results),
         "turns_mean": fmean(metadata["turns"] for metadata in found),
         "invalid_calls_mean": fmean(metadata["invalid_calls"] for metadata in found),
-        "dollars_mean": fmean(dollars),
-        "seconds_mean": fmean(metadata["seconds"] for metadata in found),
+        **_amounts(found),
         "transfer_share": fmean(float(metadata.get("transfers", 0) > 0) for metadata in found),
         **{f"ending/{end.value}": fmean(float(metadata["ending"] == end.value) for metadata in found) for end in Ending},
         **_calls(found),
@@ -38,6 +38,12 @@ def eval_log(context: Any, results: list[Item]) -> EvalLog:
     if solved:
         metrics["dollars_per_solved"] = sum(dollars) / solved
     return EvalLog(metrics=metrics, figures={"cost_accuracy": _cost_accuracy(played), **_tool_figure(found)})
+
+
+def _amounts(found: list[Item]) -> dict[str, float]:
+    """Dollars and seconds per item."""
+    counted = [metadata for metadata in found if "dollars" in metadata]
+    return {f"{name}_mean": fmean(float(metadata[name]) for metadata in counted) for name in ("dollars", "seconds") if counted}
 
 
 def _scores(results: list[Item]) -> dict[str, float]:

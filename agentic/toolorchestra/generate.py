@@ -14,7 +14,7 @@ from agentic.toolorchestra.customer_service import CustomerService, orchestrator
 from agentic.toolorchestra.environment.episode import EpisodeResult
 from agentic.toolorchestra.episodes import domain_of, is_function_calling, make_episode
 from agentic.toolorchestra.experts import Account, Experts
-from agentic.toolorchestra.offer import offer, question_schemas
+from agentic.toolorchestra.offer import CALL_EXPERT, offer, question_schemas
 from agentic.toolorchestra.orchestrator import Ending, Orchestrator
 from agentic.toolorchestra.tools import QuestionTools
 from vime.rollout.context import Context, Sampling
@@ -40,9 +40,12 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     """
     method, question = ToolOrchestraConfig.of(context.config), sample.question
     account = Account()
+    serving = is_function_calling(sample)
     offered = offer(method, question, seed=context.config.seed)
+    if not serving and not method.tools.call_expert_for_questions:
+        offered.pop(CALL_EXPERT, None)
     experts = Experts(context, offered, account)
-    mode = _serve if is_function_calling(sample) else _solve
+    mode = _serve if serving else _solve
     result = await mode(context, sample, experts, account)
     orchestrator = result.orchestrator
     metadata = {
@@ -65,7 +68,7 @@ async def _solve(context: Context, sample: Sample, experts: Experts, account: Ac
     question, wording = sample.question, prompts.SETS[ToolOrchestraConfig.of(context.config).prompt_style]
     messages: list[Message] = [
         {"role": "system", "content": wording.system},
-        {"role": "user", "content": wording.question.format(question=question)},
+        {"role": "user", "content": wording.question.format(question=question) + prompts.preference_of(sample.metadata)},
     ]
     orchestrator = Orchestrator(context, messages, question_schemas(experts.offered), account)
     result = Result(orchestrator=orchestrator)
@@ -102,7 +105,7 @@ async def _serve(context: Context, sample: Sample, experts: Experts, account: Ac
     service = CustomerService(context, episode, experts, method.parser)
     opening = await episode.start()
     tools = orchestrators_tools(episode.tools, experts.offered)
-    messages = orchestrators_messages(opening, method.prompt_style)
+    messages = orchestrators_messages(opening, method.prompt_style, preference=prompts.preference_of(sample.metadata))
     orchestrator = Orchestrator(context, messages, tools, account)
     await service.play(orchestrator, opening)
     outcome = await episode.result() if episode.end is not None else EpisodeResult(reward=0.0, parts={})

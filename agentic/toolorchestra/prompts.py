@@ -1,7 +1,9 @@
 """The prompts of orchestrator and experts, with the fields of the public reproductions in our own words."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agentic.toolorchestra.tiny import prompts as tiny_prompts
 from vime.config import PromptStyle
@@ -27,6 +29,8 @@ decision is hard, call_expert lets an expert take the turn for you.
 <policy>
 {policy}
 </policy>"""
+PREFERENCE = "\n\nWhat the user prefers: {instruction}"
+"""Added to the question or the policy if the row has an instruction."""
 UNAVAILABLE = "[Expert unavailable]"
 
 
@@ -99,6 +103,12 @@ def answer_of(text: str) -> str | None:
         return box.strip()
     final = _FINAL.findall(text)
     return final[-1].strip() or None if final else None
+
+
+def preference_of(metadata: Mapping[str, Any]) -> str:
+    """The words about what the user prefers, "" if the row has none."""
+    instruction = metadata.get("preference_instruction")
+    return PREFERENCE.format(instruction=instruction) if instruction else ""
 
 
 def without_transfer(policy: str) -> str:

@@ -1,12 +1,13 @@
 """Scores a rollout's outcome, and computes the rewards of a group with the variant of `method.shaping`."""
 
 from collections import Counter
+from dataclasses import replace
 from statistics import pstdev
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.outcome import answer_is_right
 from agentic.toolorchestra.rewards import Features, Preference, group_rewards, well_formed
-from vime.grading.judge import Judge, JudgeConfig
+from vime.grading.judge import Judge
 from vime.rollout.context import Context
 from vime.types import Group, Reward, Rollout, Sample, StopReason
 
@@ -28,8 +29,8 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     right, judged = any(answer_is_right(answer, label) for label in labels), False
     shaping = ToolOrchestraConfig.of(context.config).shaping
     if not right and answer.strip() and shaping.judge is not None:
-        keep_verdicts = not context.config.deterministic
-        judge = Judge(context, JudgeConfig(model=shaping.judge, max_tokens=shaping.judge_tokens, keep_verdicts=keep_verdicts))
+        settings = replace(shaping.judge_config(shaping.judge), keep_verdicts=not context.config.deterministic)
+        judge = Judge(context, settings)
         judged = True
         right = bool(await judge.decide(question=metadata["question"], prediction=answer, gold=labels))
     return Reward(score=float(right), metrics={"strict": float(right), "judged": float(judged)})

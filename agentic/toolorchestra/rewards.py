@@ -6,12 +6,15 @@ negative weight, so no caller can turn a price into a bonus. Two published varia
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 ACCURACY, COST, LATENCY = "accuracy", "cost", "latency"
 """Names of the weights, beside those of the tools."""
+CENTS = 100
 WEIGHT_REMEDY = "use 0 to 1; a weight above 0 on cost or latency rewards being cheap or quick"
 
 
@@ -199,14 +202,20 @@ def well_formed(*, num_tool_calls: int, response: str, answer: str | None) -> bo
     return (num_tool_calls > 0 or bool(response.strip())) and bool(answer and answer.strip())
 
 
+def features_of_metadata(metadata: Mapping[str, Any], *, correct: bool) -> Features:
+    """The features of a rollout by the metadata of its last sample, without those of a rollout that something stopped."""
+    calls = Counter(call["alias"] for call in metadata.get("expert_calls", []))
+    return Features(correct=correct, dollars=metadata.get("dollars", 0.0), seconds=metadata.get("seconds", 0.0), calls=calls)
+
+
 def preference_score(features: Features, base: Features, preference: Preference) -> float:
     """The paper's measure of how well a rollout follows a preference (appendix L), relative to the base model on the same task.
 
-    Call counts and accuracy enter as m / max(1, base's m), cost and latency as base's m / max(1, m). The paper's score is the sum
-    over tasks.
+    Call counts and accuracy enter as m / max(1, base's m), cost in cents and latency in seconds as base's m / max(1, m); the
+    paper does not say in which units. Its score is the sum over tasks.
     """
     names = set(features.calls) | set(base.calls)
     score = sum(preference.tools.get(name, 0.0) * features.calls.get(name, 0) / max(1, base.calls.get(name, 0)) for name in names)
     score += preference.accuracy * features.correct / max(1, base.correct)
-    score += preference.cost * base.dollars / max(1.0, features.dollars)
+    score += preference.cost * CENTS * base.dollars / max(1.0, CENTS * features.dollars)
     return score + preference.latency * base.seconds / max(1.0, features.seconds)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from agentic.toolorchestra.rewards import Preference, Scale, Variant
 from vime.config.ranges import Count, Natural, NonNegative, Positive, Range, Share
 from vime.errors import Problem
+from vime.grading.judge import JudgeConfig
 
 BonusShare = Annotated[float, Range(least=0, below=1, why="a correct answer must stay above a wrong one")]
 PriceFactor = Annotated[float, Range(least=1)]
@@ -46,13 +47,17 @@ class ToolsConfig:
     answer: list[str] = field(default_factory=list)
     """Experts that answer the question, which ends the rollout."""
     call_expert: list[str] = field(default_factory=list)
-    """The only tool that is offered for questions as well as in conversations with a customer."""
+    """Experts that may be asked for advice on a question, or take a turn in a conversation with a customer."""
+    call_expert_for_questions: bool = True
+    """Offer call_expert for questions too; the paper offers it in conversations with a customer only."""
 
     def problems(self, experts: dict[str, ExpertConfig]) -> list[Problem]:
         """Checks that every alias names an expert and stands in a list once."""
         found: list[Problem] = []
         for tool in fields(self):
-            aliases: list[str] = getattr(self, tool.name)
+            aliases: list[str] | bool = getattr(self, tool.name)
+            if isinstance(aliases, bool):
+                continue
             key = f"method.tools.{tool.name}"
             for alias in aliases:
                 if alias not in experts:
@@ -111,6 +116,12 @@ class RewardConfig:
     """Served model that decides about answers that do not match the label word for word; null scores those 0."""
     judge_tokens: Count = 512
     """Longest reply of the judge."""
+    judge_timeout_seconds: Positive = 25.0
+    """Time limit of one call of the judge, which is asked up to twice; both must fit into `rollout.reward_timeout_seconds`."""
+
+    def judge_config(self, model: str) -> JudgeConfig:
+        """The judge with its limits."""
+        return JudgeConfig(model=model, max_tokens=self.judge_tokens, timeout_seconds=self.judge_timeout_seconds)
 
     def scale(self) -> Scale:
         """Cost, latency and share as the variant `corrected` takes them."""
@@ -155,6 +166,13 @@ class LimitsConfig:
     """Most characters of one passage; the rest is cut off."""
     context_characters: Count = 24_000
     """Most characters of passages, programs and earlier attempts that an expert is shown; the newest are kept."""
+    findings_tokens: Natural = 0
+    """Most tokens, by the trained model's tokenizer, of what an expert is shown, in place of `context_characters`; 0 counts
+    characters."""
+    environment_steps: Count = 200
+    """Most steps of a training conversation with a customer: messages of both sides, calls and their results."""
+    evaluation_environment_steps: Count = 200
+    """Most steps of an evaluation conversation with a customer; τ²-bench's own limit is 200."""
     environment_errors: Count = 10
     """Wrong calls after which a conversation with a customer ends."""
 

@@ -3,6 +3,8 @@
 from agentic.toolorchestra import prompts
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.episodes import domain_of, is_function_calling
+from agentic.toolorchestra.experts import Account
+from agentic.toolorchestra.settings import LatencySource
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
@@ -15,6 +17,8 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     token_ids = model.render([{"role": "user", "content": content}])
     room = max(1, min(limits.turn_tokens, model.max_model_len - len(token_ids)))
     turn = await model.complete(token_ids, max_tokens=room)
+    account = Account()
+    account.add_turn(turn, method)
     function_calling = is_function_calling(sample)
     answer = prompts.answer_of(turn.text) or prompts.without_thinking(turn.text).strip()
     result = sample.with_turn(
@@ -24,6 +28,9 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
         category="func_call" if function_calling else "qa",
         final_output=answer,
         episode_reward=0.0,
+        preference=sample.metadata.get("preference"),
+        dollars=account.dollars,
+        seconds=account.seconds(LatencySource.measured),
     )
     result.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return result

@@ -1,6 +1,9 @@
 """The tools of the question-answering mode: search, enhance_reasoning, answer, call_expert."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from agentic.toolorchestra import prompts
 from agentic.toolorchestra.config import ToolOrchestraConfig
@@ -15,6 +18,19 @@ from vime.rollout.tool import ToolOutcome, run_sandbox, run_tool
 from vime.types import Message
 
 NO_SEARCH = "[The search service does not take this query]"
+Cut = Callable[[str, int], tuple[str, int]]
+"""Cuts a text to a limit and returns it with its length, both in characters or both in tokens."""
+
+
+def first_characters(text: str, limit: int) -> tuple[str, int]:
+    """The first characters of a text, and how many they are."""
+    return text[:limit], min(len(text), limit)
+
+
+def first_tokens(text: str, limit: int, *, tokenizer: Any) -> tuple[str, int]:
+    """The first tokens of a text, and how many they are."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return (text, len(ids)) if len(ids) <= limit else (tokenizer.decode(ids[:limit]), limit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,11 +54,10 @@ class Findings:
     programs: list[str] = field(default_factory=list)
     attempts: list[str] = field(default_factory=list)
 
-    def text(self, max_characters: int) -> str:
-        """All findings under headings; each of the three parts keeps its newest pieces within a third of `max_characters`."""
+    def text(self, limit: int, cut: Cut = first_characters) -> str:
+        """All findings under headings; each of the three parts keeps its newest pieces within a third of the limit."""
         parts = {"Documents": self.documents, "Programs and their output": self.programs, "Attempts": self.attempts}
-        share = max_characters // 3
-        kept = {name: _newest(pieces, share) for name, pieces in parts.items() if pieces}
+        kept = {name: _newest(pieces, limit // 3, cut) for name, pieces in parts.items() if pieces}
         return "".join(f"{name}:\n{text}\n\n" for name, text in kept.items())
 
 
@@ -138,16 +153,21 @@ class QuestionTools:
         return ToolOutput(text=text)
 
     async def _ask(self, tool: str, alias: str, template: str, **fields: str) -> ExpertReply:
-        context = self._findings.text(self._limits.context_characters)
+        by_tokens = self._limits.findings_tokens
+        cut = partial(first_tokens, tokenizer=self._context.models["actor"].tokenizer) if by_tokens else first_characters
+        context = self._findings.text(by_tokens or self._limits.context_characters, cut)
         content = template.format(context=context, question=self._question, **fields)
         messages: list[Message] = [{"role": "user", "content": content}]
         return await self._experts.ask(tool, alias, messages)
 
 
-def _newest(pieces: list[str], max_characters: int) -> str:
+def _newest(pieces: list[str], limit: int, cut: Cut) -> str:
     kept: list[str] = []
+    left = limit
     for piece in reversed(pieces):
-        if kept and sum(map(len, kept)) + len(piece) > max_characters:
+        text, length = cut(piece, limit)
+        if kept and length > left:
             break
-        kept.insert(0, piece[:max_characters])
+        kept.insert(0, text)
+        left -= length
     return "\n".join(kept)

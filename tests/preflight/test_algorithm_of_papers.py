@@ -45,7 +45,8 @@ OF_TINY: dict[str, dict[str, Any]] = {
     "search_r1": GRPO,
 }
 OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
-    **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "single_turn_7b")},
+    **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "scaffold_32b")},
+    **{f"memagent_single_turn_{size}": MEMAGENT for size in ("7b", "14b", "32b")},
     **{f"memagent_released_{name}": MEMAGENT for name in ("7b", "14b", "slime_agentic_7b")},
     **{f"memagent_slime_agentic_{size}": SLIME_AGENTIC for size in ("7b", "14b")},
     "memagent_slime_agentic_tiny": {**SLIME_AGENTIC, **NO_KL},
@@ -53,7 +54,9 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_{name}": GRPO for name in ("tiny_lengths", "endpoint", "four_models")},
     "agentflow_paper": AGENTFLOW,
     **{f"agentflow_{name}": SLIME_AGENTIC for name in ("slime_agentic", "released_slime_agentic_7b")},
-    "toolorchestra_paper_8b": TOOLORCHESTRA,
+    **{
+        f"toolorchestra_{name}_8b": TOOLORCHESTRA for name in ("paper", "released", "unseen_tools", "preferences", "other_prices")
+    },
     **{f"toolorchestra_{name}slime_agentic_8b": CLIPPED for name in ("", "released_")},
     **{f"toolorchestra_tiny_{name}": OF_TINY["toolorchestra"] for name in ("prefers_quick", "prices_swapped")},
     **{f"coding_swe_{model}": CODING for model in ("qwen3_8b", "qwen3_30b_a3b")},
@@ -66,7 +69,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "search_r1_tiny_sft": SFT,
     **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
 }
-MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml")})]
+MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml") if "_" not in file.parent.name})]
 """Those that a preset treats in their own way, and one that none does."""
 
 

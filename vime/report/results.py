@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
-from vime.evaluation.conditions import label_of
+from vime.evaluation.conditions import SCAFFOLD, label_of
+from vime.hooks import load_hook
+from vime.report.columns import Cell, Column, Items, Measured, cells
 from vime.report.items import read_evaluation
 from vime.report.metrics import read_metrics
 from vime.report.summary import read_summary, summarize_runs
@@ -34,6 +36,21 @@ class OurRun:
     scores: dict[str, dict[str, dict[str, Any]]]
     about: dict[str, Any]
     curve: list[list[float]] = field(default_factory=list)
+    items: dict[tuple[str, str], Items] = field(default_factory=dict)
+    """Items of all runs of the evaluation, by data set and row."""
+    eval_log: str | None = None
+    """The hook of the run's method that makes metrics of items."""
+
+    def measured(self, row: str) -> Measured:
+        """What the run measured of one row."""
+        items = {dataset: found for (dataset, name), found in self.items.items() if name == row}
+        hook = load_hook(self.eval_log) if self.eval_log else None
+        return Measured(
+            scores={dataset: rows[row] for dataset, rows in self.scores.items() if row in rows},
+            items=items,
+            base={dataset: found for (dataset, name), found in self.items.items() if name == SCAFFOLD},
+            log=(lambda found: hook(None, found).metrics) if hook else None,
+        )
 
 
 def read_published(path: Path) -> dict[str, Any]:
@@ -43,6 +60,10 @@ def read_published(path: Path) -> dict[str, Any]:
     """
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     for table in data["tables"]:
+        if table["datasets"] and len(table["datasets"]) != len(table["columns"]):
+            raise ValueError(
+                f"{path}: {table['title']}: {len(table['columns'])} entries of datasets are needed, one for each column"
+            )
         for row in table["published"]:
             if len(row["values"]) != len(table["columns"]) or not row.get("source"):
                 raise ValueError(
@@ -71,6 +92,11 @@ def read_our_run(path: Path) -> OurRun:
         scores=scores,
         about=_about(path, config, summary),
         curve=[[row["step"], row["reward/mean"]] for row in read_metrics(path / "metrics.jsonl") if "reward/mean" in row],
+        items={
+            (dataset, row): [{**item, "dataset": dataset} for run in found for item in run]
+            for (dataset, row), found in evaluation.items.items()
+        },
+        eval_log=config["method"]["eval_log"],
     )
 
 
@@ -124,12 +150,14 @@ def _ours(table: dict[str, Any], runs: list[OurRun]) -> list[dict[str, Any]]:
         if not found:
             rows.append({"name": planned["name"], "command": command, "state": NOT_RUN})
         for run in found:
-            cells = [
-                _cell(run.scores.get(name, {}).get(planned["row"]), table["score"]) if name else None
-                for name in table["datasets"]
-            ]
-            rows.append({"name": planned["name"], "command": run.about["command"], "seed": run.about["seed"], "values": cells})
+            values = _values(run, planned["row"], table)
+            rows.append({"name": planned["name"], "command": run.about["command"], "seed": run.about["seed"], "values": values})
     return rows
+
+
+def _values(run: OurRun, row: str, table: dict[str, Any]) -> list[Cell | None]:
+    columns: list[Column] = table["datasets"] or [None] * len(table["columns"])
+    return cells(columns, run.measured(row), table["score"])
 
 
 def _has(run: OurRun, row: str) -> bool:

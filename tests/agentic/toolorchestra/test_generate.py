@@ -384,3 +384,49 @@ async def test_the_single_turn_baseline_asks_once_without_tools():
     assert len(actor.prompts) == 1 and "call_expert" not in actor.prompts[0]
     sample.label = ["1843"]
     assert (await reward(context, [sample])).score == 1.0 and eval_log(None, []).metrics == {}
+
+
+async def test_an_expert_is_shown_findings_up_to_a_limit_of_characters_or_of_tokens():
+    async def shown(limits: LimitsConfig) -> str:
+        actor, large = script(SEARCH, ANSWER), Server(expert)
+        library = Library("Lovelace wrote it. " * 60)
+        await play(context_of(actor, Server(expert), large, library=library, limits=limits), question())
+        return large.prompts[-1].partition("Documents:\n")[2].partition("\n\nProblem:")[0]
+
+    lengths = {"document_characters": 4000, "context_tokens": 8192}
+    assert len(await shown(LimitsConfig(context_characters=600, **lengths))) == 200
+    by_tokens = await shown(LimitsConfig(context_characters=600, findings_tokens=300, **lengths))
+    assert len(TOKENIZER.encode(by_tokens, add_special_tokens=False)) == 100
+
+
+async def test_call_expert_can_be_kept_for_conversations_with_a_customer():
+    tools = ToolsConfig(answer=BOTH, call_expert=BOTH, call_expert_for_questions=False)
+    actor = script(call("call_expert", expert="dear", query="?"), ANSWER)
+    (sample,) = await play(context_of(actor, Server(expert), Server(expert), tools=tools), question())
+    assert "call_expert" not in actor.prompts[0] and "there is no tool call_expert" in untrained(sample)
+    assert sample.metadata["tool_calls"] == {"unknown": 1, "answer": 1}
+    shop = script(call("call_expert", expert="dear"), "Bye.<|im_end|>")
+    limits = LimitsConfig(context_tokens=8192, turns=2)
+    (served,) = await play(
+        context_of(shop, Server(expert), Server(expert), tools=tools, limits=limits), task_sample(asdict(CANCEL), CANCEL.opening)
+    )
+    assert served.metadata["tool_calls"]["call_expert"] == 1
+
+
+@pytest.mark.parametrize(("evaluation", "num_steps"), [(False, 3), (True, 5)])
+async def test_conversations_of_training_and_evaluation_have_limits_of_their_own(evaluation: bool, num_steps: int):
+    actor = Server(lambda _: DO_IT)
+    limits = LimitsConfig(context_tokens=8192, environment_steps=3, evaluation_environment_steps=5)
+    context = replace(context_of(actor, Server(expert), Server(expert), limits=limits), evaluation=evaluation)
+    (sample,) = await play(context, task_sample(asdict(CANCEL), CANCEL.opening))
+    assert sample.metadata["ending"] == "max_steps" and sample.stop_reason is StopReason.TURN_LIMIT
+    assert len(actor.prompts) <= num_steps and (len(actor.prompts) > 3) is evaluation
+
+
+async def test_a_single_turn_has_the_orchestrators_price():
+    actor = script("<answer>1843</answer><|im_end|>")
+    context = context_of(actor, Server(expert), Server(expert), orchestrator_dollars_per_million_output_tokens=5.0)
+    sample = await generate_single_turn(context, question(), Sampling(temperature=1.0, top_p=1.0))
+    assert sample.metadata["dollars"] == pytest.approx(actor.tokens[1] * 5e-6) and sample.metadata["seconds"] == 0.5
+    item = {"dataset": "frames", "strict": 1.0, "metrics": {}, "samples": [{"metadata": sample.metadata}]}
+    assert eval_log(None, [item]).metrics == {"dollars_mean": sample.metadata["dollars"], "seconds_mean": 0.5}

@@ -180,4 +180,4 @@ def test_following_a_preference_is_measured_against_the_base_model():
     base = Features(correct=True, dollars=4.0, seconds=20.0, calls={"answer-1": 2})
     own = Features(correct=True, dollars=2.0, seconds=0.5, calls={"answer-1": 3, "answer-2": 1})
     wish = Preference(accuracy=1.0, cost=0.5, latency=0.1, tools={"answer-1": 0.2, "answer-2": 1.0})
-    assert preference_score(own, base, wish) == pytest.approx(0.2 * 3 / 2 + 1.0 + 1.0 + 0.5 * 4 / 2 + 0.1 * 20 / 1)
+    assert preference_score(own, base, wish) == pytest.approx(0.2 * 3 / 2 + 1.0 + 1.0 + 0.5 * 400 / 200 + 0.1 * 20 / 1)
