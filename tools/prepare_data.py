@@ -7,7 +7,8 @@
 
 Files come from a pinned revision where one is known, and known checksums are compared. Every row is checked against the schema,
 duplicates are removed, and questions that training and evaluation sets in the same folder share are reported. `data.train.path`
-takes NAME.jsonl; NAME.manifest.json holds source, revision, checksums and counts. Coding tasks are made by prepare_tasks.py.
+takes NAME.jsonl; NAME.manifest.json holds source, revision, checksums and counts. Coding tasks are made by prepare_tasks.py. A
+set that is made from others names them; they are prepared first, into the same folder.
 """
 
 import argparse
@@ -21,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from made_rows import converted, made, source_of, sources_of
 from prepare_tasks import prepare_tasks
 from rich.console import Console
 from rich.progress import track
-from row_files import READERS, PreparationError, read_rows
+from row_files import READERS, PreparationError
 
 from vime.data.cleaning import Cleaned, Recipe, SchemaError, clean, overlap, question_key
 from vime.files.jsonl import read_lines, write_lines, write_text
@@ -131,10 +133,15 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: argparse.Name
     Raises `PreparationError` or `SchemaError`.
     """
     paths: list[Path] = given.given
-    console.print(f"[bold]{name}[/bold] from {', '.join(map(str, paths)) if paths else entry.get('url') or entry['repository']}")
-    if entry["revision"] == NOT_PINNED and not paths:
+    source = source_of(entry)
+    console.print(f"[bold]{name}[/bold] from {', '.join(map(str, paths)) if paths else source}")
+    if entry.get("revision") == NOT_PINNED and not paths:
         console.print(f"  revision {NOT_PINNED} is not pinned: later downloads may give other rows", style="yellow")
-    if paths:
+    if "made_from" in entry:
+        if paths:
+            raise PreparationError(f"{name} is made from {source}: prepare these with --from, then {name} without")
+        files, revision = {path.name: path for path in sources_of(name, entry, out).values()}, "as prepared"
+    elif paths:
         whole = {path.name: path for path in paths if path.is_file()}  # folders of tasks have no checksum
         files, revision = whole if "tasks" in entry else local(paths, entry.get("files", [])), "local files"
     else:
@@ -144,9 +151,9 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: argparse.Name
         "name": name,
         "method": entry["method"],
         "role": entry["role"],
-        "source": entry.get("url") or entry["repository"],
+        "source": source,
         "revision": revision,
-        "pinned": entry["revision"] != NOT_PINNED and not paths,
+        "pinned": entry.get("revision", NOT_PINNED) != NOT_PINNED and not paths,
         **({"license": entry["license"]} if "license" in entry else {}),
         "files": sums,
     }
@@ -161,7 +168,7 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: argparse.Name
 
 
 def _prepare_rows(name: str, entry: dict[str, Any], out: Path, *, files: dict[str, Path], console: Console) -> dict[str, Any]:
-    rows = (row for path in files.values() for row in read_rows(path))
+    rows = made(name, entry, out) if "made_from" in entry else converted(files.values(), entry)
     cleaned = clean(track(rows, description="  rows", console=console), recipe_of(entry))
     if not cleaned.rows:
         raise PreparationError(f"{name}: no row is left of {cleaned.num_read}")
@@ -181,12 +188,13 @@ def _prepare_rows(name: str, entry: dict[str, Any], out: Path, *, files: dict[st
 
 
 def overlaps(name: str, entry: dict[str, Any], cleaned: Cleaned, out: Path) -> dict[str, dict[str, Any]]:
-    """The questions that this set shares with each prepared set of the other role, by the set's name."""
+    """The questions that this set shares with each prepared set of the other role, by the set's name; a corpus has none."""
     table, found = read_table(), {}
+    other_role = {"train": "evaluation", "evaluation": "train"}.get(entry["role"])
     own = [_key(row, entry) for row in cleaned.rows]
     for other, about in table.items():
         path = out / f"{other}.jsonl"
-        if other != name and about["role"] != entry["role"] and "tasks" not in about and path.exists():
+        if other != name and about["role"] == other_role and "tasks" not in about and path.exists():
             found[other] = asdict(overlap(own, [_key(row, about) for row in read_lines(path)]))
     return found
 
@@ -228,8 +236,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         parser.error(f"{what}; there are: {', '.join(table)}")
     if given.list:
         for name, entry in table.items():
-            source = entry.get("url") or f"{entry['repository']}@{entry['revision'][:12]}"
-            console.print(f"{name:22}{entry['method']:15}{entry['role']:12}{source}")
+            revision = f"@{entry['revision'][:12]}" if "repository" in entry else ""
+            console.print(f"{name:22}{entry['method']:15}{entry['role']:12}{source_of(entry)}{revision}")
         return
     given.out.mkdir(parents=True, exist_ok=True)
     try:

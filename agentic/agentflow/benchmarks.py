@@ -1,16 +1,16 @@
 """The ten benchmarks of AgentFlow's tables (arXiv 2510.05592, tables 1 and 2), and the rows of their files.
 
 A run evaluates one with `generator: agentic.agentflow.benchmarks.rows` and `generator_args: {benchmark: aime24, folder: …}`. The
-public files are read unchanged: `agentflow_<name>.json`, `<name>.json` or `<name>/data/data.json` below the folder, each a list
-of objects with "query", "answer" and "pid".
+folder holds `agentflow_<name>.jsonl`, which tools/prepare_data.py writes, or a public file unchanged: `agentflow_<name>.json`,
+`<name>.json` or `<name>/data/data.json`, a list of objects with "query", "answer" and "pid".
 """
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vime.data.rows import read_json
 from vime.errors import ConfigError, Problem
 
 
@@ -47,7 +47,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "gpqa": Benchmark(title="GPQA", grader="choice", table=2, num_items=300, num_items_of_paper=100),
     "medqa": Benchmark(title="MedQA", grader="choice", table=2, num_items=300, num_items_of_paper=300),
 }
-_FILES = ("agentflow_{name}.json", "{name}.json", "{name}/data/data.json")
+_FILES = ("agentflow_{name}.jsonl", "agentflow_{name}.json", "{name}.json", "{name}/data/data.json")
 
 
 def rows(*, num_items: int | None, seed: int, benchmark: str, folder: str) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def rows(*, num_items: int | None, seed: int, benchmark: str, folder: str) -> li
     return [
         {
             "prompt": item["query"],
-            "reward_model": {"ground_truth": _references(item["answer"])},
+            "reward_model": {"ground_truth": _references(item, grader)},
             "benchmark": benchmark,
             "grader": grader,
             "item": str(item.get("pid", number)),
@@ -81,14 +81,21 @@ def load_items(benchmark: str, folder: Path) -> list[dict[str, Any]]:
     files = [folder / pattern.format(name=benchmark) for pattern in _FILES]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
-        remedy = f"holds none of {', '.join(pattern.format(name=benchmark) for pattern in _FILES)}: put the public file there"
+        remedy = f"holds none of {', '.join(pattern.format(name=benchmark) for pattern in _FILES)}: write the first with "
+        remedy += f"`python tools/prepare_data.py agentflow_{benchmark} --out {folder}`, or put the public file there"
         raise ConfigError([Problem(key=f"{key}.folder", value=str(folder), remedy=remedy)])
-    items = json.loads(file.read_text())
-    if not isinstance(items, list) or not all(isinstance(item, dict) and {"query", "answer"} <= item.keys() for item in items):
+    found = read_json(file, key=f"{key}.folder")
+    items = [{**item, "query": item.get("query", item.get("question"))} for item in found]
+    if not all(isinstance(item["query"], str) and "answer" in item for item in items):
         remedy = "is not a list of objects with query and answer: fetch the public file again"
         raise ConfigError([Problem(key=f"{key}.folder", value=str(file), remedy=remedy)])
     return items
 
 
-def _references(answer: object) -> list[str]:
-    return [str(one) for one in answer] if isinstance(answer, list) else [str(answer)]
+def _references(item: dict[str, Any], grader: str) -> list[str]:
+    """The accepted answers; of a choice whose answer is written without its letter, as in MedQA, the option with its letter."""
+    answer = item["answer"]
+    found = [str(one) for one in answer] if isinstance(answer, list) else [str(answer)]
+    options = [str(option) for option in item.get("options") or item.get("choices") or []] if grader == "choice" else []
+    by_text = {option.partition(". ")[2].strip(): option for option in options}
+    return [one if one in options else by_text.get(one.strip(), one) for one in found]

@@ -11,11 +11,12 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentic.toolorchestra.outcome import normalize
+from agentic.toolorchestra.rewards import ACCURACY, COST, LATENCY, wrong_weights
 from vime.config import DatasetConfig
 from vime.data.cleaning import without_nulls
 from vime.data.rows import load_rows
@@ -27,6 +28,8 @@ FUNC_CALL, QA = "func_call", "qa"
 """Categories of rows: a task with a database, or a question with an answer."""
 MAX_ANSWER_CHARACTERS = 400
 """Longest reference answer; a longer one cannot be compared word by word."""
+MIN_PASSAGE_CHARACTERS = 100
+"""Passages up to this length are left out."""
 
 
 def from_toolscale(row: Row) -> Row | None:
@@ -68,6 +71,43 @@ def from_general_thought(row: Row) -> Row | None:
     return {"problem": problem, "answer": answer, "eid": f"generalthought____{number}", "category": QA}
 
 
+def from_authors(row: Row) -> Row | None:
+    """The training row of a row of the authors' own file (training/data.jsonl), or None for a task of ToolScale's domains.
+
+    Its preference vector is kept if all weights lie from 0 to 1, as in the paper. Example of the result: `{"problem": "2+2?",
+    "answer": "4", "eid": "qa____7", "category": "qa", "preference": {"accuracy": 1.0, "cost": 0.2, "tools": {}}}`.
+    """
+    row = without_nulls(row)
+    problem, answer = str(row.get("problem") or "").strip(), str(row.get("answer") or "").strip()
+    if row.get("category") != QA or not problem or not normalize(answer):
+        return None
+    number = row.get("id") or row.get("eid") or hashlib.sha256(problem.encode()).hexdigest()[:16]
+    made = {"problem": problem, "answer": answer, "eid": str(number), "category": QA}
+    weights = {name: float(weight) for name, weight in (row.get("pref_vec") or {}).items()}
+    if not weights or wrong_weights(weights):
+        return made
+    tools = {name: weight for name, weight in weights.items() if name not in (ACCURACY, COST, LATENCY)}
+    return {**made, "preference": {**{name: weights.get(name, 0.0) for name in (ACCURACY, COST, LATENCY)}, "tools": tools}}
+
+
+def training_rows(sources: Mapping[str, Path], *, without: Mapping[str, Path], folder: Path, name: str) -> list[Row]:
+    """The questions of prepared sets that are in none of the evaluation sets `without`, for tools/datasets.yaml."""
+    held = [{"problem": row["question"]} for path in without.values() for row in load_rows(DatasetConfig(path=str(path)))]
+    rows, left_out = prepare(
+        (row for path in sources.values() for row in load_rows(DatasetConfig(path=str(path)))), evaluation=held
+    )
+    logger.info("left out: %s", left_out)
+    return rows
+
+
+def passage(row: Row) -> Row | None:
+    """A passage of the authors' retrieval corpus, or None if it has at most 100 characters, as in their service."""
+    text = str(row.get("contents") or "").strip()
+    if len(text) <= MIN_PASSAGE_CHARACTERS:
+        return None
+    return {"id": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16], "title": "", "text": text}
+
+
 SOURCES: dict[str, Callable[[Row], Row | None]] = {"toolscale": from_toolscale, "generalthought": from_general_thought}
 """The conversion of a row, by its source."""
 
@@ -88,7 +128,7 @@ def prepare(rows: Iterable[Row], *, evaluation: Iterable[Row] = ()) -> tuple[lis
     """
     held_ids, held_texts = set(), set()
     for row in evaluation:
-        held_ids.add(row.get("eid"))
+        held_ids |= {row["eid"]} if row.get("eid") else set()
         held_texts.add(_key(row))
     found: list[Row] = []
     left_out = {"incomplete": 0, "in_evaluation": 0, "twice": 0}

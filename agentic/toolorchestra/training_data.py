@@ -27,12 +27,15 @@ def rows(
 
     This is a generator for `data.train.generator`. Every task occurs `tau2_times` times; how many of them the originals mix with
     their questions is not published. With `preferences` each row has a wish of `preferences.py`, unless it has a vector of its
-    own. Rows of ToolScale are left out, because vime does not load the databases that their tasks need. Raises ConfigError if the file
-    is missing.
+    own. Rows of ToolScale are left out, because vime does not load the databases that their tasks need. Raises ConfigError if the
+    file is missing.
     """
     if not Path(file).is_file():
-        remedy = "there is no such file: write it with `python -m agentic.toolorchestra.data generalthought.parquet --only qa "
-        raise ConfigError([Problem(key="data.train.generator_args.file", value=file, remedy=f"{remedy}--output {file}`")])
+        remedy = (
+            "there is no such file: write it with `python tools/prepare_data.py general_thought toolorchestra_train`, or by hand "
+        )
+        remedy += f"with `python -m agentic.toolorchestra.data generalthought.parquet --only qa --output {file}`"
+        raise ConfigError([Problem(key="data.train.generator_args.file", value=file, remedy=remedy)])
     questions = load_rows(DatasetConfig(path=file))
     kept = [row for row in questions if row.get("category") == "qa"]
     if len(kept) < len(questions):

@@ -14,6 +14,7 @@ from tools.prepare_data import READERS, main, read_table, recipe_of
 from tools.prepare_tasks import SOURCES, SWE
 from vime.data.cleaning import TYPES, Recipe, clean, overlap
 from vime.grading.qa import normalize
+from vime.hooks import load_hook
 
 TABLE = read_table()
 PROBLEM = TABLE["dapo_math_17k"]["instruction"][0]
@@ -40,9 +41,13 @@ def prepared(out: Path, name: str, source: Path) -> tuple[list[dict[str, Any]], 
 def test_every_entry_of_the_table_is_complete(name: str):
     entry = TABLE[name]
     recipe = recipe_of(entry)
-    assert entry["role"] in ("train", "evaluation") and entry["method"] and recipe.question
+    assert entry["role"] in ("train", "evaluation", "corpus") and entry["method"] and recipe.question
     assert set(recipe.schema.values()) <= {*TYPES, "any"}
-    assert ("url" in entry) != ("repository" in entry)
+    assert sum(source in entry for source in ("url", "repository", "made_from")) == 1
+    assert all(callable(load_hook(entry[hook])) for hook in ("make", "convert") if hook in entry)
+    if "made_from" in entry:
+        assert {*entry["made_from"], *entry.get("without", [])} <= set(TABLE) and "make" in entry and "revision" not in entry
+        return
     assert entry["revision"] == "main" or len(entry["revision"]) == 40
     if "tasks" in entry:
         assert entry["method"] == "coding" and (entry["tasks"] == SWE or entry["tasks"] in SOURCES)

@@ -52,7 +52,7 @@ def clean(rows: Iterable[Row], recipe: Recipe) -> Cleaned:
     seen: dict[str, str] = {}
     for number, original in enumerate(rows):
         result.num_read += 1
-        if recipe.keep_empty is not None and original.get(recipe.keep_empty):
+        if not original or (recipe.keep_empty is not None and original.get(recipe.keep_empty)):
             result.num_left_out += 1
             continue
         row = without_nulls(original) if recipe.drop_nulls else original

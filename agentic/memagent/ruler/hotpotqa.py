@@ -64,18 +64,27 @@ class HotpotQA:
             return cls(datasets.Dataset.from_parquet(str(path)).to_list())  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(f"{path}: use HotpotQA's rows as .json, .jsonl or .parquet")
 
-    def task(self, *, seed: int) -> "HotpotQATask":
-        """The task with a seed, which chooses the order of the questions, the other paragraphs and their order."""
-        return HotpotQATask(self, seed=seed)
+    def task(self, *, seed: int, questions: list[str] | None = None) -> "HotpotQATask":
+        """The task with a seed, which chooses the order of the questions, the other paragraphs and their order.
+
+        With `questions` the items are these, in this order. Raises `ValueError` if one of them is not among the rows.
+        """
+        return HotpotQATask(self, seed=seed, questions=questions)
 
 
 class HotpotQATask:
     """`task(index, size)`: a question over `size` paragraphs."""
 
-    def __init__(self, source: HotpotQA, *, seed: int) -> None:
+    def __init__(self, source: HotpotQA, *, seed: int, questions: list[str] | None = None) -> None:
         self._source, self._seed = source, seed
         self._order = list(range(len(source.questions)))
-        random.Random(f"{seed}/questions").shuffle(self._order)
+        if questions is None:
+            random.Random(f"{seed}/questions").shuffle(self._order)
+            return
+        places = {_words(question.text): place for place, question in enumerate(source.questions)}
+        if missing := [question for question in questions if _words(question) not in places]:
+            raise ValueError(f"{len(missing)} of {len(questions)} questions are not among HotpotQA's rows, like {missing[0]!r}")
+        self._order = [places[_words(question)] for question in questions]
 
     @property
     def num_questions(self) -> int:
@@ -107,6 +116,10 @@ class HotpotQATask:
         for number, position in enumerate(chosen, start=1):
             title, text = self._source.pool[position]
             yield (SEPARATOR if number > 1 else "") + DOCUMENT.format(number=number, title=title, text=text)
+
+
+def _words(question: str) -> str:
+    return " ".join(question.lower().split())
 
 
 def _paragraphs(row: dict[str, Any], number: int) -> list[tuple[str, str]]:

@@ -52,9 +52,10 @@ def test_what_cannot_be_loaded_is_refused_with_a_remedy(tmp_path: Path):
         rows(num_items=None, seed=0, benchmark="mmlu", folder=str(tmp_path))
     with pytest.raises(ConfigError, match=r"agentflow_gaia\.json"):
         rows(num_items=None, seed=0, benchmark="gaia", folder=str(tmp_path))
-    write(tmp_path, "gaia.json", {"query": "?"})
-    with pytest.raises(ConfigError, match="query and answer"):
-        rows(num_items=None, seed=0, benchmark="gaia", folder=str(tmp_path))
+    for content, message in (({"query": "?"}, "no list of objects"), ([{"query": "?"}], "query and answer")):
+        write(tmp_path, "gaia.json", content)
+        with pytest.raises(ConfigError, match=message):
+            rows(num_items=None, seed=0, benchmark="gaia", folder=str(tmp_path))
 
 
 @needs_files
