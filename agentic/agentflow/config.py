@@ -7,13 +7,13 @@ from hydra.core.config_store import ConfigStore
 
 from agentic.agentflow.instructions import without_instructions
 from agentic.agentflow.tools.config import ToolConfig
-from vime.config import Credit, MethodConfig, PromptStyle, RunConfig
+from vime.config import Aggregation, Credit, MethodConfig, PromptStyle, RunConfig
 from vime.config.ranges import Count, Positive
 from vime.errors import Problem
 from vime.grading.judge import JudgeConfig
-from vime.types import Prompt
+from vime.types import Prompt, Sample
 
-PLANNER, JUDGE = "planner", "judge"
+PLANNER, ANALYST, JUDGE = "planner", "analyst", "judge"
 
 
 class TrainedTurns(Enum):
@@ -25,10 +25,12 @@ class TrainedTurns(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class RolesConfig:
-    """The served model of each role, by its name in `serving.models`. All but the planner are frozen and may share one."""
+    """The served model of each role, by its name in `serving.models`. All but the first two are frozen and may share one."""
 
     planner: str = "actor"
     """Model that plans, chooses each next step, and is trained."""
+    analyst: str = "actor"
+    """Model that analyses the question before the first step: the planner, or a frozen one as in the original code."""
     executor: str = "base"
     """Model that turns a step into a call of a tool."""
     verifier: str = "base"
@@ -51,18 +53,24 @@ class JudgingConfig:
     """Time limit of one call; all `num_tries` calls must fit into `rollout.reward_timeout_seconds`."""
     num_tries: Count = 2
     """How often the judge is asked until a reply has a readable verdict."""
+    alone: bool = False
+    """Let the judge decide about every answer, as in the paper, instead of those that no rule can compare."""
 
 
 @dataclass(kw_only=True, slots=True)
 class AgentFlowConfig(MethodConfig):
-    """AgentFlow's loop and limits (arXiv 2510.05592, section 4.1). `credit=split` is the factor 1/T of the paper's equation 5."""
+    """AgentFlow's loop and limits (arXiv 2510.05592, section 4.1).
+
+    The factor 1/T of equation 5 is `algorithm.aggregation=nested`, which also divides the KL term; `credit=split`, which divides
+    the advantage alone, is what slime-agentic does.
+    """
 
     name: str = "agentflow"
     generate: str = "agentic.agentflow.generate.generate"
     reward: str = "agentic.agentflow.reward.reward"
     eval_log: str | None = "agentic.agentflow.eval_log.eval_log"
     single_turn: str = "agentic.agentflow.single_turn.generate"
-    credit: Credit = Credit.split
+    credit: Credit = Credit.share
     roles: RolesConfig = field(default_factory=RolesConfig)
     """The served model of each role."""
     tools: dict[str, ToolConfig] = field(default_factory=dict)
@@ -74,6 +82,9 @@ class AgentFlowConfig(MethodConfig):
     trained_turns: TrainedTurns = TrainedTurns.next_step
     """Planner turns that are trained: only the choices of the next step (next_step), or the initial plan too
     (plan_and_next_step)."""
+    keep_instructions: bool = False
+    """Leave in the question what its data set says about the form of an answer, like DAPO's "Answer:" line; the prompts ask for a
+    box themselves."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the models of the laptop task."""
     max_steps: Count = 3
@@ -101,6 +112,15 @@ class AgentFlowConfig(MethodConfig):
             num_tries=limits.num_tries,
         )
 
+    def question_of(self, sample: Sample) -> str:
+        """The question as the roles are given it."""
+        return sample.question if self.keep_instructions else without_instructions(sample.question)
+
+    @property
+    def plans_itself(self) -> bool:
+        """Whether the planner analyses the question, and this turn is one of the rollout's sequences."""
+        return self.roles.analyst == self.roles.planner
+
     def identities(self, prompt: Prompt) -> list[str]:
         """The question without what data sets say about the form of its answer."""
         return [" ".join(without_instructions(prompt.question).lower().split())]
@@ -111,7 +131,10 @@ class AgentFlowConfig(MethodConfig):
 
         judge = self.judge_config()
         judging = judge.problems(config, key=f"method.roles.{JUDGE}") if judge is not None else []
-        roles = [*_role_problems(self, config), *_fallback_problems(self)]
+        if self.judging.alone and judge is None:
+            remedy = "there is no judge: use method.roles.judge, or let rules decide"
+            judging = [Problem(key="method.judging.alone", value=True, remedy=remedy)]
+        roles = [*_role_problems(self, config), *_fallback_problems(self), *_credit_problems(self, config)]
         return [*roles, *judging, *tool_problems(config)]
 
 
@@ -122,8 +145,21 @@ def _fallback_problems(method: AgentFlowConfig) -> list[Problem]:
     return [Problem(key="method.tools", value=", ".join(method.tools), remedy=remedy)]
 
 
+def _credit_problems(method: AgentFlowConfig, config: RunConfig) -> list[Problem]:
+    if config.algorithm.aggregation is not Aggregation.nested or method.credit is not Credit.split:
+        return []
+    remedy = "algorithm.aggregation=nested divides by the number of turns already: use share, or algorithm.aggregation=sample"
+    return [Problem(key="method.credit", value=method.credit.value, remedy=remedy)]
+
+
 def _role_problems(method: AgentFlowConfig, config: RunConfig) -> list[Problem]:
     found: list[Problem] = []
+    if method.trained_turns is TrainedTurns.plan_and_next_step and not method.plans_itself:
+        remedy = (
+            f"the plan turn is trained, but {method.roles.analyst} plans: use method.roles.{ANALYST}={method.roles.planner}, or "
+        )
+        remedy += "train next_step alone"
+        found.append(Problem(key="method.trained_turns", value=method.trained_turns.value, remedy=remedy))
     served = config.serving.models
     for role, name in asdict(method.roles).items():
         key = f"method.roles.{role}"
@@ -134,6 +170,8 @@ def _role_problems(method: AgentFlowConfig, config: RunConfig) -> list[Problem]:
             found.append(Problem(key=key, value=name, remedy=f"{remedy}or describe it as serving.models.{name}"))
         elif role == PLANNER and not served[name].trained:
             found.append(Problem(key=key, value=name, remedy="the planner is the trained role: use the trained model, actor"))
+        elif role == ANALYST and method.plans_itself:
+            continue
         elif role != PLANNER and served[name].trained and not method.trained_roles_allowed:
             remedy = f"is the trained model, so the {role} would change with the planner"
             remedy += " and could learn to approve its answers" if role == JUDGE else ""

@@ -68,11 +68,12 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         context=context,
         toolbox=toolbox,
         template=sample,
-        question=sample.question,
+        question=method.question_of(sample),
     )
     turn = await planner.plan(rollout.roles, rollout.question)
     rollout.analysis = turn.text.strip()
-    _keep(rollout, turn, trained=method.trained_turns is TrainedTurns.plan_and_next_step, turn="plan")
+    if method.plans_itself:
+        _keep(rollout, turn, trained=method.trained_turns is TrainedTurns.plan_and_next_step, turn="plan")
     max_steps = method.max_evaluation_steps if context.evaluation else method.max_steps
     end = LoopEnd.STEPS_USED_UP
     for _ in range(max_steps):
@@ -93,6 +94,8 @@ async def _step(rollout: RolloutState) -> LoopEnd | None:
     roles, memory = rollout.roles, rollout.memory
     turn = await planner.next_step(roles, rollout.question, analysis=rollout.analysis, memory=memory)
     if turn.finish_reason == "length" and not (turn.output_ids or turn.text):  # the steps so far fill the context
+        if not rollout.samples:  # a rollout has a sequence, even if none of its tokens is trained
+            _keep(rollout, turn, trained=False, turn="plan")
         return LoopEnd.TOKENS_USED_UP
     choice = planner.parse_next_step(turn.text)
     found = rollout.toolbox.find(choice.tool_name)

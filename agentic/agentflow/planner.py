@@ -35,7 +35,7 @@ class NextStep:
 async def plan(roles: Roles, question: str) -> Turn:
     """Asks for the analysis of the question, before the first step."""
     content = roles.prompts.plan.format(question=question, tools=roles.tool_names, toolbox=roles.toolbox_text)
-    return await roles.plan(content)
+    return await roles.analyse(content)
 
 
 async def next_step(roles: Roles, question: str, *, analysis: str, memory: Memory) -> Turn:

@@ -65,8 +65,14 @@ class Roles:
 
     async def plan(self, content: str) -> Turn:
         """A reply of the planner."""
-        model = self._context.models[self._method.roles.planner]
-        return await ask(model, content, max_tokens=self._method.max_planner_tokens)
+        return await self._think(self._method.roles.planner, content)
+
+    async def analyse(self, content: str) -> Turn:
+        """A reply of the analyst."""
+        return await self._think(self._method.roles.analyst, content)
+
+    async def _think(self, name: str, content: str) -> Turn:
+        return await ask(self._context.models[name], content, max_tokens=self._method.max_planner_tokens)
 
     async def ask(self, role: Role, content: str) -> Turn:
         """A reply of a frozen role."""

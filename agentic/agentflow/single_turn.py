@@ -10,7 +10,8 @@ from vime.types import Sample, StopReason
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
     """One reply to the question, of at most as many tokens as a planner turn."""
-    method, question = AgentFlowConfig.of(context.config), sample.question
+    method = AgentFlowConfig.of(context.config)
+    question = method.question_of(sample)
     content = SETS[method.prompt_style].single_turn.format(question=question)
     turn = await ask(context.models[method.roles.planner], content, max_tokens=method.max_planner_tokens)
     answer = sample.with_turn(turn, final_output=turn.text, **grading_metadata(sample, question))

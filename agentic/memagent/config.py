@@ -7,6 +7,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 
 from agentic.memagent.chunks import ChunkAt, split_document
+from agentic.memagent.prompts import AnswerForm
 from vime.config import MethodConfig, RunConfig
 from vime.config.ranges import Count
 from vime.errors import Problem
@@ -38,8 +39,16 @@ class MemAgentConfig(MethodConfig):
     """Most tokens of the reply in a memory turn, which becomes the next memory."""
     max_final_tokens: Count = 1024
     """Most tokens of the reply in the last turn, which answers from the memory."""
+    evaluation_answer: AnswerForm = AnswerForm.boxed
+    """Form of the answers in evaluations: boxed, as in training, or a sentence, as in the authors' evaluation code."""
+    keep_memory: bool = True
+    """Keep the memory where a reply is empty; the original goes on with an empty one."""
     max_single_turn_tokens: Count = 1024
     """Most tokens of the reply in the single-turn baseline."""
+
+    def answer_form(self, *, evaluation: bool) -> AnswerForm:
+        """The form of the answers of a rollout."""
+        return self.evaluation_answer if evaluation else AnswerForm.boxed
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that prompt, chunk, memory and reply fit into the trained model's context."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentic.memagent.chunks import Splitter
 from agentic.memagent.config import MemAgentConfig
-from agentic.memagent.prompts import FINAL_PROMPT, MEMORY_PROMPT, NO_MEMORY
+from agentic.memagent.prompts import FINAL, MEMORY_PROMPT, NO_MEMORY
 from vime.data.rows import CONTEXT_FILE
 from vime.grading.qa import gold_in_prediction
 from vime.rollout.context import Context, Sampling
@@ -37,7 +37,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         content = MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=chunk)
         turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_memory_tokens)
         reply, num_tokens, is_longer = cap(turn.text.strip(), model.tokenizer, method.max_memory_tokens)
-        memory = reply or memory
+        memory = reply if reply or not method.keep_memory else memory
         about = {
             "memory": memory[:CHARACTERS_LOGGED],
             "memory_tokens": num_tokens,
@@ -45,7 +45,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
             "empty": not reply,
         }
         samples.append(sample.with_turn(turn, turn=number, cut=turn.finish_reason == "length" or is_longer, **about))
-    content = FINAL_PROMPT.format(problem=problem, memory=memory)
+    content = FINAL[method.answer_form(evaluation=context.evaluation)].format(problem=problem, memory=memory)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_final_tokens)
     answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks), metric=sample.metadata.get("metric"))
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED

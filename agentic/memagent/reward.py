@@ -3,6 +3,8 @@
 RULER's needle tasks have several answers and require all of them (`metric: all` in the row).
 """
 
+from agentic.memagent.config import MemAgentConfig
+from agentic.memagent.prompts import ANSWER_WORDS, AnswerForm
 from vime.grading.boxed import boxed_equal, last_boxed
 from vime.grading.qa import (
     exact_match,
@@ -25,8 +27,17 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     normalisation), on the box if there is one and on the whole answer otherwise.
     """
     answer = samples[-1]
-    grade = score_all if answer.metadata.get("metric") == ALL else score
-    return grade(answer.response, answer.label)
+    if answer.metadata.get("metric") == ALL:
+        return score_all(answer.response, answer.label)
+    form = MemAgentConfig.of(context.config).answer_form(evaluation=context.evaluation)
+    return score(answer.response if form is AnswerForm.boxed else boxed(answer.response), answer.label)
+
+
+def boxed(response: str) -> str:
+    r"""What follows the last "the answer is" as `\boxed{…}`, "" without these words, as the authors' evaluation reads it."""
+    _, words, answer = response.replace("*", "").rpartition(ANSWER_WORDS)
+    answer = answer.strip().strip(".").strip().removeprefix("(").removesuffix(")").strip()
+    return rf"\boxed{{{answer}}}" if words and answer else ""
 
 
 def score(response: str, references: list[str]) -> Reward:

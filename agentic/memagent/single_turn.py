@@ -2,7 +2,7 @@
 
 from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.generate import document_of
-from agentic.memagent.prompts import SINGLE_TURN_PROMPT
+from agentic.memagent.prompts import SINGLE_TURN
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 
@@ -16,8 +16,8 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     """One reply to the question and the document."""
     method = MemAgentConfig.of(context.config)
     model = context.models["actor"]
-    problem = sample.question
-    frame = model.render([{"role": "user", "content": SINGLE_TURN_PROMPT.format(problem=problem, chunk="")}])
+    problem, prompt = sample.question, SINGLE_TURN[method.answer_form(evaluation=context.evaluation)]
+    frame = model.render([{"role": "user", "content": prompt.format(problem=problem, chunk="")}])
     room = model.max_model_len - len(frame) - method.max_single_turn_tokens - MARGIN_TOKENS
     document = document_of(sample)
     ends = room * LONGEST_TOKEN  # no more of a long document can be needed
@@ -27,7 +27,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     if len(document_ids) > room:
         head = room // 2
         document = model.tokenizer.decode(document_ids[:head]) + model.tokenizer.decode(document_ids[head - room :])
-    content = SINGLE_TURN_PROMPT.format(problem=problem, chunk=document)
+    content = prompt.format(problem=problem, chunk=document)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_single_turn_tokens)
     answer = sample.with_turn(turn, num_chunks=0, metric=sample.metadata.get("metric"))
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED

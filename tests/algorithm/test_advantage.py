@@ -86,7 +86,7 @@ def test_split_credit_sums_to_the_rollouts_advantage_and_share_gives_it_whole():
     assert [s.advantage for s in share[0] if s.advantage > 0] == [0.5] * 3
 
 
-@pytest.mark.parametrize("aggregation", [Aggregation.token, Aggregation.sample, Aggregation.rollout])
+@pytest.mark.parametrize("aggregation", [Aggregation.token, Aggregation.sample, Aggregation.rollout, Aggregation.nested])
 def test_token_weights_sum_to_one_over_an_update(aggregation: Aggregation):
     group = make_group([make_rollout(0, 1.0, [2, 3, 4]), make_rollout(1, 0.0, [7]), make_rollout(2, 0.0, [1, 1])])
     updates, _ = build_updates(AlgorithmConfig(aggregation=aggregation), [group], credit=Credit.share)
@@ -184,6 +184,7 @@ def test_the_weighted_sum_equals_the_average_it_stands_for(aggregation: Aggregat
         Aggregation.token: mean(x for samples in terms.values() for tokens in samples for x in tokens),
         Aggregation.sample: mean(mean(tokens) for samples in terms.values() for tokens in samples),
         Aggregation.rollout: mean(mean([x for tokens in samples for x in tokens]) for samples in terms.values()),
+        Aggregation.nested: mean(mean(mean(tokens) for tokens in samples) for samples in terms.values()),
         Aggregation.constant: mean(sum(x for tokens in samples for x in tokens) / 50 for samples in terms.values()),
     }[aggregation]
     updates, metrics = build_updates(config, groups, credit=credit)

@@ -12,7 +12,7 @@ from vime.report.tables import header_lines
 
 LOW_VAR: dict[str, Any] = {"kl_coefficient": 1e-3, "kl_estimator": KLEstimator.low_var_kl}
 MEMAGENT: dict[str, Any] = {"name": AlgorithmName.paper, "normalization": Normalization.none, **LOW_VAR}
-AGENTFLOW: dict[str, Any] = {"name": AlgorithmName.paper, "clip_high": 0.3, "aggregation": Aggregation.sample, **LOW_VAR}
+AGENTFLOW: dict[str, Any] = {"name": AlgorithmName.paper, "clip_high": 0.3, "aggregation": Aggregation.nested, **LOW_VAR}
 TOOLORCHESTRA: dict[str, Any] = {
     "name": AlgorithmName.paper,
     "clip_high": 0.28,
@@ -23,7 +23,7 @@ TOOLORCHESTRA: dict[str, Any] = {
 NO_KL: dict[str, Any] = {"kl_coefficient": 0.0}
 GRPO: dict[str, Any] = {"name": AlgorithmName.grpo}
 SFT: dict[str, Any] = {"name": AlgorithmName.sft}
-SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic}
+SLIME_AGENTIC: dict[str, Any] = {**AGENTFLOW, "name": AlgorithmName.slime_agentic, "aggregation": Aggregation.sample}
 SEARCH_R1: dict[str, Any] = {"name": AlgorithmName.paper, **LOW_VAR}
 CODING: dict[str, Any] = {"name": AlgorithmName.paper, "kl_coefficient": 1e-3, "kl_estimator": KLEstimator.k3}
 CLIPPED: dict[str, Any] = {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"}
@@ -38,7 +38,7 @@ OF_METHODS: dict[str, dict[str, Any]] = {
 }
 OF_TINY: dict[str, dict[str, Any]] = {
     "memagent": GRPO,
-    "agentflow": {**AGENTFLOW, **NO_KL},
+    "agentflow": {**AGENTFLOW, "aggregation": Aggregation.sample, **NO_KL},
     "toolorchestra": {**TOOLORCHESTRA, **NO_KL},
     "coding": GRPO,
     "retool": GRPO,

@@ -83,6 +83,8 @@ def _weigh(
                 weight = 1.0 / (num_samples * trained)
             elif config.aggregation is Aggregation.rollout:
                 weight = 1.0 / (len(kept) * rollout_tokens)
+            elif config.aggregation is Aggregation.nested:
+                weight = 1.0 / (len(kept) * len(pairs) * trained)
             else:
                 weight = 1.0 / (len(kept) * config.constant_tokens)
             result.append(_train_sample(sample, advantages[id(sample)] * share, weight, version))

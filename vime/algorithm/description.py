@@ -23,7 +23,10 @@ def describe(config: AlgorithmConfig) -> str:
     ratio = f"{config.surrogate.value} {weight} ratio {1 - config.clip_low:g} … {1 + config.clip_high:g}"
     ratio += f", dual clip {config.dual_clip:g}" if config.dual_clip is not None else ""
     constant = config.aggregation is Aggregation.constant
-    average = f"sum divided by {config.constant_tokens} tokens" if constant else f"mean over {config.aggregation.value}s"
+    over = (
+        "samples of a rollout, then over rollouts" if config.aggregation is Aggregation.nested else f"{config.aggregation.value}s"
+    )
+    average = f"sum divided by {config.constant_tokens} tokens" if constant else f"mean over {over}"
     kl = f"KL {config.kl_coefficient:g} {config.kl_estimator.value} in the {config.kl_place.value}"
     parts = [advantage if config.advantage is None else config.advantage, ratio if config.loss is None else config.loss]
     parts += [average, kl if config.kl_coefficient else "no KL"]

@@ -84,11 +84,15 @@ class PromptStyle(Enum):
 
 
 class Aggregation(Enum):
-    """What has equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant."""
+    """What has equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant.
+
+    With `rollout` the tokens of a rollout weigh the same, with `nested` its samples, and within each of these its tokens.
+    """
 
     token = "token"
     sample = "sample"
     rollout = "rollout"
+    nested = "nested"
     constant = "constant"
 
 

@@ -38,15 +38,18 @@ class Grade:
     prediction: str
 
 
-async def grade(kind: str, prediction: str, gold: list[str], *, question: str = "", judge: Asks | None = None) -> Grade:
+async def grade(
+    kind: str, prediction: str, gold: list[str], *, question: str = "", judge: Asks | None = None, judge_alone: bool = False
+) -> Grade:
     r"""Grades a whole reply or a bare answer; in a reply the answer is the last `\boxed{}` after the thinking, see `answer_of`.
 
-    Raises ValueError for an unknown kind, and errors of the judge's server.
+    With `judge_alone` the judge decides about every answer, and no rule does. Raises ValueError for an unknown kind, and errors
+    of the judge's server.
     """
     answer = answer_of(prediction)
     if not answer:
         return Grade(score=0.0, decided_by="rule", prediction="")
-    verdict = await _decide(kind, answer, gold[:MAX_REFERENCES], question)
+    verdict = Equality.undecided if judge_alone else await _decide(kind, answer, gold[:MAX_REFERENCES], question)
     if verdict is not Equality.undecided:
         decided_by = "limit" if verdict is Equality.limit else "rule"
         return Grade(score=float(verdict is Equality.equal), decided_by=decided_by, prediction=answer)

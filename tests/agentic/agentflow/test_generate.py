@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from agentic.agentflow.config import AgentFlowConfig, PromptStyle, RolesConfig, TrainedTurns
+from agentic.agentflow.config import AgentFlowConfig, JudgingConfig, PromptStyle, RolesConfig, TrainedTurns
 from agentic.agentflow.eval_log import eval_log
 from agentic.agentflow.generate import generate
+from agentic.agentflow.instructions import DAPO_AFTER, DAPO_BEFORE
 from agentic.agentflow.reward import reward
 from agentic.agentflow.single_turn import generate as generate_single_turn
 from agentic.agentflow.tiny import task
@@ -287,3 +288,46 @@ def test_the_eval_log_says_how_the_loop_went():
     assert log.metrics["tool/price_list"] == 0.5 and log.metrics["verifier_stop_share"] == 0.5
     assert log.metrics["loop_end/verified"] == 1.0 and log.metrics["score/tiny"] == 100.0
     assert log.figures["tools"]["x"] == ["base_generator", "price_list"]
+
+
+def test_a_frozen_analyst_plans_and_its_turn_is_no_sequence():
+    samples, context, planner, base = run(roles=RolesConfig(analyst="base", coder=None, judge=None), base=planning)
+    assert [sample.metadata["turn"] for sample in samples] == ["next_step", "next_step"]
+    assert all(all(sample.loss_mask) for sample in samples) and len(planner.calls) == 2
+    assert asyncio.run(reward(context, samples)).score == 1.0
+    assert TOKENIZER.decode(base.calls[0][0]).count("Plan:") == 1 and base.calls[0][2] == 0.25
+
+
+def planning(prompt: str) -> str:
+    return good_planner(prompt) if prompt.startswith("Plan:") else frozen(prompt)
+
+
+def test_with_a_frozen_analyst_a_question_longer_than_the_context_is_one_empty_sequence():
+    context = context_of(Script(good_planner), Script(planning), roles=RolesConfig(analyst="base", coder=None, judge=None))
+    sample = template()
+    sample.prompt = [{"role": "user", "content": "many words " * 600}]
+    (only,) = asyncio.run(generate(context, sample, Sampling(temperature=1.0, top_p=1.0)))
+    only.validate()
+    assert only.response_length == 0 and only.stop_reason is StopReason.TOKEN_LIMIT
+    assert eval_log(context, [item_of([only], context)]).metrics["no_box_share"] in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("keep_instructions", [False, True])
+def test_what_a_data_set_says_about_the_form_of_an_answer_is_left_out_unless_it_is_kept(keep_instructions: bool):
+    context = context_of(Script(good_planner), Script(frozen), keep_instructions=keep_instructions)
+    sample = template()
+    sample.prompt = [{"role": "user", "content": f"{DAPO_BEFORE}\n\n{QUESTION}\n\n{DAPO_AFTER}"}]
+    question = AgentFlowConfig.of(context.config).question_of(sample)
+    assert question == (sample.question if keep_instructions else QUESTION)
+    answer = asyncio.run(generate_single_turn(context, sample, Sampling(temperature=1.0, top_p=1.0)))
+    assert answer.metadata["question"] == question
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_judge_decides_alone_or_where_no_rule_can(alone: bool):
+    def judge(prompt: str) -> str:
+        return "VERDICT: False" if "VERDICT" in prompt else planning(prompt)
+
+    samples, context, *_ = run(base=judge, judging=JudgingConfig(alone=alone), roles=RolesConfig(coder=None, judge="base"))
+    found = asyncio.run(reward(context, samples))
+    assert (found.score, found.metrics["judged"]) == ((0.0, 1.0) if alone else (1.0, 0.0))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentic.agentflow.config import AgentFlowConfig, RolesConfig
+from agentic.agentflow.config import AgentFlowConfig, JudgingConfig, RolesConfig, TrainedTurns
 from agentic.agentflow.tools.config import ToolConfig
 from vime.cluster.layout import world_size
 from vime.cluster.placement import server_places, trainer_places
@@ -99,3 +99,29 @@ def test_frozen_servers_that_share_a_gpu_ask_for_no_more_than_it_has():
     keys = [problem.key for problem in find_problems(crowded)]
     assert keys[0] == "serving.models.base.gpu_memory_utilization"
     assert keys[1:] == ["serving.models.actor.gpu_memory_utilization"], "nor is there room for the weights of a sync"
+
+
+def test_an_analyst_is_the_planner_or_frozen_and_plans_that_are_trained_are_the_planners():
+    assert problems(roles=RolesConfig(analyst="base")) == {}
+    assert set(problems(roles=RolesConfig(analyst="nobody"))) == {"method.roles.analyst"}
+    turns = {"roles": RolesConfig(analyst="base"), "trained_turns": TrainedTurns.plan_and_next_step}
+    assert "base plans" in problems(**turns)["method.trained_turns"]
+
+
+def test_a_judge_alone_and_an_average_that_divides_already_are_checked():
+    assert problems(judging=JudgingConfig(alone=True)) == {}
+    assert set(problems(judging=JudgingConfig(alone=True), roles=RolesConfig(judge=None))) == {"method.judging.alone"}
+    words = ["+experiment=agentflow_paper", "mode=plan", "method.credit=split"]
+    with pytest.raises(ConfigError, match="nested divides by the number of turns already"):
+        compose_run(words, check=find_problems)
+    compose_run([*words, "algorithm.name=custom", "algorithm.aggregation=sample"], check=find_problems)
+
+
+def test_the_papers_run_has_a_search_and_a_frozen_analyst():
+    config = compose_run(["+experiment=agentflow_paper", "mode=plan"], check=find_problems).config
+    method = AgentFlowConfig.of(config)
+    assert set(method.tools) == {"base_generator", "python_coder", "wikipedia_search"} and method.roles.analyst == "base"
+    assert (
+        method.tools["wikipedia_search"].endpoint == f"http://127.0.0.1:{config.retrieval.port}" and config.retrieval.is_started
+    )
+    assert not method.keep_instructions

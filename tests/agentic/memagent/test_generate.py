@@ -1,16 +1,19 @@
 """MemAgent's turns: what is asked, what is trained, what is remembered. The model is a script; servers are tested elsewhere."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import agentic.memagent
 from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.config import MemAgentConfig
 from agentic.memagent.eval_log import eval_log
 from agentic.memagent.generate import CHARACTERS_LOGGED, cap, generate
-from agentic.memagent.reward import score
+from agentic.memagent.prompts import AnswerForm
+from agentic.memagent.reward import reward, score
 from agentic.memagent.single_turn import generate as generate_single_turn
 from vime.config import RunConfig
 from vime.model.load_tokenizer import load_tokenizer
@@ -43,10 +46,10 @@ class Script:
         )
 
 
-def run(script: Script, hook=generate, context_text: str = "", **settings: Any) -> list[Sample]:
+def run(script: Script, hook=generate, context_text: str = "", *, evaluation: bool = False, **settings: Any) -> list[Sample]:
     method = MemAgentConfig(**{"chunk_tokens": 40, "max_memory_tokens": 20, "max_final_tokens": 20, **settings})
     model = ServedModel(client=script, tokenizer=TOKENIZER, max_model_len=400, temperature=1.0, top_p=1.0, session="s")
-    context = Context(config=RunConfig(method=method), evaluation=False, session_id="s", models={"actor": model})
+    context = Context(config=RunConfig(method=method), evaluation=evaluation, session_id="s", models={"actor": model})
     sample = Sample(prompt=[{"role": "user", "content": "Who?"}], label=["Barton"], metadata={"context": context_text})
     result = asyncio.run(hook(context, sample, Sampling(temperature=1.0, top_p=1.0)))
     return result if isinstance(result, list) else [result]
@@ -77,6 +80,37 @@ def test_an_empty_reply_keeps_the_old_memory():
     script = Script(["known", "", "", "", "", "", "", "", ""])
     run(script, context_text=DOCUMENT)
     assert "known" in script.prompts[2]
+
+
+def test_an_empty_reply_empties_the_memory_if_it_is_not_kept():
+    script = Script(["known", "", "", "", "", "", "", "", ""])
+    run(script, context_text=DOCUMENT, keep_memory=False)
+    assert "known" in script.prompts[1] and "known" not in script.prompts[2]
+
+
+@pytest.mark.parametrize("hook", [generate, generate_single_turn])
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_an_evaluation_may_ask_for_a_sentence_and_training_always_asks_for_a_box(hook: Any, evaluation: bool):
+    script = Script(["m"] * 9)
+    run(script, hook=hook, context_text="One line.", evaluation=evaluation, evaluation_answer=AnswerForm.sentence)
+    assert ("the answer is" in script.prompts[-1], "boxed" in script.prompts[-1]) == (evaluation, not evaluation)
+
+
+@pytest.mark.parametrize(
+    ("response", "strict", "lenient"),
+    [
+        ("Therefore, the answer is (Barton).", 1.0, 1.0),
+        ("Not Ada. **Therefore, the answer is Barton, the king.**", 0.0, 1.0),
+        ("It is Barton.", 0.0, 0.0),
+        ("The end: the answer is", 0.0, 0.0),
+    ],
+)
+def test_a_sentence_is_scored_by_what_follows_its_fixed_words(response: str, strict: float, lenient: float):
+    method = MemAgentConfig(evaluation_answer=AnswerForm.sentence)
+    context = Context(config=RunConfig(method=method), evaluation=True, session_id="s", models={})
+    (sample,) = run(Script([response]), hook=generate_single_turn, context_text="x", max_single_turn_tokens=60)
+    found = asyncio.run(reward(context, [replace(sample, response=response)]))
+    assert (found.score, found.metrics["lenient"]) == (strict, lenient)
 
 
 def test_an_answer_that_hits_its_limit_is_truncated():
