@@ -1,5 +1,6 @@
 """Columns of a table computed from a run: pooled sets, means of columns, the best run, pass^k, metrics, comparisons."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,3 +89,9 @@ def test_a_comparison_needs_the_untrained_scaffold_on_the_same_items():
 )
 def test_the_sets_that_a_column_needs(column: Any, names: list[str]):
     assert names_of(column) == names
+
+
+def test_a_row_may_have_another_score_of_its_items():
+    items = [{"metrics": {"f1": value}} for value in (0.5, 0.0, 1.0, 1.0, 0.5, 0.0)]
+    found = cells(["large", "small"], replace(measured(), items={"large": items, "small": [{"metrics": {}}]}), "f1")
+    assert found[0] and found[0]["mean"] == pytest.approx(50.0) and found[0]["num_runs"] == 2 and found[1] is None

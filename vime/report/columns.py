@@ -51,7 +51,7 @@ def names_of(column: Column) -> list[str]:
 
 
 def cells(columns: list[Column], measured: Measured, kind: str) -> list[Cell | None]:
-    """One cell per column, None where the run lacks a data set; `kind` is strict or lenient."""
+    """One cell per column, None where the run lacks a data set; `kind` is strict, lenient, or a metric of items from 0 to 1."""
     found = [None if isinstance(column, dict) and "mean" in column else _cell(column, measured, kind) for column in columns]
     for position, column in enumerate(columns):
         if isinstance(column, dict) and "mean" in column:
@@ -68,9 +68,9 @@ def _cell(column: Column, measured: Measured, kind: str) -> Cell | None:
     if not names or any(name not in measured.scores for name in names):
         return None
     if not isinstance(column, dict):
-        return _pooled([measured.scores[name] for name in names], kind)
+        return _pooled(names, measured, kind)
     if "best" in column:
-        return _best(measured.scores[names[0]], kind)
+        return _best(names[0], measured, kind)
     if "pass_every" in column:
         return _pass_every([measured.scores[name] for name in names], str(column["pass_every"]))
     if "log" in column:
@@ -78,20 +78,31 @@ def _cell(column: Column, measured: Measured, kind: str) -> Cell | None:
     return _compared(names, measured, column["compare"])
 
 
-def _pooled(scores: list[dict[str, Any]], kind: str) -> Cell:
+def _pooled(names: list[str], measured: Measured, kind: str) -> Cell | None:
     """The mean over the items of all sets, run by run."""
-    if len(scores) == 1:
-        score = scores[0]
-        chosen = score if kind == "strict" else score["lenient"]
-        found = _of_runs(chosen["runs"], score["num_items"])
-        return found | {"mean": chosen["mean"], "sd": chosen["sd"]}  # as `summary.json` rounds them
-    total = sum(score["num_items"] for score in scores)
-    by_set = [[value * score["num_items"] for value in _runs(score, kind)] for score in scores]
-    return _of_runs([sum(values) / total for values in zip(*by_set, strict=True)], total)
+    runs = [_runs(name, measured, kind) for name in names]
+    if not all(runs):
+        return None
+    numbers = [measured.scores[name]["num_items"] for name in names]
+    if len(names) == 1:
+        score = measured.scores[names[0]]
+        chosen = {"strict": score, "lenient": score["lenient"]}.get(kind, {})
+        rounded = {key: chosen[key] for key in ("mean", "sd") if key in chosen}  # as `summary.json` has them
+        return _of_runs(runs[0], numbers[0]) | rounded
+    by_set = [[value * number for value in values] for values, number in zip(runs, numbers, strict=True)]
+    return _of_runs([sum(values) / sum(numbers) for values in zip(*by_set, strict=True)], sum(numbers))
 
 
-def _runs(score: dict[str, Any], kind: str) -> list[float]:
-    return score["runs"] if kind == "strict" else score["lenient"]["runs"]
+def _runs(name: str, measured: Measured, kind: str) -> list[float]:
+    """The score of each run in percent; none if the items do not have this metric."""
+    score = measured.scores[name]
+    if kind in ("strict", "lenient"):
+        return score["runs"] if kind == "strict" else score["lenient"]["runs"]
+    values = [item.get("metrics", {}).get(kind) for item in measured.items.get(name, [])]
+    if not values or any(value is None for value in values):
+        return []
+    number = score["num_items"]
+    return [100 * fmean(values[start : start + number]) for start in range(0, len(values), number)]
 
 
 def _of_runs(runs: list[float], num_items: int) -> Cell:
@@ -104,8 +115,9 @@ def _one(value: float, num_runs: int, num_items: int, words: str) -> Cell:
     return {"mean": value, "num_runs": num_runs, "num_items": num_items, "words": words, "runs": [value]}
 
 
-def _best(score: dict[str, Any], kind: str) -> Cell:
-    return _one(max(_runs(score, kind)), score["num_runs"], score["num_items"], f"best of {score['num_runs']} runs")
+def _best(name: str, measured: Measured, kind: str) -> Cell | None:
+    score, runs = measured.scores[name], _runs(name, measured, kind)
+    return _one(max(runs), len(runs), score["num_items"], f"best of {len(runs)} runs") if runs else None
 
 
 def _pass_every(scores: list[dict[str, Any]], k: str) -> Cell | None:

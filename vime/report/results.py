@@ -150,14 +150,14 @@ def _ours(table: dict[str, Any], runs: list[OurRun]) -> list[dict[str, Any]]:
         if not found:
             rows.append({"name": planned["name"], "command": command, "state": NOT_RUN})
         for run in found:
-            values = _values(run, planned["row"], table)
+            values = _values(run, planned, table)
             rows.append({"name": planned["name"], "command": run.about["command"], "seed": run.about["seed"], "values": values})
     return rows
 
 
-def _values(run: OurRun, row: str, table: dict[str, Any]) -> list[Cell | None]:
+def _values(run: OurRun, planned: dict[str, Any], table: dict[str, Any]) -> list[Cell | None]:
     columns: list[Column] = table["datasets"] or [None] * len(table["columns"])
-    return cells(columns, run.measured(row), table["score"])
+    return cells(columns, run.measured(planned["row"]), planned.get("score", table["score"]))
 
 
 def _has(run: OurRun, row: str) -> bool:
