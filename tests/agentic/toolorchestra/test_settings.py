@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.config import TAU2_ROWS, ToolOrchestraConfig
+from agentic.toolorchestra.config import TAU2_ROWS, ToolOrchestraConfig, _uses_tau2
 from agentic.toolorchestra.rewards import Variant
 from agentic.toolorchestra.settings import (
     ExpertConfig,
@@ -18,7 +18,7 @@ from agentic.toolorchestra.settings import (
 from agentic.toolorchestra.tau2_splits import SPLITS
 from agentic.toolorchestra.training_data import rows
 from vime.cluster.placement import server_places
-from vime.config import Mode, RetrievalConfig, RunConfig, ServedModelConfig, ServingConfig
+from vime.config import DatasetConfig, Mode, RetrievalConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
 from vime.preflight.compose import compose_run
 from vime.preflight.plan import show_plan
@@ -118,6 +118,18 @@ def test_experiments_have_the_published_numbers():
     assert slime.rollout.num_prompts * slime.rollout.num_samples_per_prompt // slime.trainer.num_updates_per_batch == 128
     for config in (paper, slime):
         assert config.model.chat_template_args["enable_thinking"] and config.trainer.lr == 1e-6
+        method = ToolOrchestraConfig.of(config)
+        assert method.shaping.judge == "base" and method.orchestrator_dollars_per_million_output_tokens == 0.2
+    shown, steps = (
+        [tuple(getattr(config.method.limits, name) for name in names) for config in (paper, slime)]
+        for names in (
+            ("document_characters", "findings_tokens"),
+            ("environment_steps", "evaluation_environment_steps", "seconds"),
+        )
+    )
+    assert shown == [(4000, 24000), (500, 0)] and steps == [(40, 200, 3500.0), (48, 48, 360.0)]
+    assert not paper.method.tools.call_expert_for_questions and slime.method.tools.call_expert_for_questions
+    assert paper.data.train.generator_args["preferences"] and "preferences" not in slime.data.train.generator_args
 
 
 def test_frozen_servers_that_do_not_share_need_a_gpu_each():
@@ -157,3 +169,22 @@ def test_training_on_what_is_evaluated_is_refused_in_the_plan_with_counts():
 def test_the_base_split_of_tau2_is_its_training_and_test_split():
     assert sum(SPLITS["base"].values()) == 278
     assert all(SPLITS["train"][name] + SPLITS["test"][name] == number for name, number in SPLITS["base"].items())
+
+
+def test_tasks_of_tau2_may_occur_several_times_among_the_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "train.jsonl"
+    file.write_text('{"problem": "2+2?", "answer": "4", "category": "qa"}\n')
+    task = {"prompt": "I want a refund.", "answer": "0", "domain": "retail", "task_id": "0", "category": "func_call"}
+    monkeypatch.setattr("agentic.toolorchestra.training_data.tau2_rows", lambda **_: [task])
+    for times in (1, 3):
+        found = rows(num_items=9, seed=0, file=str(file), tau2_domains=["retail"], tau2_times=times)
+        assert sum(row.get("task_id") == "0" for row in found) == times and len(found) == times + 1
+
+
+def test_tasks_of_tau2_with_a_preference_need_the_package_as_well():
+    source = {"generator": TAU2_ROWS, "generator_args": {"domains": ["retail"], "split": "base"}}
+    wished = DatasetConfig(
+        name="w", generator="agentic.toolorchestra.preferences.rows", generator_args={"source": source}, num_items=9
+    )
+    plain = DatasetConfig(name="q", generator="agentic.toolorchestra.preferences.rows", generator_args={"source": {"path": "x"}})
+    assert _uses_tau2(wished) and not _uses_tau2(plain)
