@@ -7,8 +7,8 @@
 
 Files come from a pinned revision where one is known, and known checksums are compared. Every row is checked against the schema,
 duplicates are removed, and questions that training and evaluation sets in the same folder share are reported. `data.train.path`
-takes NAME.jsonl; NAME.manifest.json holds source, revision, checksums and counts. Coding tasks are made by prepare_tasks.py. A
-set that is made from others names them; they are prepared first, into the same folder.
+takes NAME.jsonl; NAME.manifest.json holds source, revision, checksums and counts. prepare_tasks.py makes coding tasks,
+made_rows.py sets from others, which are prepared before.
 """
 
 import argparse
@@ -132,9 +132,8 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: argparse.Name
 
     Raises `PreparationError` or `SchemaError`.
     """
-    paths: list[Path] = given.given
-    source = source_of(entry)
-    console.print(f"[bold]{name}[/bold] from {', '.join(map(str, paths)) if paths else source}")
+    paths, source = list[Path](given.given), source_of(entry)
+    console.print(f"[bold]{name}[/bold] from {', '.join(map(str, paths)) or source}")
     if entry.get("revision") == NOT_PINNED and not paths:
         console.print(f"  revision {NOT_PINNED} is not pinned: later downloads may give other rows", style="yellow")
     if "made_from" in entry:
@@ -237,7 +236,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     if given.list:
         for name, entry in table.items():
             revision = f"@{entry['revision'][:12]}" if "repository" in entry else ""
-            console.print(f"{name:22}{entry['method']:15}{entry['role']:12}{source_of(entry)}{revision}")
+            console.print(f"{name:24}{entry['method']:15}{entry['role']:12}{source_of(entry)}{revision}")
         return
     given.out.mkdir(parents=True, exist_ok=True)
     try:

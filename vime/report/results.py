@@ -93,11 +93,17 @@ def read_our_run(path: Path) -> OurRun:
         about=_about(path, config, summary),
         curve=[[row["step"], row["reward/mean"]] for row in read_metrics(path / "metrics.jsonl") if "reward/mean" in row],
         items={
-            (dataset, row): [{**item, "dataset": dataset} for run in found for item in run]
+            (dataset, row): [_without_tokens(item) | {"dataset": dataset} for run in found for item in run]
             for (dataset, row), found in evaluation.items.items()
         },
         eval_log=config["method"]["eval_log"],
     )
+
+
+def _without_tokens(item: dict[str, Any]) -> dict[str, Any]:
+    """A finished item with the texts and metadata of its samples alone."""
+    samples = [{name: sample.get(name) for name in ("response", "metadata")} for sample in item.get("samples", [])]
+    return item | {"samples": samples}
 
 
 def _about(path: Path, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
