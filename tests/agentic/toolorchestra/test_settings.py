@@ -121,7 +121,7 @@ def test_experiments_have_the_published_numbers():
         method = ToolOrchestraConfig.of(config)
         assert method.shaping.judge == "base" and method.orchestrator_dollars_per_million_output_tokens == 0.2
     shown, steps = (
-        [tuple(getattr(config.method.limits, name) for name in names) for config in (paper, slime)]
+        [tuple(getattr(ToolOrchestraConfig.of(config).limits, name) for name in names) for config in (paper, slime)]
         for names in (
             ("document_characters", "findings_tokens"),
             ("environment_steps", "evaluation_environment_steps", "seconds"),
