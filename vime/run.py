@@ -3,6 +3,7 @@
     python -m vime.run +method=memagent                                   # train on this machine
     python -m vime.run +method=memagent model=qwen2.5-7b mode=eval        # score
     python -m vime.run +method=memagent model=qwen2.5-7b mode=plan        # show what would run, start nothing
+    python -m vime.run +method=memagent mode=try                          # one prompt on a server, shown turn by turn
     python -m vime.run +method=memagent trainer.lr=1e-4,3e-4 --multirun   # a sweep, one run after another
     python -m vime.run +method=mine --config-dir my_conf                  # options from your own folder
     python -m vime.run new mine                                           # write a folder with an agent to start from
@@ -17,7 +18,7 @@ import signal
 import sys
 from pathlib import Path
 
-from vime.config import Mode
+from vime.config import TRY, Mode
 from vime.errors import ConfigError, Problem, VimeError
 from vime.new.write import write_agent
 from vime.preflight.compose import CONF, compose_run, register_schemas
@@ -122,9 +123,14 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
             show_plan(composed.config)
             return 0
 
+        started = True
+        if composed.config.mode is TRY:
+            from vime import trial
+
+            return 0 if trial.try_once(composed) else FAILED
+
         from vime import loop
 
-        started = True
         (loop.train if composed.config.mode is Mode.train else loop.evaluate)(composed)
         return 0
     except ConfigError as error:
@@ -140,7 +146,8 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         sys.stderr.write(f"\n{where}{error.strerror}: make room, then go on from the last checkpoint with resume=true\n")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
+        if not started:  # a run that has begun says so itself, with what it leaves behind
+            sys.stderr.write("\ninterrupted\n")
         return INTERRUPTED
 
 

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from vime.config import RunConfig
+from vime.report.ending import Ending
 from vime.report.logs import ConsoleHandler, log_to_file
 from vime.report.step_line import Eta, step_line
 from vime.report.tables import final_table, header_lines
@@ -165,6 +166,12 @@ class Console:
         failed = f", {summary['num_failed_rollouts']} of them failed" if summary["num_failed_rollouts"] else ""
         self._print(f"{summary['num_steps']} steps, {summary['num_rollouts']} rollouts{failed}, {minutes} min {seconds} s")
         self._print(f"report  {report}")
+
+    def ended(self, ending: Ending, report: Path) -> None:
+        """Where a run stands that ends before its time, and how it goes on; the error itself is shown by the program."""
+        self._end_activity()
+        for line in [*ending.lines(), f"report  {report}", f"logs    {report.parent / 'logs'}"]:
+            self._print(line)
 
     def _print(self, text: str, style: str = "") -> None:
         self._rich.print(Text(text, style=style), soft_wrap=True)

@@ -15,6 +15,7 @@ from typing import Any
 from vime.evaluation.conditions import shown_rows
 from vime.files.jsonl import read_lines, write_text
 from vime.report import charts as chart_sizes
+from vime.report.ending import read_ending
 from vime.report.metrics import curves, read_metrics
 from vime.report.run_directory import CONFIG, read_config
 from vime.report.score_tables import pass_table, score_table, temperature_table
@@ -49,6 +50,7 @@ def write_report(run_path: Path) -> Path:
     labels = shown_rows(config["mode"], measured_rows(datasets.values()))
     body = [
         _head(run_path, config, summary, rows),
+        _ending(run_path),
         score_table(datasets, labels),
         pass_table(datasets, labels),
         temperature_table(summary["untrained_temperatures"] if summary else {}),
@@ -103,7 +105,8 @@ def _complete(datasets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _head(run_path: Path, config: dict[str, Any], summary: dict[str, Any] | None, rows: list[dict[str, Any]]) -> str:
     steps = max((row["step"] for row in rows), default=0)
-    state = "finished" if summary else "unfinished"
+    ending = read_ending(run_path)
+    state = ending.state if ending is not None else "finished" if summary else "unfinished"
     what = [
         config["mode"],
         config["method"]["name"],
@@ -134,6 +137,16 @@ def _tiles(config: dict[str, Any], summary: dict[str, Any] | None, steps: int, r
         tiles |= {"last step": f"{seconds[-1]:.1f} s"} if seconds else {}
     cells = [f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles.items()]
     return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _ending(run_path: Path) -> str:
+    """The error that ended the run and the command that goes on, on top of everything else."""
+    if (ending := read_ending(run_path)) is None:
+        return ""
+    first, *more = ending.text.splitlines() or [""]
+    shown = [*([f"{ending.error}: {first}"] if ending.text else []), *more]
+    lines = "".join(f"<p>{escape(line)}</p>" for line in ending.lines())
+    return f'<div class="card ending"><pre>{escape(chr(10).join(shown))}</pre>{lines}</div>'
 
 
 def _section(title: str, content: str) -> str:
