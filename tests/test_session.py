@@ -43,7 +43,14 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, float]
     """What the tracker is given."""
     given: list[tuple[int, dict[str, float], dict[str, Any]]] = []
 
-    def log(self: Any, step: int, metrics: dict[str, float], *, figures: dict[str, Any] | None = None) -> None:
+    def log(
+        self: Any,
+        step: int,
+        metrics: dict[str, float],
+        *,
+        figures: dict[str, Any] | None = None,
+        tables: dict[str, Any] | None = None,
+    ) -> None:
         given.append((step, metrics, figures or {}))
 
     monkeypatch.setattr(tracker.Tracker, "log", log)

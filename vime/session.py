@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import psutil
@@ -14,7 +13,7 @@ import psutil
 from vime.algorithm.advantage import Advantages
 from vime.config import AlgorithmName, Mode, RolloutDetail, RunConfig
 from vime.errors import ConfigError
-from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, TRAINED, Job, rows_of
+from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, Job, rows_of
 from vime.evaluation.evaluator import Evaluator, ItemRunner, forget_items_after
 from vime.evaluation.protocol import check_same, load_prompts, protocol_of
 from vime.files.record import Recorder
@@ -26,7 +25,7 @@ from vime.report.html import write_report
 from vime.report.items import score_of
 from vime.report.metrics import MetricsWriter, read_metrics
 from vime.report.run_directory import RunDirectory, held
-from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
+from vime.report.summary import append_scores, build_summary, read_scores, write_summary
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.eval_logs import eval_logs
@@ -133,25 +132,9 @@ class Session:
             self._metrics.log(version, metrics | logs)
         else:
             append_scores(self.directory.path, scores)
-        self._track(row, version, scores, logs, figures)
+        self._tracker.evaluation(row, version, results, self.prompts, logs=logs, figures=figures)
         self._evaluation_seconds += time.monotonic() - started
         return metrics
-
-    def _track(
-        self, row: str, version: int, scores: list[RunScore], logs: dict[str, float], figures: dict[str, dict[str, Any]]
-    ) -> None:
-        """An evaluation for the tracker, beside the step of its weights: means over its runs.
-
-        The agent that is trained has names without its row, before and after training alike, so that they make one curve.
-        """
-        of_row = "" if row in (SCAFFOLD, TRAINED) else f"{row}/"
-        found: dict[str, list[float]] = {}
-        for score in scores:
-            if score.temperature == self.config.evaluation.temperature:
-                found.setdefault(f"evaluation/{of_row}{score.dataset}", []).append(100 * sum(score.strict) / score.num_items)
-        named = {name.replace("/", f"/{of_row}", 1): value for name, value in logs.items()}
-        shown = {name.replace("/", f"/{of_row}", 1): figure for name, figure in figures.items()}
-        self._tracker.log(version, {name: fmean(values) for name, values in found.items()} | named, figures=shown)
 
     def log_step(self, step: int, metrics: dict[str, float], groups: list[Group], events: list[dict[str, Any]]) -> None:
         """Writes and shows one finished step."""
@@ -165,7 +148,7 @@ class Session:
             self.directory.write_fault(step + 1, event)
             self.console.fault(event)
         self._metrics.log(step + 1, metrics)
-        self._tracker.log(step + 1, metrics)
+        self._tracker.step(step + 1, metrics, groups, self._recorder)
         self.trace.groups(groups)
         self.console.step(step + 1, metrics)
 

@@ -50,7 +50,10 @@ async def _rollout(config: RunConfig, source: Any, run_dir: Path, transcript: Tr
             await worker.ready()
             prompt = source.next()
             transcript.prompt(prompt)
-            return await worker.run_group(prompt=prompt, slot=0, num_rollouts=1, version=0)
+            try:
+                return await worker.run_group(prompt=prompt, slot=0, num_rollouts=1, version=0)
+            finally:
+                await worker.close()
 
 
 def _for_one_rollout(config: RunConfig) -> RunConfig:

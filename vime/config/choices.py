@@ -223,6 +223,7 @@ class TrackerName(Enum):
 
     none = "none"
     wandb = "wandb"
+    tensorboard = "tensorboard"
 
 
 class RolloutDetail(Enum):

@@ -50,7 +50,8 @@ def run_sweep(overrides: list[str]) -> int:
     Raises `ConfigError` if the words cannot be read at all, or if vime does not know their launcher or sweeper.
     """
     sweep = expand(overrides)
-    commands = [[*point, f"output_dir={quoted(str(sweep.folder / str(number)))}"] for number, point in enumerate(sweep.points)]
+    group = f"logger.group={quoted(sweep.folder.name)}"  # before the point's words, of which one may choose another
+    commands = [[group, *point, f"output_dir={quoted(str(sweep.folder / str(n)))}"] for n, point in enumerate(sweep.points)]
     if sweep.tree is not None and sweep.launcher != BASIC:
         sys.stderr.write(f"{len(commands)} runs by {sweep.launcher} in {sweep.folder}\n")
         codes = run_side_by_side(commands, tree=sweep.tree, folder=sweep.folder)

@@ -182,6 +182,10 @@ class RolloutWorker:
         """The calls to each served model since the last call of this method."""
         return self._served.calls()
 
+    async def close(self) -> None:
+        """Closes the connections, for a worker whose process goes on without it."""
+        await self._served.close()
+
     async def _run_member(
         self,
         hooks: Hooks,
