@@ -9,7 +9,7 @@
     python -m vime.run new mine                                           # write a folder with an agent to start from
 
 An installed vime also answers to `vime`, as in `vime new mine`. Exit code 2 means that the configuration is invalid and that
-nothing was started; every problem is on the screen.
+nothing was started; every problem is on the screen. A run that Ctrl-C interrupts ends with 130, one that is terminated with 143.
 """
 
 import errno
@@ -28,7 +28,7 @@ from vime.preflight.search_path import FoundFolders, option_folders, search_path
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
 
-CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+CONFIG_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 MULTIRUN = ("--multirun", "-m")
 HELP = ("--help", "-h")
 COMPLETION = {"--shell-completion", "-sc"}
@@ -148,13 +148,17 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
     except KeyboardInterrupt:
         if not started:  # a run that has begun says so itself, with what it leaves behind
             sys.stderr.write("\ninterrupted\n")
-        return INTERRUPTED
+        return TERMINATED if signal.getsignal(signal.SIGTERM) is ignore else INTERRUPTED
 
 
 def end_in_order(*_: object) -> None:
     """Interrupts the run as Ctrl-C does, once: whoever else terminates it meanwhile would break off its end."""
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, ignore)
     signal.raise_signal(signal.SIGINT)
+
+
+def ignore(*_: object) -> None:
+    """The handler of a signal that has been answered."""
 
 
 def report(error: ConfigError, *, started: bool = False) -> None:

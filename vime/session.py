@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -25,7 +26,7 @@ from vime.report.html import write_report
 from vime.report.items import score_of
 from vime.report.metrics import MetricsWriter, read_metrics
 from vime.report.run_directory import RunDirectory, held
-from vime.report.summary import append_scores, build_summary, read_scores, write_summary
+from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
 from vime.rollout.eval_logs import eval_logs
@@ -133,6 +134,8 @@ class Session:
         else:
             append_scores(self.directory.path, scores)
         self._tracker.evaluation(row, version, results, self.prompts, logs=logs, figures=figures)
+        found = [score for score in scores if score.temperature == evaluation.temperature]
+        self.console.scores(row, version, {name: percent(found, name) for name in datasets})
         self._evaluation_seconds += time.monotonic() - started
         return metrics
 
@@ -231,3 +234,8 @@ def _load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:
     supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
     scores = rows_of(config) or config.trainer.evaluate_every
     return load_prompts(config) if scores and not supervised else {}
+
+
+def percent(scores: list[RunScore], dataset: str) -> float:
+    """The mean strict score of the runs over one data set, 0 to 100."""
+    return 100 * fmean(sum(score.strict) / score.num_items for score in scores if score.dataset == dataset)

@@ -8,8 +8,9 @@ from typing import Any
 
 from vime.evaluation.conditions import SINGLE_TURN, label_of
 from vime.hooks import load_hook
-from vime.report.charts import Series, standalone_chart
+from vime.report.charts import Series
 from vime.report.items import read_evaluation
+from vime.report.standalone import standalone_chart
 from vime.types import EvalLog
 
 ALL = "all"

@@ -35,10 +35,8 @@ def gpus(config: RunConfig) -> list[Problem]:
     found = min(devices, len([gpu for gpu in visible.split(",") if gpu.strip()])) if visible is not None else devices
     if found >= cluster.gpus_per_node:
         return []
-    remedy = (
-        f"this machine has {found} GPUs: choose cluster=laptop or cluster=one_gpu, or set cluster.ray_address; mode=plan needs "
-        "no GPU"
-    )
+    fits = "cluster=one_gpu" if found else "cluster=laptop"
+    remedy = f"this machine has {found} GPUs: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
     return [Problem(key="cluster.gpus_per_node", value=cluster.gpus_per_node, remedy=remedy)]
 
 
