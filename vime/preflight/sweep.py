@@ -82,9 +82,8 @@ def expand(overrides: list[str]) -> Sweep:
         raise ConfigError([Problem(key="--multirun", value=" ".join(overrides), remedy=str(error).splitlines()[0])]) from error
     if intervals := [override for override in parsed if override.is_interval_sweep()]:
         remedy = "an interval has no list of values to run: write them, for example trainer.lr=1e-4,3e-4"
-        raise ConfigError(
-            [Problem(key=each.key_or_group, value=each.get_value_element_as_str(), remedy=remedy) for each in intervals]
-        )
+        found = {override.key_or_group: (override.input_line or "").partition("=")[2] for override in intervals}
+        raise ConfigError([Problem(key=key, value=value, remedy=remedy) for key, value in found.items()])
     tree = _compose_or_none([override.input_line or "" for override in parsed if not override.is_sweep_override()])
     choices = {override.key_or_group: override.value() for override in parsed} if tree is None else tree.hydra.runtime.choices
     if problems := refused(choices):

@@ -112,7 +112,11 @@ def build_page(method: str, published: dict[str, Any], runs: list[OurRun], *, sm
         "tables": tables,
         "small": [_small_table(run) for run in mine if run.model == small],
         "runs": [run.about for run in mine],
-        "curves": [{"run": run.name, "seed": run.about["seed"], "points": thin(run.curve)} for run in mine if run.curve],
+        "curves": [
+            {"run": run.name, "seed": run.about["seed"], "command": run.about["command"], "points": thin(run.curve)}
+            for run in mine
+            if run.curve
+        ],
     }
 
 
@@ -149,6 +153,7 @@ def _small_table(run: OurRun) -> dict[str, Any]:
     return {
         "run": run.name,
         "seed": run.about["seed"],
+        "command": run.about["command"],
         "columns": list(run.scores),
         "rows": [
             {

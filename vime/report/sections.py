@@ -1,13 +1,13 @@
 """The sections of the report: curves, evaluations, faults, provenance. Each returns HTML, empty without data."""
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
 from vime.report.charts import Series, bar_chart, is_flat, line_chart, number_text, stacked_chart
 from vime.report.metrics import Curve
+from vime.report.score_figure import lengths_of
 from vime.report.units import unit_of
 
 Curves = Mapping[str, Curve]
@@ -73,27 +73,32 @@ def score_charts(datasets: Mapping[str, Mapping[str, Any]], labels: Mapping[str,
             series.append(Series(label=label, x=x, y=[s["mean"] for s in scores], error=[s["sd"] for s in scores]))
     if not series:
         return []
-    lengths = [int(match[1]) if (match := re.search(r"(\d+)$", name)) else -1 for name in names]
-    if len(names) > 2 and lengths == sorted(set(lengths)) and lengths[0] >= 0:
+    if lengths_of(names):
         return [line_chart("Score by length", series, x_label="data set", y_label="strict score, %", names=names)]
     return [bar_chart("Score by data set", names, series, y_label="strict score, %")]
 
 
-def training_charts(curves: Curves) -> list[str]:
-    """Reward, optimisation, lengths, time and stop reasons over steps; metrics that do not change are named and not drawn."""
-    scores = {name: name.partition("/")[2] for name in curves if name.startswith("reward/") and name != "reward/mean"}
-    in_training = {name: name.partition("/")[2] for name in curves if name.startswith("evaluation/")}
-    seconds = {name: name.partition("/")[2] for name in curves if name.startswith("seconds/")}
-    counts = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("count/")}
-    panels = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
-    sessions = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("session/")}
+def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Titles of the charts over steps, each with its metrics and their labels, in order, of a run with these metrics."""
+    known = list(names)
+    scores = {name: name.partition("/")[2] for name in known if name.startswith("reward/") and name != "reward/mean"}
+    in_training = {name: name.partition("/")[2] for name in known if name.startswith("evaluation/")}
+    seconds = {name: name.partition("/")[2] for name in known if name.startswith("seconds/")}
+    counts = {name: name.partition("/")[2].replace("_", " ") for name in known if name.startswith("count/")}
+    found = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
+    sessions = {name: name.partition("/")[2].replace("_", " ") for name in known if name.startswith("session/")}
     shares = {name: label for name, label in sessions.items() if label.endswith("share")}
-    panels |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
-    panels |= {
+    found |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
+    found |= {
         "Sessions": {name: sessions[name] for name in sessions if name not in shares},
         "Shares of the sessions' tokens": shares,
     }
-    charts = [panel_chart(title, curves, metrics) for title, metrics in panels.items()]
+    return found
+
+
+def training_charts(curves: Curves) -> list[str]:
+    """Reward, optimisation, lengths, time and stop reasons over steps; metrics that do not change are named and not drawn."""
+    charts = [panel_chart(title, curves, metrics) for title, metrics in panels(curves).items()]
     charts.insert(1, stop_chart(curves))
     charts.append(stacked_chart("Share of a step's time", _aligned(curves, TIME_SHARES)))
     charts.append(stacked_chart("Age of trained tokens, weight versions", _aligned(curves, _ages(curves))))

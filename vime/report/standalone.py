@@ -7,6 +7,8 @@ from vime.report.charts import NUM_COLORS, Series
 
 STANDALONE_COLORS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#65a30d", "#6b7280")
 LEGEND_LINE = 12
+MARGIN = 24
+"""Room for half of the last name on the x axis."""
 TITLE_HEIGHT = 20
 
 
@@ -30,10 +32,10 @@ def standalone_chart(title: str, series: list[Series], *, x_label: str, y_label:
             parts.append(f'<path d="M{axes.x(x):.1f} {low:.1f}V{high:.1f}" stroke="{color}" stroke-width="1.5"/>')
         below = LEGEND_LINE * (number - len(series) + 1)
         parts.append(f'<text x="{LEFT}" y="{below}" fill="{color}">{escape(s.label)}</text>')
-    style = "text{font:9px sans-serif}.title{font-size:11px}.tick{fill:#666}.end{text-anchor:end}.mid{text-anchor:middle}"
+    style = "text{font:9px sans-serif}.title{font-size:10px}.tick{fill:#666}.end{text-anchor:end}.mid{text-anchor:middle}"
     style += ".grid{stroke:#ddd;fill:none}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {WIDTH} {HEIGHT + top}" '
-        f'width="{2 * WIDTH}"><style>{style}</style><rect y="{-top}" width="100%" height="100%" fill="#fff"/>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {WIDTH + MARGIN} {HEIGHT + top}" '
+        f'width="{2 * (WIDTH + MARGIN)}"><style>{style}</style><rect y="{-top}" width="100%" height="100%" fill="#fff"/>'
         f"{''.join(parts)}</svg>\n"
     )
