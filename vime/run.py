@@ -146,8 +146,7 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         sys.stderr.write(f"\n{where}{error.strerror}: make room, then go on from the last checkpoint with resume=true\n")
         return FAILED
     except KeyboardInterrupt:
-        if not started:  # a run that has begun says so itself, with what it leaves behind
-            sys.stderr.write("\ninterrupted\n")
+        sys.stderr.write("\ninterrupted\n")
         return TERMINATED if signal.getsignal(signal.SIGTERM) is ignore else INTERRUPTED
 
 
