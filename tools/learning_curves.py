@@ -2,7 +2,7 @@
 
     python tools/learning_curves.py --steps 20 --output results/learning_curves
 
-Writes PATH.md, PATH.json and the figures PATH_reward.svg and PATH_loss.svg. The run folders are under outputs/learning_curves, and
+Writes PATH.md, PATH.json and the figures PATH_reward.svg and PATH_loss.svg. The run folders are in outputs/learning_curves, and
 complete runs are not repeated. `sft` starts from the untrained tiny model, and its curve is the loss on demonstrations; the other
 algorithms start from the shipped model, and their curve is the training reward.
 """
