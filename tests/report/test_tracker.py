@@ -116,7 +116,7 @@ def records(file: Path) -> list[Any]:
     The file is a log of LevelDB: after 7 bytes, blocks of 32 KiB with pieces of checksum, length and kind (1 whole, 2 first,
     3 middle, 4 last); what does not fit into a block goes on in the next.
     """
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
 
     data, place, found, message = file.read_bytes(), 7, [], b""
     while place + 7 <= len(data):

@@ -36,7 +36,8 @@ class WandbWriter:
     def __init__(self, config: RunConfig, path: Path) -> None:
         import wandb
 
-        settings, mode = config.logger, tracking_mode(config)
+        settings = config.logger
+        mode: Any = tracking_mode(config)
         if mode == "offline" and not settings.offline and "WANDB_MODE" not in os.environ:
             logger.warning("WANDB_API_KEY is not set: tracking offline in %s", path / "wandb")
         self._units: dict[str, str] = {}
@@ -68,7 +69,8 @@ class WandbWriter:
         """Sends what belongs to one step."""
         import wandb
 
-        shown = {name: wandb.Table(columns=COLUMNS, data=table.rows) for name, table in tables.items()}
+        columns: list[Any] = list(COLUMNS)
+        shown = {name: wandb.Table(columns=columns, data=[*table.rows]) for name, table in tables.items()}
         self._run.log({**metrics, **_charts(figures), **shown, AXIS: step})
         new = {name: unit for name in metrics if name not in self._units and (unit := unit_of(name))}
         if new:
