@@ -2,11 +2,13 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 WIDTH, HEIGHT = 420, 222
 LEFT, RIGHT, TOP, BOTTOM = 50, 10, 20, 30
+LONG = 20
+"""Span of an x axis, as a factor, from which on it may be logarithmic."""
 FLAT = 1e-3
 """Share of its size by which a metric changes at least; an axis spans no less, so that noise in the last digit is no mountain."""
 
@@ -20,8 +22,10 @@ class Axes:
     y_low: float
     y_high: float
     log: bool
+    x_log: bool = False
 
     def x(self, value: float) -> float:
+        value = math.log10(value) if self.x_log else value
         return LEFT + (value - self.x_low) / ((self.x_high - self.x_low) or 1) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
@@ -42,6 +46,13 @@ def axes_of(xs: list[float], ys: list[float]) -> Axes:
     return Axes(min(xs), max(xs), low, high, log)
 
 
+def with_log_x(axes: Axes) -> Axes:
+    """The same axes, with a logarithmic x axis if positive values span a factor of 20: lengths that double lie side by side."""
+    if axes.x_low <= 0 or axes.x_high < LONG * axes.x_low:
+        return axes
+    return replace(axes, x_low=math.log10(axes.x_low), x_high=math.log10(axes.x_high), x_log=True)
+
+
 def ticks_of(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
     """About `count` round numbers between `low` and `high`, for the marks of an axis; `whole` ones for an axis that counts."""
     raw = (high - low) / count or 1.0
@@ -49,6 +60,13 @@ def ticks_of(low: float, high: float, count: int = 5, *, whole: bool = False) ->
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     step = max(1.0, step if step % 1 == 0 else round(step)) if whole else step
     return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def log_ticks(axes: Axes) -> list[float]:
+    """1, 2, 5, 10, 20, … within a logarithmic x axis."""
+    powers = range(math.floor(axes.x_low), math.ceil(axes.x_high) + 1)
+    found = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+    return [tick for tick in found if axes.x_low - 1e-9 <= math.log10(tick) <= axes.x_high + 1e-9]
 
 
 def grid(axes: Axes, x_label: str, names: list[str] | None, percent: bool = False, y_label: str = "") -> str:
@@ -62,7 +80,7 @@ def grid(axes: Axes, x_label: str, names: list[str] | None, percent: bool = Fals
     if names is not None:
         ticks = [(float(position), name) for position, name in enumerate(names)]
     else:
-        found = ticks_of(axes.x_low, axes.x_high, 5, whole=x_label == "step") or [axes.x_low]
+        found = log_ticks(axes) if axes.x_log else ticks_of(axes.x_low, axes.x_high, 5, whole=x_label == "step") or [axes.x_low]
         ticks = [(tick, tick_text(tick, found)) for tick in found]
     for tick, text in ticks:
         parts.append(f'<text class="tick mid" x="{axes.x(tick):.1f}" y="{HEIGHT - BOTTOM + 15}">{escape(text)}</text>')

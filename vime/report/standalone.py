@@ -2,7 +2,7 @@
 
 from html import escape
 
-from vime.report.axes import HEIGHT, LEFT, WIDTH, axes_of, grid, path
+from vime.report.axes import HEIGHT, LEFT, WIDTH, axes_of, grid, path, with_log_x
 from vime.report.charts import NUM_COLORS, Series
 
 STANDALONE_COLORS = ("#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#65a30d", "#6b7280")
@@ -19,6 +19,7 @@ def standalone_chart(title: str, series: list[Series], *, x_label: str, y_label:
     """
     ends = [y + sign * e for s in series if s.error for y, e in zip(s.y, s.error) for sign in (-1, 1)]
     axes = axes_of([x for s in series for x in s.x], [*(y for s in series for y in s.y), *ends])
+    axes = with_log_x(axes) if names is None and x_label != "step" else axes
     top = TITLE_HEIGHT + LEGEND_LINE * len(series)
     parts = [
         f'<text class="title" x="{LEFT}" y="{TITLE_HEIGHT - 6 - top}">{escape(title)}</text>',
