@@ -101,7 +101,7 @@ class Transcript:
                 f"{'end' if rollout.counting.in_baseline else 'FAILED'}: {reason} after {rollout.generation_seconds:.1f} s"
             )
             for span in rollout.spans:
-                if span.kind not in ("generation", "queue"):
+                if span.kind not in ("generation", "queue", "reward"):
                     self._line(f"{span.kind} {span.name}: {span.seconds:.1f} s{_details(span.details)}")
             if rollout.counts:
                 self._line("counts: " + ", ".join(f"{name} {count}" for name, count in sorted(rollout.counts.items())))
