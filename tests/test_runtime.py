@@ -33,3 +33,12 @@ def test_what_ends_the_block_is_raised_and_no_signal_after_it() -> None:
         assert not answered
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_third_signal_breaks_off_the_start() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), signals_wait():
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+        pytest.fail("it went on")
+    assert signal.getsignal(signal.SIGINT) is before

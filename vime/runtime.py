@@ -26,6 +26,8 @@ from vime.processes.reaper import start_reaper
 from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
+IMPATIENT = 3
+"""How many signals break off the start of Ray."""
 
 
 class Runtime:
@@ -83,7 +85,8 @@ class Runtime:
 def signals_wait() -> Iterator[None]:
     """Within the block SIGINT and SIGTERM wait for its end, and Ray sets no handlers of its own.
 
-    Half of a Ray would end with a dump of its stack, and its handler would end the program where it stands.
+    Half of a Ray would end with a dump of its stack, and its handler would end the program where it stands. The third signal breaks
+    off the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -91,8 +94,14 @@ def signals_wait() -> Iterator[None]:
     came: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     of_ray, ray_utils.set_sigterm_handler = ray_utils.set_sigterm_handler, lambda handler: None
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+        if len(came) == IMPATIENT:
+            raise KeyboardInterrupt
+
     for number in handlers:
-        signal.signal(number, lambda number, frame: came.append(number))
+        signal.signal(number, note)
     try:
         yield
     finally:
