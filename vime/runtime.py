@@ -85,8 +85,8 @@ class Runtime:
 def signals_wait() -> Iterator[None]:
     """Within the block SIGINT and SIGTERM wait for its end, and Ray sets no handlers of its own.
 
-    Half of a Ray would end with a dump of its stack, and its handler would end the program where it stands. The third signal breaks
-    off the block.
+    Half of a Ray would end with a dump of its stack, and its handler would end the program where it stands. The third
+    signal breaks off the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
