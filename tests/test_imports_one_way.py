@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VIME, AGENTIC = ROOT / "vime", ROOT / "agentic"
 METHODS = sorted(folder.name for folder in AGENTIC.iterdir() if (folder / "__init__.py").is_file())
 FLOORS = (
-    {"errors", "tasks", "threads"},
+    {"blame", "errors", "tasks", "threads"},
     {"types"},
     {"config"},
     {"hooks"},
@@ -27,7 +27,7 @@ FLOORS = (
     {"new", "rollout"},
     {"batches", "reward_service", "step_clock", "system"},
     {"session"},
-    {"loop"},
+    {"loop", "trial"},
     {"run"},
 )
 """The rooms of vime from the ground up: folders, and the modules that stand beside them."""

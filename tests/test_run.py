@@ -51,7 +51,8 @@ sys.exit(run.run([]))
         assert process.stdout.readline() == "started\n"
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
-    assert process.returncode == run.INTERRUPTED and "interrupted" in error
+    wanted = run.TERMINATED if number is signal.SIGTERM else run.INTERRUPTED
+    assert process.returncode == wanted and "interrupted" in error
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ sys.exit(run.run([]))
         assert process.stdout.readline() == "ending\n"
         process.terminate()
         output, error = process.communicate("\n", timeout=60)
-    assert (process.returncode, output) == (run.INTERRUPTED, "ended\n") and "interrupted" in error
+    assert (process.returncode, output) == (run.TERMINATED, "ended\n") and "interrupted" in error
 
 
 @pytest.mark.parametrize("words", [["--run"], ["--lr=3"], ["--multirun", "-x"], ["--experimental-rerun=a.pickle"]])

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from vime import loop
+from vime.errors import ConfigError, Problem
 from vime.evaluation.conditions import Job
 from vime.preflight.compose import compose_run
 from vime.report import tracker
@@ -43,7 +45,14 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, float]
     """What the tracker is given."""
     given: list[tuple[int, dict[str, float], dict[str, Any]]] = []
 
-    def log(self: Any, step: int, metrics: dict[str, float], *, figures: dict[str, Any] | None = None) -> None:
+    def log(
+        self: Any,
+        step: int,
+        metrics: dict[str, float],
+        *,
+        figures: dict[str, Any] | None = None,
+        tables: dict[str, Any] | None = None,
+    ) -> None:
         given.append((step, metrics, figures or {}))
 
     monkeypatch.setattr(tracker.Tracker, "log", log)
@@ -71,3 +80,19 @@ async def test_evaluations_reach_the_tracker(tmp_path: Path, tracked: list[tuple
     assert tracked[1][1] == {"evaluation/docs_20": 50.0, "eval_log/docs_20/turns": 2.0}, "means over the table's runs"
     assert tracked[2][1]["eval_log/scaffold@gpt/docs_20/turns"] == 2.0 and not tracked[0][2]
     assert list(tracked[3][2]) == ["eval_log/docs_20/recall"] and tracked[3][2]["eval_log/docs_20/recall"]["x"] == [1, 2]
+
+
+def test_a_configuration_that_is_refused_at_the_start_leaves_a_folder_that_can_be_used_again(tmp_path: Path):
+    composed = compose_run(["+method=memagent", f"output_dir={tmp_path / 'run'}"])
+    with pytest.raises(ConfigError), Session.open(composed):
+        raise ConfigError([Problem(key="data.train.path", value="x", remedy="a bad row")])
+    with Session.open(composed) as session:
+        assert (session.directory.path / "config.yaml").exists()
+
+
+def test_data_without_a_question_is_refused_before_there_is_a_folder(tmp_path: Path):
+    (tmp_path / "bad.jsonl").write_text('{"text": "no question"}\n')
+    folder = tmp_path / "run"
+    with pytest.raises(ConfigError, match="row 0"):
+        loop.train(compose_run(["+method=memagent", f"output_dir={folder}", f"data.train.path={tmp_path / 'bad.jsonl'}"]))
+    assert not folder.exists()

@@ -9,7 +9,7 @@ reward of each step as tables.
 import argparse
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,11 @@ from vime.report.html import write_page
 from vime.report.metrics import Curve, curves, read_metrics
 from vime.report.run_directory import find_runs, read_config
 from vime.report.sections import chart_grid
+from vime.report.settings import differences, flatten
 from vime.report.step_line import duration
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, score_text
+from vime.report.units import unit_of
 
 REWARD = "reward/mean"
 METRICS = (
@@ -34,7 +36,8 @@ METRICS = (
     *("train/logprob_difference_max", "rollout/turns_mean", "rollout/response_tokens_mean", "time/step_seconds"),
 )
 """Curves that are shown, where the runs have them."""
-WITHOUT_MEANING = {"output_dir", "resume"}
+MAX_NAMING = 4
+"""Most settings of which the name of a sweep's run is made."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_SPARKLINE_WIDTH, MIN_SPARKLINE_WIDTH = 40, 8
 
@@ -54,23 +57,8 @@ class Run:
 
 def read_run(path: Path, name: str) -> Run:
     """Reads what a run left so far."""
-    settings = {key: value for key, value in flatten(read_config(path)).items() if key not in WITHOUT_MEANING}
+    settings = flatten(read_config(path))
     return Run(name=name, settings=settings, summary=read_summary(path), curves=curves(read_metrics(path / "metrics.jsonl")))
-
-
-def flatten(config: Any, prefix: str = "") -> dict[str, str]:
-    """`{"trainer.lr": "1e-06", …}`: leaves by their dotted path, lists by position."""
-    if isinstance(config, (dict, list)) and config:
-        items = config.items() if isinstance(config, dict) else enumerate(config)
-        return {name: text for key, value in items for name, text in flatten(value, f"{prefix}{key}.").items()}
-    return {prefix[:-1]: str(config)}
-
-
-def differences(runs: list[Run]) -> dict[str, list[str]]:
-    """Settings that are not the same in all runs, with `-` where a run lacks one."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    rows = {key: [run.settings.get(key, "-") for run in runs] for key in keys}
-    return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
 def score_rows(runs: list[Run]) -> dict[str, list[str]]:
@@ -132,7 +120,7 @@ def write_html(path: Path, runs: list[Run], blocks: Mapping[str, dict[str, list[
     for metric in METRICS:
         with_metric = [(run, run.curves[metric]) for run in runs if metric in run.curves]
         series = [Series(label=run.name, x=[float(step) for step in steps], y=values) for run, (steps, values) in with_metric]
-        charts.append(line_chart(metric, series))
+        charts.append(line_chart(metric, series, y_label=unit_of(metric)))
     return write_page(
         path, title="runs compared", body=body + "<h2>Curves</h2>" + chart_grid([chart for chart in charts if chart])
     )
@@ -173,9 +161,9 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         paths = find_runs(given.runs)
     except FileNotFoundError as error:
         parser.error(str(error))
-    runs = [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
+    runs = named([read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)])
     width = max(MIN_SPARKLINE_WIDTH, min(MAX_SPARKLINE_WIDTH, (console.width - 34) // len(runs) - 12))
-    blocks = {"Settings that differ": differences(runs), "Results": score_rows(runs)}
+    blocks = {"Settings that differ": differences([run.settings for run in runs]), "Results": score_rows(runs)}
     for title, rows in (blocks | {"Curves": curve_rows(runs, width)}).items():
         console.print(_table(title, runs, rows))
     if given.markdown:
@@ -192,6 +180,17 @@ def _table(title: str, runs: list[Run], rows: dict[str, list[str]]) -> Table:
     for key, values in (rows or {"none": ["" for _ in runs]}).items():
         table.add_row(key, *values)
     return table
+
+
+def named(runs: list[Run]) -> list[Run]:
+    """The runs, those of a sweep by the settings in which they differ: their folders are only numbers."""
+    rows = differences([run.settings for run in runs])
+    told = [
+        ", ".join(f"{key.rpartition('.')[2]}={values[number]}" for key, values in rows.items()) for number in range(len(runs))
+    ]
+    are_short = len(rows) <= MAX_NAMING and len(set(told)) == len(runs)
+    numbers = all(run.name.rpartition("/")[2].isdigit() for run in runs)
+    return [replace(run, name=name) for run, name in zip(runs, told)] if are_short and numbers else runs
 
 
 def _names(paths: list[Path]) -> list[str]:

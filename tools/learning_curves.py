@@ -1,10 +1,10 @@
-"""Trains the tiny MemAgent task with every algorithm, one after another, and writes their curves as a table and as JSON.
+"""Trains the tiny MemAgent task with every algorithm, one after another, and writes their curves as figures, a table and JSON.
 
     python tools/learning_curves.py --steps 20 --output results/learning_curves
 
-Writes PATH.md and PATH.json. The run folders are under outputs/learning_curves, and complete runs are not repeated. `sft` starts
-from the untrained tiny model, and its curve is the loss on demonstrations; the other algorithms start from the shipped model, and
-their curve is the training reward.
+Writes PATH.md, PATH.json and the figures PATH_reward.svg and PATH_loss.svg. The run folders are in outputs/learning_curves, and
+complete runs are not repeated. `sft` starts from the untrained tiny model, and its curve is the loss on demonstrations; the other
+algorithms start from the shipped model, and their curve is the training reward.
 """
 
 import argparse
@@ -21,10 +21,13 @@ from rich.console import Console
 
 from vime.config import AlgorithmName
 from vime.preflight.rules.algorithm import NAMED
+from vime.report.charts import Series
 from vime.report.metrics import curves, read_metrics
+from vime.report.standalone import standalone_chart
 
 RUNS = Path("outputs/learning_curves")
 START = RUNS / "start"
+FIGURES = {"reward/mean": ("reward", "training reward"), "train/loss": ("loss", "loss of demonstrations")}
 NUM_ENDS = 3
 """Number of steps that are averaged at each end of a curve."""
 
@@ -92,7 +95,7 @@ def measure(algorithm: str, *, steps: int, seed: int) -> Curve:
     )
 
 
-def table(found: list[Curve]) -> str:
+def table(found: list[Curve], name: str) -> str:
     """The curves as Markdown: one line per run, then the machine, the commit and the commands."""
     last = found[-1]
     lines = [
@@ -101,13 +104,14 @@ def table(found: list[Curve]) -> str:
         f"Made by `python tools/learning_curves.py`. Means of the first and of the last {NUM_ENDS} steps; all points are in the",
         "JSON file beside this one. Reward is the training reward (0 to 1), loss that of demonstrations.",
         "",
-        "| algorithm | seed | metric | steps | first | last | learned | wall seconds | curve |",
-        "|---|---|---|---|---|---|---|---|---|",
+        *(line for end in figures(found) for line in (f"![{end}]({name}_{end}.svg)", "")),
+        "| algorithm | seed | metric | steps | first | last | learned | wall seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for curve in found:
         first, end = curve.ends
         cells = [curve.algorithm, curve.seed, curve.metric, len(curve.points), f"{first:.3f}", f"{end:.3f}"]
-        cells += ["yes" if curve.has_learned else "no", f"{curve.wall_seconds:.0f}", tenths(curve)]
+        cells += ["yes" if curve.has_learned else "no", f"{curve.wall_seconds:.0f}"]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     machine = last.machine
     lines += [
@@ -121,11 +125,30 @@ def table(found: list[Curve]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tenths(curve: Curve) -> str:
-    """The curve as means of at most ten equal parts."""
-    values = [value for _, value in curve.points]
-    parts = min(10, len(values))
-    return " ".join(f"{fmean(values[i * len(values) // parts : (i + 1) * len(values) // parts]):.2f}" for i in range(parts))
+def figures(found: list[Curve]) -> dict[str, str]:
+    """The curves as SVG files by the end of their names: the reward of all algorithms, and the loss of demonstrations."""
+    drawn = {}
+    for metric, (end, label) in FIGURES.items():
+        series = [
+            Series(
+                label=f"{curve.algorithm}, seed {curve.seed}",
+                x=[step for step, _ in curve.points],
+                y=[y for _, y in curve.points],
+            )
+            for curve in found
+            if curve.metric == metric
+        ]
+        if series:
+            drawn[end] = standalone_chart(f"tiny MemAgent task: {label}", series, x_label="step", y_label=label)
+    return drawn
+
+
+def write(found: list[Curve], output: Path) -> None:
+    """Writes the table, the data and the figures."""
+    output.with_suffix(".json").write_text(json.dumps([asdict(curve) for curve in found], indent=1) + "\n")
+    output.with_suffix(".md").write_text(table(found, output.name))
+    for end, figure in figures(found).items():
+        output.with_name(f"{output.name}_{end}.svg").write_text(figure)
 
 
 def main() -> int:
@@ -144,10 +167,8 @@ def main() -> int:
     for seed in options.seeds:
         for name in options.algorithms:
             found.append(measure(name, steps=options.steps, seed=seed))
-            text = json.dumps([asdict(curve) for curve in found], indent=1)
-            options.output.with_suffix(".json").write_text(text + "\n")
-            options.output.with_suffix(".md").write_text(table(found))
-    Console().print(table(found), markup=False, soft_wrap=True)
+            write(found, options.output)
+    Console().print(table(found, options.output.name), markup=False, soft_wrap=True)
     return 0 if all(curve.has_learned for curve in found) else 1
 
 

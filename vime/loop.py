@@ -7,6 +7,7 @@ import asyncio
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from vime.batches import Batches, DemonstrationBatches, Rollouts
@@ -29,8 +30,11 @@ logger = logging.getLogger(__name__)
 
 def train(composed: Composed) -> None:
     """Trains, with evaluation before and after; `algorithm=sft` learns from demonstrations instead."""
-    by_demonstrations = composed.config.algorithm.name is AlgorithmName.sft
-    run(composed, _train_supervised if by_demonstrations else _train)
+    if composed.config.algorithm.name is AlgorithmName.sft:
+        run(composed, _train_supervised)
+        return
+    source = load_hook(composed.config.data.source)(composed.config)  # before there is a folder, which a bad row would leave
+    run(composed, partial(_train, source))
 
 
 def evaluate(composed: Composed) -> None:
@@ -56,9 +60,8 @@ async def _evaluate(session: Session) -> None:
     session.finish()
 
 
-async def _train(session: Session) -> None:
+async def _train(source: Any, session: Session) -> None:
     config, console = session.config, session.console
-    source = load_hook(config.data.source)(config)
     if hasattr(source, "prompts"):  # a stream without an end has none
         check_overlap(config, source.prompts(), session.prompts)
     async with training(config, session.directory.path, say=console.say, warn=console.warn) as system:

@@ -3,12 +3,13 @@
     python -m vime.run +method=memagent                                   # train on this machine
     python -m vime.run +method=memagent model=qwen2.5-7b mode=eval        # score
     python -m vime.run +method=memagent model=qwen2.5-7b mode=plan        # show what would run, start nothing
+    python -m vime.run +method=memagent mode=try                          # one prompt on a server, shown turn by turn
     python -m vime.run +method=memagent trainer.lr=1e-4,3e-4 --multirun   # a sweep, one run after another
     python -m vime.run +method=mine --config-dir my_conf                  # options from your own folder
     python -m vime.run new mine                                           # write a folder with an agent to start from
 
 An installed vime also answers to `vime`, as in `vime new mine`. Exit code 2 means that the configuration is invalid and that
-nothing was started; every problem is on the screen.
+nothing was started; every problem is on the screen. A run that Ctrl-C interrupts ends with 130, one that is terminated with 143.
 """
 
 import errno
@@ -17,7 +18,7 @@ import signal
 import sys
 from pathlib import Path
 
-from vime.config import Mode
+from vime.config import TRY, Mode
 from vime.errors import ConfigError, Problem, VimeError
 from vime.new.write import write_agent
 from vime.preflight.compose import CONF, compose_run, register_schemas
@@ -27,7 +28,7 @@ from vime.preflight.search_path import FoundFolders, option_folders, search_path
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
 
-CONFIG_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+CONFIG_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 MULTIRUN = ("--multirun", "-m")
 HELP = ("--help", "-h")
 COMPLETION = {"--shell-completion", "-sc"}
@@ -122,9 +123,14 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
             show_plan(composed.config)
             return 0
 
+        started = True
+        if composed.config.mode is TRY:
+            from vime import trial
+
+            return 0 if trial.try_once(composed) else FAILED
+
         from vime import loop
 
-        started = True
         (loop.train if composed.config.mode is Mode.train else loop.evaluate)(composed)
         return 0
     except ConfigError as error:
@@ -141,13 +147,17 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
-        return INTERRUPTED
+        return TERMINATED if signal.getsignal(signal.SIGTERM) is ignore else INTERRUPTED
 
 
 def end_in_order(*_: object) -> None:
     """Interrupts the run as Ctrl-C does, once: whoever else terminates it meanwhile would break off its end."""
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, ignore)
     signal.raise_signal(signal.SIGINT)
+
+
+def ignore(*_: object) -> None:
+    """The handler of a signal that has been answered."""
 
 
 def report(error: ConfigError, *, started: bool = False) -> None:

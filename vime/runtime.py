@@ -11,11 +11,13 @@ import signal
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import utils as ray_utils  # no public way to keep its handler of SIGTERM out
 
 from vime.cluster.nodes import Nodes
 from vime.config import RunConfig
@@ -24,6 +26,8 @@ from vime.processes.reaper import start_reaper
 from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
+IMPATIENT = 3
+"""How many signals break off the start of Ray."""
 
 
 class Runtime:
@@ -66,17 +70,43 @@ class Runtime:
         self._reaper = start_reaper(owner=os.getpid(), remove=[self._ray_dir, payload_folder(self.run_id)])
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
         options: dict[str, Any] = {"namespace": self.run_id, "log_to_driver": False, "logging_level": logging.ERROR}
-        terminate = signal.getsignal(signal.SIGTERM)
-        if address is not None:
-            ray.init(address=address, **options)
-        else:
-            ray.init(
-                address="local",  # not a cluster that happens to run on this machine
-                include_dashboard=False,
-                object_store_memory=object_store_bytes(self._config),
-                _node_ip_address=self._config.cluster.host,
-                _temp_dir=str(self._ray_dir),
-                **options,
-            )
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, terminate)  # Ray's own handler would end the program where it stands
+        if address is None:
+            options |= {
+                "include_dashboard": False,
+                "object_store_memory": object_store_bytes(self._config),
+                "_node_ip_address": self._config.cluster.host,
+                "_temp_dir": str(self._ray_dir),
+            }
+        with signals_wait():
+            ray.init(address=address or "local", **options)  # not a cluster that happens to run on this machine
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM wait for its end, and Ray sets no handlers of its own.
+
+    Half of a Ray would end with a dump of its stack, and its handler would end the program where it stands. The third
+    signal breaks off the block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    of_ray, ray_utils.set_sigterm_handler = ray_utils.set_sigterm_handler, lambda handler: None
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+        if len(came) == IMPATIENT:
+            raise KeyboardInterrupt
+
+    for number in handlers:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        ray_utils.set_sigterm_handler = of_ray
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])

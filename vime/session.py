@@ -13,14 +13,15 @@ import psutil
 
 from vime.algorithm.advantage import Advantages
 from vime.config import AlgorithmName, Mode, RolloutDetail, RunConfig
-from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, TRAINED, Job, rows_of
+from vime.errors import ConfigError
+from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, Job, rows_of
 from vime.evaluation.evaluator import Evaluator, ItemRunner, forget_items_after
 from vime.evaluation.protocol import check_same, load_prompts, protocol_of
 from vime.files.record import Recorder
-from vime.hooks import load_hook
 from vime.model.pieces import TokenPieces
 from vime.preflight.compose import Composed
 from vime.report.console import Console
+from vime.report.ending import ending_of, forget_ending, write_ending
 from vime.report.html import write_report
 from vime.report.items import score_of
 from vime.report.metrics import MetricsWriter, read_metrics
@@ -28,7 +29,7 @@ from vime.report.run_directory import RunDirectory, held
 from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
-from vime.rollout.context import Context
+from vime.rollout.eval_logs import eval_logs
 from vime.types import Group, Prompt
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Session:
 
     def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
         self.config = composed.config
+        self._overrides = composed.overrides
         self.directory = directory
         self.prompts = prompts
         """The items of the evaluation, by the name of their set."""
@@ -77,11 +79,16 @@ class Session:
             folder = RunDirectory(str(composed.config.output_dir)).evaluation
             check_same(folder, protocol_of(composed.config, prompts))
         directory = RunDirectory.create(composed.config, composed.overrides)
+        forget_ending(directory.path)
         session = cls(composed, directory, prompts)
         session._recorder = _recorder(composed.config, directory)
         session.console.header(composed.config, directory.path)
         with session._tracker, session.console:
-            yield session
+            try:
+                yield session
+            except BaseException as error:  # raised again: whatever ends the run, its folder says so
+                session._end_early(error)
+                raise
 
     def evaluator(self, runner: ItemRunner) -> Evaluator:
         """An evaluator that writes into the run folder."""
@@ -126,25 +133,11 @@ class Session:
             self._metrics.log(version, metrics | logs)
         else:
             append_scores(self.directory.path, scores)
-        self._track(row, version, scores, logs, figures)
+        self._tracker.evaluation(row, version, results, self.prompts, logs=logs, figures=figures)
+        found = [score for score in scores if score.temperature == evaluation.temperature]
+        self.console.scores(row, version, {name: percent(found, name) for name in datasets})
         self._evaluation_seconds += time.monotonic() - started
         return metrics
-
-    def _track(
-        self, row: str, version: int, scores: list[RunScore], logs: dict[str, float], figures: dict[str, dict[str, Any]]
-    ) -> None:
-        """An evaluation for the tracker, beside the step of its weights: means over its runs.
-
-        The agent that is trained has names without its row, before and after training alike, so that they make one curve.
-        """
-        of_row = "" if row in (SCAFFOLD, TRAINED) else f"{row}/"
-        found: dict[str, list[float]] = {}
-        for score in scores:
-            if score.temperature == self.config.evaluation.temperature:
-                found.setdefault(f"evaluation/{of_row}{score.dataset}", []).append(100 * sum(score.strict) / score.num_items)
-        named = {name.replace("/", f"/{of_row}", 1): value for name, value in logs.items()}
-        shown = {name.replace("/", f"/{of_row}", 1): figure for name, figure in figures.items()}
-        self._tracker.log(version, {name: fmean(values) for name, values in found.items()} | named, figures=shown)
 
     def log_step(self, step: int, metrics: dict[str, float], groups: list[Group], events: list[dict[str, Any]]) -> None:
         """Writes and shows one finished step."""
@@ -158,7 +151,7 @@ class Session:
             self.directory.write_fault(step + 1, event)
             self.console.fault(event)
         self._metrics.log(step + 1, metrics)
-        self._tracker.log(step + 1, metrics)
+        self._tracker.step(step + 1, metrics, groups, self._recorder)
         self.trace.groups(groups)
         self.console.step(step + 1, metrics)
 
@@ -186,6 +179,20 @@ class Session:
             self._earlier_seconds = state["totals"].pop("wall_seconds")
             self._totals = state["totals"]
 
+    def _end_early(self, error: BaseException) -> None:
+        """Says where the run stands and how it goes on, on the screen, in `ended.json` and on top of the report."""
+        path, step = self.directory.path, self._totals["num_steps"]
+        if isinstance(error, ConfigError) and not self.config.resume and not step:
+            self.directory.withdraw()
+            return
+        ending = ending_of(error, self.config, path, overrides=self._overrides, step=step)
+        logger.info("the run ends: %s %s", ending.error, ending.text)
+        try:
+            write_ending(path, ending)
+            self.console.ended(ending, write_report(path))
+        except OSError as broken:  # a full disk, perhaps what ended the run
+            logger.warning("the end of the run is not written down: %s", broken)
+
     def finish(self) -> None:
         """Writes `summary.json` and the report, and shows the table."""
         wall_seconds = self._earlier_seconds + time.time() - self._started
@@ -203,21 +210,7 @@ class Session:
         """
         metrics: dict[str, float] = {}
         figures: dict[str, dict[str, Any]] = {}
-        if self.config.method.eval_log is None or row.startswith(SINGLE_TURN):
-            return metrics, figures
-        eval_log = load_hook(self.config.method.eval_log)
-        by_dataset: dict[str, list[dict[str, Any]]] = {}
-        for job, items in results.items():
-            if job.temperature == self.config.evaluation.temperature:
-                by_dataset.setdefault(job.dataset, []).extend(items)
-        for dataset, items in by_dataset.items():
-            name = f"{dataset}-{row}" + (f"-{label}" if label else "")
-            context = Context(config=self.config, evaluation=True, session_id=name)
-            try:
-                log = eval_log(context, items)
-            except Exception:  # the boundary of a user's function: the scores stand without its metrics
-                logger.warning("method.eval_log raised on %s", name, exc_info=True)
-                continue
+        for dataset, (name, log) in eval_logs(self.config, row, label, results).items():
             self.directory.write_eval_log(name, log)
             metrics |= {f"eval_log/{dataset}/{metric}": value for metric, value in log.metrics.items()}
             figures |= {f"eval_log/{dataset}/{figure}": drawn for figure, drawn in log.figures.items()}
@@ -241,3 +234,8 @@ def _load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:
     supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
     scores = rows_of(config) or config.trainer.evaluate_every
     return load_prompts(config) if scores and not supervised else {}
+
+
+def percent(scores: list[RunScore], dataset: str) -> float:
+    """The mean strict score of the runs over one data set, 0 to 100."""
+    return 100 * fmean(sum(score.strict) / score.num_items for score in scores if score.dataset == dataset)

@@ -1,5 +1,6 @@
 """`mode=plan`: right numbers, on a machine without GPU or network, and nothing started or written."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,15 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from vime.config import AlgorithmName, ModelConfig, RunConfig
+from vime.files.provenance import plain
 from vime.memory.processes import GIB, server_memory, trainer_memory
 from vime.memory.tokens import driver_bytes, object_store_bytes
 from vime.model.size import num_expert_parameters, num_parameters
 from vime.preflight.compose import CONF, compose_run
 from vime.preflight.plan import show_plan, wrapped
 from vime.preflight.plan.amounts import gib
-from vime.preflight.plan.processes import memory, parts
+from vime.preflight.plan.duration import step_flops, time
+from vime.preflight.plan.processes import held_by_gpus, memory, parts
 from vime.preflight.plan.steps import generation
 from vime.preflight.validation import find_problems
 from vime.types import COLUMNS, Sample
@@ -220,3 +224,38 @@ def test_the_object_store_holds_the_largest_batch_and_the_plan_says_so(capsys: p
     assert driver_bytes(config) == 2 * tokens * bytes_of_a_token
     show_plan(config)
     assert f"Ray's object store: {gib(object_store_bytes(config))}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_gpu_says_what_it_holds_and_that_trainer_and_server_are_never_there_at_once() -> None:
+    shared = planned(*ONE_NODE)
+    (line,) = held_by_gpus(shared)
+    sizes = {}
+    for part in parts(shared):
+        sizes[part.name.split()[0]] = sum(part.memory.values())
+    most = max(sizes["trainer"], sizes["server"])
+    assert "(never at once)" in line and line.endswith(f"at most {gib(most)} of its {gib(shared.cluster.gpu_memory_gib * GIB)}")
+    apart = held_by_gpus(planned("model=qwen2.5-7b", "cluster=two_nodes"))
+    assert len(apart) == 2 and not any("at once" in line for line in apart)
+
+
+def test_the_time_of_a_step_is_that_of_an_earlier_run_with_the_same_settings(tmp_path: Path) -> None:
+    config = planned(f"output_dir={tmp_path / 'new'}")
+    assert "not measured" in time(config)[0] and "2,400 rollouts are evaluated" in time(config)[1]
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.yaml").write_text(yaml.safe_dump(plain(config)))
+    lines = [{"step": step, "time/step_seconds": seconds} for step, seconds in ((1, 90.0), (2, 3.0), (3, 3.0))]
+    (tmp_path / "old" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert time(config)[0].startswith("a step took 3.0 s in"), "the first step warms up"
+    other = planned(f"output_dir={tmp_path / 'new'}", "rollout.num_prompts=2")
+    assert "not measured" in time(other)[0], "another batch takes another time"
+
+
+def test_training_computes_eight_operations_for_each_parameter_and_token_that_is_recomputed() -> None:
+    flops = [step_flops(planned(*ONE_NODE, f"trainer.recompute={recompute}")) for recompute in ("true", "false")]
+    assert flops[0] == pytest.approx(flops[1] * 8 / 6)
+
+
+def test_a_function_in_place_of_the_methods_agent_makes_as_many_calls_as_it_likes() -> None:
+    assert planned().method.expected_calls(planned())
+    replaced = planned("method.generate=vime.rollout.single_turn.generate")
+    assert replaced.method.expected_calls(replaced) is None

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from rich.console import Console as RichConsole
 
-from vime.config import DatasetConfig, RunConfig
+from vime.config import Before, DatasetConfig, RunConfig
 from vime.report.console import Console
 from vime.report.step_line import Eta, duration, step_line
 from vime.report.summary import RunScore, summarize_runs
+from vime.report.tables import header_lines
 
 METRICS = {
     "reward/mean": 0.412,
@@ -141,3 +142,32 @@ def test_an_evaluation_by_itself_does_not_call_its_scaffold_untrained() -> None:
 
     assert shown_rows("eval") == {"single_turn": "single turn", "scaffold": "scaffold"}
     assert shown_rows("train")["scaffold"] == "untrained scaffold"
+
+
+def test_failed_and_retried_rollouts_stand_in_the_line_of_their_step() -> None:
+    mishaps = METRICS | {"rollout/num_failed": 3.0, "rollout/num_retries": 5.0}
+    assert step_line(12, 60, mishaps, remaining_seconds=200.0).endswith("| 3 failed, 5 retried")
+    assert "failed" not in step_line(12, 60, METRICS | {"rollout/num_failed": 0.0}, remaining_seconds=200.0)
+
+
+def test_what_the_screen_shows_is_in_the_log_once(tmp_path: Path) -> None:
+    console, output = make_console()
+    with console:
+        console.header(RunConfig(), tmp_path)
+        console.scores("single_turn", 0, {"docs_20": 41.04})
+        console.step(1, METRICS)
+        logging.getLogger("somewhere").warning("look")
+        console.warn("told by hand")
+    log = (tmp_path / "logs" / "driver.log").read_text()
+    for text in ("evaluated single turn after step 0: docs_20 41.0", "step  1/60", "look", "told by hand"):
+        assert output.getvalue().count(text) == 1 == log.count(text), text
+
+
+def test_the_header_counts_every_rollout_of_the_evaluation(tmp_path: Path) -> None:
+    config = RunConfig()
+    config.data.evaluation = [DatasetConfig(name=name, num_items=100) for name in ("docs_20", "docs_40")]
+    config.evaluation.num_runs, config.evaluation.extra_temperatures = 3, [0.0]
+    text = "\n".join(header_lines(config, tmp_path))
+    assert "the scaffold also once at temperature 0; 2,000 rollouts" in text, "3 rows x 3 runs x 200, and 200"
+    config.evaluation.before = Before.none
+    assert "600 rollouts" in "\n".join(header_lines(config, tmp_path)), "the trained row alone"

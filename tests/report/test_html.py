@@ -12,7 +12,7 @@ import yaml
 from vime.config import DatasetConfig, RunConfig
 from vime.files.provenance import plain
 from vime.report.charts import Series, line_chart, smoothing
-from vime.report.html import write_report
+from vime.report.html import with_ends, write_report
 from vime.report.metrics import MetricsWriter
 from vime.report.run_directory import RunDirectory
 from vime.report.summary import RunScore, append_scores, summarize_runs
@@ -106,7 +106,7 @@ def test_a_complete_run_shows_its_numbers(tmp_path: Path) -> None:
     directory.write_eval_log("docs_24-trained", EvalLog(metrics={"turns_mean": 3.25}, figures={"recall_by_chunk": figure}))
     directory.write_fault(12, {"server": "actor/0", "event": "restarted <b>"})
     text = page_of(directory.path)
-    for expected in ("37.5 ± 17.7", "87.5 ± 17.7", "not run", "31.2", "4m11s", "7,680", "310 GFLOP/s", "3.25", "recall by chunk"):
+    for expected in ("37.5 ± 17.7", "87.5 ± 17.7", "not run", "31.2", "4m11s", "7,680", "3.25", "recall by chunk"):
         assert expected in text, expected
     assert ">finished<" in text and "restarted &lt;b&gt;" in text and "Score by data set" in text
 
@@ -138,3 +138,55 @@ def test_a_chart_without_finite_values_is_left_out() -> None:
 def test_smoothing_keeps_a_constant_and_bridges_missing_values() -> None:
     assert smoothing([2.0] * 50) == pytest.approx([2.0] * 50)
     assert smoothing([1.0, math.nan, 1.0]) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_a_smoothed_line_starts_at_the_data_and_does_not_rise_before_them() -> None:
+    jump = [0.1] * 30 + [0.9] * 30
+    assert smoothing(jump)[:30] == pytest.approx([0.1] * 30)
+    assert smoothing([0.055, 0.3, 0.3])[0] == 0.055
+
+
+def test_steps_have_whole_marks_and_close_values_marks_that_differ() -> None:
+    short = line_chart("a", [Series(label="a", x=[1.0, 2.0, 3.0], y=[0.0, 1.0, 2.0])])
+    assert not re.search(r'class="tick mid"[^>]*>\d+\.\d', short), "no step 1.2"
+    near = line_chart("b", [Series(label="b", x=[1.0, 2.0], y=[1.0, 1.004])])
+    marks = re.findall(r'class="tick end"[^>]*>([^<]+)', near)
+    assert len(marks) == len(set(marks)) > 1
+
+
+def test_what_does_not_change_is_named_and_not_drawn() -> None:
+    from vime.report.sections import still_metrics, training_charts
+
+    steps = [1, 2, 3]
+    found = {
+        "train/kl": (steps, [0.0, 0.0, 0.0]),
+        "train/lr": (steps, [1e-6, 1e-6, 1e-6]),
+        "rollout/turns_mean": (steps, [1.5, 2.0, 2.5]),
+        "rollout/sequences_mean": (steps, [1.0, 1.0, 1.0]),
+    }
+    (chart,) = training_charts(found)
+    assert "Turns per rollout" in chart and "unchanged: training sequences 1" in chart and ">per rollout<" in chart
+    assert "KL to the reference: KL" in still_metrics(found) and "3 metrics that did not change" in still_metrics(found)
+
+
+def test_held_out_curves_have_the_untrained_start_and_the_trained_end() -> None:
+    rows = {
+        "scaffold": summarize_runs([scores("scaffold", 0, [0, 0])]),
+        "trained": summarize_runs([scores("trained", 0, [1, 0])]),
+    }
+    assert with_ends({"evaluation/a": ([5], [10.0])}, {"a": rows}, num_steps=9) == {
+        "evaluation/a": ([0, 5, 9], [0.0, 10.0, 50.0])
+    }
+    assert with_ends({}, {"a": {"scaffold": rows["scaffold"]}}, num_steps=9) == {}, "one point is no curve"
+
+
+def test_a_figure_of_many_evaluations_is_one_chart_and_many_metrics_a_long_table() -> None:
+    from vime.report.log_section import LINES, eval_log_section
+
+    figure = {"x": [1, 2], "series": {"recall": [0.5, 1.0], "precision": [1.0, 0.5]}}
+    names = [f"docs_{size}-{row}" for row in ("scaffold", "trained") for size in (20, 40, 80)]
+    page = eval_log_section(
+        {name: {"metrics": {"turns": 2.0}, "figures": {"by chunk": figure}} for name in names}, ["docs_20", "docs_40", "docs_80"]
+    )
+    assert page.count("<figure>") == 1 and page.count('class="line') <= LINES and "2 earlier evaluations" in page
+    assert "docs_80-trained: recall" in page and page.count("<table>") == 3 and "<th>trained</th>" in page

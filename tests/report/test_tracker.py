@@ -1,5 +1,6 @@
 """The tracker: off by default, and never the end of a run."""
 
+import json
 import logging
 import sys
 import time
@@ -9,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from vime.config import RunConfig, TrackerName
+from vime.config import RolloutDetail, RunConfig, TrackerName
+from vime.evaluation.conditions import Job
+from vime.files.record import Recorder
+from vime.report import wandb_writer
 from vime.report.tracker import Tracker
+from vime.report.units import unit_of
+from vime.types import Group, Prompt, Rollout, Sample, StopReason
+
+PROMPT = Prompt(index=0, row=3, messages=[{"role": "user", "content": "2+2?"}], ground_truth=["4"])
 
 
 class FakeRun:
@@ -18,8 +26,9 @@ class FakeRun:
         self.rows: list[dict[str, float]] = []
         self.axes: list[tuple[str, str | None]] = []
         self.exit_code: int | None = None
+        self.config: dict[str, Any] = {}
 
-    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+    def define_metric(self, name: str, step_metric: str | None = None, summary: str | None = None) -> None:
         self.axes.append((name, step_metric))
 
     def log(self, metrics: dict[str, float]) -> None:
@@ -42,6 +51,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake.init = init
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
     return fake
 
 
@@ -100,19 +110,120 @@ def test_a_tracker_that_does_not_start_leaves_the_run_alone(
     assert "service is down" in caplog.text
 
 
-def test_metrics_and_figures_are_in_the_file_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+def records(file: Path) -> list[Any]:
+    """The messages in the file of an offline run, as wandb's own protocol defines them.
+
+    The file is a log of LevelDB: after 7 bytes, blocks of 32 KiB with pieces of checksum, length and kind (1 whole, 2 first,
+    3 middle, 4 last); what does not fit into a block goes on in the next.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
+
+    data, place, found, message = file.read_bytes(), 7, [], b""
+    while place + 7 <= len(data):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        message += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            found.append(Record.FromString(message))
+            message = b""
+    return found
+
+
+def history(found: list[Any]) -> list[dict[str, Any]]:
+    """What was logged, by name."""
+    lines = [record.history.item for record in found if record.HasField("history")]
+    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items} for items in lines]
+
+
+def track_offline(path: Path) -> list[Any]:
+    """A start of a run that is tracked offline, and what its file holds."""
     config = make_config()
-    config.logger.offline = True
+    config.logger.group = "sweep_1"
     lines = {"x": [1, 2], "series": {"recall": [0.5, 1.0], "precision": [1.0, 0.5]}}
     names = {"x": ["search", "answer"], "series": {"calls per item": [1.5, 1.0]}}
-    with Tracker(config, tmp_path) as tracker:
-        tracker.log(4, {"train/loss": 0.5})
-        tracker.log(3, {"evaluation/docs_20": 41.0}, figures={"eval_log/lines": lines, "eval_log/names": names})
-        assert tracker._run is not None, "nothing has failed"
-    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    wanted = (b"train/loss", b"evaluation/docs_20", b"eval_log/lines", b"eval_log/names")
+    reply = Sample(response="in a box", tokens=[1, 2], response_length=1, loss_mask=[1], rollout_log_probs=[0.0])
+    rollout = Rollout(rollout_id=0, group_index=0, samples=[reply], reward=1.0, stop_reason=StopReason.ANSWERED)
+    group = Group(prompt=PROMPT, rollouts=[rollout])
+    item = {"dataset": "docs_20", "index": 0, "strict": 0.5, "stop_reason": "answered", "error": "", "samples": []}
+    before = set(path.glob("wandb/offline-run-*/*.wandb"))
+    job = Job(dataset="docs_20", row="trained", run=0, temperature=config.evaluation.temperature)
+    with Tracker(config, path) as tracker:
+        tracker.step(4, {"train/loss": 0.5, "time/step_seconds": 2.0}, [group], Recorder(RolloutDetail.turns))
+        figures = {"eval_log/docs_20/lines": lines, "eval_log/docs_20/names": names}
+        logs = {"eval_log/docs_20/turns": 2.0}
+        tracker.evaluation("trained", 3, {job: [item]}, {"docs_20": [PROMPT]}, logs=logs, figures=figures)
+        assert tracker._writer is not None, "nothing has failed"
+    (file,) = set(path.glob("wandb/offline-run-*/*.wandb")) - before
     deadline = time.monotonic() + 60
-    while missing := [name for name in wanted if name not in file.read_bytes()]:  # wandb's own process writes it
-        assert time.monotonic() < deadline, missing
+    found = records(file)
+    while not any(record.HasField("exit") for record in found):  # wandb's own process writes it
+        assert time.monotonic() < deadline, f"{len(found)} records"
         time.sleep(0.05)
+        found = records(file)
+    return found
+
+
+def test_an_offline_run_holds_metrics_evaluations_tables_groups_and_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    found = track_offline(tmp_path)
+    run = next(record.run for record in found if record.HasField("run"))
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert run.run_group == "sweep_1" and run.job_type == "train" and config["name"] == "demo"
+    assert "not for the tracker" not in str(run)
+    defined = {(r.metric.name or r.metric.glob_name, r.metric.step_metric) for r in found if r.HasField("metric")}
+    assert {("*", "step"), ("reward/*", "step")} <= defined
+    step, evaluation = history(found)
+    assert (step["step"], step["train/loss"]) == (4, 0.5) and (evaluation["step"], evaluation["evaluation/docs_20"]) == (3, 50.0)
+    assert evaluation["eval_log/docs_20/turns"] == 2.0 and evaluation["eval_log/docs_20/names/_type"] == "table-file"
+    units = [json.loads(item.value_json) for r in found if r.HasField("config") for item in r.config.update]
+    assert {"time/step_seconds": "s", "evaluation/docs_20": "%"} in units
+    table = next(tmp_path.glob(f"wandb/offline-run-*/files/{step['conversations/training/path']}"))
+    assert "in a box" in table.read_text() and "2+2?" in table.read_text() and "conversations/docs_20/path" in evaluation
+
+
+def test_a_resumed_run_keeps_its_id_and_another_run_of_that_name_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    ids = []
+    for folder in ("sweep_1/0", "sweep_1/0", "sweep_2/0"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        ids.append(wandb_writer.run_id(tmp_path / folder))
+    assert ids[0] == ids[1] != ids[2]
+    (tmp_path / "run").mkdir()
+    starts = [track_offline(tmp_path / "run") for _ in range(2)]
+    assert {record.run.run_id for start in starts for record in start if record.HasField("run")} == {
+        wandb_writer.run_id(tmp_path / "run")
+    }
+
+
+def test_tensorboard_reads_its_files_back(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = make_config()
+    config.logger.tracker = TrackerName.tensorboard
+    rollout = Rollout(rollout_id=0, group_index=0, reward=1.0, stop_reason=StopReason.ANSWERED, error="<b>|")
+    figure = {"x": [1, 2], "series": {"recall": [0.5, 1.0]}}
+    with Tracker(config, tmp_path) as tracker:
+        tracker.step(4, {"train/loss": 0.5}, [Group(prompt=PROMPT, rollouts=[rollout])], Recorder(RolloutDetail.turns))
+        tracker.log(3, {"evaluation/docs_20": 50.0}, figures={"eval_log/docs_20/recall": figure})
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in found.Scalars("train/loss")] == [(4, 0.5)]
+    assert [(event.step, event.value) for event in found.Scalars("evaluation/docs_20")] == [(3, 50.0)]
+    texts = {tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in found.Tags()["tensors"]}
+    assert "2+2?" in texts["conversations/training/text_summary"]
+    assert "&lt;b>&#124;" in texts["conversations/training/text_summary"]
+    assert "| 2 | 1 |" in texts["eval_log/docs_20/recall/text_summary"]
+    assert "not for the tracker" not in texts["configuration/text_summary"]
+
+
+def test_every_metric_of_a_step_has_the_unit_that_its_name_says() -> None:
+    wanted = {"time/step_seconds": "s", "train/tokens_per_second": "tokens/s", "sync/bytes": "bytes", "reward/mean": ""}
+    wanted |= {"utilization/trainer": "share, 0 to 1", "serving/actor/latency_seconds": "s", "seconds/tool": "s"}
+    wanted |= {"rollout/num_failed": "rollouts", "evaluation/docs_20": "%", "count/tool_calls": "per batch"}
+    assert {name: unit_of(name) for name in wanted} == wanted

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import sys
 
 import numpy as np
@@ -280,3 +281,30 @@ def test_what_the_user_has_to_fix_ends_the_run_and_is_not_tried_again():
     with pytest.raises(ConfigError, match="is missing"):
         run(generate=misconfigured)
     assert calls == ["0"]
+
+
+def test_an_error_of_a_hook_names_its_line_and_keeps_its_traceback():
+    async def broken(context, sample, sampling):
+        raise ValueError("no tool")
+
+    async def unjust(context, samples):
+        raise KeyError("label")
+
+    failed, unscored = run(generate=broken), run(reward=unjust)
+    assert re.search(r"ValueError: no tool \(.*test_isolation\.py:\d+\)$", failed.error)
+    assert failed.traceback.splitlines()[-1] == "ValueError: no tool" and "in broken" in failed.traceback
+    assert "in unjust" in unscored.traceback and "within.py" not in unscored.traceback.splitlines()[1]
+    assert Rollout.from_dict(failed.to_dict()) == failed
+
+
+def test_a_reward_that_succeeds_at_last_leaves_no_error():
+    calls = []
+
+    async def flaky(context, samples):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("label")
+        return 1.0
+
+    rollout = run(reward=flaky, max_reward_retries=1)
+    assert (rollout.reward, rollout.error, rollout.traceback) == (1.0, "", "")

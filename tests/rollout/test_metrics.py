@@ -30,3 +30,18 @@ def test_sessions_say_what_was_delivered_and_how_far_conversations_go_on():
         **{"delivered_share": 0.8, "encoded_share": 0.25, "calls_per_sequence": 3.0},
     }
     assert [name for name in metrics if name.startswith("count/")] == ["count/tool_calls"]
+
+
+def test_turns_are_what_the_model_wrote_and_sequences_what_is_trained():
+    def sample(*mask: int) -> Sample:
+        size = len(mask)
+        numbers = {"rollout_log_probs": [0.0] * size, "weight_versions": [0] * size}
+        return Sample(tokens=[1, *mask], response_length=size, loss_mask=list(mask), **numbers)
+
+    samples = [[sample(1, 1, 0, 1)], [sample(0, 1), sample(1, 0, 1, 0, 1)]]
+    rollouts = [
+        Rollout(rollout_id=number, group_index=0, stop_reason=StopReason.ANSWERED, samples=found)
+        for number, found in enumerate(samples)
+    ]
+    metrics = batch_metrics([Group(prompt=PROMPT, rollouts=rollouts)], version=0)
+    assert metrics["rollout/turns_mean"] == 3.0 and metrics["rollout/sequences_mean"] == 1.5

@@ -1,6 +1,7 @@
 """The results page: every published number with its source, ours only if complete, and what nobody ran says so."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from tools.make_tables import RESULTS, main
 from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
 from vime.evaluation.protocol import begin, load_prompts, protocol_of
 from vime.files.provenance import plain
+from vime.report.charts import Series
 from vime.report.pooled_logs import figure_of, read_logs
 from vime.report.results import read_published
+from vime.report.standalone import standalone_chart
 
 METHODS = sorted(path.stem for path in (RESULTS / "papers").glob("*.yaml"))
 
@@ -133,10 +136,19 @@ def test_what_a_method_logs_stands_in_a_table_of_all_data_sets_with_a_figure_bes
     assert rows["trained scaffold, facts"]["dollars per solved item"] == pytest.approx(1e-5 * 8 / 7)
     assert rows["trained scaffold, sums"]["calls of junior"] == 1.0 and rows["trained scaffold, sums"]["searches"] is None
     drawn = (tmp_path / "out" / logs["file"]).read_text()
-    assert drawn.startswith("<svg xmlns=") and "trained scaffold: solved at this cost or less" in drawn
+    assert drawn.startswith("<svg xmlns=") and ">trained scaffold<" in drawn and ">solved at this cost or less<" in drawn
     assert f"![cost and accuracy]({logs['file']})" in text
     about = {"title": "cost", "x_label": "dollars", "figure": "cost_accuracy", "metrics": {}, "each": "trained"}
     each = read_logs(run, about)
-    assert each is not None and list(each["figure"]) == ["trained scaffold, sums", "trained scaffold, facts"]
-    assert [solved["series"]["solved at this cost or less"][-1] for solved in each["figure"].values()] == [7 / 8, 7 / 8]
-    assert figure_of(each, about).count("<path d=") == 2
+    assert each is not None
+    assert list(each["figure"]) == ["untrained scaffold, facts", "trained scaffold, sums", "trained scaffold, facts"]
+    assert [solved["series"]["solved at this cost or less"][-1] for solved in each["figure"].values()] == [1 / 8, 7 / 8, 7 / 8]
+    assert figure_of(each, about).count("<path d=") == 3
+
+
+def test_a_figure_over_long_inputs_has_a_logarithmic_axis():
+    def marks(*x: float) -> list[str]:
+        drawn = standalone_chart("t", [Series(label="a", x=list(x), y=[0.0] * len(x))], x_label="chunks")
+        return re.findall(r'class="tick mid"[^>]*>([\d.]+)<', drawn)
+
+    assert marks(1, 10, 54) == ["1", "2", "5", "10", "20", "50"] and marks(1, 5, 10) == ["2", "4", "6", "8", "10"]

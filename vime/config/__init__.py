@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from vime.config.agent import DataConfig, DatasetConfig, MethodConfig, ModelConfig, SessionConfig
 from vime.config.choices import (
+    TRY,
     Aggregation,
     AlgorithmName,
     BadUpdate,
@@ -58,6 +59,7 @@ from vime.config.surroundings import (
 )
 
 __all__ = [
+    "TRY",
     "Aggregation",
     "AlgorithmConfig",
     "AlgorithmName",
@@ -116,7 +118,8 @@ class RunConfig:
     """All settings of one run."""
 
     mode: Mode = Mode.train
-    """Whether the program trains, evaluates, or shows the plan of a run without starting it."""
+    """Whether the program trains, evaluates, shows the plan of a run without starting it, or tries one prompt, without a
+    trainer."""
     name: str = "run"
     """Name of the run and of its folder under `outputs/`."""
     seed: Natural = 0

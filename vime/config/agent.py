@@ -126,6 +126,11 @@ class MethodConfig:
         """Expected calls of the trained model in one training rollout, for the plan; None if the number is unknown."""
         return None
 
+    def expected_calls(self, config: "RunConfig") -> int | None:
+        """`calls_per_rollout` of the method whose own `generate` runs; None for a function in its place."""
+        package = type(self).__module__.rpartition(".")[0]
+        return self.calls_per_rollout(config) if self.generate.startswith(f"{package}.") else None
+
 
 @dataclass(kw_only=True, slots=True)
 class DatasetConfig:

@@ -9,6 +9,10 @@ class Mode(Enum):
     train = "train"
     eval = "eval"
     plan = "plan"
+    locals()["try"] = "try"  # Python's own word, so that the member has no name after a dot: `TRY`
+
+
+TRY = Mode("try")
 
 
 class Family(Enum):
@@ -223,6 +227,7 @@ class TrackerName(Enum):
 
     none = "none"
     wandb = "wandb"
+    tensorboard = "tensorboard"
 
 
 class RolloutDetail(Enum):

@@ -217,11 +217,16 @@ class LoggerConfig:
     """Where metrics go besides the run folder. Keys are read from the environment."""
 
     tracker: TrackerName = TrackerName.none
-    """Service that receives the metrics."""
+    """What receives metrics, evaluations and some conversations: Weights & Biases, or TensorBoard's files in the run folder."""
     project: str = "vime"
     """Name of the project in Weights & Biases."""
     offline: bool = False
-    """Whether Weights & Biases writes to the run folder only, to be uploaded later."""
+    """Whether Weights & Biases writes to the run folder only, to be uploaded later; `WANDB_MODE=offline` in the environment does
+    the same."""
+    group: str | None = None
+    """Group of runs that Weights & Biases shows together; a sweep gives its runs the name of its folder."""
+    num_tracked_rollouts: Natural = 8
+    """Rollouts of each step, and items of each evaluation, whose conversations the tracker gets as a table."""
     rollouts: RolloutDetail = RolloutDetail.tokens
     """How much is written of the rollouts of every step and of the items of evaluations, as JSON lines."""
     max_rollouts_bytes: LogBytes = 20 * 2**30

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from vime.config import DatasetConfig
-from vime.errors import ConfigError, Problem
+from vime.errors import ConfigError, Problem, describe
 from vime.hooks import load_hook
 from vime.types import Prompt
 
@@ -96,7 +96,11 @@ def _read(dataset: DatasetConfig, path: str, key: str) -> list[dict[str, Any]]:
 
     if file.suffix == ".parquet" and file.exists():
         return datasets.Dataset.from_parquet(str(file)).to_list()
-    return datasets.load_dataset(path, split=dataset.split).to_list()
+    try:
+        return datasets.load_dataset(path, split=dataset.split).to_list()
+    except (OSError, ValueError) as error:  # no such data set, split or network
+        remedy = f"cannot be loaded from Hugging Face ({describe(error).splitlines()[0]}): use another id, or a local file"
+        raise ConfigError([Problem(key=f"{key}.path", value=path, remedy=remedy)]) from error
 
 
 def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig, key: str) -> list[dict[str, Any]]:
@@ -135,8 +139,8 @@ def _download(path: str, key: str) -> Path:
     name, _, revision = name.partition("@")
     try:
         return Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset", revision=revision or None))
-    except (HfHubHTTPError, OSError) as error:
-        remedy = f"cannot be downloaded ({type(error).__name__}): check the network, or use the path of a local copy"
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        remedy = f"cannot be downloaded ({type(error).__name__}): check its name and the network, or use the path of a local copy"
         raise ConfigError([Problem(key=key, value=path, remedy=remedy)]) from error
 
 

@@ -7,7 +7,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vime.config import Mode, RunConfig
+from vime.config import Before, Mode, RunConfig
 
 SINGLE_TURN, SCAFFOLD, TRAINED = "single_turn", "scaffold", "trained"
 LABELS = {SINGLE_TURN: "single turn", SCAFFOLD: "untrained scaffold", TRAINED: "trained scaffold"}
@@ -38,6 +38,25 @@ def rows_of(config: RunConfig) -> list[str]:
     if config.mode is Mode.eval and SCAFFOLD in rows:
         return [row for row in rows if row != TRAINED]
     return list(rows)
+
+
+def table_rows(config: RunConfig) -> list[str]:
+    """The rows that this run measures for its table: of a training run without a full evaluation before it, the trained one."""
+    rows = rows_of(config)
+    is_before = config.mode is Mode.eval or config.evaluation.before is Before.full
+    return rows if is_before else [row for row in rows if row == TRAINED]
+
+
+def num_item_runs(config: RunConfig, rows: list[str]) -> int | None:
+    """How often any item is run for these rows; None if the size of a data set is not known before it is read.
+
+    The untrained scaffold is also run once at each of `evaluation.extra_temperatures`.
+    """
+    settings, sizes = config.evaluation, [dataset.num_items for dataset in config.data.evaluation]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return None
+    return sum(known) * (len(rows) * settings.num_runs + len(settings.extra_temperatures) * (SCAFFOLD in rows))
 
 
 def needs_trained_model(config: RunConfig) -> bool:

@@ -24,7 +24,7 @@ from vime.types import Prompt, Rollout
 
 logger = logging.getLogger(__name__)
 
-SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries")
+SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries", "traceback")
 """What an item's file has for readers, besides the turns and tokens of its samples."""
 
 
@@ -110,6 +110,7 @@ class Evaluator:
             "seconds": rollout.seconds,
             "counts": rollout.counts,
             "num_retries": rollout.num_retries,
+            **({"traceback": rollout.traceback} if rollout.traceback else {}),
             "samples": samples,
         }
 

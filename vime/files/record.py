@@ -23,6 +23,10 @@ class Recorder:
         """`text` decodes tokens; without it, turns have no text."""
         self.detail, self._text = detail, text
 
+    def turns(self, sample: Sample) -> list[dict[str, Any]]:
+        """The pieces of a sample in order, see `turns` below."""
+        return turns(sample, self._text)
+
     def row(self, sample: Sample, *, advantage: float | None = None) -> dict[str, Any]:
         """What is kept of a sample; columns in it are written by `vime.files.serialization.to_json(…, compact=True)`."""
         row: dict[str, Any] = {
@@ -37,7 +41,7 @@ class Recorder:
         if sample.remove_sample:
             row["remove_sample"] = True
         if self.detail in (RolloutDetail.turns, RolloutDetail.tokens):
-            row["turns"] = turns(sample, self._text)
+            row["turns"] = self.turns(sample)
         if self.detail is RolloutDetail.tokens:
             row |= {name: Column(getattr(sample, name), dtype) for name, dtype in COLUMNS.items()}
             versions = row[VERSIONS].array

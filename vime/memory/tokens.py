@@ -20,7 +20,7 @@ def batch_bytes(config: RunConfig) -> int:
         return config.trainer.sft_tokens_per_step * BYTES_PER_TOKEN
     rollouts = config.rollout.num_prompts * config.rollout.num_samples_per_prompt
     longest = max((model.max_model_len for model in config.serving.models.values() if model.trained), default=0)
-    return rollouts * (config.method.calls_per_rollout(config) or 1) * longest * BYTES_PER_TOKEN
+    return rollouts * (config.method.expected_calls(config) or 1) * longest * BYTES_PER_TOKEN
 
 
 def object_store_bytes(config: RunConfig) -> int:

@@ -20,8 +20,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem, describe
+from vime.files.provenance import plain
+from vime.preflight.launchers import check_launcher
 from vime.preflight.overrides import Composition
 from vime.preflight.search_path import CONF, METHODS, installed_methods, with_search_path
+from vime.report.run_directory import read_config
+from vime.report.summary import read_summary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +115,7 @@ def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Probl
         HydraConfig.instance().set_config(tree)
         run_dir = Path(str(tree.hydra.run.dir))
         sweep = {str(key): str(value) for key, value in (tree.hydra.sweeper.params or {}).items()}
+        check_launcher(tree.hydra.runtime.choices, is_sweep=bool(sweep))
         config = to_dataclass(tree)
     make_paths_absolute(config)
     config.output_dir = str(resolve_output_dir(config, run_dir))
@@ -185,6 +190,8 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
             remedy = f"{where} run with mode={config.mode.value}: set output_dir to the folder of an earlier run, or name to its "
             remedy += "name, or remove resume=true to begin a new run"
             raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
+        if (remedy := why_finished(found, config)) is not None:
+            raise ConfigError([Problem(key="resume", value=True, remedy=remedy)])
         return found
     if chosen is not None:
         return chosen
@@ -192,6 +199,20 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
     while new.exists():
         new, number = run_dir.absolute().with_name(f"{run_dir.name}_{number}"), number + 1
     return new
+
+
+def why_finished(folder: Path, config: RunConfig) -> str | None:
+    """Why there is nothing to go on with in a run's folder, and what to do; None if there is something, or nothing is started."""
+    summary = read_summary(folder)
+    if summary is None or config.mode is Mode.plan:
+        return None
+    steps, wanted = summary["num_steps"], config.trainer.num_steps if config.mode is Mode.train else 0
+    earlier = read_config(folder)
+    if steps < wanted or any(earlier.get(name) != plain(getattr(config, name)) for name in ("data", "evaluation")):
+        return None
+    more = f"trainer.num_steps={2 * wanted} to train on, " if wanted else ""
+    what = f"all {steps} steps are trained" if wanted else "its evaluation is complete"
+    return f"{folder} has finished ({what}): set {more}output_dir to the folder of another run, or leave out resume=true"
 
 
 def is_run(folder: Path, mode: Mode) -> bool:

@@ -24,7 +24,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict, read_write
 
-from vime.errors import Problem
+from vime.errors import ConfigError, Problem
 from vime.preflight.search_path import quoted
 from vime.processes.launch import die_with_parent
 
@@ -49,6 +49,19 @@ def refused(choices: Mapping[Any, Any]) -> list[Problem]:
     elif launcher != BASIC and not _is_installed(PACKAGES[launcher]):
         problems.append(Problem(key=LAUNCHER, value=launcher, remedy=f"is not installed: run pip install {PACKAGES[launcher]}"))
     return problems
+
+
+def check_launcher(choices: Mapping[Any, Any], *, is_sweep: bool) -> None:
+    """Raises `ConfigError` for a launcher without a sweep, which it would run."""
+    launcher = choices.get(LAUNCHER, BASIC)
+    if launcher != BASIC and not is_sweep:
+        remedy = "runs the points of a sweep, and this is one run: add --multirun, or leave it out"
+        raise ConfigError([Problem(key=LAUNCHER, value=launcher, remedy=remedy)])
+
+
+def without_launcher(words: list[str]) -> list[str]:
+    """The words of a point without those that chose and set its launcher."""
+    return [word for word in words if not word.startswith((f"{LAUNCHER}=", f"{SWEEPER}=", "hydra.launcher."))]
 
 
 def _is_installed(package: str) -> bool:

@@ -6,6 +6,7 @@ tree is composed from those that do, and every other override is applied by itse
 
 import dataclasses
 import difflib
+import re
 
 from hydra import compose
 from hydra._internal.config_loader_impl import ConfigLoaderImpl  # no public way to apply one override to a tree
@@ -18,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vime.errors import ConfigError, Problem
 from vime.preflight.launchers import refused
-from vime.preflight.search_path import KEY, why_unread
+from vime.preflight.search_path import CONF, KEY, why_unread
 from vime.preflight.tree import (
     in_named_item,
     node_at,
@@ -29,6 +30,7 @@ from vime.preflight.tree import (
     values_missing,
 )
 
+_TWICE = re.compile(r"Multiple values for (?P<group>[\w/]+)\. To override a value use 'override [\w/]+: (?P<option>[^']+)'")
 LISTED_GROUPS = ("algorithm", "preset", "cluster", "model", "logger")
 """Groups that the root lists: their choice is replaced. The others (method, experiment, sweep, users' own) need a plus."""
 
@@ -53,8 +55,26 @@ class Composition:
         for override in values:
             if not override.is_hydra_override():
                 self._apply(override, tree)
+        self._prefer_paths(values, tree)
         self.problems += unknown_keys(tree) + values_missing(tree)
         return tree
+
+    def _prefer_paths(self, values: list[Override], tree: DictConfig) -> None:
+        """A path of data that a word gives stands in place of the generator, with its number of rows, that an option brought."""
+        given = {override.key_or_group for override in values if not override.is_delete()}
+        for key in given:
+            dataset = node_at(tree, key.removesuffix(".path"))
+            if (
+                not (key.startswith("data.") and key.endswith(".path"))
+                or not OmegaConf.is_dict(dataset)
+                or not dataset.get("path")
+            ):
+                continue
+            above = key.removesuffix("path")
+            if dataset.get("generator") and f"{above}generator" not in given:
+                dataset["generator"] = None
+                if f"{above}num_items" not in given:
+                    dataset["num_items"] = None
 
     @property
     def has_wrong_choice(self) -> bool:
@@ -97,7 +117,8 @@ class Composition:
         options = self._options(group)
         added = override.is_add() or override.is_force_add()
         if not override.is_delete() and choice not in options:
-            hint = why_unread(f"{group}/{choice}") or _did_you_mean(group, str(choice), options)
+            hint = why_unread(f"{group}/{choice}") or _of_checkpoint(group, str(choice), options)
+            hint = hint or _did_you_mean(group, str(choice), options)
             remedy = f"there is no such {group}{hint}"
             self.problems.append(Problem(key=group, value=choice, remedy=remedy))
             return None
@@ -118,12 +139,28 @@ class Composition:
                 return compose("config", overrides=words, return_hydra_config=True)
             except (HydraException, OmegaConfBaseException) as error:
                 message = str(error)
+                if self._note_second_choice(message, groups):
+                    continue
                 culprit = next((override for override in [*early, *groups] if override.key_or_group in message), None)
                 if culprit is None:
                     remedy = " ".join(message.split())
                     raise ConfigError([*self.problems, Problem(key="", value=" ".join(words), remedy=remedy)]) from error
                 self.problems.append(Problem(key=culprit.key_or_group, value=_text(culprit), remedy=" ".join(message.split())))
                 (early if culprit in early else groups).remove(culprit)
+
+    def _note_second_choice(self, message: str, groups: list[Override]) -> bool:
+        """Whether an option chooses for a group what a word chooses differently; the word is then left out and reported."""
+        found = _TWICE.search(message)
+        word = next((each for each in groups if found and each.key_or_group == found["group"]), None)
+        if found is None or word is None:
+            return False
+        group, chosen = found["group"], found["option"]
+        remedy = (
+            f"another of your options, an experiment for example, chooses {group}={chosen}: leave out +{group}={word.value()}"
+        )
+        self.problems.append(Problem(key=group, value=word.value(), remedy=remedy))
+        groups.remove(word)
+        return True
 
     def _apply(self, override: Override, tree: DictConfig) -> None:
         add = override.is_add() or override.is_force_add()
@@ -150,6 +187,19 @@ class Composition:
             return f"is set already: write it without the plus ({key}={_text(override)})"
         reason = error.__cause__ if error.__cause__ is not None else error
         return value_remedy(str(reason).splitlines()[0], tree, key)
+
+
+def _of_checkpoint(group: str, choice: str, options: list[str]) -> str:
+    """The option whose model has this checkpoint, or how to name one without an option."""
+    if group != "model" or "/" not in choice:
+        return ""
+    for option in options:
+        file = CONF / "model" / f"{option}.yaml"
+        if file.exists() and f"checkpoint: {choice}\n" in file.read_text(encoding="utf-8"):
+            return f": this checkpoint is model={option}"
+    named = difflib.get_close_matches(choice.rpartition("/")[2].lower(), options, n=1, cutoff=0.5)
+    near = f"model={named[0]} model.checkpoint={choice}" if named else f"model=NAME model.checkpoint={choice}"
+    return f": options have short names, and a checkpoint of the same shape is chosen by {near}. Available: {', '.join(options)}"
 
 
 def _did_you_mean(group: str, choice: str, options: list[str]) -> str:

@@ -21,10 +21,15 @@ from rich.console import Console
 from rich.table import Table
 
 from vime.errors import ConfigError, Problem
+from vime.evaluation.conditions import AT, shown_rows
 from vime.preflight.compose import register_schemas
-from vime.preflight.launchers import BASIC, LAUNCHER, refused, run_point, run_side_by_side
+from vime.preflight.launchers import BASIC, LAUNCHER, refused, run_point, run_side_by_side, without_launcher
 from vime.preflight.search_path import CONF, quoted, with_search_path
+from vime.report.summary import read_summary
+from vime.report.tables import measured_rows, spread_text
 
+PIPE_WIDTH = 10_000
+"""Columns where nobody's terminal breaks lines."""
 SWEEP_NAME = "sweep_%Y-%m-%d_%H-%M-%S"
 
 
@@ -50,7 +55,11 @@ def run_sweep(overrides: list[str]) -> int:
     Raises `ConfigError` if the words cannot be read at all, or if vime does not know their launcher or sweeper.
     """
     sweep = expand(overrides)
-    commands = [[*point, f"output_dir={quoted(str(sweep.folder / str(number)))}"] for number, point in enumerate(sweep.points)]
+    group = f"logger.group={quoted(sweep.folder.name)}"  # before the point's words, of which one may choose another
+    commands = [
+        [group, *without_launcher(point), f"output_dir={quoted(str(sweep.folder / str(n)))}"]
+        for n, point in enumerate(sweep.points)
+    ]
     if sweep.tree is not None and sweep.launcher != BASIC:
         sys.stderr.write(f"{len(commands)} runs by {sweep.launcher} in {sweep.folder}\n")
         codes = run_side_by_side(commands, tree=sweep.tree, folder=sweep.folder)
@@ -71,6 +80,10 @@ def expand(overrides: list[str]) -> Sweep:
         parsed = OverridesParser.create().parse_overrides(words)
     except HydraException as error:
         raise ConfigError([Problem(key="--multirun", value=" ".join(overrides), remedy=str(error).splitlines()[0])]) from error
+    if intervals := [override for override in parsed if override.is_interval_sweep()]:
+        remedy = "an interval has no list of values to run: write them, for example trainer.lr=1e-4,3e-4"
+        found = {override.key_or_group: (override.input_line or "").partition("=")[2] for override in intervals}
+        raise ConfigError([Problem(key=key, value=value, remedy=remedy) for key, value in found.items()])
     tree = _compose_or_none([override.input_line or "" for override in parsed if not override.is_sweep_override()])
     choices = {override.key_or_group: override.value() for override in parsed} if tree is None else tree.hydra.runtime.choices
     if problems := refused(choices):
@@ -87,6 +100,20 @@ def expand(overrides: list[str]) -> Sweep:
     return Sweep(points=points, folder=Path(str(folder)).absolute(), tree=tree)
 
 
+def scores_of(run: Path) -> dict[str, str]:
+    """For each data set of a finished run the score of its last row, which is the trained agent's where there is one."""
+    summary = read_summary(run)
+    if summary is None:
+        return {}
+    rows = shown_rows(summary["mode"], measured_rows(summary["datasets"].values()))
+    found = {}
+    for name, scores in summary["datasets"].items():
+        last = next((row for row in reversed([row for row in rows if AT not in row]) if row in scores), None)
+        if last is not None:
+            found[name] = f"{spread_text(scores[last], num_runs=scores[last]['num_runs'])} ({rows[last]})"
+    return found
+
+
 def _compose_or_none(words: list[str]) -> DictConfig | None:
     """Composes the words that all points share; returns None if they are wrong, which every point then reports."""
     GlobalHydra.instance().clear()
@@ -100,12 +127,15 @@ def _compose_or_none(words: list[str]) -> DictConfig | None:
 
 
 def show(points: list[list[str]], codes: list[int], folder: Path) -> None:
-    """The table of all points: their words and how they ended."""
+    """The table of all points: their words, how they ended, and the scores of the last row of each data set."""
     shared = set.intersection(*(set(point) for point in points)) if len(points) > 1 else set()
-    table = Table("run", "values", "result")
+    scores = [scores_of(folder / str(number)) for number in range(len(points))]
+    datasets = list(dict.fromkeys(name for found in scores for name in found))
+    table = Table("run", "values", "result", *datasets)
     for number, (point, code) in enumerate(zip(points, codes)):
         result = {0: "done", 1: "failed", 2: "not started: see its output"}.get(code, f"ended with {code}")
-        table.add_row(str(number), " ".join(word for word in point if word not in shared), result)
-    console = Console()
+        words = " ".join(word for word in point if word not in shared)
+        table.add_row(str(number), words, result, *(scores[number].get(name, "-") for name in datasets))
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     console.print(str(folder), soft_wrap=True)  # a title would be broken to the width of the table
     console.print(table)

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -10,6 +11,10 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from vime.config.ranges import Range, ranges_of
 from vime.errors import Problem
+
+SIBLING, LEAF = 0.65, 0.75
+"""How alike two names must be (0 to 1) for one to be suggested: of keys of the same group, and of settings anywhere."""
+MOST_LEAVES = 3
 
 
 def node_at(tree: Any, key: str) -> Any:
@@ -122,7 +127,7 @@ def values_missing(tree: Any, prefix: str = "") -> list[Problem]:
 
 def unknown_key_remedy(tree: Any, key: str, *, prefix: str = "") -> str:
     """What to write instead of a key that does not exist: a similar one, a plus for free keys, and the keys there are."""
-    names = key.split(".")
+    names, root = key.split("."), tree._get_root() if OmegaConf.is_config(tree) else tree
     node: Any = tree
     for depth, name in enumerate(names):
         if not OmegaConf.is_config(node) or node._is_none():
@@ -131,14 +136,39 @@ def unknown_key_remedy(tree: Any, key: str, *, prefix: str = "") -> str:
         if name not in known or depth == len(names) - 1:
             above = prefix + "".join(f"{word}." for word in names[:depth])
             others = sorted(set(known) - {name})
-            match = difflib.get_close_matches(name, others, n=1, cutoff=0.5)
-            hint = f"; did you mean {'.'.join([*above.split('.')[:-1], *match, *names[depth + 1 :]])}?" if match else "."
+            match = difflib.get_close_matches(name, others, n=1, cutoff=SIBLING)
+            found = [".".join([*above.split(".")[:-1], match[0], *names[depth + 1 :]])] if match else leaves_like(root, names[-1])
+            hint = f"; did you mean {' or '.join(found)}?" if found else "."
             there = f" Known{f' under {above[:-1]}' if above else ''}: {', '.join(others)}" if others else ""
             if OmegaConf.is_list(node) or dataclasses.is_dataclass(OmegaConf.get_type(node)):
                 return f"there is no such key{hint}{there}"
             return f"is new{hint} Add it with a plus: +{prefix}{key}=…{there and '.'}{there}"
         node = node._get_node(int(name) if OmegaConf.is_list(node) else name)
     return f"there is no such key: {'.'.join(names[:-1])} is a value, not a group of keys"
+
+
+def leaves_like(tree: Any, name: str) -> list[str]:
+    """Keys of settings anywhere in the tree that are called `name`, else those with its initials (`lr` for `learning_rate`), else
+    those that are spelt nearly like it; at most `MOST_LEAVES` of them."""
+    leaves: dict[str, list[str]] = {}
+    for key in _leaf_keys(tree):
+        leaves.setdefault(key.rpartition(".")[2], []).append(key)
+    initials = "".join(word[:1] for word in name.split("_"))
+    close = difflib.get_close_matches(name, leaves, n=1, cutoff=LEAF)
+    found = leaves.get(name) or ("_" in name and leaves.get(initials)) or (leaves[close[0]] if close else [])
+    return sorted(found, key=lambda key: (key.count("."), key))[:MOST_LEAVES]
+
+
+def _leaf_keys(node: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted keys of all values of dataclasses below a node."""
+    for key, child in _children(node):
+        path = f"{prefix}{key}"
+        if path == "hydra":
+            continue
+        if OmegaConf.is_dict(child) and not (child._is_none() or child._is_interpolation() or child._is_missing()):
+            yield from _leaf_keys(child, f"{path}.")
+        elif not OmegaConf.is_config(child):
+            yield path
 
 
 def _children(node: Any) -> list[tuple[Any, Any]]:

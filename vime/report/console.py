@@ -18,9 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from vime.config import RunConfig
+from vime.report.ending import Ending
 from vime.report.logs import ConsoleHandler, log_to_file
 from vime.report.step_line import Eta, step_line
 from vime.report.tables import final_table, header_lines
+
+logger = logging.getLogger(__name__)
 
 PLAIN_LINE_SECONDS = 15.0
 """Outside a terminal: at least this long between two lines of one bar."""
@@ -86,7 +89,7 @@ class Console:
         self._num_tasks = 0
         self._activity: Bar | None = None
         self._started = time.monotonic()
-        self._handlers: list[logging.Handler] = [ConsoleHandler(self.warn)]
+        self._handlers: list[logging.Handler] = [ConsoleHandler(self._show_record)]
 
     @property
     def is_terminal(self) -> bool:
@@ -120,6 +123,11 @@ class Console:
     def warn(self, text: str) -> None:
         """One line that deserves a look."""
         self._print(f"! {text}", style="yellow")
+
+    def scores(self, row: str, version: int, scores: Mapping[str, float]) -> None:
+        """The scores of an evaluation that has ended, in percent by data set (`docs_20`), and the steps that its weights have."""
+        shown = ", ".join(f"{name} {value:.1f}" for name, value in scores.items())
+        self._print(f"  evaluated {row.replace('_', ' ')} after step {version}: {shown}")
 
     def fault(self, event: Mapping[str, Any]) -> None:
         """One line about something that broke and what was done about it."""
@@ -166,8 +174,19 @@ class Console:
         self._print(f"{summary['num_steps']} steps, {summary['num_rollouts']} rollouts{failed}, {minutes} min {seconds} s")
         self._print(f"report  {report}")
 
+    def ended(self, ending: Ending, report: Path) -> None:
+        """Where a run stands that ends before its time, and how it goes on; the error itself is shown by the program."""
+        self._end_activity()
+        for line in [*ending.lines(), f"report  {report}", f"logs    {report.parent / 'logs'}"]:
+            self._print(line)
+
     def _print(self, text: str, style: str = "") -> None:
         self._rich.print(Text(text, style=style), soft_wrap=True)
+        logger.info("%s", text.strip())
+
+    def _show_record(self, text: str) -> None:
+        """A warning that is in the log already."""
+        self._rich.print(Text(f"! {text}", style="yellow"), soft_wrap=True)
 
     def _add_task(self, label: str, total: int | None) -> TaskID | None:
         if not self.is_terminal:

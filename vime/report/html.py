@@ -9,25 +9,29 @@ import logging
 from collections import defaultdict
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from string import Template
 from typing import Any
 
-from vime.evaluation.conditions import shown_rows
+from vime.evaluation.conditions import SCAFFOLD, TRAINED, shown_rows
 from vime.files.jsonl import read_lines, write_text
-from vime.report import charts as chart_sizes
-from vime.report.metrics import curves, read_metrics
+from vime.report import axes
+from vime.report.charts import NUM_COLORS
+from vime.report.ending import read_ending
+from vime.report.log_section import eval_log_section
+from vime.report.metrics import Curve, curves, read_metrics
 from vime.report.run_directory import CONFIG, read_config
 from vime.report.score_tables import pass_table, score_table, temperature_table
 from vime.report.sections import (
     chart_grid,
-    eval_log_section,
     key_value_details,
     rows_table,
     score_charts,
+    still_metrics,
     text_details,
     training_charts,
 )
-from vime.report.step_line import duration
+from vime.report.step_line import WINDOW, duration
 from vime.report.summary import RunScore, read_scores, read_summary, summarize_runs
 from vime.report.tables import measured_rows
 
@@ -47,14 +51,16 @@ def write_report(run_path: Path) -> Path:
     rows = read_metrics(run_path / "metrics.jsonl")
     datasets = summary["datasets"] if summary else partial_datasets(config, read_scores(run_path))
     labels = shown_rows(config["mode"], measured_rows(datasets.values()))
+    found = with_ends(curves(rows), _complete(datasets), num_steps=config["trainer"]["num_steps"])
     body = [
         _head(run_path, config, summary, rows),
+        _ending(run_path),
         score_table(datasets, labels),
         pass_table(datasets, labels),
         temperature_table(summary["untrained_temperatures"] if summary else {}),
         chart_grid(score_charts(_complete(datasets), labels)),
-        _section("Training", chart_grid(training_charts(curves(rows)))),
-        eval_log_section(_eval_logs(run_path / "evaluation")),
+        _section("Training", chart_grid(training_charts(found)) + still_metrics(found)),
+        eval_log_section(_eval_logs(run_path / "evaluation"), list(datasets)),
         rows_table("Faults", read_lines(run_path / "faults.jsonl")[-MAX_FAULTS:]),
         _provenance(run_path),
     ]
@@ -64,7 +70,7 @@ def write_report(run_path: Path) -> Path:
 def write_page(path: Path, *, title: str, body: str) -> Path:
     """Puts `body` into the page with its styles and script."""
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    numbers = range(chart_sizes.NUM_COLORS)
+    numbers = range(NUM_COLORS)
     colors = [
         f".line.c{n}, .raw.c{n} {{ stroke: var(--{n}); }} .dot.c{n}, .bar.c{n}, .area.c{n} {{ fill: var(--{n}); }} "
         f".b{n} {{ background: var(--{n}); }}"
@@ -74,9 +80,9 @@ def write_page(path: Path, *, title: str, body: str) -> Path:
         title=escape(title),
         body=body,
         colors="\n".join(colors),
-        width=chart_sizes.WIDTH,
-        top=chart_sizes.TOP,
-        bottom=chart_sizes.HEIGHT - chart_sizes.BOTTOM,
+        width=axes.WIDTH,
+        top=axes.TOP,
+        bottom=axes.HEIGHT - axes.BOTTOM,
     )
     write_text(path, page)
     return path
@@ -97,13 +103,27 @@ def partial_datasets(config: dict[str, Any], scores: list[RunScore]) -> dict[str
     return datasets
 
 
+def with_ends(found: dict[str, Curve], datasets: dict[str, dict[str, Any]], *, num_steps: int) -> dict[str, Curve]:
+    """The curves, of which those of evaluations begin with the untrained and end with the trained agent."""
+    for name, rows in datasets.items():
+        steps, values = found.get(f"evaluation/{name}", ([], []))
+        if SCAFFOLD in rows and steps[:1] != [0] and (steps or TRAINED in rows):
+            steps, values = [0, *steps], [rows[SCAFFOLD]["mean"], *values]
+        if TRAINED in rows and steps[-1:] != [num_steps]:
+            steps, values = [*steps, num_steps], [*values, rows[TRAINED]["mean"]]
+        if steps:
+            found[f"evaluation/{name}"] = steps, values
+    return found
+
+
 def _complete(datasets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {row: score for row, score in rows.items() if "mean" in score} for name, rows in datasets.items()}
 
 
 def _head(run_path: Path, config: dict[str, Any], summary: dict[str, Any] | None, rows: list[dict[str, Any]]) -> str:
     steps = max((row["step"] for row in rows), default=0)
-    state = "finished" if summary else "unfinished"
+    ending = read_ending(run_path)
+    state = ending.state if ending is not None else "finished" if summary else "unfinished"
     what = [
         config["mode"],
         config["method"]["name"],
@@ -113,11 +133,13 @@ def _head(run_path: Path, config: dict[str, Any], summary: dict[str, Any] | None
     ]
     title = f'<h1>{escape(config["name"])}<span class="state {state}">{state}</span></h1>'
     return (
-        title + f'<p class="sub">{escape(" · ".join(text for text in what if text))}</p>' + _tiles(config, summary, steps, rows)
+        title
+        + f'<p class="sub">{escape(" · ".join(text for text in what if text))}</p>'
+        + _tiles(config, summary, steps, rows, ended=ending is not None)
     )
 
 
-def _tiles(config: dict[str, Any], summary: dict[str, Any] | None, steps: int, rows: list[dict[str, Any]]) -> str:
+def _tiles(config: dict[str, Any], summary: dict[str, Any] | None, steps: int, rows: list[dict[str, Any]], *, ended: bool) -> str:
     tiles = {"steps": f"{steps} / {config['trainer']['num_steps']}"} if config["mode"] == "train" else {}
     if summary:
         first = summary["first_step_seconds"]
@@ -125,15 +147,29 @@ def _tiles(config: dict[str, Any], summary: dict[str, Any] | None, steps: int, r
         tiles["to the first step"] = "-" if first is None else duration(first)
         tiles["rollouts"] = f"{summary['num_rollouts']:,}"
         tiles["failed rollouts"] = f"{summary['num_failed_rollouts']:,}"
-        tiles["float32 products"] = f"{summary['machine']['matmul_gflops_float32']:,.0f} GFLOP/s"
-        tiles[f"load on {summary['machine']['num_cores']} cores"] = f"{summary['machine']['load_average'][0]:.1f}"
     elif rows:
         rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
         seconds = [row["time/step_seconds"] for row in rows if "time/step_seconds" in row]
         tiles |= {"last reward": f"{rewards[-1]:.3f}"} if rewards else {}
         tiles |= {"last step": f"{seconds[-1]:.1f} s"} if seconds else {}
+        if seconds and not ended:
+            tiles["left, as the last steps went"] = duration(fmean(seconds[-WINDOW:]) * (config["trainer"]["num_steps"] - steps))
+    timed = [row for row in rows if "time/step_seconds" in row and "train/num_tokens" in row]
+    if timed:
+        speed = sum(row["train/num_tokens"] for row in timed) / max(sum(row["time/step_seconds"] for row in timed), 1e-9)
+        tiles["trained tokens a second"] = f"{speed:,.0f}"
     cells = [f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles.items()]
     return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _ending(run_path: Path) -> str:
+    """The error that ended the run and the command that goes on, on top of everything else."""
+    if (ending := read_ending(run_path)) is None:
+        return ""
+    first, *more = ending.text.splitlines() or [""]
+    shown = [*([f"{ending.error}: {first}"] if ending.text else []), *more]
+    lines = "".join(f"<p>{escape(line)}</p>" for line in ending.lines())
+    return f'<div class="card ending"><pre>{escape(chr(10).join(shown))}</pre>{lines}</div>'
 
 
 def _section(title: str, content: str) -> str:

@@ -6,10 +6,11 @@ Which of its metrics stand in a results page is data: `logs` of `results/papers/
 from pathlib import Path
 from typing import Any
 
-from vime.evaluation.conditions import SINGLE_TURN, label_of
+from vime.evaluation.conditions import SCAFFOLD, SINGLE_TURN, label_of
 from vime.hooks import load_hook
-from vime.report.charts import Series, standalone_chart
+from vime.report.charts import Series
 from vime.report.items import read_evaluation
+from vime.report.standalone import standalone_chart
 from vime.types import EvalLog
 
 ALL = "all"
@@ -49,25 +50,29 @@ def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def figure_of(logs: dict[str, Any], about: dict[str, Any]) -> str:
-    """The figure of a run as a whole SVG file."""
+    """The figure of a run as a whole SVG file; what all lines have in common stands at the axis."""
+    names = {name for figure in logs["figure"].values() for name in figure["series"]}
     series = [
-        Series(label=f"{row}: {name}", x=list(figure["x"]), y=list(values))
+        Series(label=row if len(names) == 1 else f"{row}: {name}", x=list(figure["x"]), y=list(values))
         for row, figure in logs["figure"].items()
         for name, values in figure["series"].items()
     ]
-    return standalone_chart(f"{about['title']}: {logs['run']}, seed {logs['seed']}", series, x_label=about["x_label"])
+    title = f"{about['title']}: {logs['run']}, seed {logs['seed']}"
+    return standalone_chart(title, series, x_label=about["x_label"], y_label=names.pop() if len(names) == 1 else "")
 
 
 def _shown(logs: dict[str, dict[str, EvalLog]], about: dict[str, Any]) -> dict[str, EvalLog]:
     """Returns the logs that the figure draws, by the label of their line.
 
     `logs` holds an `EvalLog` by row and data set. There is one line for each row, or with `about["each"]`, the name of a row, one
-    for each data set of that row.
+    for each data set of that row, and one for the untrained scaffold on the last of them.
     """
     if "each" not in about:
         return {label_of(row): by_dataset[ALL] for row, by_dataset in logs.items()}
-    by_dataset = logs.get(about["each"], {})
-    return {f"{label_of(about['each'])}, {name}": log for name, log in by_dataset.items() if name != ALL}
+    found = {row: [(name, log) for name, log in logs.get(row, {}).items() if name != ALL] for row in (SCAFFOLD, about["each"])}
+    chosen = [(SCAFFOLD, *pair) for pair in found[SCAFFOLD][-1:] if about["each"] != SCAFFOLD]
+    chosen += [(about["each"], *pair) for pair in found[about["each"]]]
+    return {f"{label_of(row)}, {name}": log for row, name, log in chosen}
 
 
 def _values(log: EvalLog, items: list[Item], metrics: dict[str, str]) -> list[float | None]:

@@ -18,6 +18,8 @@ from vime.report.metrics import read_metrics
 from vime.report.summary import read_summary, summarize_runs
 
 NOT_RUN = "not run"
+OF_ONE_START = ("output_dir=", "logger.group=")
+"""Words of a run that another run of the same command need not have."""
 CURVE_POINTS = 9
 """Points of the training curve in the page; the run folder has them all."""
 
@@ -119,7 +121,7 @@ def _about(path: Path, config: dict[str, Any], summary: dict[str, Any]) -> dict[
         "run": config["name"],
         "seed": config["seed"],
         "commit": (text("commit.txt").split("\n") or [""])[0][:12] + (" with changes" if text("code.diff").strip() else ""),
-        "command": " ".join(["python -m vime.run", *(_quoted(word) for word in words if not word.startswith("output_dir="))]),
+        "command": " ".join(["python -m vime.run", *(_quoted(word) for word in words if not word.startswith(OF_ONE_START))]),
         "hardware": f"{hardware}, {machine.get('memory_gib')} GiB",
         "date": summary.get("finished", "")[:10],
         "sampling": f"temperature {evaluation['temperature']:g}, top-p {evaluation['top_p']:g}, {evaluation['num_runs']} runs",
@@ -144,7 +146,11 @@ def build_page(method: str, published: dict[str, Any], runs: list[OurRun], *, sm
         "tables": tables,
         "small": [_small_table(run) for run in mine if run.model == small],
         "runs": [run.about for run in mine],
-        "curves": [{"run": run.name, "seed": run.about["seed"], "points": thin(run.curve)} for run in mine if run.curve],
+        "curves": [
+            {"run": run.name, "seed": run.about["seed"], "command": run.about["command"], "points": thin(run.curve)}
+            for run in mine
+            if run.curve
+        ],
     }
 
 
@@ -183,6 +189,7 @@ def _small_table(run: OurRun) -> dict[str, Any]:
     return {
         "run": run.name,
         "seed": run.about["seed"],
+        "command": run.about["command"],
         "columns": list(run.scores),
         "rows": [
             {

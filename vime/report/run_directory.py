@@ -88,6 +88,10 @@ class RunDirectory:
         directory._point_latest_here()
         return directory
 
+    def withdraw(self) -> None:
+        """Removes the configuration, without which the folder is no run: the corrected command may use it again."""
+        (self.path / CONFIG).unlink(missing_ok=True)
+
     def write_rollouts(
         self,
         step: int,
@@ -229,6 +233,7 @@ def _rollout_row(step: int, group: Group, rollout: Rollout, recorder: Recorder, 
         "stop_reason": rollout.stop_reason.value,
         "status": rollout.status.value,
         "error": rollout.error,
+        **({"traceback": rollout.traceback} if rollout.traceback else {}),
         "num_retries": rollout.num_retries,
         "generation_seconds": rollout.generation_seconds,
         "seconds": rollout.seconds,

@@ -1,13 +1,14 @@
 """The sections of the report: curves, evaluations, faults, provenance. Each returns HTML, empty without data."""
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from vime.report.charts import Series, bar_chart, line_chart, number_text, stacked_chart
+from vime.report.charts import Series, bar_chart, is_flat, line_chart, number_text, stacked_chart
 from vime.report.metrics import Curve
+from vime.report.score_figure import lengths_of
+from vime.report.units import unit_of
 
 Curves = Mapping[str, Curve]
 
@@ -21,7 +22,7 @@ PANELS: dict[str, dict[str, str]] = {
     "Largest importance ratio": {"train/ratio_max": "largest"},
     "Logprobs, server against trainer": {"train/logprob_difference_max": "max", "train/logprob_difference_mean": "mean"},
     "Probe after each sync": {"probe/max_difference_cold": "cold prefix", "probe/max_difference_cached": "cached prefix"},
-    "Turns per rollout": {"rollout/turns_mean": "mean"},
+    "Turns per rollout": {"rollout/turns_mean": "turns", "rollout/sequences_mean": "training sequences"},
     "Response length, tokens": {"rollout/response_tokens_mean": "mean"},
     "Truncated rollouts": {"rollout/truncated_share": "share"},
     "Utilization": {
@@ -48,6 +49,8 @@ PANELS: dict[str, dict[str, str]] = {
     },
 }
 """Charts in order: title, and the metrics in it with their labels."""
+NAMED = 3
+"""How many of the metrics that do not change are named beside a chart."""
 EXACT = {"Learning rate", "Failures", "Tools, sandboxes and new attempts"}
 """Charts that are not smoothed."""
 TIME_SHARES = {
@@ -70,31 +73,61 @@ def score_charts(datasets: Mapping[str, Mapping[str, Any]], labels: Mapping[str,
             series.append(Series(label=label, x=x, y=[s["mean"] for s in scores], error=[s["sd"] for s in scores]))
     if not series:
         return []
-    lengths = [int(match[1]) if (match := re.search(r"(\d+)$", name)) else -1 for name in names]
-    if len(names) > 2 and lengths == sorted(set(lengths)) and lengths[0] >= 0:
-        return [line_chart("Score by length", series, x_label="", names=names)]
-    return [bar_chart("Score by data set", names, series)]
+    if lengths_of(names):
+        return [line_chart("Score by length", series, x_label="data set", y_label="strict score, %", names=names)]
+    return [bar_chart("Score by data set", names, series, y_label="strict score, %")]
 
 
-def training_charts(curves: Curves) -> list[str]:
-    """Reward, optimisation, lengths, time and stop reasons over steps."""
-    scores = {name: name.partition("/")[2] for name in curves if name.startswith("reward/") and name != "reward/mean"}
-    in_training = {name: name.partition("/")[2] for name in curves if name.startswith("evaluation/")}
-    seconds = {name: name.partition("/")[2] for name in curves if name.startswith("seconds/")}
-    counts = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("count/")}
-    panels = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
-    sessions = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("session/")}
+def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Titles of the charts over steps, each with its metrics and their labels, in order, of a run with these metrics."""
+    known = list(names)
+    scores = {name: name.partition("/")[2] for name in known if name.startswith("reward/") and name != "reward/mean"}
+    in_training = {name: name.partition("/")[2] for name in known if name.startswith("evaluation/")}
+    seconds = {name: name.partition("/")[2] for name in known if name.startswith("seconds/")}
+    counts = {name: name.partition("/")[2].replace("_", " ") for name in known if name.startswith("count/")}
+    found = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
+    sessions = {name: name.partition("/")[2].replace("_", " ") for name in known if name.startswith("session/")}
     shares = {name: label for name, label in sessions.items() if label.endswith("share")}
-    panels |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
-    panels |= {
+    found |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
+    found |= {
         "Sessions": {name: sessions[name] for name in sessions if name not in shares},
         "Shares of the sessions' tokens": shares,
     }
-    charts = [line_chart(title, _series(curves, metrics), smooth=title not in EXACT) for title, metrics in panels.items()]
+    return found
+
+
+def training_charts(curves: Curves) -> list[str]:
+    """Reward, optimisation, lengths, time and stop reasons over steps; metrics that do not change are named and not drawn."""
+    charts = [panel_chart(title, curves, metrics) for title, metrics in panels(curves).items()]
     charts.insert(1, stop_chart(curves))
     charts.append(stacked_chart("Share of a step's time", _aligned(curves, TIME_SHARES)))
     charts.append(stacked_chart("Age of trained tokens, weight versions", _aligned(curves, _ages(curves))))
     return [chart for chart in charts if chart]
+
+
+def panel_chart(title: str, curves: Curves, metrics: Mapping[str, str]) -> str:
+    """The lines of one panel that change; empty if none does. What stays as it is stands beside the title."""
+    found = {name: series for name, label in metrics.items() for series in _series(curves, {name: label})}
+    still = {name: series for name, series in found.items() if is_flat(series.y)}
+    moving = {name: series for name, series in found.items() if name not in still}
+    if not moving:
+        return ""
+    units = list(dict.fromkeys(unit_of(name) for name in moving))
+    shown = [f"{series.label} {_last(series)}" for series in still.values() if any(series.y)]
+    note = f"unchanged: {', '.join(shown[:NAMED])}" + (" …" if len(shown) > NAMED else "") if shown else ""
+    y_label = next(iter(moving.values())).label if len(moving) == 1 and not units[0] else units[0] if len(units) == 1 else ""
+    return line_chart(title, list(moving.values()), y_label=y_label, smooth=title not in EXACT, note=note)
+
+
+def still_metrics(curves: Curves) -> str:
+    """A folded table of the metrics of the panels that were the same in all steps."""
+    labels = {name: f"{title}: {label}" for title, metrics in PANELS.items() for name, label in metrics.items()}
+    found = {labels[n]: f"{_last(s)} {unit_of(n)}".strip() for n in labels for s in _series(curves, {n: ""}) if is_flat(s.y)}
+    return key_value_details(f"{len(found)} metrics that did not change", found)
+
+
+def _last(series: Series) -> str:
+    return number_text(series.y[-1])
 
 
 def _ages(curves: Curves) -> dict[str, str]:
@@ -112,24 +145,6 @@ def stop_chart(curves: Curves) -> str:
     totals = [math.fsum(values) or 1.0 for values in zip(*[s.y for s in series])]
     shares = [Series(label=s.label, x=s.x, y=[y / total for y, total in zip(s.y, totals)]) for s in series]
     return stacked_chart("Stop reasons", shares)
-
-
-def eval_log_section(logs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Metrics and figures of `eval_log`; the figures of one name share a chart where they have one series each."""
-    if not logs:
-        return ""
-    charts = [chart for name, log in logs.items() for chart in _eval_charts(name, log.get("figures", {}))]
-    metrics = sorted({metric for log in logs.values() for metric in log.get("metrics", {})})
-    table = ""
-    if metrics:
-        head = "".join(f"<th>{escape(metric.replace('_', ' '))}</th>" for metric in metrics)
-        lines = [
-            f"<tr><td>{escape(name)}</td>{''.join(f'<td>{_metric(log, metric)}</td>' for metric in metrics)}</tr>"
-            for name, log in logs.items()
-            if log.get("metrics")
-        ]
-        table = f'<div class="card"><table><tr><th></th>{head}</tr>{"".join(lines)}</table></div>'
-    return "<h2>Evaluation logs</h2>" + table + chart_grid(charts)
 
 
 def rows_table(title: str, rows: list[dict[str, Any]]) -> str:
@@ -172,25 +187,6 @@ def _aligned(curves: Curves, metrics: Mapping[str, str]) -> list[Series]:
     steps = sorted({step for values in found.values() for step in values})
     x = [float(step) for step in steps]
     return [Series(label=label, x=x, y=[values.get(step, 0.0) for step in steps]) for label, values in found.items()]
-
-
-def _eval_charts(name: str, figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    charts = []
-    for title, figure in figures.items():
-        numeric = all(isinstance(value, (int, float)) for value in figure["x"])
-        names = None if numeric else [str(value) for value in figure["x"]]
-        x = [float(value) for value in (figure["x"] if numeric else range(len(figure["x"])))]
-        series = [
-            Series(label=label, x=x[: len(values)], y=[math.nan if v is None else float(v) for v in values])
-            for label, values in figure["series"].items()
-        ]
-        charts.append(line_chart(f"{name}: {title.replace('_', ' ')}", series, x_label="", names=names, smooth=False))
-    return [chart for chart in charts if chart]
-
-
-def _metric(log: Mapping[str, Any], metric: str) -> str:
-    value = log.get("metrics", {}).get(metric)
-    return "" if value is None else number_text(float(value))
 
 
 def _short(value: Any) -> str:

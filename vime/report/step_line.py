@@ -48,11 +48,18 @@ def step_line(
         (5, shares),
         (0, _number("", metrics.get("time/step_seconds"), 6, "6.1f", " s")),
         (0, f"eta {duration(remaining_seconds):>6}"),
+        (1, _mishaps(metrics)),
     ]
     shown = [(priority, text) for priority, text in fields if text is not None]
     while width is not None and _width(shown) > width and max(priority for priority, _ in shown) > 0:
         shown.remove(max(shown, key=lambda field: field[0]))
     return " | ".join(text for _, text in shown)
+
+
+def _mishaps(metrics: Mapping[str, float]) -> str | None:
+    """`3 failed, 5 retried`: rollouts that failed and new attempts since the last step; None without any."""
+    counts = {"failed": metrics.get("rollout/num_failed", 0), "retried": metrics.get("rollout/num_retries", 0)}
+    return ", ".join(f"{count:.0f} {what}" for what, count in counts.items() if count) or None
 
 
 def duration(seconds: float) -> str:

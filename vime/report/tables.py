@@ -10,7 +10,7 @@ from rich.table import Table
 from vime.algorithm.description import describe
 from vime.cluster.placement import server_groups
 from vime.config import AlgorithmName, Mode, RunConfig
-from vime.evaluation.conditions import rows_of, shown_rows
+from vime.evaluation.conditions import SCAFFOLD, num_item_runs, rows_of, shown_rows, table_rows
 
 
 def header_lines(config: RunConfig, path: Path) -> list[str]:
@@ -32,6 +32,11 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
         measured = rows_of(config)
         rows = ", ".join(label for row, label in shown_rows(config.mode.name, measured).items() if row in measured)
         lines.append(f"  evaluation  {datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}")
+        also = ", ".join(f"{temperature:g}" for temperature in evaluation.extra_temperatures if SCAFFOLD in table_rows(config))
+        total = num_item_runs(config, table_rows(config))
+        more = [f"the scaffold also once at temperature {also}"] if also else []
+        more += [f"{total:,} rollouts"] if total is not None else []
+        lines += [f"              {'; '.join(more)}"] if more else []
     return lines
 
 

@@ -22,15 +22,20 @@ class Agents:
     """The served models, the services that agents use, and the workers that run the agents."""
 
     def __init__(self, config: RunConfig, serving: Serving, services: list[Retrieval], workers: WorkerPool) -> None:
-        """Of parts that were launched; `ready` waits for them."""
+        """Of parts that were launched; `ready` waits for them, `served` for all but the workers."""
         self.serving, self.workers = serving, workers
+        self.retrieval = services[0].address() if services else None
         self.watches = Watches()
         """Over servers and services. What fails in them ends the run at the next sync."""
         self._config, self._services = config, services
 
+    async def served(self, say: Callable[[str], None]) -> None:
+        """Waits until every server and service answers. Raises ServerError."""
+        await together([self.serving.ready(say), *[service.ready(say) for service in self._services]])
+
     async def ready(self, say: Callable[[str], None]) -> None:
         """Waits until every server, service and worker answers, and watches over them from then on. Raises ServerError."""
-        await together([self.serving.ready(say), *[service.ready(say) for service in self._services], self.workers.start()])
+        await together([self.served(say), self.workers.start()])
         for part in (self.serving, *self._services):
             self.watches.add(part.watch())
 

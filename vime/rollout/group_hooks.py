@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from vime.blame import blamed, users_traceback
 from vime.config import RolloutConfig
 from vime.rollout.context import Context
 from vime.rollout.group_run import stopped_rollout
 from vime.rollout.isolation import check_samples, template_of
 from vime.rollout.own_verdict import adopt, check_length, set_reward, to_reward
-from vime.rollout.within import HookTimeout, describe, within
+from vime.rollout.within import HookTimeout, within
 from vime.types import Group, Prompt, Reward, StopReason
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ async def score_group(
     """Sets the rewards of the rollouts in the baseline; if every attempt of the hook fails, they leave the baseline."""
     scored = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
     subgroup = replace(group, rollouts=scored)
-    reason, message = StopReason.REWARD_RAISED, ""
+    reason, message, traceback = StopReason.REWARD_RAISED, "", ""
     for _ in range(config.max_reward_retries + 1):
         try:
             found = await within(hook(context, subgroup), config.reward_timeout_seconds)
@@ -32,10 +33,11 @@ async def score_group(
             for rollout, reward in zip(scored, rewards):
                 check_length(reward, rollout)
         except HookTimeout:
-            reason, message = StopReason.REWARD_TIMEOUT, "group_reward ran longer than rollout.reward_timeout_seconds"
+            reason, traceback = StopReason.REWARD_TIMEOUT, ""
+            message = "group_reward ran longer than rollout.reward_timeout_seconds"
         except Exception as error:  # the boundary of a user's function: any failure costs this group only
-            logger.warning("group_reward raised for prompt %d", group.prompt.index, exc_info=True)
-            reason, message = StopReason.REWARD_RAISED, describe(error)
+            reason, message, traceback = StopReason.REWARD_RAISED, blamed(error), users_traceback(error)
+            logger.warning("group_reward raised for prompt %d\n%s", group.prompt.index, traceback)
         else:
             for rollout, reward in zip(scored, rewards):
                 for sample in rollout.samples:
@@ -43,7 +45,8 @@ async def score_group(
                 set_reward(rollout, reward)
             return
     for rollout in scored:
-        rollout.stop_reason, rollout.error, rollout.status = reason, message, rollout.counting.status
+        rollout.stop_reason, rollout.error, rollout.traceback = reason, message, traceback
+        rollout.status = rollout.counting.status
 
 
 async def run_group_function(
@@ -57,6 +60,7 @@ async def run_group_function(
 ) -> Group:
     """Runs the user's own group function and checks its samples like any other; if it fails, all of its rollouts have failed."""
     limit = config.generate_timeout_seconds + config.reward_timeout_seconds
+    traceback = ""
     try:
         group: Any = await within(hook(context, prompt, num_rollouts), limit, clock=context.clock)
         for member, rollout in enumerate(group.rollouts):
@@ -69,7 +73,9 @@ async def run_group_function(
     except HookTimeout:
         error = f"rollout.group_function ran longer than generate and reward may together ({limit:g} s)"
     except Exception as raised:  # the boundary of a user's function: any failure costs this group only
-        logger.warning("rollout.group_function raised in slot %d", slot, exc_info=True)
-        error = describe(raised)
+        error, traceback = blamed(raised), users_traceback(raised)
+        logger.warning("rollout.group_function raised in slot %d\n%s", slot, traceback)
     failed = [stopped_rollout(slot, member, StopReason.GENERATE_RAISED, error) for member in range(num_rollouts)]
+    for rollout in failed:
+        rollout.traceback = traceback
     return Group(index=slot, prompt=prompt, rollouts=failed)

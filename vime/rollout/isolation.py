@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vime.blame import blamed, users_traceback
 from vime.config import RolloutConfig
 from vime.errors import ConfigError, RewardServiceError, RewardServiceTimeout, SampleError, SandboxError, ServerError
 from vime.rollout.context import Context, Sampling
 from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
-from vime.rollout.within import HookTimeout, describe, within
+from vime.rollout.within import HookTimeout, within
 from vime.types import COUNTS, Prompt, Reward, Rollout, Sample, Status, StopReason, rollout_id_of
 
 logger = logging.getLogger(__name__)
@@ -81,8 +82,8 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     except ConfigError:  # no other rollout can do better: the run ends
         raise
     except Exception as error:  # the boundary of a user's function: any failure costs this rollout only
-        logger.warning("generate raised in rollout %d", rollout.rollout_id, exc_info=True)
-        rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, describe(error)
+        rollout.stop_reason = StopReason.GENERATE_RAISED
+        _blame(rollout, "generate", error)
     else:
         rollout.stop_reason = end
         if rollout.counting.trained:
@@ -93,13 +94,19 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     return rollout
 
 
+def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
+    """Notes what a hook raised, and where, for the rollout's line and the worker's log."""
+    rollout.error, rollout.traceback = blamed(error), users_traceback(error)
+    logger.warning("%s raised in rollout %d\n%s", hook, rollout.rollout_id, rollout.traceback)
+
+
 def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
     """Builds the samples of a rollout that ran out of time before `generate` returned; an evaluation does not need them."""
     found = [] if context.evaluation else context.sampled.samples(unspoilt(template))
     try:
         rollout.samples = check_samples(found, template) if found else []
     except SampleError as error:  # a logprob that is not finite, say, of which `generate` could not be told any more
-        rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, describe(error)
+        rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, blamed(error)
 
 
 async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, context: Context) -> None:
@@ -112,6 +119,7 @@ async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, conte
     for attempt in range(config.max_reward_retries + 1):
         if attempt > 0:
             context.trace.count("reward_retries")
+        rollout.traceback = ""
         try:
             if hooks.reward is None or None not in given:
                 reward = own_reward(given)
@@ -126,8 +134,8 @@ async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, conte
             late = isinstance(error, RewardServiceTimeout)
             reason, rollout.error = StopReason.REWARD_TIMEOUT if late else StopReason.REWARD_RAISED, str(error)
         except Exception as error:  # the boundary of a user's function: any failure costs this rollout only
-            logger.warning("reward raised in rollout %d", rollout.rollout_id, exc_info=True)
-            reason, rollout.error = StopReason.REWARD_RAISED, describe(error)
+            reason = StopReason.REWARD_RAISED
+            _blame(rollout, "reward", error)
         else:
             set_reward(rollout, reward)
             reason, rollout.error = rollout_ended, ""

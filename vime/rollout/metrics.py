@@ -3,7 +3,9 @@
 from collections import Counter
 from statistics import fmean
 
-from vime.types import Group, Rollout, StopReason
+import numpy as np
+
+from vime.types import Group, Rollout, Sample, StopReason
 
 SESSION = "session_"
 """How the counts of sessions begin (`vime.gateway.session.AgentSession.statistics`)."""
@@ -30,13 +32,20 @@ def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
         | _staleness(counted, version)
         | {
             "reward/mean": fmean(rollout.reward for rollout in counted),
-            "rollout/turns_mean": fmean(len(rollout.samples) for rollout in counted),
+            "rollout/turns_mean": fmean(sum(map(num_replies, rollout.samples)) for rollout in counted),
+            "rollout/sequences_mean": fmean(len(rollout.samples) for rollout in counted),
             "rollout/response_tokens_mean": fmean(rollout.num_response_tokens for rollout in counted),
             "rollout/truncated_share": fmean(rollout.status.value == "truncated" for rollout in counted),
             "rollout/seconds_mean": fmean(rollout.generation_seconds for rollout in counted),
             "rollout/group_size_min": float(min(sum(r.counting.in_baseline for r in group.rollouts) for group in groups)),
         }
     )
+
+
+def num_replies(sample: Sample) -> int:
+    """The stretches of a sequence that the model wrote, each a turn of the agent."""
+    mask = np.asarray(sample.loss_mask, dtype=np.int8)
+    return int(np.count_nonzero(np.diff(mask, prepend=0) == 1))
 
 
 def _staleness(counted: list[Rollout], version: int) -> dict[str, float]:

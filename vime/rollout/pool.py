@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -154,7 +155,9 @@ class WorkerPool:
         """Workers are spread over the nodes."""
         environment = {"PYTHONHASHSEED": "0"} if self._config.deterministic else None  # the order of a set of texts
         options = self._nodes.options(Place(node=index % len(self._nodes)), environment=environment)
-        worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, retrieval=self._retrieval)
+        folder = self._config.output_dir
+        log = Path(folder) / "logs" / f"worker-{len(self._workers)}.log" if folder is not None else None
+        worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, retrieval=self._retrieval, log=log)
         self._workers.append(worker)
         return worker
 

@@ -113,6 +113,11 @@ class ServedModels:
                 for session in sessions:
                     client.finish(session)
 
+    async def close(self) -> None:
+        """Closes the connections to all models."""
+        for client in self._clients.values():
+            await client.close()
+
     def calls(self) -> dict[str, Calls]:
         """The calls to each model and to the retrieval service since the last call of this method."""
         counted = {name: client.calls for name, client in self._clients.items()}

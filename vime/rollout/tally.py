@@ -20,6 +20,8 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self._config = config
         self._causes: Counter[str] = Counter()
+        self._tracebacks: dict[str, str] = {}
+        """One for each cause that a hook raised."""
         self._filter_error = ""
 
     def add(self, group: Group, *, known: dict[int, Rollout] | None = None) -> None:
@@ -39,7 +41,10 @@ class Tally:
             self.counts["retries"] += rollout.num_retries
             if not rollout.counting.in_baseline:
                 self.counts["failed"] += 1
-                self._causes[f"{rollout.stop_reason.value}: {rollout.error}"] += 1
+                cause = f"{rollout.stop_reason.value}: {rollout.error}"
+                self._causes[cause] += 1
+                self._tracebacks.setdefault(cause, rollout.traceback)
+                logger.info("rollout %d has failed: %s", rollout.rollout_id, cause)
 
     def add_filter_failure(self, error: Exception) -> None:
         """Counts a group for which `rollout.filter` raised, and logs the first such error of the run."""
@@ -60,6 +65,7 @@ class Tally:
         metrics = {f"rollout/num_{name}": float(count) for name, count in self.counts.items()}
         self.counts.clear()
         self._causes.clear()
+        self._tracebacks.clear()
         return metrics
 
     def _failed(self) -> str | None:
@@ -72,7 +78,7 @@ class Tally:
         return (
             f"{failed} of {rollouts} rollouts failed for reasons that are not the agent's, more than "
             f"rollout.max_infrastructure_failure_share={config.max_infrastructure_failure_share}; "
-            f"most often ({times} times) {cause}"
+            f"most often ({times} times) {cause}" + (f"\n{found}" if (found := self._tracebacks[cause]) else "")
         )
 
     def _refused(self) -> str | None:

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from vime.agent.sandbox import Sandbox
+from vime.blame import users_traceback
 from vime.errors import SandboxError
 from vime.rollout.agent_clock import AgentClock
 from vime.rollout.context import Context
@@ -123,8 +124,10 @@ async def _call_tool(
         error = f"{name} ran longer than rollout.tool_timeout_seconds={seconds:g}"
         return ToolResult(outcome=ToolOutcome.TIMED_OUT, error=error, num_retries=attempt)
     except WRONG_ARGUMENTS as raised:
+        logger.info("tool %s refused its arguments\n%s", name, users_traceback(raised))
         return ToolResult(outcome=ToolOutcome.REFUSED, error=describe(raised), num_retries=attempt)
     except Exception as raised:  # the boundary of a tool: the agent is told, the rollout goes on
+        logger.warning("tool %s raised\n%s", name, users_traceback(raised))
         return ToolResult(outcome=ToolOutcome.RAISED, error=describe(raised), num_retries=attempt)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from vime.config import RunConfig
 from vime.evaluation.conditions import SINGLE_TURN, Row
 from vime.hooks import load_hook
+from vime.processes.output import send_output_to
 from vime.rollout import black_box
 from vime.rollout.black_box import BlackBox
 from vime.rollout.context import Context, Sampling
@@ -48,8 +49,11 @@ class RolloutWorker:
         make_client: MakeClient = make_client,
         retrieval: Address | None = None,
         black_box: Path | None = None,
+        log: Path | None = None,
     ) -> None:
-        """`black_box` is the file in which the worker records whose code it is executing."""
+        """`black_box` is the file in which the worker records whose code it is executing; `log` takes its process's output."""
+        if log is not None:
+            send_output_to(log)
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
@@ -177,6 +181,10 @@ class RolloutWorker:
     async def calls(self) -> dict[str, Calls]:
         """The calls to each served model since the last call of this method."""
         return self._served.calls()
+
+    async def close(self) -> None:
+        """Closes the connections, for a worker whose process goes on without it."""
+        await self._served.close()
 
     async def _run_member(
         self,

@@ -83,7 +83,8 @@ class Serving:
         try:
             while waiting:
                 if on_progress is not None:
-                    on_progress(f"{num_ready} of {total} servers ready")
+                    ready = f"{num_ready} of {total} servers are ready" if num_ready else f"waiting for {_servers(total)}"
+                    on_progress(ready)
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     await task
@@ -91,6 +92,8 @@ class Serving:
         finally:
             await cancel(waiting)
         await asyncio.gather(*[fleet.start_router(limit) for fleet in self._fleets.values()])
+        if on_progress is not None:
+            on_progress(f"{_servers(total)} ready")
 
     async def watch(self) -> None:
         """Makes lost actors again, on another node if theirs is lost, until it is cancelled."""
@@ -214,3 +217,7 @@ class Serving:
             max_requests_per_minute=per_minute / workers if per_minute is not None else None,
             max_concurrent_requests=max(1, chat.max_concurrent_requests // workers),
         )
+
+
+def _servers(number: int) -> str:
+    return f"{number} server{'s' * (number != 1)}"

@@ -11,6 +11,7 @@ from vime.cluster.layout import world_size
 from vime.cluster.nodes import LOOPBACK
 from vime.cluster.placement import trainer_places, transport
 from vime.config import RunConfig
+from vime.processes.output import send_output_to
 from vime.trainer.shard import Shard
 from vime.weights.payload import WeightPayload
 
@@ -21,6 +22,8 @@ class TrainerRank:
     """One process of the trainer. Megatron is imported in the actor's process, never in the driver's."""
 
     def __init__(self, config: RunConfig, rank: int) -> None:
+        if config.output_dir is not None:
+            send_output_to(Path(config.output_dir) / "logs" / f"trainer-{rank}.log")
         self._config = config
         self._rank = rank
         self._engine: Any = None

@@ -49,6 +49,8 @@ class Rollout:
     status: Status = Status.PENDING
     stop_reason: StopReason = StopReason.ABORTED
     error: str = ""
+    traceback: str = ""
+    """Where the error arose, if a hook raised it, from the first line of the user's code."""
     num_retries: int = 0
     generation_seconds: float = 0.0
     reward_seconds: float = 0.0

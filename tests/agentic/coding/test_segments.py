@@ -108,6 +108,6 @@ async def test_a_rollout_with_two_sub_agents_and_a_summary_counts_as_computed_by
     assert sums == pytest.approx([0.1, -0.1])
 
     metrics = batch_metrics([group], version=1)
-    assert metrics["reward/mean"] == 0.5 and metrics["rollout/turns_mean"] == 2.5  # four sequences and one
+    assert metrics["reward/mean"] == 0.5 and metrics["rollout/sequences_mean"] == 2.5  # four sequences and one
     assert metrics["rollout/response_tokens_mean"] == 25.0
     assert metrics["rollout/staleness_max"] == 0.0

@@ -7,6 +7,7 @@ import textwrap
 from rich.console import Console
 
 from vime.config import RunConfig
+from vime.preflight.plan.duration import time
 from vime.preflight.plan.models import serving
 from vime.preflight.plan.processes import memory, placement_table
 from vime.preflight.plan.steps import batch, evaluation, summary
@@ -25,6 +26,7 @@ def show_plan(config: RunConfig) -> None:
 
     for heading, lines in (
         *(("Run", summary(config)), ("Batch", batch(config)), ("Evaluation", evaluation(config)), ("Serving", serving(config))),
+        ("Time", time(config)),
     ):
         write(heading, lines)
     console.print(placement_table(config))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from vime.cluster.layout import layers_of, position_of, world_size
-from vime.cluster.placement import server_groups, server_places, trainer_places
+from vime.cluster.placement import server_groups, server_places, takes_turns, trainer_places
 from vime.config import AlgorithmName, RunConfig
 from vime.memory.activations import recomputes
 from vime.memory.processes import GIB, server_memory, trainer_memory
@@ -91,6 +91,7 @@ def memory(config: RunConfig) -> list[str]:
         if on_gpus and sum(part.memory.values()) > limit * GIB:
             remedy = "use larger parallel sizes, trainer.recompute=true or a smaller trainer.max_tokens_per_micro_batch"
             lines.append(f"! {name} needs more than the {limit:g} GiB of a GPU: {remedy}")
+    lines += held_by_gpus(config) if on_gpus else []
     lines += [
         f"a GPU that trainer and servers share, during a weight sync, {MOMENTS[moment]}: {_sum(held)}"
         for moment, held in sync_memory(config).items()
@@ -103,6 +104,25 @@ def memory(config: RunConfig) -> list[str]:
         f"Ray's object store: {store} of shared memory, which holds such a batch",
         f"finished groups that wait in the driver, in host memory: at most {driver}",
     ]
+
+
+def held_by_gpus(config: RunConfig) -> list[str]:
+    """What the processes of a GPU take of it, one line for GPUs that hold the same."""
+    gpus: dict[tuple[int, int], list[PlannedProcess]] = {}
+    for part in parts(config):
+        for gpu in part.gpus:
+            gpus.setdefault((part.node, gpu), []).append(part)
+    limit, lines = config.cluster.gpu_memory_gib * GIB, list[str]()
+    for held in gpus.values():
+        sizes = {
+            ("trainer rank" if p.name.startswith("trainer") else p.name.rpartition("-")[0]): sum(p.memory.values()) for p in held
+        }
+        servers = sum(size for name, size in sizes.items() if name.startswith("server"))
+        trainers, turns = sum(sizes.values()) - servers, takes_turns(config) and len(sizes) > 1
+        most = max(servers, trainers) if turns else servers + trainers
+        what = ", ".join(f"{name} {gib(size)}" for name, size in sizes.items())
+        lines.append(f"a GPU with {what}{' (never at once)' if turns else ''}: at most {gib(most)} of its {gib(limit)}")
+    return list(dict.fromkeys(lines))
 
 
 def _sum(held: dict[str, float]) -> str:

@@ -48,7 +48,7 @@ def batch(config: RunConfig) -> list[str]:
     if config.algorithm.name is AlgorithmName.sft:
         return [f"{trainer.num_steps} steps of about {trainer.sft_tokens_per_step:,} tokens of demonstrations, lr {trainer.lr:g}"]
     rollouts = rollout.num_prompts * rollout.num_samples_per_prompt
-    calls = config.method.calls_per_rollout(config)
+    calls = config.method.expected_calls(config)
     expected = f"about {calls} expected calls per rollout" if calls else "calls per rollout: as many as the agent makes"
     sequences = f"about {rollouts * calls:,}" if calls else f"{rollouts:,} or more"
     each = f"about {rollouts // updates} rollouts" + (f" ({rollouts * calls // updates:,} sequences)" if calls else "")

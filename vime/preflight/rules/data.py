@@ -7,6 +7,7 @@ from vime.config import AlgorithmName, DatasetConfig, RunConfig
 from vime.errors import Problem
 from vime.hooks import import_remedy, load_hook
 
+_HUB_FILE = re.compile(r"hf://datasets/[\w.-]+/[\w.-]+(@[\w.-]+)?/.+")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -23,6 +24,12 @@ def sources(config: RunConfig) -> list[Problem]:
         if dataset.path and dataset.generator:
             remedy = f"{key}.generator={dataset.generator} is also set, by you or by a chosen option: "
             remedy += f"add {key}.generator=null to use the path"
+            problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
+        if dataset.path and "://" in dataset.path and not _HUB_FILE.fullmatch(dataset.path):
+            remedy = (
+                "is no address of a file on the Hugging Face Hub: use hf://datasets/OWNER/NAME@REVISION/FILE, the id OWNER/NAME "
+            )
+            remedy += "of a whole data set, or a local file"
             problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
         if not dataset.path and not dataset.generator:
             remedy = (

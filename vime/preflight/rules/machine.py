@@ -21,6 +21,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 DATA_SUFFIXES = (".json", ".jsonl", ".parquet")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 GIB = 2**30
+ONLINE = "online"
+"""wandb's own word for its mode."""
 
 
 def gpus(config: RunConfig) -> list[Problem]:
@@ -33,10 +35,8 @@ def gpus(config: RunConfig) -> list[Problem]:
     found = min(devices, len([gpu for gpu in visible.split(",") if gpu.strip()])) if visible is not None else devices
     if found >= cluster.gpus_per_node:
         return []
-    remedy = (
-        f"this machine has {found} GPUs: choose cluster=laptop or cluster=one_gpu, or set cluster.ray_address; mode=plan needs "
-        "no GPU"
-    )
+    fits = "cluster=one_gpu" if found else "cluster=laptop"
+    remedy = f"this machine has {found} GPUs: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
     return [Problem(key="cluster.gpus_per_node", value=cluster.gpus_per_node, remedy=remedy)]
 
 
@@ -183,10 +183,14 @@ def tracker_key(config: RunConfig) -> list[Problem]:
     logger = config.logger
     if logger.tracker is not TrackerName.wandb or logger.offline or os.environ.get("WANDB_API_KEY"):
         return []
+    if os.environ.get("WANDB_MODE", ONLINE) != ONLINE:
+        return []
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     if netrc.exists() and "wandb" in netrc.read_text():
         return []
-    remedy = "Weights & Biases needs a key: set the environment variable WANDB_API_KEY, or logger.offline=true, or logger=none"
+    remedy = (
+        "Weights & Biases needs a key: set the environment variable WANDB_API_KEY, or WANDB_MODE=offline, or choose logger=none"
+    )
     return [Problem(key="logger.tracker", value="wandb", remedy=remedy)]
 
 

@@ -156,7 +156,7 @@ def load_format(config: RunConfig) -> list[Problem]:
     """Only the trained model of a training run may start with random weights, which the trainer replaces at once."""
     problems: list[Problem] = []
     for name, model in config.serving.models.items():
-        if model.trained and config.mode is not Mode.eval:
+        if model.trained and config.mode in (Mode.train, Mode.plan):
             continue
         settings = {f"serving.models.{name}": model.vllm_args}
         settings |= {f"serving.models.{name}.groups.{key}": group.vllm_args for key, group in model.groups.items()}

@@ -1,0 +1,44 @@
+"""A run that ends before its time says why, where it stands and how it goes on, in its folder and on top of its report."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from vime.config import TRY, RunConfig
+from vime.errors import InfrastructureError
+from vime.preflight.compose import compose_run
+from vime.report.ending import ending_of, read_ending
+from vime.session import Session
+
+
+def test_a_failed_run_has_a_report_with_the_error_on_top(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["+method=memagent", f"output_dir={tmp_path / 'run'}"]
+    with pytest.raises(InfrastructureError), Session.open(compose_run(words)):
+        raise InfrastructureError("32 of 32 rollouts failed (my_agent.py:8)\nTraceback of <them>")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.index("InfrastructureError: 32 of 32 rollouts failed (my_agent.py:8)") < page.index("Where it comes from")
+    assert "Traceback of &lt;them&gt;" in page and ">failed</span>" in page
+    shown = capfd.readouterr().out
+    assert "InfrastructureError after 0 of" in shown and "report.html" in shown and "logs" in shown
+    with Session.open(compose_run([*words, "resume=true"])):
+        assert read_ending(tmp_path / "run") is None, "the run goes on"
+
+
+def test_an_interrupted_run_names_step_checkpoint_and_command(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "step_000010").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".step_000012.writing").mkdir()
+    words = ["+method=memagent", "name=a b", "resume=true", "output_dir=elsewhere"]
+    ending = ending_of(KeyboardInterrupt(), RunConfig(), tmp_path, overrides=words, step=12)
+    first, command = ending.lines()
+    assert first == "interrupted after 12 of 100 steps; the last checkpoint is of step 10" and ending.text == ""
+    found = shlex.split(command.partition(": ")[2])
+    assert found == ["python", "-m", "vime.run", "+method=memagent", "name=a b", "resume=true", f"output_dir={tmp_path}"]
+
+
+def test_an_error_of_our_own_has_its_traceback_and_a_try_does_not_go_on(tmp_path: Path) -> None:
+    try:
+        raise AssertionError("3 != 4")
+    except AssertionError as error:
+        ending = ending_of(error, RunConfig(mode=TRY), tmp_path, overrides=[], step=0)
+    assert "Traceback" in ending.text and "3 != 4" in ending.text and ending.lines() == ["AssertionError"]

@@ -1,0 +1,84 @@
+"""How a run ended that did not finish: the error, the last step and checkpoint, and the command that goes on (`ended.json`)."""
+
+import json
+import re
+import shlex
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from vime.checkpoint import CHECKPOINTS
+from vime.config import Mode, RunConfig
+from vime.errors import VimeError
+from vime.files.jsonl import write_text
+from vime.files.provenance import override_without_secret, without_secret_text
+
+ENDED = "ended.json"
+INTERRUPTED = "interrupted"
+_CHECKPOINT = re.compile(r"step_(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """The end of a run before its time.
+
+    Example: `Ending(error="InfrastructureError", text="32 of 32 rollouts failed …", step=12, num_steps=60, checkpoint=10,
+    go_on="python -m vime.run +method=memagent resume=true output_dir=…")`.
+    """
+
+    error: str
+    """The class of the error, or `interrupted`."""
+    text: str
+    """What it says; of an error that vime did not raise on purpose, its traceback."""
+    step: int
+    """Steps that had been trained."""
+    num_steps: int
+    checkpoint: int | None
+    """Step of the newest checkpoint."""
+    go_on: str
+    """The command that goes on from there; empty where nothing can."""
+
+    @property
+    def state(self) -> str:
+        """`failed`, or `interrupted` by a person or by the machine's scheduler."""
+        return INTERRUPTED if self.error == INTERRUPTED else "failed"
+
+    def lines(self) -> list[str]:
+        """Where the run stands and how it goes on."""
+        kept = f"the last checkpoint is of step {self.checkpoint}" if self.checkpoint is not None else "there is no checkpoint"
+        where = f"{self.error} after {self.step} of {self.num_steps} steps; {kept}" if self.num_steps else self.error
+        begins = "" if self.checkpoint is not None or not self.num_steps else ", from the beginning"
+        return [where, f"go on{begins} with: {self.go_on}"] if self.go_on else [where]
+
+
+def ending_of(error: BaseException, config: RunConfig, path: Path, *, overrides: list[str], step: int) -> Ending:
+    """The ending of the run in `path` that `error` breaks off after so many steps."""
+    is_interrupted = isinstance(error, KeyboardInterrupt)
+    told = str(error) if isinstance(error, VimeError) else "".join(traceback.format_exception(error))
+    found = [int(match[1]) for folder in (path / CHECKPOINTS).glob("*") if (match := _CHECKPOINT.fullmatch(folder.name))]
+    words = [override_without_secret(word) for word in overrides if not word.startswith(("resume=", "output_dir="))]
+    command = ["python", "-m", "vime.run", *words, "resume=true", f"output_dir={path}"]
+    return Ending(
+        error=INTERRUPTED if is_interrupted else type(error).__name__,
+        text="" if is_interrupted else without_secret_text(told),
+        step=step,
+        num_steps=config.trainer.num_steps if config.mode is Mode.train else 0,
+        checkpoint=max(found, default=None),
+        go_on=shlex.join(command) if config.mode in (Mode.train, Mode.eval) else "",
+    )
+
+
+def write_ending(path: Path, ending: Ending) -> None:
+    """Writes `ended.json` into the run folder `path`."""
+    write_text(path / ENDED, json.dumps(asdict(ending), indent=1, ensure_ascii=False) + "\n")
+
+
+def read_ending(path: Path) -> Ending | None:
+    """How the run in `path` ended before its time; None if it is at work or has finished."""
+    file = path / ENDED
+    return Ending(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def forget_ending(path: Path) -> None:
+    """Removes `ended.json`, because the run goes on."""
+    (path / ENDED).unlink(missing_ok=True)

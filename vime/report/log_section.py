@@ -1,0 +1,83 @@
+"""The section of the report about what a method's `eval_log` says: a table for each data set, and a chart for each figure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from vime.report.charts import Series, line_chart, number_text
+from vime.report.sections import chart_grid
+
+Logs = Mapping[str, Mapping[str, Any]]
+"""By the name of their file: data set, row, and the label of an evaluation during training."""
+LINES = 8
+"""Most lines of a chart."""
+
+
+def eval_log_section(logs: Logs, datasets: Sequence[str]) -> str:
+    """Metrics of all evaluations of a data set beside each other, and one chart for each figure; empty without logs."""
+    if not logs:
+        return ""
+    tables = "".join(_table(dataset, of_dataset) for dataset, of_dataset in _by_dataset(logs, datasets).items())
+    names = dict.fromkeys(name for log in logs.values() for name in log.get("figures", {}))
+    charts = [
+        _chart(name, {key: log["figures"][name] for key, log in logs.items() if name in log.get("figures", {})}) for name in names
+    ]
+    return "<h2>Evaluation logs</h2>" + tables + chart_grid([chart for chart in charts if chart])
+
+
+def _by_dataset(logs: Logs, datasets: Sequence[str]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """The logs by data set, then by row and label; a log of no known data set stands under its own name."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, log in logs.items():
+        dataset = max((each for each in datasets if name.startswith(f"{each}-")), key=len, default=name)
+        found.setdefault(dataset, {})[name.removeprefix(f"{dataset}-")] = log
+    return found
+
+
+def _table(dataset: str, logs: Logs) -> str:
+    """One line for each metric, so that many metrics make a long table and not a wide one."""
+    metrics = list(dict.fromkeys(metric for log in logs.values() for metric in log.get("metrics", {})))
+    if not metrics:
+        return ""
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in logs)
+    lines = []
+    for metric in metrics:
+        cells = "".join(f"<td>{_metric(log, metric)}</td>" for log in logs.values())
+        lines.append(f"<tr><td>{escape(metric.replace('_', ' '))}</td>{cells}</tr>")
+    return f'<div class="card"><table><tr><th>{escape(dataset)}</th>{head}</tr>{"".join(lines)}</table></div>'
+
+
+def _chart(title: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figure of all evaluations, or of the last ones where that would be more than `LINES` lines."""
+    kept, num_lines = dict(figures), sum(len(figure["series"]) for figure in figures.values())
+    while num_lines > LINES and len(kept) > 1:
+        num_lines -= len(kept.pop(next(iter(kept)))["series"])
+    first = next(iter(kept.values()))
+    numeric = all(isinstance(value, (int, float)) for figure in kept.values() for value in figure["x"])
+    series = [
+        Series(
+            label=key if len(figure["series"]) == 1 else f"{key}: {label}",
+            x=_places(figure["x"], numeric)[: len(ys)],
+            y=_values(ys),
+        )
+        for key, figure in kept.items()
+        for label, ys in figure["series"].items()
+    ]
+    left_out = len(figures) - len(kept)
+    note = f"{left_out} earlier evaluations are in evaluation/*.json" if left_out else ""
+    names = None if numeric else [str(value) for value in first["x"]]
+    return line_chart(title.replace("_", " "), series, x_label="", names=names, smooth=False, note=note)
+
+
+def _places(x: Sequence[Any], numeric: bool) -> list[float]:
+    return [float(value) for value in (x if numeric else range(len(x)))]
+
+
+def _values(values: Sequence[Any]) -> list[float]:
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _metric(log: Mapping[str, Any], metric: str) -> str:
+    value = log.get("metrics", {}).get(metric)
+    return "" if value is None else number_text(float(value))
