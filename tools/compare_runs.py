@@ -24,6 +24,7 @@ from vime.report.html import write_page
 from vime.report.metrics import Curve, curves, read_metrics
 from vime.report.run_directory import find_runs, read_config
 from vime.report.sections import chart_grid
+from vime.report.settings import differences, flatten
 from vime.report.step_line import duration
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, score_text
@@ -34,7 +35,6 @@ METRICS = (
     *("train/logprob_difference_max", "rollout/turns_mean", "rollout/response_tokens_mean", "time/step_seconds"),
 )
 """Curves that are shown, where the runs have them."""
-WITHOUT_MEANING = {"output_dir", "resume"}
 BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_SPARKLINE_WIDTH, MIN_SPARKLINE_WIDTH = 40, 8
 
@@ -54,23 +54,8 @@ class Run:
 
 def read_run(path: Path, name: str) -> Run:
     """Reads what a run left so far."""
-    settings = {key: value for key, value in flatten(read_config(path)).items() if key not in WITHOUT_MEANING}
+    settings = flatten(read_config(path))
     return Run(name=name, settings=settings, summary=read_summary(path), curves=curves(read_metrics(path / "metrics.jsonl")))
-
-
-def flatten(config: Any, prefix: str = "") -> dict[str, str]:
-    """`{"trainer.lr": "1e-06", …}`: leaves by their dotted path, lists by position."""
-    if isinstance(config, (dict, list)) and config:
-        items = config.items() if isinstance(config, dict) else enumerate(config)
-        return {name: text for key, value in items for name, text in flatten(value, f"{prefix}{key}.").items()}
-    return {prefix[:-1]: str(config)}
-
-
-def differences(runs: list[Run]) -> dict[str, list[str]]:
-    """Settings that are not the same in all runs, with `-` where a run lacks one."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    rows = {key: [run.settings.get(key, "-") for run in runs] for key in keys}
-    return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
 def score_rows(runs: list[Run]) -> dict[str, list[str]]:
@@ -175,7 +160,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         parser.error(str(error))
     runs = [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
     width = max(MIN_SPARKLINE_WIDTH, min(MAX_SPARKLINE_WIDTH, (console.width - 34) // len(runs) - 12))
-    blocks = {"Settings that differ": differences(runs), "Results": score_rows(runs)}
+    blocks = {"Settings that differ": differences([run.settings for run in runs]), "Results": score_rows(runs)}
     for title, rows in (blocks | {"Curves": curve_rows(runs, width)}).items():
         console.print(_table(title, runs, rows))
     if given.markdown:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
@@ -76,21 +76,27 @@ def score_charts(datasets: Mapping[str, Mapping[str, Any]], labels: Mapping[str,
     return [bar_chart("Score by data set", names, series)]
 
 
-def training_charts(curves: Curves) -> list[str]:
-    """Reward, optimisation, lengths, time and stop reasons over steps."""
-    scores = {name: name.partition("/")[2] for name in curves if name.startswith("reward/") and name != "reward/mean"}
-    in_training = {name: name.partition("/")[2] for name in curves if name.startswith("evaluation/")}
-    seconds = {name: name.partition("/")[2] for name in curves if name.startswith("seconds/")}
-    counts = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("count/")}
-    panels = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
-    sessions = {name: name.partition("/")[2].replace("_", " ") for name in curves if name.startswith("session/")}
+def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Titles of the charts over steps, each with its metrics and their labels, in order, of a run with these metrics."""
+    known = list(names)
+    scores = {name: name.partition("/")[2] for name in known if name.startswith("reward/") and name != "reward/mean"}
+    in_training = {name: name.partition("/")[2] for name in known if name.startswith("evaluation/")}
+    seconds = {name: name.partition("/")[2] for name in known if name.startswith("seconds/")}
+    counts = {name: name.partition("/")[2].replace("_", " ") for name in known if name.startswith("count/")}
+    found = dict(list(PANELS.items())[:1]) | {"Scores of the batch": scores, "Evaluation in training": in_training} | PANELS
+    sessions = {name: name.partition("/")[2].replace("_", " ") for name in known if name.startswith("session/")}
     shares = {name: label for name, label in sessions.items() if label.endswith("share")}
-    panels |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
-    panels |= {
+    found |= {"Seconds of a rollout": seconds, "Tools, sandboxes and new attempts": counts}
+    found |= {
         "Sessions": {name: sessions[name] for name in sessions if name not in shares},
         "Shares of the sessions' tokens": shares,
     }
-    charts = [line_chart(title, _series(curves, metrics), smooth=title not in EXACT) for title, metrics in panels.items()]
+    return found
+
+
+def training_charts(curves: Curves) -> list[str]:
+    """Reward, optimisation, lengths, time and stop reasons over steps."""
+    charts = [line_chart(title, _series(curves, metrics), smooth=title not in EXACT) for title, metrics in panels(curves).items()]
     charts.insert(1, stop_chart(curves))
     charts.append(stacked_chart("Share of a step's time", _aligned(curves, TIME_SHARES)))
     charts.append(stacked_chart("Age of trained tokens, weight versions", _aligned(curves, _ages(curves))))
