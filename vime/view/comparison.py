@@ -25,7 +25,7 @@ def compare_runs(runs: list[Run]) -> dict[str, Any]:
 
 def paired(first: Run, second: Run) -> list[dict[str, Any]]:
     """Second minus first for each row and data set that both have complete, or why they cannot be compared."""
-    about = {"first": first.name, "second": second.name}
+    about = {"base": first.name, "run": second.name}
     try:
         of_first, of_second = _evaluation(first).items, _evaluation(second).items
     except IncompleteRunError as error:

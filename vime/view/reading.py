@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vime.files.record import VERSIONS
+from vime.files.record import TRAINER, VERSIONS
 from vime.files.serialization import from_json
 from vime.model.pieces import TokenPieces
 from vime.report.run_directory import VOCABULARY
@@ -16,7 +16,6 @@ from vime.types import COLUMNS, Column
 from vime.view.query import Filters, find, place_of
 from vime.view.runs import Run
 
-TRAINER = "trainer_log_probs"
 NUMBERS = {**COLUMNS, TRAINER: np.float32}
 """Numbers of each token, which a page asks for sample by sample."""
 MAX_SHOWN = 256
@@ -78,13 +77,16 @@ def branches(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each sample the earlier one that it shares most of its beginning with, and how much of it.
 
     Example: `[{"parent": None, "shared": 0, "unit": "tokens"}, {"parent": 0, "shared": 512, "unit": "tokens"}]`: the second
-    continues the first after 512 tokens. Without recorded tokens, characters of the turns are compared instead.
+    continues the first after 512 tokens. Sequences that share less than a whole prompt are not branches of one another. Without
+    recorded tokens, characters of the turns are compared instead.
     """
     with_tokens = all("tokens" in sample for sample in samples)
     of_samples = [_beginning(sample, with_tokens) for sample in samples]
+    of_prompts = [_prompt_length(sample, with_tokens) for sample in samples]
     found: list[dict[str, Any]] = []
     for number, own in enumerate(of_samples):
         shared = [_num_shared(own, other) for other in of_samples[:number]]
+        shared = [num if num >= whole > 0 else 0 for num, whole in zip(shared, of_prompts)]
         best = max(shared, default=0)
         is_branch = best > 0 and number > 0
         found.append(
@@ -147,6 +149,12 @@ def _beginning(sample: dict[str, Any], with_tokens: bool) -> np.ndarray:
         return Column.read(sample["tokens"], np.int32).array
     text = "".join(turn.get("text", "") for turn in sample.get("turns", ()))
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def _prompt_length(sample: dict[str, Any], with_tokens: bool) -> int:
+    if with_tokens:
+        return sample["num_prompt_tokens"]
+    return sum(len(turn.get("text", "")) for turn in sample.get("turns", ()) if turn["kind"] == "prompt")
 
 
 def _num_shared(first: np.ndarray, second: np.ndarray) -> int:

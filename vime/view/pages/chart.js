@@ -64,12 +64,12 @@ function draw(plot, state) {
 function traces(spec) {
   return spec.series.flatMap((series, place) => {
     const own = color(series.number ?? place), name = series.label;
-    const error = series.error ? { error_y: { type: "data", array: series.error, color: style("--ink"), thickness: 1.2 } } : {};
+    const error = series.error ? { error_y: { type: "data", array: series.error, arrayminus: series.below, symmetric: !series.below, color: style("--ink"), thickness: 1.2 } } : {};
     if (spec.kind === "bars") return [{ type: "bar", name, x: series.x, y: series.y, marker: { color: own }, ...error }];
     if (spec.kind === "stack") return [{ type: "scatter", name, x: series.x, y: series.y, mode: "lines", stackgroup: "all", line: { width: 0.5, color: own }, fillcolor: own }];
     const width = spec.smoothing ? Math.max(1, spec.smoothing * series.y.length) : 0;
-    const few = series.y.length < 20, mode = few || spec.kind === "points" ? "lines+markers" : "lines";
-    const base = { type: "scatter", name, x: series.x, text: series.text, mode, marker: { size: 5, color: own } };
+    const few = series.y.length < 20, mode = spec.kind === "dots" ? "markers" : few || spec.kind === "points" ? "lines+markers" : "lines";
+    const base = { type: "scatter", name, x: series.x, text: series.text, mode, marker: { size: spec.kind === "dots" ? 9 : 5, color: own } };
     if (!width || few || spec.exact) return [{ ...base, y: series.y, line: { color: own, width: spec.lineWidth ?? 2 }, ...error }];
     return [
       { ...base, y: series.y, mode: "lines", line: { color: own, width: 1 }, opacity: 0.3, showlegend: false, hoverinfo: "skip" },
@@ -90,7 +90,7 @@ function layout({ spec, log }) {
   }));
   return {
     margin: { l: 48, r: 12, t: 10, b: 34 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12 },
-    hovermode: spec.kind === "points" ? "closest" : "x unified", hoverlabel: { bgcolor: style("--card"), bordercolor: rule, font: { color: ink } },
+    hovermode: ["points", "dots"].includes(spec.kind) ? "closest" : "x unified", hoverlabel: { bgcolor: style("--card"), bordercolor: rule, font: { color: ink } },
     legend: { orientation: "h", y: -0.26, x: 0, font: { color: soft, size: 11.5 } }, showlegend: spec.series.length > 1, barmode: "group",
     xaxis: { ...axis, title: label(spec.xTitle ?? "step"), tickformat: spec.kind === "bars" ? null : ",d", ...(spec.xAxis ?? {}) },
     yaxis: { ...axis, title: label(spec.unit), type: log ? "log" : "linear", rangemode: spec.kind === "bars" ? "tozero" : "normal", exponentformat: "e", minexponent: 5, ...range(spec, log), ...(spec.yAxis ?? {}) },

@@ -58,7 +58,7 @@ function drawTree(state) {
   const node = (number) => {
     const sample = line.samples[number], { shared, unit, parent } = branches[number];
     const about = [sample.metadata?.kind, sample.metadata?.cause].filter((word) => typeof word === "string" && word).join(", ");
-    const text = `${number + 1}. ${about || "sequence"} · ${sample.turns ? `${sample.turns.filter((turn) => turn.kind === "reply").length} replies` : "reply"}` +
+    const text = `${number + 1}. ${about || "sequence"} · ${sample.turns ? counted(sample.turns.filter((turn) => turn.kind === "reply").length, "reply", "replies") : "reply"}` +
       (sample.reward != null ? ` · reward ${short(sample.reward)}` : "") + (sample.remove_sample ? " · not trained" : "");
     const from = parent == null ? null : element("div", { class: "note" }, `leaves ${parent + 1} after ${short(shared)} ${unit}`);
     const children = branches.flatMap((branch, place) => (branch.parent === number ? [node(place)] : []));
@@ -67,6 +67,8 @@ function drawTree(state) {
   const roots = branches.flatMap((branch, place) => (branch.parent == null ? [node(place)] : []));
   state.tree.replaceChildren(element("h3", {}, line.samples.length === 1 ? "One sequence" : `${line.samples.length} sequences, as they branch`), element("ul", { class: "tree", id: "branches" }, roots));
 }
+
+const counted = (number, one, many) => `${number} ${number === 1 ? one : many}`;
 
 const MODES = { none: "turns", mask: "mask", logprob: "logprob", difference: "difference to the trainer", advantage: "advantage", version: "weight version" };
 

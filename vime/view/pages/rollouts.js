@@ -50,11 +50,11 @@ function fill(state) {
   const sort = words.get("sort") ?? "", up = words.get("order") === "up", page = Number(words.get("page") ?? 0), first = page * found.page_size;
   const heading = (title, key) => element("th", { class: key ? null : "left", "aria-sort": key && key === sort ? (up ? "ascending" : "descending") : "none" },
     key ? element("button", { type: "button", onclick: () => go(state, { sort: key, order: key === sort && !up ? "up" : "down" }) }, title) : title);
-  const head = element("tr", {}, heading("kind"), heading("data set"), heading("item"), ...Object.entries(SORTED).map(([key, title]) => heading(title, key)), heading("stop reason"));
+  const head = element("tr", {}, heading("kind"), heading("data set"), heading("item"), heading("stop reason"), ...Object.entries(SORTED).map(([key, title]) => heading(title, key)));
   const rows = found.rows.map((row) => element("tr", { "data-href": link("rollout", { run, id: row.id }), onclick: (event) => { if (!event.target.closest("a")) openRow(state, row); } },
     element("td", {}, element("a", { href: link("rollout", { run, id: row.id }), onclick: () => remember(state) }, row.kind === "evaluation" ? [row.condition, row.label, `run ${row.run}`].filter(Boolean).join(", ") : `rollout ${row.rollout_id}`)),
-    element("td", { class: "left" }, row.dataset), numeric(row.item, { class: "left" }), ...Object.keys(SORTED).map((key) => numeric(row[key])),
-    element("td", { class: row.failed ? "left bad" : "left" }, row.stop_reason + (row.failed ? " (failed)" : ""))));
+    element("td", { class: "left" }, row.dataset), numeric(row.item, { class: "left" }),
+    element("td", { class: row.failed ? "left bad" : "left" }, row.stop_reason + (row.failed ? " (failed)" : "")), ...Object.keys(SORTED).map((key) => numeric(row[key]))));
   const last = Math.min(first + found.page_size, found.total);
   const counted = element("p", { class: "note", role: "status", id: "found" }, found.total ? `${short(first + 1)} to ${short(last)} of ${short(found.total)} rollouts` : "No rollout passes these filters.",
     found.more ? "; the files are still being read" : "", found.total ? " · keys: j and k move, Enter opens, n and p turn pages, / searches" : "");
