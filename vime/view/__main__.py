@@ -15,9 +15,11 @@ import socket
 from pathlib import Path
 
 import uvicorn
+from rich.console import Console
 
 from vime.view.runs import Runs
 from vime.view.server import HOSTS, application
+from vime.view.terminal import watch
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +36,24 @@ def main() -> None:
     parser.add_argument(
         "--port", type=int, default=PORT, help=f"by default {PORT}, or a free one if that is taken; 0 takes a free one"
     )
+    parser.add_argument(
+        "--terminal", action="store_true", help="show the run that was started last in the terminal, and follow it"
+    )
+    parser.add_argument("--once", action="store_true", help="with --terminal: show it a single time")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         runs = Runs(given.folders or [Path("outputs")])
     except FileNotFoundError as error:
         parser.error(str(error))
-    serve(runs, port=given.port)
+    try:
+        if given.terminal:
+            found = runs.all() or parser.error("there is no run in these folders yet")
+            watch(found[0], Console(), once=given.once)
+        else:
+            serve(runs, port=given.port)
+    except KeyboardInterrupt:  # the usual way to end it
+        logger.info("ended")
 
 
 def serve(runs: Runs, *, port: int) -> None:
@@ -50,10 +63,7 @@ def serve(runs: Runs, *, port: int) -> None:
     app = application(runs, token=token, port=port)
     settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
     logger.info("%d runs: http://%s:%d/?token=%s", len(runs.all()), min(HOSTS), port, token)
-    try:
-        uvicorn.Server(settings).run(sockets=[listener])
-    except KeyboardInterrupt:  # the usual way to end it
-        logger.info("ended")
+    uvicorn.Server(settings).run(sockets=[listener])
 
 
 def bound(port: int) -> socket.socket:
