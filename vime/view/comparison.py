@@ -24,16 +24,19 @@ def compare_runs(runs: list[Run]) -> dict[str, Any]:
 
 
 def paired(first: Run, second: Run) -> list[dict[str, Any]]:
-    """Second minus first for each row and data set that both have complete, or why they cannot be compared."""
+    """Second minus first for each row and data set that both have complete, or why none can be compared."""
     about = {"base": first.name, "run": second.name}
-    try:
-        of_first, of_second = _evaluation(first).items, _evaluation(second).items
-    except IncompleteRunError as error:
-        return [{**about, "problem": str(error)}]
-    found = []
-    for dataset, row in [key for key in of_first if key in of_second]:
-        found.append({**about, "dataset": dataset, "row": row, **_compared(of_first[dataset, row], of_second[dataset, row])})
-    return found
+    found: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for row in read_config(first.path)["evaluation"]["rows"]:
+        try:
+            of_first, of_second = _evaluation(first, rows=[row]).items, _evaluation(second, rows=[row]).items
+        except IncompleteRunError as error:
+            problems.append(str(error))
+            continue
+        for key in [key for key in of_first if key in of_second]:
+            found.append({**about, "dataset": key[0], "row": row, **_compared(of_first[key], of_second[key])})
+    return found or [{**about, "problem": problem} for problem in problems[:1]]
 
 
 def changed_items(run: Run, *, dataset: str, first: str, second: str) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def changed_items(run: Run, *, dataset: str, first: str, second: str) -> dict[st
     return result
 
 
-def _evaluation(run: Run, rows: list[str] | None = None) -> Evaluation:
+def _evaluation(run: Run, *, rows: list[str]) -> Evaluation:
     """A complete evaluation. Raises FileNotFoundError if one of its files is a link to somewhere else."""
     for path in (run.path / "evaluation").glob("*"):
         run.file(f"evaluation/{path.name}")

@@ -25,8 +25,9 @@ def list_runs(runs: Runs, words: Words) -> Any:
 
 
 def changes(runs: Runs, words: Words) -> Any:
-    """A text for each run in question that changes when the run does."""
-    return {run.name: run.fingerprint() for run in _runs(runs, words)}
+    """A text for each run in question that changes when the run does; without any in question, the states of all."""
+    chosen = _runs(runs, words)
+    return {run.name: run.fingerprint() for run in chosen} if chosen else {run.name: run.state() for run in runs.all()}
 
 
 def run_overview(runs: Runs, words: Words) -> Any:

@@ -85,7 +85,7 @@ class Run:
             words = (self.path / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
         except FileNotFoundError:
             return "unfinished"
-        is_alive = len(words) == 4 and words[3] == os.uname().nodename and psutil.pid_exists(int(words[1]))
+        is_alive = len(words) == 4 and words[1].isdigit() and words[3] == os.uname().nodename and psutil.pid_exists(int(words[1]))
         return "running" if is_alive else "unfinished"
 
 

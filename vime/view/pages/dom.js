@@ -21,11 +21,13 @@ export function short(value) {
   return size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
 }
 
-export const numeric = (value, attributes = {}) => element("td", { title: value == null ? null : String(value), ...attributes }, short(value));
+export const numeric = (value, attributes = {}) =>
+  element("td", { title: value == null ? null : String(value), ...attributes }, short(value));
 
 export function duration(seconds) {
   if (seconds == null) return "–";
-  const minutes = Math.floor(Math.round(seconds) / 60), rest = Math.round(seconds) % 60;
+  const minutes = Math.floor(Math.round(seconds) / 60),
+    rest = Math.round(seconds) % 60;
   if (minutes >= 60) return `${Math.floor(minutes / 60)}h${String(minutes % 60).padStart(2, "0")}m`;
   return minutes ? `${minutes}m${String(rest).padStart(2, "0")}s` : seconds < 10 ? `${seconds.toFixed(1)}s` : `${rest}s`;
 }
@@ -45,19 +47,50 @@ const FIRST_ROWS = 50;
 
 /** A table of cells with sortable columns: `columns` are {name, value(row), cell(row), left}. */
 export function sortable(columns, rows, { caption = "" } = {}) {
-  const body = element("tbody"), head = element("tr"), all = element("button", { type: "button", onclick: () => { most = Infinity; fill(); } });
-  let by = null, up = false, most = FIRST_ROWS;
+  const body = element("tbody"),
+    head = element("tr"),
+    all = element("button", {
+      type: "button",
+      onclick: () => {
+        most = Infinity;
+        fill();
+      },
+    });
+  let by = null,
+    up = false,
+    most = FIRST_ROWS;
   const fill = () => {
-    const sorted = by == null ? rows : [...rows].sort((a, b) => (up ? 1 : -1) * order(columns[by].value(a), columns[by].value(b)));
+    const sorted =
+      by == null ? rows : [...rows].sort((a, b) => (up ? 1 : -1) * order(columns[by].value(a), columns[by].value(b)));
     all.hidden = sorted.length <= most;
     all.textContent = `Show all ${sorted.length}`;
-    body.replaceChildren(...sorted.slice(0, most).map((row) => element("tr", {}, columns.map((column) => column.cell(row)))));
-    [...head.children].forEach((cell, place) => cell.setAttribute("aria-sort", place !== by ? "none" : up ? "ascending" : "descending"));
+    body.replaceChildren(
+      ...sorted.slice(0, most).map((row) =>
+        element(
+          "tr",
+          {},
+          columns.map((column) => column.cell(row)),
+        ),
+      ),
+    );
+    [...head.children].forEach((cell, place) =>
+      cell.setAttribute("aria-sort", place !== by ? "none" : up ? "ascending" : "descending"),
+    );
   };
-  head.append(...columns.map((column, place) => {
-    const turn = () => { up = by === place ? !up : false; by = place; fill(); };
-    return element("th", { class: column.left ? "left" : null }, element("button", { type: "button", onclick: turn }, column.name));
-  }));
+  head.append(
+    ...columns.map((column, place) => {
+      const turn = () => {
+        up = by === place ? !up : false;
+        by = place;
+        fill();
+      };
+      return element(
+        "th",
+        { class: column.left ? "left" : null },
+        element("button", { type: "button", onclick: turn }, column.name),
+      );
+    }),
+  );
   fill();
   return element("div", { class: "card" }, element("table", { "aria-label": caption }, element("thead", {}, head), body), all);
 }

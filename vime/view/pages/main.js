@@ -10,13 +10,24 @@ import * as rollout from "./rollout.js";
 import * as rollouts from "./rollouts.js";
 import * as runs from "./runs.js";
 
-const VIEWS = { runs: runs.open, overview: overview.open, rollouts: rollouts.open, rollout: rollout.open, items: items.open, compare: compare.open,
-  group: beside.openGroup, item: beside.openItem };
+const VIEWS = {
+  runs: runs.open,
+  overview: overview.open,
+  rollouts: rollouts.open,
+  rollout: rollout.open,
+  items: items.open,
+  compare: compare.open,
+  group: beside.openGroup,
+  item: beside.openItem,
+};
 const TABS = { overview: "Overview", rollouts: "Rollouts", items: "Changed items", compare: "Comparison" };
 const POLL_MILLISECONDS = 2000;
 
-const main = document.getElementById("main"), live = document.getElementById("live");
-let current = null, shown = 0, seen = "";
+const main = document.getElementById("main"),
+  live = document.getElementById("live");
+let current = null,
+  shown = 0,
+  seen = "";
 
 function address() {
   const [page, words] = location.hash.slice(1).split("?");
@@ -24,13 +35,15 @@ function address() {
 }
 
 async function show() {
-  const { page, words } = address(), number = ++shown;
+  const { page, words } = address(),
+    number = ++shown;
   document.getElementById("tabs").replaceChildren(...tabs(page, words));
   try {
+    const before = await changes(words.getAll("run"));
     const view = await VIEWS[page](words);
     if (number !== shown) return;
     current = view;
-    seen = "";
+    seen = view.runs.join() === words.getAll("run").join() ? before : "";
     document.title = `${view.title} · vime`;
     main.replaceChildren(...view.nodes);
     view.shown?.();
@@ -46,18 +59,24 @@ function tabs(page, words) {
   const run = words.get("run");
   if (!run) return [];
   const name = element("span", { class: "run" }, run);
-  return [name, ...Object.entries(TABS).map(([key, title]) => {
-    const tab = anchor(key, { run }, title);
-    if (key === page) tab.setAttribute("aria-current", "page");
-    return tab;
-  })];
+  return [
+    name,
+    ...Object.entries(TABS).map(([key, title]) => {
+      const tab = anchor(key, { run }, title);
+      if (key === page) tab.setAttribute("aria-current", "page");
+      return tab;
+    }),
+  ];
 }
+
+/** A text that changes when one of these runs does; without any, when there are others. */
+const changes = async (runs) => JSON.stringify(await get("changes", { run: runs }));
 
 async function poll() {
   if (document.hidden || !current) return;
   const view = current;
   try {
-    const now = view.runs.length ? JSON.stringify(await get("changes", { run: view.runs })) : "";
+    const now = await changes(view.runs);
     if (view !== current) return;
     if (seen && now !== seen) await view.refresh?.();
     seen = now;

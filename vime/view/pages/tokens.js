@@ -7,7 +7,8 @@ const PART = 4000;
 const ABOUT = {
   mask: "Blue tokens were sampled by the model and are trained; the others stand between the replies.",
   logprob: "The stronger the colour, the less likely the token was when it was sampled (full at a logprob of -5).",
-  difference: "The stronger the colour, the more the trainer's logprob differs from the sampler's (a logarithmic scale, full from 1 nat on).",
+  difference:
+    "The stronger the colour, the more the trainer's logprob differs from the sampler's (a logarithmic scale, full from 1 nat on).",
   advantage: "Green tokens are made more likely, red ones less (full at 2); the advantage is that of the sequence.",
   version: "Each colour is a version of the weights that sampled the token.",
 };
@@ -21,7 +22,8 @@ export function tokenView(data, mode) {
   const span = (number) => {
     const made = element("span", { class: "token", "data-number": number }, text(numPrompt + number));
     const [shade, strength] = look(data, mode, number);
-    if (strength > 0) made.style.backgroundColor = `color-mix(in srgb, ${shade} ${Math.round(100 * Math.min(1, strength))}%, transparent)`;
+    if (strength > 0)
+      made.style.backgroundColor = `color-mix(in srgb, ${shade} ${Math.round(100 * Math.min(1, strength))}%, transparent)`;
     return made;
   };
   const more = element("button", { type: "button", onclick: () => extend() }, "Show more tokens");
@@ -39,10 +41,20 @@ export function tokenView(data, mode) {
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 280)}px`;
     tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 170)}px`;
   });
-  box.addEventListener("pointerleave", () => { tip.hidden = true; });
+  box.addEventListener("pointerleave", () => {
+    tip.hidden = true;
+  });
   const prompt = Array.from({ length: numPrompt }, (_, place) => text(place)).join("");
-  return [element("p", { class: "note" }, ABOUT[mode]), element("details", { class: "card" }, element("summary", {}, `Prompt, ${short(numPrompt)} tokens`), element("div", { class: "text" }, prompt)),
-    element("div", { class: "card" }, box, more, tip)];
+  return [
+    element("p", { class: "note" }, ABOUT[mode]),
+    element(
+      "details",
+      { class: "card" },
+      element("summary", {}, `Prompt, ${short(numPrompt)} tokens`),
+      element("div", { class: "text" }, prompt),
+    ),
+    element("div", { class: "card" }, box, more, tip),
+  ];
 }
 
 /** The colour of a token and its strength, 0 to 1. */
@@ -63,11 +75,17 @@ function gap(data, number) {
 }
 
 function numbers(data, number) {
-  const trained = data.loss_mask?.[number], line = (name, value) => `${name.padEnd(18)}${value ?? "not recorded"}`;
+  const trained = data.loss_mask?.[number],
+    line = (name, value) => `${name.padEnd(18)}${value ?? "not recorded"}`;
   const shown = [line("token", data.tokens[data.num_prompt + number]), line("trained", trained ? "yes" : "no")];
   if (trained) {
-    shown.push(line("logprob", data.rollout_log_probs?.[number]), line("trainer's", data.trainer_log_probs?.[number]), line("difference", gap(data, number)?.toExponential(2)),
-      line("advantage", data.advantage), line("weight version", data.weight_versions?.[number]));
+    shown.push(
+      line("logprob", data.rollout_log_probs?.[number]),
+      line("trainer's", data.trainer_log_probs?.[number]),
+      line("difference", gap(data, number)?.toExponential(2)),
+      line("advantage", data.advantage),
+      line("weight version", data.weight_versions?.[number]),
+    );
   }
   return shown.join("\n");
 }

@@ -22,32 +22,66 @@ export function messages(text, role = "") {
 }
 
 export function messageList(list) {
-  return element("div", {}, list.map((message) => body({ role: message.role, text: typeof message.content === "string" ? message.content : JSON.stringify(message.content, null, 1) })));
+  return element(
+    "div",
+    {},
+    list.map((message) =>
+      body({
+        role: message.role,
+        text: typeof message.content === "string" ? message.content : JSON.stringify(message.content, null, 1),
+      }),
+    ),
+  );
 }
 
 /** The turns of a sample; without recorded turns, its last reply. */
 export function turnList(sample) {
   if (!sample.turns?.length) {
-    const text = sample.response || "Its last message has no text of its own: it calls a tool. Turns were not recorded (logger.rollouts=turns).";
-    return [element("section", { class: "turn reply" }, element("h3", {}, "last reply"), element("div", { class: "text" }, calls(text)))];
+    const text =
+      sample.response ||
+      "Its last message has no text of its own: it calls a tool. Turns were not recorded (logger.rollouts=turns).";
+    return [
+      element(
+        "section",
+        { class: "turn reply" },
+        element("h3", {}, "last reply"),
+        element("div", { class: "text" }, calls(text)),
+      ),
+    ];
   }
   let number = 0;
   return sample.turns.map((turn) => {
     if (turn.kind === "reply") number += 1;
     const title = turn.kind === "reply" ? `${TITLES.reply} (turn ${number})` : TITLES[turn.kind];
-    const parts = turn.text == null ? [{ role: "", text: "The text was not recorded." }] : messages(turn.text, turn.kind === "reply" ? "assistant" : "");
+    const parts =
+      turn.text == null
+        ? [{ role: "", text: "The text was not recorded." }]
+        : messages(turn.text, turn.kind === "reply" ? "assistant" : "");
     const head = element("h3", {}, title, element("span", {}, `${short(turn.num_tokens)} tokens`));
     const content = parts.map(body);
     const long = turn.kind === "prompt" && (turn.text?.length ?? 0) > FOLD_CHARACTERS;
-    return element("section", { class: `turn ${turn.kind}` }, head, long ? element("details", {}, element("summary", {}, "show"), content) : content);
+    return element(
+      "section",
+      { class: `turn ${turn.kind}` },
+      head,
+      long ? element("details", {}, element("summary", {}, "show"), content) : content,
+    );
   });
 }
 
 function body({ role, text }) {
   const isResult = /<tool_response>/.test(text);
-  return element("div", {}, role ? element("span", { class: "role" }, isResult ? `${role}: result of a tool` : role) : null, element("div", { class: "text" }, calls(text)));
+  return element(
+    "div",
+    {},
+    role ? element("span", { class: "role" }, isResult ? `${role}: result of a tool` : role) : null,
+    element("div", { class: "text" }, calls(text)),
+  );
 }
 
 function calls(text) {
-  return text.split(CALL).filter(Boolean).map((part) => (part.startsWith("<tool_call>") ? element("span", { class: "call" }, part) : part));
+  return text
+    .split(CALL)
+    .filter(Boolean)
+    .map((part) => (part.startsWith("<tool_call>") ? element("span", { class: "call" }, part) : part));
 }
