@@ -9,7 +9,7 @@ import yaml
 from tests.report.test_html import make_run
 from tests.view.test_index import append
 from vime.report.paired import compare
-from vime.view.comparison import changed_items, compare_runs
+from vime.view.comparison import changed_items, compare_runs, paired
 from vime.view.runs import Run, Runs
 
 SCORES = {"scaffold": [[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]], "trained": [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]}
@@ -53,7 +53,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
 
 def test_rows_that_both_runs_have_complete_are_compared(runs: dict[str, Run]):
     found = compare_runs([runs["a"], runs["b"]])
-    (pair,) = found["paired"]
+    (pair,) = paired(runs["a"], runs["b"])
     wanted = compare([items("", 0, s) for s in SCORES["scaffold"]], [items("", 0, s) for s in SCORES["trained"]])
     assert (pair["base"], pair["run"], pair["row"], pair["dataset"]) == ("a", "b", "scaffold", "docs")
     assert [pair[key] for key in ("difference", "low", "high")] == [wanted.difference, wanted.low, wanted.high]
@@ -61,7 +61,7 @@ def test_rows_that_both_runs_have_complete_are_compared(runs: dict[str, Run]):
 
 
 def test_a_run_without_a_complete_row_says_what_it_lacks(runs: dict[str, Run]):
-    (pair,) = compare_runs([runs["a"], runs["c"]])["paired"]
+    (pair,) = paired(runs["a"], runs["c"])
     assert "not begun" in pair["problem"]
 
 

@@ -273,6 +273,7 @@ def test_two_runs_are_compared_and_figures_are_saved(page: Any, runs: dict[str, 
     page.get_by_label("compare second").check()
     page.get_by_role("button", name="Compare the chosen runs").click()
     wait_for(page, lambda: curve(page, "reward/mean", 1), [0.1 * step + 1 for step in range(1, 6)])
+    page.get_by_role("table", name="Paired differences").wait_for()
     assert page.get_by_role("table", name="Settings that differ").inner_text().split() == [
         "setting",
         "first",

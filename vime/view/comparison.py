@@ -14,12 +14,11 @@ from vime.view.runs import Run
 
 
 def compare_runs(runs: list[Run]) -> dict[str, Any]:
-    """Settings in which the runs differ, their summaries, and for each row and data set the difference to the first run."""
+    """Settings in which the runs differ, and their summaries."""
     settings = [flatten(read_config(run.path)) for run in runs]
     return {
         "runs": [{"name": run.name, "state": run.state(), "summary": read_summary(run.path)} for run in runs],
         "differences": differences(settings),
-        "paired": [pair for run in runs[1:] for pair in paired(runs[0], run)],
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from vime.view.comparison import changed_items, compare_runs
+from vime.view.comparison import changed_items, compare_runs, paired
 from vime.view.entry import EVALUATION, TRAINING
 from vime.view.overview import log_end, metrics_after, overview
 from vime.view.query import Filters, find
@@ -96,8 +96,14 @@ def items(runs: Runs, words: Words) -> Any:
 
 
 def compare(runs: Runs, words: Words) -> Any:
-    """Several runs against the first."""
+    """Several runs side by side."""
     return compare_runs(_runs(runs, words)[:MAX_COMPARED])
+
+
+def paired_differences(runs: Runs, words: Words) -> Any:
+    """The differences of several runs to the first, item by item; each interval takes some tenths of a second."""
+    chosen = _runs(runs, words)[:MAX_COMPARED]
+    return {"paired": [pair for run in chosen[1:] for pair in paired(chosen[0], run)]}
 
 
 ROUTES: dict[str, Callable[[Runs, Words], Any]] = {
@@ -114,6 +120,7 @@ ROUTES: dict[str, Callable[[Runs, Words], Any]] = {
     "item": item,
     "items": items,
     "compare": compare,
+    "paired": paired_differences,
 }
 
 

@@ -43,7 +43,7 @@ export async function open(words) {
     settings(found, names),
     element("h2", {}, "Scores"),
     scores(found, state),
-    ...pairs(found, abouts),
+    names.length > 1 ? pairs(names) : "",
     ...parallel(found, state),
   ];
   return {

@@ -38,6 +38,7 @@ async function show() {
   const { page, words } = address(),
     number = ++shown;
   document.getElementById("tabs").replaceChildren(...tabs(page, words));
+  live.textContent = "loading …";
   try {
     const before = await changes(words.getAll("run"));
     const view = await VIEWS[page](words);
@@ -46,12 +47,12 @@ async function show() {
     seen = view.runs.join() === words.getAll("run").join() ? before : "";
     document.title = `${view.title} · vime`;
     main.replaceChildren(...view.nodes);
-    view.shown?.();
   } catch (error) {
     if (number !== shown) return;
     current = null;
     main.replaceChildren(problem(error.message));
   }
+  live.textContent = "";
   scrollTo(0, 0);
 }
 

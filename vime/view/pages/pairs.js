@@ -1,14 +1,29 @@
 // Paired differences between runs, over the same items, with the intervals that the server computed.
 
+import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { element, numeric, problem, short, sortable } from "./dom.js";
 
-export function pairs({ paired, runs }) {
+/** A section that fills itself: the intervals take a while for many runs. */
+export function pairs(names) {
+  const place = element(
+    "section",
+    {},
+    element("p", { class: "note", role: "status" }, "Paired differences are being computed …"),
+  );
+  get("paired", { run: names }).then(
+    ({ paired }) => place.replaceChildren(...drawn(paired, names[0])),
+    (error) => place.replaceChildren(problem(error.message)),
+  );
+  return place;
+}
+
+function drawn(paired, base) {
   if (!paired.length) return [];
   const good = paired.filter((pair) => !pair.problem),
     bad = paired.filter((pair) => pair.problem);
   const nodes = [
-    element("h2", {}, `Paired differences to ${runs[0].name}`),
+    element("h2", {}, `Paired differences to ${base}`),
     element(
       "p",
       { class: "note" },

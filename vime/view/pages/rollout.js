@@ -148,7 +148,13 @@ function drawTree(state) {
   };
   const roots = branches.flatMap((branch, place) => (branch.parent == null ? [node(place)] : []));
   state.tree.replaceChildren(
-    element("h3", {}, line.samples.length === 1 ? "One sequence" : `${line.samples.length} sequences, as they branch`),
+    element(
+      "h3",
+      {},
+      line.samples.length === 1
+        ? "One sequence"
+        : `${line.samples.length} sequences${branches.some((branch) => branch.parent != null) ? ", as they branch" : ""}`,
+    ),
     element("ul", { class: "tree", id: "branches" }, roots),
   );
 }
