@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each page stays open")
     parser.add_argument("--steps", type=int, default=12, help="steps of the run that is trained; 0 trains none")
+    parser.add_argument("--keep", type=Path, help="the folder of that run, which is removed otherwise")
     add_options(parser)
     given = parser.parse_args()
     result = Result(title="What the viewer costs", columns=("measured", "limit"))
@@ -46,7 +47,7 @@ def main() -> None:
             "viewer", f"server with the page `{page}` open while nothing changes", ours=share, reference=1.0, unit="% of a core"
         )
     if given.steps:
-        for case, share in recording(given.steps).items():
+        for case, share in recording(given.steps, given.keep).items():
             result.add("viewer", case, ours=share, reference=3.0, unit="% of a step")
     finish(result, given)
 
@@ -79,15 +80,16 @@ def idle(run: Path, seconds: float) -> dict[str, float]:
     return found
 
 
-def recording(num_steps: int) -> dict[str, float]:
+def recording(num_steps: int, keep: Path | None) -> dict[str, float]:
     """Percent of a step that a run spends on what it writes for the viewer, over all steps but the first."""
     spent: dict[str, list[float]] = {"trained_logprobs": [], "save_rollouts": []}
     Learner.trained_logprobs = timed(Learner.trained_logprobs, spent["trained_logprobs"])  # type: ignore[method-assign]
     Session.save_rollouts = timed(Session.save_rollouts, spent["save_rollouts"])  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         words = ["+method=memagent", f"trainer.num_steps={num_steps}", "evaluation.before=none", "evaluation.rows=[]"]
-        train(compose_run([*words, f"output_dir={folder}/run"]))
-        _, steps = curves(read_metrics(Path(folder) / "run" / "metrics.jsonl"))["time/step_seconds"]
+        run = keep or Path(folder) / "run"
+        train(compose_run([*words, f"output_dir={run.absolute()}"]))
+        _, steps = curves(read_metrics(run / "metrics.jsonl"))["time/step_seconds"]
     whole = sum(steps[FIRST:]) + sum(spent["save_rollouts"][FIRST:])
     return {
         "fetching the trainer's logprobs": 100 * sum(spent["trained_logprobs"][FIRST:]) / whole,

@@ -20,7 +20,7 @@ DEPTH = 3
 """Runs stand so many folders below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
 LOOK_SECONDS = 2.0
 """So often new runs are looked for."""
-UPDATE_BYTES = 16 * 2**20
+UPDATE_BYTES = 8 * 2**20
 """So much is indexed before a request is answered; the page asks again for the rest."""
 WATCHED = ("metrics.jsonl", "faults.jsonl", SCORES, SUMMARY, CONFIG, LOCK, "rollouts", "evaluation")
 

@@ -24,13 +24,15 @@ const SORTED = {
 export async function open(words) {
   const run = words.get("run");
   const [facets, found] = await Promise.all([get("facets", { run }), get("rollouts", Object.fromEntries(words))]);
-  const place = element("div");
-  const state = { run, words, found, active: 0, place };
+  const place = element("div"),
+    filters = element("div");
+  const state = { run, words, found, active: 0, place, filters };
+  filters.append(form(state, facets));
   fill(state);
   return {
     title: "Rollouts",
     runs: [run],
-    nodes: [element("h1", {}, "Rollouts"), form(state, facets), place],
+    nodes: [element("h1", {}, "Rollouts"), filters, place],
     keys: (key) => press(state, key),
     refresh: () => load(state),
   };
@@ -49,8 +51,11 @@ async function load(state) {
   const asked = state.words;
   const found = await get("rollouts", Object.fromEntries(asked));
   if (asked !== state.words) return; // a later question is on its way
+  const isWhole = state.found.more && !found.more;
   state.found = found;
   fill(state);
+  if (isWhole && !state.filters.contains(document.activeElement))
+    state.filters.replaceChildren(form(state, await get("facets", { run: state.run })));
 }
 
 function form(state, facets) {
