@@ -167,7 +167,7 @@ function layout({ spec, log }) {
     hovermode: ["points", "dots"].includes(spec.kind) ? "closest" : "x unified",
     hoverlabel: { bgcolor: style("--card"), bordercolor: rule, font: { color: ink } },
     legend: { orientation: "h", y: -0.26, x: 0, font: { color: soft, size: 11.5 } },
-    showlegend: spec.series.length > 1,
+    showlegend: spec.series.length > 1 || spec.kind === "stack",
     barmode: "group",
     xaxis: {
       ...axis,
