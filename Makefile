@@ -1,6 +1,6 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test check faults agents clients
+.PHONY: help setup demo quick test check faults agents clients view
 SHELL := /bin/bash
 
 # .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
@@ -14,6 +14,9 @@ setup:  ## Make .venv with everything, for this machine's GPU or CPU
 
 demo: setup  ## Train MemAgent on the tiny model, start to finish, and show the gain
 	@.venv/bin/python -m vime.run +method=memagent
+
+view: setup  ## Show the runs below outputs/ in a browser, also those in progress
+	@.venv/bin/python -m vime.view
 
 quick: setup  ## Run the tests that start no server, no Ray and no trainer
 	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist worksteal

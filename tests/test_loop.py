@@ -64,7 +64,10 @@ class Parts:
     def log_step(self, step: int, *_: Any) -> None:
         self.happened.append("log")
 
-    async def save_rollouts(self, step: int, groups: list[Any], advantages: Any) -> None:
+    async def trained_logprobs(self, updates: Any) -> dict[int, Any]:
+        return {}
+
+    async def save_rollouts(self, step: int, groups: list[Any], advantages: Any, logprobs: Any) -> None:
         pass
 
 

@@ -114,6 +114,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     if takes_turns(session.config):
         await system.released()  # the servers sleep while the trainer works
     metrics = batch.metrics | await system.train(batch.updates, step)
+    logprobs = await system.trained_logprobs(batch.updates)
     if takes_turns(session.config) and is_saved_after(session.config, step + 1):
         await system.checkpoints.begin(step=step + 1)  # later the servers would have to sleep once more for it
     await clock.mark("training")
@@ -124,7 +125,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     metrics |= await system.metrics()
     session.trace.phases(clock.spans, step=step + 1)
     session.log_step(step, metrics | clock.metrics(), batch.groups, await system.events())
-    await session.save_rollouts(step, batch.groups, batch.advantages)
+    await session.save_rollouts(step, batch.groups, batch.advantages, logprobs)
 
 
 async def save_if_due(session: Session, system: Learner, batches: Batches, step: int) -> None:

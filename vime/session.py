@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import psutil
 
 from vime.algorithm.advantage import Advantages
@@ -155,12 +156,15 @@ class Session:
         self.trace.groups(groups)
         self.console.step(step + 1, metrics)
 
-    async def save_rollouts(self, step: int, groups: list[Group], advantages: Mapping[int, Advantages]) -> None:
-        """Writes the rollouts of a finished step in a thread, if they are to be kept."""
+    async def save_rollouts(
+        self, step: int, groups: list[Group], advantages: Mapping[int, Advantages], logprobs: Mapping[int, np.ndarray]
+    ) -> None:
+        """Writes the rollouts of a finished step in a thread, if they are to be kept; see `RunDirectory.write_rollouts`."""
         if self.config.logger.rollouts is not RolloutDetail.none and groups:
             most = self.config.logger.max_rollouts_bytes
             write = self.directory.write_rollouts
-            await asyncio.to_thread(write, step + 1, groups, recorder=self._recorder, advantages=advantages, max_bytes=most)
+            known = {"advantages": advantages, "logprobs": logprobs}
+            await asyncio.to_thread(write, step + 1, groups, recorder=self._recorder, max_bytes=most, **known)
 
     def has_evaluated(self, step: int) -> bool:
         """Whether an evaluation after `step` is in the metrics already."""

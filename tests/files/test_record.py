@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,14 @@ def test_turns_hold_every_token_once_and_replies_those_of_the_mask(num_prompt: i
 def test_each_detail_keeps_what_the_one_before_keeps_and_more():
     kept = [set(Recorder(detail).row(sample_of(2, [1, 0, 1]))) for detail in RolloutDetail]
     assert kept[0] == kept[1] < kept[2] < kept[3] and kept[2] - kept[1] == {"turns"} and kept[3] - kept[2] == set(COLUMNS)
+
+
+@given(st.integers(1, 5), st.lists(st.integers(0, 1), max_size=30))
+def test_the_trainers_logprobs_stand_at_the_trained_tokens(num_prompt: int, mask: list[int]):
+    values = -1.0 - np.arange(sum(mask), dtype=np.float32)
+    kept = Recorder(RolloutDetail.tokens).row(sample_of(num_prompt, mask), logprobs=values)["trainer_log_probs"]
+    assert len(kept) == len(mask) and [value for value in kept if value] == list(values)
+    assert [int(value != 0) for value in kept] == mask
 
 
 def test_weight_versions_that_differ_are_kept_for_each_token():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -141,9 +142,14 @@ def test_rollouts_keep_text_reward_and_stop_reason_and_tokens_only_on_request(tm
     assert "tokens" not in turned
     directory.write_rollouts(12, [group], recorder=Recorder(RolloutDetail.tokens, pieces.text), advantages={5: [0.5]})
     (kept,) = directory.read_rollouts(12)[0]["samples"]
+    assert "trainer_log_probs" not in kept
     columns = {name: Column.from_text(kept[name], dtype) for name, dtype in COLUMNS.items() if isinstance(kept[name], str)}
     assert columns["tokens"] == [1, 2, 3] and columns["loss_mask"] == [1, 1] and kept["weight_versions"] == 0
     assert columns["rollout_log_probs"] == pytest.approx([-0.1, -0.2]) and kept["advantage"] == 0.5
+    known = {id(sample.tokens): np.array([-0.3, -0.4], dtype=np.float32)}
+    directory.write_rollouts(12, [group], recorder=Recorder(RolloutDetail.tokens, pieces.text), logprobs=known)
+    (kept,) = directory.read_rollouts(12)[0]["samples"]
+    assert Column.from_text(kept["trainer_log_probs"], np.float32) == pytest.approx([-0.3, -0.4])
     assert directory.read_rollouts(13) == []
 
 

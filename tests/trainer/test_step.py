@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from vime.config import AlgorithmName, KLEstimator, OldLogprobs, Precision, RunConfig, Schedule, TrainerConfig
+from vime.config import AlgorithmName, KLEstimator, OldLogprobs, Precision, RolloutDetail, RunConfig, Schedule, TrainerConfig
 from vime.errors import ConfigError, TrainingError
 from vime.trainer.schedule import learning_rate
 from vime.types import TrainSample
@@ -324,3 +324,34 @@ def test_no_more_micro_batches_are_on_the_device_than_are_worked_on(
     config.algorithm.kl_coefficient = 0.1
     engine(config).train([make_samples(12), make_samples(12, seed=1)], 0)
     assert len(alive) > 12 and max(alive) <= 2
+
+
+@pytest.mark.parametrize("max_tokens", [64, 4096])
+def test_the_logprobs_of_the_training_pass_are_those_before_the_update(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, max_tokens: int
+) -> None:
+    config = make_config(models("qwen3"), max_tokens_per_micro_batch=max_tokens)
+    config.trainer.num_epochs_per_batch = 2
+    samples, trained = make_samples(12), engine(config)
+    lengths = [sample.response_length for sample in samples]
+    before = trained.logprobs([sample.tokens for sample in samples], lengths, config.rollout.temperature)
+    trained.train([samples[:7], [], samples[7:]], 0)
+    after = trained.logprobs([sample.tokens for sample in samples], lengths, config.rollout.temperature)
+    found = trained.trained_logprobs()
+    assert set(found) == {(0, place) for place in range(7)} | {(1, place) for place in range(5)}
+    for place, sample in enumerate(samples[:7]):
+        kept = [value for value, mask in zip(before[place], sample.loss_mask) if mask]
+        assert found[0, place].tolist() == pytest.approx(kept, abs=1e-5)
+    assert max(abs(a - b) for place in range(7) for a, b in zip(before[place], after[place])) > 1e-4
+    trained.train([samples[:2]], 1)
+    assert set(trained.trained_logprobs()) == {(0, 0), (0, 1)}
+
+
+def test_no_logprobs_are_kept_where_tokens_are_not_recorded(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples
+) -> None:
+    config = make_config(models("qwen3"))
+    config.logger.rollouts = RolloutDetail.turns
+    trained = engine(config)
+    trained.train([make_samples(4)], 0)
+    assert trained.trained_logprobs() == {}

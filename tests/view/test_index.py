@@ -136,17 +136,31 @@ def test_reading_in_small_parts_ends_with_the_same_index(run: Path, tmp_path: Pa
     assert parts > 10 and indexed(index) == in_files(run)
 
 
-def test_a_line_that_cannot_be_read_leaves_the_index_as_a_beginning_of_the_files(run: Path, tmp_path: Path):
+@pytest.mark.parametrize("wrong", ["no json\n", '{"samples": 3}\n', "[]\n"])
+def test_a_line_that_cannot_be_read_is_reported_and_holds_up_no_other_file(run: Path, tmp_path: Path, wrong: str):
     path = run / "evaluation" / "docs-0.jsonl"
-    append(path, [item(0)], torn="no json\n")
+    append(path, [item(0)], torn=wrong)
+    write_lines(run / "rollouts" / "step_000001.jsonl", [rollout(1, 3)])
     index = Index(run, tmp_path / "cache")
-    with pytest.raises(ValueError):
-        index.update()
-    assert indexed(index) == []
+    index.update()
+    assert set(index.problems) == {"evaluation/docs-0.jsonl"}
+    assert [entry[0] for entry in indexed(index)] == ["rollouts/step_000001.jsonl"]
     path.unlink()
     append(path, [item(1)])
     index.update()
-    assert indexed(index) == in_files(run)
+    assert indexed(index) == in_files(run) and index.problems == {}
+
+
+def test_links_that_lead_out_of_the_run_are_not_followed(run: Path, tmp_path: Path):
+    append(tmp_path / "secret.jsonl", [item(0)])
+    (run / "evaluation" / "docs-0.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    (tmp_path / "elsewhere").mkdir()
+    write_lines(tmp_path / "elsewhere" / "step_000001.jsonl", [rollout(1, 3)])
+    (run / "rollouts").rmdir()
+    (run / "rollouts").symlink_to(tmp_path / "elsewhere")
+    index = Index(run, tmp_path / "cache")
+    index.update()
+    assert indexed(index) == []
 
 
 def test_nothing_is_written_into_the_run_folder(run: Path, tmp_path: Path):

@@ -234,7 +234,8 @@ class RolloutDetail(Enum):
     """How much of each rollout and of each item of an evaluation is written.
 
     `none` no rollouts, and of items what scores need; `texts` messages and the last reply of each sample; `turns` also the text
-    of every turn as the model saw it; `tokens` also the id, loss mask, logprob and weight version of every token.
+    of every turn as the model saw it; `tokens` also the id, loss mask, logprobs of sampler and trainer, and weight version of
+    every token.
     """
 
     none = "none"

@@ -14,6 +14,7 @@ from vime.types import COLUMNS, Column, Integers, Sample
 
 PROMPT, REPLY, ENVIRONMENT = "prompt", "reply", "environment"
 VERSIONS = "weight_versions"
+TRAINER = "trainer_log_probs"
 
 
 class Recorder:
@@ -27,8 +28,11 @@ class Recorder:
         """The pieces of a sample in order, see `turns` below."""
         return turns(sample, self._text)
 
-    def row(self, sample: Sample, *, advantage: float | None = None) -> dict[str, Any]:
-        """What is kept of a sample; columns in it are written by `vime.files.serialization.to_json(…, compact=True)`."""
+    def row(self, sample: Sample, *, advantage: float | None = None, logprobs: np.ndarray | None = None) -> dict[str, Any]:
+        """What is kept of a sample; columns in it are written by `vime.files.serialization.to_json(…, compact=True)`.
+
+        `logprobs` are the trainer's, of its trained tokens.
+        """
         row: dict[str, Any] = {
             "response": sample.response,
             "num_prompt_tokens": len(sample.tokens) - sample.response_length,
@@ -47,7 +51,18 @@ class Recorder:
             versions = row[VERSIONS].array
             if versions.size and (versions == versions[0]).all():
                 row[VERSIONS] = int(versions[0])
+            if logprobs is not None:
+                row[TRAINER] = Column(_at_trained(sample, logprobs), np.float32)
         return row
+
+
+def _at_trained(sample: Sample, values: np.ndarray) -> np.ndarray:
+    """Values of the trained tokens at their places in the response, with 0 at the others, as the sampler's logprobs have."""
+    trained = np.flatnonzero(np.asarray(sample.loss_mask))
+    assert len(trained) == len(values), f"{len(values)} logprobs for {len(trained)} trained tokens"
+    found = np.zeros(sample.response_length, dtype=np.float32)
+    found[trained] = values
+    return found
 
 
 def turns(sample: Sample, text: Callable[[Integers], str] | None) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from megatron.core import parallel_state
 
@@ -20,6 +21,7 @@ from vime.model.architecture import check_shape, checkpoint_folder, read_archite
 from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, manifest, metrics, parallel
 from vime.trainer.advantage import finish_advantages
+from vime.trainer.kept_logprobs import KeptLogprobs
 from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.objective import KnownLogprobs
@@ -61,6 +63,7 @@ class Engine:
         supervised = config.algorithm.name is AlgorithmName.sft
         self._temperature = 1.0 if supervised else config.rollout.temperature
         self._skipped_in_a_row = 0
+        self._kept = KeptLogprobs(config)
 
     def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """Packs the samples of one batch, one optimizer step per inner list, and trains on them; see `train_shards`."""
@@ -76,13 +79,14 @@ class Engine:
         """
         started = time.monotonic()
         batches = [self._micro_batches(shard, only_trained=True) for shard in shards]
+        self._kept.forget()
         if not batches:
             logger.warning("step %d: no samples to train on; the weights stay as they are", step)
             return {"train/num_samples": 0.0, "train/num_tokens": 0.0, "train/num_skipped_updates": 0.0}
         known = self._known_logprobs(batches)
         extra = finish_advantages(self.config.algorithm, batches, known)
         num_epochs = self.config.trainer.num_epochs_per_batch
-        results = [self._update(*pair, step) for _ in range(num_epochs) for pair in zip(batches, known)]
+        results = [self._update(*pair, step, is_first=not epoch) for epoch in range(num_epochs) for pair in zip(batches, known)]
         torch.cuda.synchronize()  # another process or stream may read the weights as soon as this returns
         seconds = time.monotonic() - started
         num_tokens = num_epochs * sum(shard.update_tokens for shard in shards)
@@ -93,8 +97,11 @@ class Engine:
             "train/tokens_per_second": num_tokens / seconds,
         }
 
-    def _update(self, batch: MicroBatches, known: list[KnownLogprobs], step: int) -> dict[str, float]:
-        """One optimizer step, or a counted skip if its numbers are not finite and the configuration allows it."""
+    def _update(self, batch: MicroBatches, known: list[KnownLogprobs], step: int, *, is_first: bool) -> dict[str, float]:
+        """One optimizer step, or a counted skip if its numbers are not finite and the configuration allows it.
+
+        Of the first step on an update (`is_first`) the logprobs are kept.
+        """
         try:
             result = update(
                 self.wrapped,
@@ -106,6 +113,7 @@ class Engine:
                 lr=learning_rate(self.config.trainer, step),
                 step=step,
                 loss_function=self._loss_function,
+                keep=self._kept.begin(batch) if is_first else None,
             )
         except TrainingError as error:
             self._skipped_in_a_row += 1
@@ -136,6 +144,10 @@ class Engine:
             for index, part in zip(batch.sample_indices, values_N.split(batch.token_counts) if batch.token_counts else ()):
                 found[index] = part.tolist()
         return found
+
+    def trained_logprobs(self) -> dict[tuple[int, int], np.ndarray]:
+        """Logprobs of the trained tokens of the last batch; see `KeptLogprobs.found`."""
+        return self._kept.found()
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Hugging Face tensors by name, on every rank."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.exceptions import RayActorError
 
@@ -78,6 +79,13 @@ class TrainerGroup:
         packed = [PackedUpdate(self._config, samples) for samples in updates if samples]
         num_ranks = self._config.trainer.data_parallel_size
         return [[update.shard(rank, keep=ray.put) for update in packed] for rank in range(num_ranks)]
+
+    async def trained_logprobs(self) -> dict[tuple[int, int], np.ndarray]:
+        """The trainer's logprobs of the tokens of the last batch, by update (of those with samples) and place of the sample."""
+        found: dict[tuple[int, int], np.ndarray] = {}
+        for part in await self._engines("trained_logprobs"):
+            found |= part
+        return found
 
     async def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> list[list[float]]:
         """Logprobs of the last `response_lengths[i]` tokens of each sequence under the current weights."""

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from vime.checkpoint import CHECKPOINTS, Checkpoints
 from vime.cluster.nodes import Nodes
 from vime.config import RunConfig
@@ -37,6 +39,12 @@ class Learner:
     async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """One batch; see `TrainerGroup.train`."""
         return await self.trainer.train(updates, step)
+
+    async def trained_logprobs(self, updates: list[list[TrainSample]]) -> dict[int, np.ndarray]:
+        """The trainer's logprobs of the trained tokens of the batch that was trained last, by the `id()` of a sample's tokens."""
+        found = await self.trainer.trained_logprobs()
+        updates = [samples for samples in updates if samples]
+        return {id(updates[update][place].tokens): values for (update, place), values in found.items()}
 
     def trainer_awake(self) -> AbstractAsyncContextManager[TrainerGroup]:
         """The trainer, able to work, and used by no one else within the block."""

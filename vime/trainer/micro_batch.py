@@ -73,6 +73,11 @@ class MicroBatches:
         for number in range(len(self._rows)):
             yield self._built(number)
 
+    def layout(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Of each micro-batch the samples' places in the update, and how many tokens are wanted of each."""
+        for row in self._rows:
+            yield row.indices, [int(_mask(sample, self._only_trained).sum()) for sample in row.samples]
+
     @property
     def longest(self) -> int:
         """T of the micro-batch with most tokens."""

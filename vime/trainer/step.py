@@ -36,10 +36,12 @@ def update(
     lr: float,
     step: int,
     loss_function: LossFunction = policy_loss,
+    keep: Callable[[torch.Tensor], None] | None = None,
 ) -> dict[str, float]:
     """Forward, backward and one optimizer step; a collective over all ranks, with the same metrics on each.
 
-    Raises `TrainingError`, with the weights as they were, if loss or gradient norm is not finite.
+    `keep` is given the logprobs [N] of each micro-batch, in order, on the last pipeline stage. Raises `TrainingError`, with the
+    weights as they were, if loss or gradient norm is not finite.
     """
     model = cast(PackedModel, wrapped[-1].module)
 
@@ -48,6 +50,8 @@ def update(
 
         def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
             current_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature)
+            if keep is not None:
+                keep(current_N.detach())
             value, sums = micro_batch_loss(config, batch, current_N, entropy_N, known=logprobs, loss_function=loss_function)
             return value, torch.tensor(current_N.numel(), dtype=torch.int), sums
 

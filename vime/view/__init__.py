@@ -1,1 +1,1 @@
-"""An index of the rollouts of a run, by which one is found among a million."""
+"""The viewer of runs: a local page and a terminal view, over an index of rollouts by which one is found among a million."""

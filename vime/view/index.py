@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -72,6 +73,8 @@ class Index:
         self._known: dict[str, State] = {}
         """The files as they were when they were last read to their ends, so that nothing new costs no query."""
         self._names: dict[str, int] = {}
+        self.problems: dict[str, str] = {}
+        """Files that hold a line which cannot be read, and why; what stands before its batch is indexed."""
         self._prepare()
 
     def connection(self) -> sqlite3.Connection:
@@ -81,9 +84,10 @@ class Index:
     def update(self, *, max_bytes: int | None = None) -> int:
         """Reads what the files have besides what is indexed; returns the number of bytes read.
 
-        It ends early once `max_bytes` are read, so that a caller can do other things in between.
+        It ends early once `max_bytes` are read, so that a caller can do other things in between. A file with a line that cannot
+        be read is named in `problems` and read again once it has changed; the others are not held up by it.
         """
-        files = {str(path.relative_to(self.run)): path for pattern in PATTERNS for path in sorted(self.run.glob(pattern))}
+        files = {str(path.relative_to(self.run)): path for path in rollout_files(self.run)}
         states = {name: _state(path) for name, path in files.items()}
         present = {name: state for name, state in states.items() if state is not None}
         if present == self._known:
@@ -95,13 +99,26 @@ class Index:
             for name, state in present.items():
                 if self._known.get(name) == state:
                     continue
+                self.problems.pop(name, None)
                 while max_bytes is None or read < max_bytes:
-                    if not (more := self._read_on(database, name, files[name])):
+                    if not (more := self._try(database, name, files[name])):
                         self._known[name] = state
                         break
                     read += more
+            self.problems = {name: why for name, why in self.problems.items() if name in present}
             self._known = {name: state for name, state in self._known.items() if name in present}
         return read
+
+    def _try(self, database: sqlite3.Connection, name: str, path: Path) -> int:
+        """`_read_on`, which a line that cannot be read ends with a problem and 0."""
+        try:
+            return self._read_on(database, name, path)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            database.execute("ROLLBACK")
+            self._names = {}
+            self.problems[name] = f"{type(error).__name__}: {error}"
+            logger.warning("%s is not read to its end: %s", path, self.problems[name])
+            return 0
 
     def _prepare(self) -> None:
         with closing(self._writer()) as database:
@@ -180,10 +197,20 @@ class Index:
         return self._names[name]
 
 
+def rollout_files(run: Path) -> list[Path]:
+    """The files of rollouts and items in a resolved run folder; whatever a link leads to outside of it is left out."""
+    folders = [pattern.partition("/") for pattern in PATTERNS]
+    found = [(run / folder, name) for folder, _, name in folders if (run / folder).resolve().is_relative_to(run)]
+    return [path for folder, name in found for path in sorted(folder.glob(name))]
+
+
 def _state(path: Path) -> State | None:
+    """None for a file that was removed since it was listed, and for what is no plain file."""
     try:
-        found = path.stat()
-    except FileNotFoundError:  # removed since it was listed
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
 

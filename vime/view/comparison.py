@@ -1,0 +1,80 @@
+"""Runs and evaluations against each other: settings that differ, scores, and paired differences with their intervals."""
+
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+from vime.report.items import Evaluation, read_evaluation
+from vime.report.paired import compare
+from vime.report.run_directory import read_config
+from vime.report.settings import differences, flatten
+from vime.report.summary import IncompleteRunError, read_summary
+from vime.view.index import Index
+from vime.view.runs import Run
+
+
+def compare_runs(runs: list[Run]) -> dict[str, Any]:
+    """Settings in which the runs differ, and their summaries."""
+    settings = [flatten(read_config(run.path)) for run in runs]
+    return {
+        "runs": [{"name": run.name, "state": run.state(), "summary": read_summary(run.path)} for run in runs],
+        "differences": differences(settings),
+    }
+
+
+def paired(first: Run, second: Run) -> list[dict[str, Any]]:
+    """Second minus first for each row and data set that both have complete, or why none can be compared."""
+    about = {"base": first.name, "run": second.name}
+    found: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for row in read_config(first.path)["evaluation"]["rows"]:
+        try:
+            of_first, of_second = _evaluation(first, rows=[row]).items, _evaluation(second, rows=[row]).items
+        except IncompleteRunError as error:
+            problems.append(str(error))
+            continue
+        for key in [key for key in of_first if key in of_second]:
+            found.append({**about, "dataset": key[0], "row": row, **_compared(of_first[key], of_second[key])})
+    return found or [{**about, "problem": problem} for problem in problems[:1]]
+
+
+def changed_items(run: Run, *, dataset: str, first: str, second: str) -> dict[str, Any]:
+    """Mean score of each item under two rows of one run, those that fell most first, and the difference with its interval.
+
+    A row is named as in the table (`scaffold`, `trained`); `trained:step20` is an evaluation during training.
+    """
+    index, _ = run.indexed()
+    before, after = _means(index, dataset, first), _means(index, dataset, second)
+    items = [{"item": item, "first": before[item], "second": after[item]} for item in before if item in after]
+    result: dict[str, Any] = {"items": sorted(items, key=lambda item: (item["second"] - item["first"], item["item"]))}
+    if ":" not in first + second:
+        try:
+            found = _evaluation(run, rows=[first, second]).items
+            result["paired"] = _compared(found[dataset, first], found[dataset, second])
+        except (IncompleteRunError, KeyError) as error:
+            result["paired"] = {"problem": str(error)}
+    return result
+
+
+def _evaluation(run: Run, *, rows: list[str]) -> Evaluation:
+    """A complete evaluation. Raises FileNotFoundError if one of its files is a link to somewhere else."""
+    for path in (run.path / "evaluation").glob("*"):
+        run.file(f"evaluation/{path.name}")
+    return read_evaluation(run.path, rows=rows)
+
+
+def _compared(first: list[list[dict[str, Any]]], second: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    try:
+        found = compare(first, second)
+    except IncompleteRunError as error:
+        return {"problem": str(error)}
+    return {**asdict(found), "is_different": found.is_different}
+
+
+def _means(index: Index, dataset: str, row: str) -> dict[int, float]:
+    condition, _, label = row.partition(":")
+    sql = """SELECT item, avg(reward) FROM rollouts
+        WHERE kind = (SELECT id FROM names WHERE name = 'evaluation') AND dataset = (SELECT id FROM names WHERE name = ?)
+        AND condition = (SELECT id FROM names WHERE name = ?) AND label = (SELECT id FROM names WHERE name = ?) GROUP BY item"""
+    with closing(index.connection()) as database:
+        return dict(database.execute(sql, (dataset, condition, label)).fetchall())

@@ -1,0 +1,114 @@
+"""The overview of a run: what it is, how far it came, its scores, faults and alarms, and which curves belong together."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vime.evaluation.conditions import shown_rows
+from vime.files.serialization import from_json
+from vime.report.html import partial_datasets
+from vime.report.metrics import curves
+from vime.report.run_directory import read_config
+from vime.report.sections import EXACT, TIME_SHARES, panels
+from vime.report.step_line import Eta, step_line
+from vime.report.summary import read_scores, read_summary
+from vime.report.tables import measured_rows
+from vime.view.alarms import alarms
+from vime.view.runs import Run
+
+METRICS = "metrics.jsonl"
+MAX_FAULTS = 500
+LOG_BYTES = 64 * 1024
+"""So much of the end of a log is shown."""
+UNITS: tuple[tuple[str, str], ...] = (
+    (r"tokens_per_second$", "tokens/s"),
+    (r"_share$|clip_fraction$|hit_rate$|^utilization/(servers|trainer|overlapped)|^staleness/", "share"),
+    (r"^seconds/|seconds", "s"),
+    (r"bytes", "bytes"),
+    (r"logprob|max_difference|mean_difference|entropy|train/kl", "nats"),
+    (r"staleness_", "versions"),
+    (r"^evaluation/", "% solved"),
+    (r"^reward/", "reward"),
+    (r"tokens", "tokens"),
+    (r"^rollout/turns|^count/|^stop/|num_|calls|requests|failures|retries|refused|fork_", "number"),
+)
+"""The unit of a metric by its name; the first that fits."""
+
+
+def unit_of(metric: str) -> str:
+    """What the values of a metric are counted in; empty if they have no unit."""
+    return next((unit for pattern, unit in UNITS if re.search(pattern, metric)), "")
+
+
+def overview(run: Run) -> dict[str, Any]:
+    """All of the overview but the curves themselves, which `metrics_after` reads.
+
+    Raises FileNotFoundError if the folder holds no run any more.
+    """
+    config, summary, rows = read_config(run.path), read_summary(run.path), run.lines(METRICS)
+    found = curves(rows)
+    datasets = summary["datasets"] if summary else partial_datasets(config, read_scores(run.path))
+    time_left = Eta(config["trainer"]["num_steps"])
+    steps = [row for row in rows if "time/step_seconds" in row]
+    left = [time_left.after(row["step"], row["time/step_seconds"]) for row in steps]
+    return {
+        "name": run.name,
+        "state": run.state(),
+        "config": config,
+        "summary": summary,
+        "datasets": datasets,
+        "labels": shown_rows(config["mode"], measured_rows(datasets.values())),
+        "faults": run.lines("faults.jsonl")[-MAX_FAULTS:],
+        "alarms": [asdict(alarm) for alarm in alarms(found)],
+        "eta_seconds": left[-1] if left and not summary else None,
+        "panels": [{"title": title, "metrics": names, "exact": title in EXACT} for title, names in panels(found).items()],
+        "time_shares": TIME_SHARES,
+        "units": {name: unit_of(name) for name in found},
+        "step_lines": _step_lines(steps, config["trainer"]["num_steps"], left),
+        "eval_logs": _eval_logs(run),
+        "logs": sorted(path.name for path in (run.path / "logs").glob("*.log")),
+    }
+
+
+def metrics_after(run: Run, offset: int, inode: int) -> dict[str, Any]:
+    """The rows of `metrics.jsonl` from a place on that an earlier answer named; from the beginning if it is another file now."""
+    try:
+        path = run.file(METRICS)
+    except FileNotFoundError:
+        return {"rows": [], "offset": 0, "inode": 0, "from": 0}
+    with path.open("rb") as file:
+        found = path.stat()
+        start = offset if found.st_ino == inode and offset <= found.st_size else 0
+        file.seek(start)
+        data = file.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    rows = [from_json(line) for line in whole.splitlines() if line.strip()]
+    return {"rows": rows, "offset": start + len(whole), "inode": found.st_ino, "from": start}
+
+
+def log_end(run: Run, name: str) -> str:
+    """The end of one of the run's logs. Raises FileNotFoundError for another name."""
+    if name not in {path.name for path in (run.path / "logs").glob("*.log")}:
+        raise FileNotFoundError(f"{run.name} has no log {name!r}")
+    path = run.file(f"logs/{name}")
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - LOG_BYTES, 0))
+        return file.read().decode("utf-8", errors="replace")
+
+
+def _step_lines(rows: list[dict[str, Any]], num_steps: int, left: list[float]) -> list[str]:
+    """The lines that the console showed of the last steps."""
+    recent = list(zip(rows, left))[-200:]
+    return [step_line(row["step"], num_steps, _numbers(row), remaining_seconds=seconds) for row, seconds in recent]
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in row.items() if isinstance(value, (int, float))}
+
+
+def _eval_logs(run: Run) -> dict[str, Any]:
+    folder = run.path / "evaluation"
+    names = [path.name for path in sorted(folder.glob("*.json"))]
+    return {Path(name).stem: json.loads(run.file(f"evaluation/{name}").read_text(encoding="utf-8")) for name in names}

@@ -1,0 +1,67 @@
+// The list of runs, and which of them to compare.
+
+import { get } from "./api.js";
+import { anchor, element, link } from "./dom.js";
+
+export async function open() {
+  const place = element("div"),
+    chosen = new Set();
+  const fill = async () => draw(place, (await get("runs")).runs, chosen);
+  await fill();
+  const nodes = [element("h1", {}, "Runs"), element("p", { class: "sub" }, "Those that were started last stand first."), place];
+  return { title: "Runs", nodes, runs: [], refresh: fill };
+}
+
+function draw(place, runs, chosen) {
+  const compare = element(
+    "button",
+    {
+      type: "button",
+      disabled: chosen.size < 2,
+      onclick: () => {
+        location.hash = link("compare", { run: [...chosen] });
+      },
+    },
+    "Compare the chosen runs",
+  );
+  const choose = (name) => (event) => {
+    if (event.target.checked) chosen.add(name);
+    else chosen.delete(name);
+    compare.disabled = chosen.size < 2;
+  };
+  const rows = runs.map((run) =>
+    element(
+      "tr",
+      {},
+      element(
+        "td",
+        {},
+        element("input", {
+          type: "checkbox",
+          "aria-label": `compare ${run.name}`,
+          checked: chosen.has(run.name),
+          onchange: choose(run.name),
+        }),
+      ),
+      element("td", { class: "left" }, anchor("overview", { run: run.name }, run.name)),
+      element("td", { class: "left" }, anchor("rollouts", { run: run.name }, "rollouts")),
+      element("td", { class: `left ${run.state}` }, run.state),
+    ),
+  );
+  const table = element(
+    "table",
+    { class: "left" },
+    element(
+      "thead",
+      {},
+      element(
+        "tr",
+        {},
+        ["", "run", "", "state"].map((name) => element("th", { class: "left" }, name)),
+      ),
+    ),
+    element("tbody", {}, rows),
+  );
+  if (runs.length) place.replaceChildren(element("div", { class: "card" }, table), compare);
+  else place.replaceChildren(element("div", { class: "card" }, "There is no run in the folders that the viewer was given yet."));
+}

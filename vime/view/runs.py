@@ -1,0 +1,137 @@
+"""The runs that a viewer shows: those in the folders that it was given, by name, and nothing else."""
+
+import hashlib
+import os
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vime.files.jsonl import read_lines
+from vime.report.run_directory import CONFIG, LOCK
+from vime.report.summary import SCORES, SUMMARY
+from vime.view.index import Index
+from vime.view.query import facets
+
+DEPTH = 3
+"""Runs stand so many folders below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
+LOOK_SECONDS = 2.0
+"""So often new runs are looked for."""
+UPDATE_BYTES = 8 * 2**20
+"""So much is indexed before a request is answered; the page asks again for the rest."""
+WATCHED = ("metrics.jsonl", "faults.jsonl", SCORES, SUMMARY, CONFIG, LOCK, "rollouts", "evaluation")
+
+
+class Run:
+    """One run folder and the index of its rollouts, which lies in the user's cache."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+        self._lock = threading.Lock()
+        self._index: Index | None = None
+        self._facets: tuple[str, dict[str, Any]] = ("", {})
+
+    def indexed(self) -> tuple[Index, bool]:
+        """The index after another part of the files was read, and whether there is more to read."""
+        with self._lock:
+            self._index = self._index or Index(self.path)
+            return self._index, self._index.update(max_bytes=UPDATE_BYTES) >= UPDATE_BYTES
+
+    def facets(self) -> dict[str, Any]:
+        """What there is to filter by, asked for again only when the run has changed."""
+        index, more = self.indexed()
+        now = f"{self.fingerprint()} {more}"
+        if self._facets[0] != now:
+            with closing(index.connection()) as database:
+                self._facets = (now, facets(database))
+        return self._facets[1]
+
+    def file(self, name: str) -> Path:
+        """A file of the run. Raises FileNotFoundError for one that is not there or lies outside, also behind a link."""
+        path = (self.path / name).resolve()
+        if not path.is_relative_to(self.path) or not path.is_file():
+            raise FileNotFoundError(f"{self.name} has no file {name!r}")
+        return path
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The whole rows of a file of the run; an empty list if there is none."""
+        try:
+            return read_lines(self.file(name))
+        except FileNotFoundError:
+            return []
+
+    def fingerprint(self) -> str:
+        """A text that changes when files do that a page shows; it costs a few `stat` calls."""
+        paths = [self.path / name for name in WATCHED]
+        folder = self.path / "evaluation"
+        paths += sorted(Path(entry) for entry in os.scandir(folder)) if folder.is_dir() else []
+        digest = hashlib.blake2b(digest_size=8)
+        for path in paths:
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue
+            digest.update(f"{path.name} {found.st_ino} {found.st_size} {found.st_mtime_ns}\n".encode())
+        return digest.hexdigest() + self.state()
+
+    def state(self) -> str:
+        """`finished`, `running` (a process of this machine writes there), or `unfinished`."""
+        if (self.path / SUMMARY).exists():
+            return "finished"
+        try:
+            words = (self.path / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
+        except FileNotFoundError:
+            return "unfinished"
+        is_alive = len(words) == 4 and words[1].isdigit() and words[3] == os.uname().nodename and psutil.pid_exists(int(words[1]))
+        return "running" if is_alive else "unfinished"
+
+
+class Runs:
+    """The runs in some folders; a folder that holds no run stands for the runs below it, also for later ones."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        """Raises FileNotFoundError, naming it, for a folder that does not exist."""
+        for folder in folders:
+            if not folder.is_dir():
+                raise FileNotFoundError(f"{folder} is no folder")
+        self._folders = [folder.resolve() for folder in folders]
+        self._lock = threading.Lock()
+        self._runs: dict[Path, Run] = {}
+        self._looked = -LOOK_SECONDS
+
+    def all(self) -> list[Run]:
+        """The runs, those that were started last first."""
+        with self._lock:
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                found = {path: name for folder in self._folders for path, name in _runs_in(folder).items()}
+                self._runs = {path: self._runs.get(path) or Run(name, path) for path, name in found.items()}
+                self._looked = time.monotonic()
+            return list(self._runs.values())
+
+    def get(self, name: str) -> Run:
+        """The run of this name. Raises FileNotFoundError for any other text: names are looked up and never joined to a path."""
+        for run in self.all():
+            if run.name == name:
+                return run
+        raise FileNotFoundError(f"there is no run {name!r} here")
+
+
+def _runs_in(folder: Path) -> dict[Path, str]:
+    """Run folders by path with their names, newest configuration first; links that lead out of the folder are not followed."""
+    if (folder / CONFIG).exists() and _is_whole(folder):
+        return {folder: f"{folder.parent.name}/{folder.name}"}
+    found: dict[Path, float] = {}
+    for depth in range(1, DEPTH + 1):
+        for file in folder.glob("/".join(["*"] * depth) + f"/{CONFIG}"):
+            run = file.parent.resolve()
+            if run.is_relative_to(folder) and run.parent.name != "earlier" and _is_whole(run):
+                found[run] = file.stat().st_mtime
+    return {run: str(run.relative_to(folder)) for run in sorted(found, key=lambda run: -found[run])}
+
+
+def _is_whole(run: Path) -> bool:
+    """Whether the files that say what a run is lie in it, and not behind a link elsewhere."""
+    return all((run / name).resolve().is_relative_to(run) for name in (CONFIG, SUMMARY, SCORES))
