@@ -4,7 +4,7 @@ import asyncio
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,7 +29,10 @@ from vime.types import Group, Prompt, Rollout, Sample, Status, StopReason, Turn
 ACTOR = Path(agentic.multi_agent.config.__file__).parent / "tiny/actor"
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "rollouts.jsonl").read_text().splitlines()]
 """Replies of all roles made by us, and the rewards that slime's code (624b824a) gives them: solvers, rewriters, selector."""
+CAPTURED = [json.loads(line) for line in (Path(__file__).parent / "captured.jsonl").read_text().splitlines()]
+"""Rollouts of a training run of the laptop task, with the tokens of every sample."""
 TOKENIZER: Any = load_tokenizer(ACTOR)
+END = "<|im_end|>"
 ROLES = {"earlier solutions": "rewriter", "candidate solutions": "selector"}
 EXTRA = "+serving.models.other={checkpoint: elsewhere, trained: false}"
 
@@ -38,6 +41,8 @@ class Scripted:
     """A model that says given texts by role; each token's logprob is its number among all that were sampled."""
 
     shows_tokens, max_model_len = True, 4096
+    sampled: list[list[int]] | None = None
+    """Replies as tokens, in place of texts."""
 
     def __init__(self, replies: dict[str, list[str]], *, name: str = "actor") -> None:
         self.name, self.tokenizer = name, TOKENIZER
@@ -53,14 +58,16 @@ class Scripted:
 
     async def complete(self, token_ids: Any, *, max_tokens: int) -> Turn:
         prompt = self.tokenizer.decode(token_ids)
-        role = next((role for words, role in ROLES.items() if words in prompt.lower()), "solver")
-        text = self.replies[role].pop(0)
+        if self.sampled is None:
+            role = next((role for words, role in ROLES.items() if words in prompt.lower()), "solver")
+            ids = self.tokenizer.encode(self.replies[role].pop(0), add_special_tokens=False)[:max_tokens]
+        else:
+            ids = self.sampled.pop(0)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         for _ in range(3):  # others may begin meanwhile
             await asyncio.sleep(0)
         self.running -= 1
-        ids = self.tokenizer.encode(text, add_special_tokens=False)[:max_tokens]
         start = sum(len(turn.output_ids) for turn in self.turns)
         turn = Turn(
             prompt_ids=list(token_ids),
@@ -68,7 +75,7 @@ class Scripted:
             logprobs=[-float(start + place) for place in range(len(ids))],
             weight_versions=[1] * len(ids),
             finish_reason="length" if len(ids) == max_tokens else "stop",
-            message={"role": "assistant", "content": self.tokenizer.decode(ids)},
+            message={"role": "assistant", "content": self.tokenizer.decode(ids).removesuffix(END)},
         )
         self.turns.append(turn)
         self.prompts.append(prompt)
@@ -85,6 +92,11 @@ def config_of(*words: str) -> RunConfig:
         "serving.models.actor.max_model_len=4096",
     ]
     return compose_run([*fixed, "method.answer_kind=maths", "method.thinking=true", *words]).config
+
+
+@cache
+def tiny_config() -> RunConfig:
+    return compose_run(["+method=multi_agent", "mode=plan"]).config
 
 
 def context_of(models: dict[str, Any], *words: str) -> Context:
@@ -314,3 +326,20 @@ def test_an_evaluation_tells_the_roles_apart():
     assert {name: log.metrics[name] for name in expected} == expected
     assert log.metrics["no_choice_share"] == 0.5
     assert log.figures["solved_by_right_solvers"] == {"x": [0, 1], "series": {"solved, share": [0.0, 1.0]}}
+
+
+@pytest.mark.parametrize("row", CAPTURED)
+async def test_a_captured_rollout_is_made_again_token_by_token_with_the_reply_alone_in_the_mask(row: dict[str, Any]):
+    model = Scripted({}, name="actor")
+    replies = [one["tokens"][len(one["tokens"]) - one["response_length"] :] for one in row["samples"]]
+    model.sampled = list(replies)
+    context = Context(config=tiny_config(), evaluation=False, session_id="one", models={"actor": cast(Any, model)})
+    template = Sample(prompt=[{"role": "user", "content": row["question"]}], label=[row["label"]])
+    samples = check_samples(await generate(context, template, Sampling(temperature=1.0, top_p=1.0)), template)
+    assert [list(sample.tokens) for sample in samples] == [one["tokens"] for one in row["samples"]]
+    assert [sample.metadata["role"] for sample in samples] == [one["role"] for one in row["samples"]]
+    for sample, reply in zip(samples, replies, strict=True):
+        trained = [token for token, mask in zip(sample.tokens[-sample.response_length :], sample.loss_mask) if mask]
+        assert trained == reply
+    found = await reward(context, samples)
+    assert found.samples == pytest.approx([one["reward"] for one in row["samples"]])
