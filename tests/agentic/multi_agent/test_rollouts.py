@@ -91,7 +91,7 @@ def config_of(*words: str) -> RunConfig:
         "method.max_response_tokens=500",
         "serving.models.actor.max_model_len=4096",
     ]
-    return compose_run([*fixed, "method.answer_kind=maths", "method.thinking=true", *words]).config
+    return compose_run([*fixed, "method.maths=true", "method.thinking=true", *words]).config
 
 
 @cache
@@ -291,14 +291,14 @@ def test_a_refused_run_says_so_before_anything_starts():
 def test_roles_need_served_models_of_which_exactly_one_is_trained():
     assert problems() == {}
     assert problems("method.rewriter_model=other", EXTRA) == {}
-    assert "no model is served under this name" in problems("method.selector_model=nobody")["method.selector_model"][1]
+    assert "no model has this name" in problems("method.selector_model=nobody")["method.selector_model"][1]
     frozen = [f"method.{role.value}_model=other" for role in Role]
     assert "no role is played by the trained model" in problems(*frozen, EXTRA)["method.solver_model"][1]
     assert problems("method.selector_model=nobody", "method.num_solvers=1", "method.num_rewriters=0") == {}
 
 
 def test_replies_need_room_beside_their_prompts_and_thinking_that_the_template_allows():
-    assert "no room for a prompt" in problems("method.max_response_tokens=512")["serving.models.actor.max_model_len"][1]
+    assert "need 513 tokens" in problems("method.max_response_tokens=512")["serving.models.actor.max_model_len"][1]
     found = problems("method.thinking=true", "+model.chat_template_args.enable_thinking=false")
     assert "method.thinking=false" in found["model.chat_template_args.enable_thinking"][1]
 
@@ -325,7 +325,7 @@ def test_an_evaluation_tells_the_roles_apart():
     }
     assert {name: log.metrics[name] for name in expected} == expected
     assert log.metrics["no_choice_share"] == 0.5
-    assert log.figures["solved_by_right_solvers"] == {"x": [0, 1], "series": {"solved, share": [0.0, 1.0]}}
+    assert log.figures["solved_by_right_solvers"] == {"x": [0.0, 0.5], "series": {"solved, share": [0.0, 1.0]}}
 
 
 @pytest.mark.parametrize("row", CAPTURED)
