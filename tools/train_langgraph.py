@@ -25,7 +25,7 @@ from vime.files.record import REPLY
 
 AGENT = "tools/clients/langgraph_experts.py"
 SECONDS = 3600.0
-NUM_PROMPTS = 4
+NUM_PROMPTS = 8
 AT_ENDS = 3
 """Steps at the beginning and at the end whose mean rewards are compared."""
 
@@ -42,7 +42,7 @@ def settings(python: Path, *, seed: int, num_steps: int, num_rollouts: int) -> l
         f"model.checkpoint={ROOT}/agentic/toolorchestra/tiny/orchestrator",
         "model.tool_parser=hermes",
         "algorithm=grpo",
-        "trainer.lr=1e-3",
+        "trainer.lr=5e-4",
         "evaluation.rows=[]",
         f"seed={seed}",
         f"trainer.num_steps={num_steps}",
@@ -92,7 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num-steps", type=int, default=10)
-    parser.add_argument("--num-rollouts", type=int, default=24, help="rollouts of a step, a multiple of 4")
+    parser.add_argument("--num-rollouts", type=int, default=32, help="rollouts of a step, a multiple of 8")
     add_options(parser)
     options = parser.parse_args()
     LANGGRAPH.build()

@@ -31,7 +31,7 @@ async def play(context: Context, sample: Sample, calls: Mapping[Role, int]) -> l
     """One sample for each call; `chosen` of the last is the place, among all, of the solution that the rollout answers with."""
     method, samples, places = MultiAgentConfig.of(context.config), list[Sample](), list[int]()
     for role, number in calls.items():
-        if samples and not places:
+        if role is not Role.solver and not places:
             break
         solutions = [solution_of(samples[place].response, thinking=method.thinking) or "" for place in places]
         prompt = WORDINGS[method.prompt_style].prompt(role.value, sample.question, solutions)

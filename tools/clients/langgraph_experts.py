@@ -18,7 +18,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph  # pyright: ig
 from langgraph.prebuilt import ToolNode, tools_condition  # pyright: ignore[reportMissingImports]
 
 Expert = Literal["junior", "senior"]
-MOST_STEPS = 12
+MOST_STEPS, MOST_TOKENS = 12, 48
 ROW = json.loads(Path(os.environ["VIME_SAMPLE"]).read_text(encoding="utf-8"))
 searches: list[str] = []
 
@@ -37,7 +37,7 @@ def answer(model: Expert) -> str:
 
 
 tools = [search, answer]
-model = ChatOpenAI(model="policy", max_retries=0).bind_tools(tools)
+model = ChatOpenAI(model="policy", max_tokens=MOST_TOKENS, max_retries=0).bind_tools(tools)
 
 
 def ask(state: MessagesState) -> dict[str, Any]:

@@ -239,7 +239,8 @@ async def test_a_prompt_without_room_for_a_reply_ends_the_rollout():
     model.max_model_len = 120
     samples = await generate(context, template, Sampling(temperature=1.0, top_p=1.0))
     assert [sample.metadata["role"] for sample in samples] == ["solver"] * 2
-    model.max_model_len = 4
+    model.max_model_len = 4  # not even for the solvers; that a frozen rewriter has room does not help
+    context = context_of({"actor": model, "other": Scripted({})}, "method.rewriter_model=other", EXTRA)
     samples = await generate(context, template, Sampling(temperature=1.0, top_p=1.0))
     assert len(samples) == 1 and samples[0].remove_sample and (await reward(context, samples)).score == 0.0
 
