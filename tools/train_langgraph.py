@@ -25,7 +25,7 @@ from vime.files.record import REPLY
 
 AGENT = "tools/clients/langgraph_experts.py"
 SECONDS = 3600.0
-NUM_PROMPTS = 8
+NUM_PROMPTS = 6
 AT_ENDS = 3
 """Steps at the beginning and at the end whose mean rewards are compared."""
 
@@ -92,7 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num-steps", type=int, default=10)
-    parser.add_argument("--num-rollouts", type=int, default=32, help="rollouts of a step, a multiple of 8")
+    parser.add_argument("--num-rollouts", type=int, default=24, help="rollouts of a step, a multiple of 6")
     add_options(parser)
     options = parser.parse_args()
     LANGGRAPH.build()
