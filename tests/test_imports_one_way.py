@@ -104,6 +104,10 @@ def test_vime_never_imports_a_method():
     assert not wrong
 
 
+FOREIGN_NAMES = {("multi_agent", "agent/harness/codex.py")}
+"""A word that names a method here and something else in another program: Codex has a feature of this name."""
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_no_module_of_vime_names_a_method_in_its_code(method: str):
     name = re.compile(rf"(?<![a-z]){method}(?![a-z])")  # encoding is not a method
@@ -111,7 +115,7 @@ def test_no_module_of_vime_names_a_method_in_its_code(method: str):
         f"{file.relative_to(ROOT)}:{line}"
         for file in modules(VIME)
         for line, word in contents(file).words
-        if name.search(word.lower())
+        if name.search(word.lower()) and (method, str(file.relative_to(VIME))) not in FOREIGN_NAMES
     ]
     assert not wrong
 

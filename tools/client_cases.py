@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_engine import FOLDER, Part, Script, call, thought
-from client_environments import ANTHROPIC, OPENAI, OPENAI_AGENTS, Environment, installed_version
+from client_environments import ANTHROPIC, LANGGRAPH, OPENAI, OPENAI_AGENTS, Environment, installed_version
 
 from vime.agent.command import Command, CommandEnd
 from vime.agent.harness.claude_code import ClaudeCode
@@ -162,6 +162,7 @@ CASES = [
         {"openai-agents": "responses run", "openai-agents, streamed": "responses stream"},
         HAND_OVER,
     ),
+    *_scripts(LANGGRAPH, CHAT, "langgraph_graph.py", {"LangGraph": "invoke", "LangGraph, streamed": "stream"}, LOOK_UP),
     Case(
         name="Claude Code",
         protocol=MESSAGES,

@@ -8,7 +8,7 @@ AGENTIC = Path(__file__).parents[2] / "agentic"
 NOT_COUNTED = {"prompts.py", "traces.py"}
 
 
-@pytest.mark.parametrize("method", ["search_r1", "retool"])
+@pytest.mark.parametrize("method", ["search_r1", "retool", "multi_agent"])
 def test_a_method_is_at_most_250_lines(method: str):
     modules = [path for path in sorted((AGENTIC / method).glob("*.py")) if path.name not in NOT_COUNTED]
     assert {"config.py", "generate.py", "reward.py"} <= {path.name for path in modules}

@@ -28,6 +28,12 @@ SEARCH_R1: dict[str, Any] = {"name": AlgorithmName.paper, **LOW_VAR}
 CODING: dict[str, Any] = {"name": AlgorithmName.paper, "kl_coefficient": 1e-3, "kl_estimator": KLEstimator.k3}
 CLIPPED: dict[str, Any] = {**SLIME_AGENTIC, "advantage": "agentic.toolorchestra.advantage.clipped"}
 RETOOL: dict[str, Any] = {"name": AlgorithmName.paper, "clip_high": 0.28, "dual_clip": 10.0, **NO_KL}
+MULTI_AGENT: dict[str, Any] = {
+    "name": AlgorithmName.paper,
+    "clip_high": 0.28,
+    "aggregation": Aggregation.rollout,
+    **NO_KL,
+}
 OF_METHODS: dict[str, dict[str, Any]] = {
     "memagent": MEMAGENT,
     "agentflow": AGENTFLOW,
@@ -35,6 +41,7 @@ OF_METHODS: dict[str, dict[str, Any]] = {
     "coding": CODING,
     "retool": RETOOL,
     "search_r1": SEARCH_R1,
+    "multi_agent": MULTI_AGENT,
 }
 OF_TINY: dict[str, dict[str, Any]] = {
     "memagent": GRPO,
@@ -43,6 +50,7 @@ OF_TINY: dict[str, dict[str, Any]] = {
     "coding": GRPO,
     "retool": GRPO,
     "search_r1": GRPO,
+    "multi_agent": MULTI_AGENT,
 }
 OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{f"memagent_{name}": MEMAGENT for name in ("paper_7b", "paper_14b", "scaffold_32b")},
@@ -67,6 +75,8 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "search_r1_format_qwen2.5_3b": SEARCH_R1,
     "search_r1_tiny_no_retrieval": GRPO,
     "search_r1_tiny_sft": SFT,
+    **{f"multi_agent_{name}": MULTI_AGENT for name in ("qwen3_30b_a3b", "qwen3_4b", "frozen_selector", "tiny_one_solver")},
+    "multi_agent_tiny_sft": SFT,
     **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
 }
 MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml") if "_" not in file.parent.name})]

@@ -62,7 +62,7 @@ def test_without_runs_every_row_of_ours_says_not_run_and_how_to(method: str, tmp
 
 
 def test_the_methods_have_their_papers_and_the_best_of_many_is_called_so():
-    assert METHODS == ["agentflow", "coding", "memagent", "retool", "search_r1", "toolorchestra"]
+    assert METHODS == ["agentflow", "coding", "memagent", "multi_agent", "retool", "search_r1", "toolorchestra"]
     tables = {method: read_published(RESULTS / "papers" / f"{method}.yaml")["tables"] for method in METHODS}
     memagent = {row["name"]: row["values"] for row in tables["memagent"][0]["published"]}
     assert memagent["RL-MemAgent-7B (v1)"][:2] == [82.03, 79.69] and memagent["Qwen2.5-7B"][7] == 1.56

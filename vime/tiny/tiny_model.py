@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+ROLES = ("system", "user", "assistant")
+"""Names in the chat templates."""
 MAX_POSITIONS = 4096
 NUM_TOKENS = 1024
 """Rows of embedding and head, as in `conf/model/tiny.yaml`; no tokenizer may have more tokens."""
@@ -113,6 +115,11 @@ def build_tokenizer(words: Iterable[str], *, chat_template: str = CHAT_TEMPLATE)
     )
     tokenizer.add_tokens(special_tokens[3:])
     return tokenizer
+
+
+def tokenizer_of_texts(texts: Iterable[str]) -> Qwen2Tokenizer:
+    """Return the tokenizer of a task from its texts: one token for each of their words, and the short chat template."""
+    return build_tokenizer(words_of([*texts, *ROLES]), chat_template=SHORT_CHAT_TEMPLATE)
 
 
 def words_of(texts: Iterable[str]) -> list[str]:

@@ -10,13 +10,10 @@ from transformers import Qwen2Tokenizer
 from agentic.retool.tiny import demonstrations
 from vime.tiny import tiny_model
 
-ROLES = ("system", "user", "assistant")
-
 
 def build_tokenizer() -> Qwen2Tokenizer:
     """Return a tokenizer with one token for each word of the task's texts."""
-    words = tiny_model.words_of([*demonstrations.texts(), *ROLES])
-    return tiny_model.build_tokenizer(words, chat_template=tiny_model.SHORT_CHAT_TEMPLATE)
+    return tiny_model.tokenizer_of_texts(demonstrations.texts())
 
 
 if __name__ == "__main__":

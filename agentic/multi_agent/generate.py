@@ -1,0 +1,88 @@
+"""The rollout: solvers, then rewriters who read all solutions, then a selector who names one. The calls of a stage run at once.
+
+A rollout ends where a stage leaves no solution to read. Every reply is a sample of its own, whose sampled tokens are trained if
+the trained model wrote it; replies of frozen models are samples without tokens to train, for rewards and readers.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+from agentic.multi_agent.config import MultiAgentConfig, Role
+from agentic.multi_agent.prompts import WORDINGS
+from vime.rollout.context import Context, Sampling
+from vime.trajectory.aside import aside
+from vime.types import Sample, StopReason, Turn
+
+END_OF_THINKING, JUDGMENT = "</think>", re.compile(r"Judgment:\s*(\d+)")
+
+
+async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """One sample for each call of the method."""
+    return await play(context, sample, MultiAgentConfig.of(context.config).calls())
+
+
+async def single_turn(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
+    """The single-turn baseline: one solver."""
+    return await play(context, sample, {Role.solver: 1})
+
+
+async def play(context: Context, sample: Sample, calls: Mapping[Role, int]) -> list[Sample]:
+    """One sample for each call; `chosen` of the last is the place, among all, of the solution that the rollout answers with."""
+    method, samples, places = MultiAgentConfig.of(context.config), list[Sample](), list[int]()
+    for role, number in calls.items():
+        if role is not Role.solver and not places:
+            break
+        solutions = [solution_of(samples[place].response, thinking=method.thinking) or "" for place in places]
+        prompt = WORDINGS[method.prompt_style].prompt(role.value, sample.question, solutions)
+        replies = await ask(context, sample, role, prompt, num_calls=number)
+        texts = [solution_of(reply.response, thinking=method.thinking) for reply in replies]
+        if role is Role.selector:
+            named = judgment_of(texts[0] or "", num_solutions=len(places)) if texts else None
+            places = [] if named is None else [places[named]]
+        else:
+            places = [len(samples) + place for place, text in enumerate(texts) if text is not None]
+        samples += replies
+    samples = samples or [_reply(context, sample, Turn(finish_reason="length"), role=Role.solver)]
+    about = samples[-1].metadata
+    about["chosen"] = places[0] if places else None
+    samples[-1].stop_reason = StopReason.ANSWERED if places else StopReason.TOKEN_LIMIT if about["cut"] else StopReason.MALFORMED
+    return samples
+
+
+async def ask(context: Context, sample: Sample, role: Role, prompt: str, *, num_calls: int) -> list[Sample]:
+    """The replies of a role to one prompt, sampled at once; none if the prompt leaves no room for a reply."""
+    method, messages = MultiAgentConfig.of(context.config), [{"role": "user", "content": prompt}]
+    model, room = context.models[method.model_of(role)], method.max_response_tokens
+    if model.shows_tokens:
+        token_ids = await aside(len(prompt), model.render, messages)
+        room = min(room, model.max_model_len - len(token_ids))
+        calls = [model.complete(token_ids, max_tokens=room) for _ in range(num_calls if room > 0 else 0)]
+    else:
+        calls = [model.chat(messages, max_tokens=room) for _ in range(num_calls)]
+    return [_reply(context, sample, turn, role=role) for turn in await asyncio.gather(*calls)]
+
+
+def solution_of(response: str, *, thinking: bool) -> str | None:
+    """What follows the only end of thinking in a reply, or all of it without `thinking`; None if nothing does."""
+    parts = response.split(END_OF_THINKING) if thinking else ["", response]
+    return (parts[1].strip() or None) if len(parts) == 2 else None
+
+
+def judgment_of(text: str, *, num_solutions: int) -> int | None:
+    """The place of the solution that the first judgment in a text names; None if there is no such solution."""
+    found = JUDGMENT.search(text)
+    return int(found[1]) - 1 if found and 1 <= int(found[1]) <= num_solutions else None
+
+
+def _reply(context: Context, sample: Sample, turn: Turn, *, role: Role) -> Sample:
+    """A reply as a sample; one that nobody trains is its text behind the tokens of the problem."""
+    num_tokens = turn.usage[1] if turn.usage else len(turn.output_ids)
+    about = {"role": role.value, "cut": turn.finish_reason == "length", "tokens": num_tokens}
+    name = MultiAgentConfig.of(context.config).model_of(role)
+    if context.config.serving.models[name].trained and turn.output_ids:
+        return sample.with_turn(turn, **about)
+    problem = context.models["actor"].render([{"role": "user", "content": sample.question}])
+    result = sample.with_turn(Turn(prompt_ids=problem, message=turn.message), **about)
+    result.remove_sample = True
+    return result
