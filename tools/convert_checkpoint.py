@@ -3,10 +3,11 @@
     python tools/convert_checkpoint.py to-hugging-face outputs/latest/checkpoints/step_000050 models/trained
     python tools/convert_checkpoint.py to-hugging-face outputs/latest models/trained --precision float32
     python tools/convert_checkpoint.py from-hugging-face Qwen/Qwen2.5-7B checkpoints/qwen
+    python tools/convert_checkpoint.py from-gguf downloads/SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2-135m
 
 A run's checkpoint, of whatever layout of ranks, becomes a folder that transformers and vLLM load; a run folder stands for its
-newest checkpoint. The other way gives a trainer checkpoint with fresh moments. It has no layout of its own: it loads under any
-tensor, pipeline, data and expert parallel size.
+newest checkpoint. `from-hugging-face` gives a trainer checkpoint with fresh moments. It has no layout of its own: it loads under
+any tensor, pipeline, data and expert parallel size. `from-gguf` gives the folder of a model in llama.cpp's format.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from from_gguf import from_gguf
 from rich.console import Console
 from rich.progress import Progress
 
@@ -132,7 +134,9 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     back = ways.add_parser("from-hugging-face", help="a Hugging Face folder or id to a trainer checkpoint for any layout")
     back.add_argument("source", help="Hugging Face folder or id")
     back.add_argument("--precision", choices=[p.value for p in Precision], default="bfloat16", help="of the run to come")
-    for way in (to, back):
+    gguf = ways.add_parser("from-gguf", help="a GGUF file to a folder for transformers and vLLM, in float32")
+    gguf.add_argument("file", type=Path, help="the GGUF file")
+    for way in (to, back, gguf):
         way.add_argument("target", type=Path, help="folder to be written; must not exist")
     given: Any = parser.parse_args(arguments)
     if given.target.exists():
@@ -143,6 +147,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
             if given.way == "to-hugging-face":
                 options = {"source": given.source, "precision": given.precision}
                 to_hugging_face(given.checkpoint, given.target, **options, progress=progress)
+            elif given.way == "from-gguf":
+                from_gguf(given.file, given.target)
             else:
                 from_hugging_face(given.source, given.target, precision=given.precision, progress=progress)
     except VimeError as error:

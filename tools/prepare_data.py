@@ -168,7 +168,8 @@ def prepare(name: str, entry: dict[str, Any], out: Path, *, given: argparse.Name
 
 def _prepare_rows(name: str, entry: dict[str, Any], out: Path, *, files: dict[str, Path], console: Console) -> dict[str, Any]:
     rows = made(name, entry, out) if "made_from" in entry else converted(files.values(), entry)
-    cleaned = clean(track(rows, description="  rows", console=console), recipe_of(entry))
+    without = {key for other in entry.get("without", []) for key in _keys_of(other, out, needed_by=name)}
+    cleaned = clean(track(rows, description="  rows", console=console), recipe_of(entry), without=without)
     if not cleaned.rows:
         raise PreparationError(f"{name}: no row is left of {cleaned.num_read}")
     write_lines(out / f"{name}.jsonl", cleaned.rows)
@@ -196,6 +197,14 @@ def overlaps(name: str, entry: dict[str, Any], cleaned: Cleaned, out: Path) -> d
         if other != name and about["role"] == other_role and "tasks" not in about and path.exists():
             found[other] = asdict(overlap(own, [_key(row, about) for row in read_lines(path)]))
     return found
+
+
+def _keys_of(name: str, out: Path, *, needed_by: str) -> list[str]:
+    """The questions of a prepared set. Raises `PreparationError` if it is not prepared yet."""
+    path, entry = out / f"{name}.jsonl", read_table()[name]
+    if not path.exists():
+        raise PreparationError(f"{needed_by} leaves out the questions of {name}, which is not in {out}: prepare {name} first")
+    return [_key(row, entry) for row in read_lines(path)]
 
 
 def _key(row: dict[str, Any], entry: dict[str, Any]) -> str:

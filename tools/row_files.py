@@ -41,4 +41,18 @@ def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
+def _read_numbered(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a class's number and a sentence; a line that is not UTF-8 is Latin-1."""
+    for line in path.read_bytes().splitlines():
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            text = line.decode("latin-1")
+        number, _, sentence = text.strip().partition(" ")
+        yield {"class": int(number), "question": sentence}
+
+
+NUMBERED = (".all", ".train", ".dev", ".test")
+"""Endings of files whose lines are a class's number and a sentence."""
 READERS = {".json": _read_json, ".jsonl": _read_jsonl, ".tsv": _read_tsv, ".parquet": _read_parquet}
+READERS |= dict.fromkeys(NUMBERED, _read_numbered)

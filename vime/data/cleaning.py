@@ -1,8 +1,9 @@
 """Cleans the rows of a data set: renames fields, drops nulls, checks the schema, removes duplicates, finds overlap."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 Row = dict[str, Any]
@@ -30,6 +31,12 @@ class Recipe:
     instruction: list[str] = field(default_factory=list)
     keep_empty: str | None = None
     drop_nulls: bool = False
+    rows: list[int] = field(default_factory=list)
+    """Numbers of the first row to read and of the row to stop before; all rows if it is empty."""
+    labels: list[str] = field(default_factory=list)
+    """Names of the classes that the field `class` numbers from 0; they become the field `answer`."""
+    most_words: int | None = None
+    """Rows with a longer question are left out."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,18 +50,20 @@ class Cleaned:
     num_conflicts: int = 0
 
 
-def clean(rows: Iterable[Row], recipe: Recipe) -> Cleaned:
-    """The rows of a data set in their order, each question once.
+def clean(rows: Iterable[Row], recipe: Recipe, *, without: Collection[str] = ()) -> Cleaned:
+    """The rows of a data set in their order, each question once, without the questions whose keys are in `without`.
 
     Raises `SchemaError` at the first row that breaks the schema.
     """
     result = Cleaned(rows=[])
     seen: dict[str, str] = {}
-    for number, original in enumerate(rows):
+    for number, original in enumerate(islice(rows, *recipe.rows) if recipe.rows else rows):
         result.num_read += 1
         if not original or (recipe.keep_empty is not None and original.get(recipe.keep_empty)):
             result.num_left_out += 1
             continue
+        if recipe.labels:
+            original = original | {"answer": recipe.labels[original["class"]]}
         row = without_nulls(original) if recipe.drop_nulls else original
         row = {recipe.rename.get(name, name): value for name, value in row.items() if name not in recipe.drop}
         key_field = recipe.rename.get(recipe.question, recipe.question)
@@ -62,6 +71,9 @@ def clean(rows: Iterable[Row], recipe: Recipe) -> Cleaned:
         if isinstance(row.get(key_field), str):
             row[key_field] = _without_instruction(row[key_field], recipe.instruction)
         key, answer = question_key(row, key_field, recipe.instruction), json.dumps(_answer(row), sort_keys=True, default=str)
+        if key in without or (recipe.most_words is not None and len(key.split()) > recipe.most_words):
+            result.num_left_out += 1
+            continue
         if key in seen:
             result.num_duplicates += 1
             result.num_conflicts += seen[key] != answer
