@@ -1,5 +1,6 @@
 """The environments of the clients in Python, in pinned versions: what one of them depends on need not agree with any other."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ class Environment:
     @property
     def folder(self) -> Path:
         """Where it is; another version is another folder."""
-        return FOLDER / "-".join(package.replace("==", "-") for package in self.packages)
+        return FOLDER / "-".join(re.sub(r"\[.*\]", "", package).replace("==", "-") for package in self.packages)
 
     @property
     def python(self) -> Path:
