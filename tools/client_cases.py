@@ -1,11 +1,20 @@
 """The clients that `tools/clients.py` runs: how each is started, what its model says, and how its task must end."""
 
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_engine import FOLDER, Part, Script, call, thought
-from client_environments import ANTHROPIC, LANGGRAPH, OPENAI, OPENAI_AGENTS, Environment, installed_version
+from client_environments import (
+    ANTHROPIC,
+    LANGGRAPH,
+    OPENAI,
+    OPENAI_AGENTS,
+    STRANDS,
+    Environment,
+    installed_version,
+)
 
 from vime.agent.command import Command, CommandEnd
 from vime.agent.harness.claude_code import ClaudeCode
@@ -54,7 +63,7 @@ class Case:
         if self.program is not None:
             return f"{self.program.package} {self.program.version}"
         assert self.environment is not None, self.name
-        names = [package.split("==")[0] for package in self.environment.packages]
+        names = [re.split(r"\[|==", package)[0] for package in self.environment.packages]
         python = sys.executable if here else self.environment.python
         return ", ".join(f"{name} {installed_version(python, name)}" for name in names)
 
@@ -139,6 +148,11 @@ CODEX_COMPACTED = (
 RUN = {"": "run", ", streamed": "stream"}
 SYNC = {"sync": "sync", "async": "async", "streamed": "stream"}
 JSON = '{"owner": "Ada", "is_sure": true}'
+STRANDS_LIMITS = {
+    "Strands, a limit of turns": "turns",
+    "Strands, a limit of calls": "calls",
+    "Strands, throttled": "throttled",
+}
 
 CASES = [
     *_scripts(OPENAI, CHAT, "openai_chat.py", {f"openai, {name}": word for name, word in SYNC.items()}, LOOK_UP),
@@ -163,6 +177,16 @@ CASES = [
         HAND_OVER,
     ),
     *_scripts(LANGGRAPH, CHAT, "langgraph_graph.py", {"LangGraph": "invoke", "LangGraph, streamed": "stream"}, LOOK_UP),
+    *_scripts(STRANDS, CHAT, "strands_agent.py", {"Strands": ""}, LOOK_UP),
+    *_scripts(STRANDS, CHAT, "strands_limits.py", STRANDS_LIMITS, LOOK_UP),
+    Case(
+        name="Strands, a context that overflows",
+        protocol=CHAT,
+        environment=STRANDS,
+        words=("strands_limits.py", "context"),
+        script=(Part(replies=LOOK_UP),),
+        max_model_len=300,
+    ),
     Case(
         name="Claude Code",
         protocol=MESSAGES,

@@ -1,11 +1,13 @@
 """The environments of the clients in Python, in pinned versions: what one of them depends on need not agree with any other."""
 
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path.home() / ".cache" / "vime" / "clients"
 INSTALL_SECONDS = 900
 
@@ -15,11 +17,13 @@ class Environment:
     """A virtual environment. Example: `Environment(packages=("openai==3.54.0",))`."""
 
     packages: tuple[str, ...]
+    reads_vime: bool = False
+    """Whether `vime.integrations` can be imported there; nothing of what vime depends on is installed for that."""
 
     @property
     def folder(self) -> Path:
         """Where it is; another version is another folder."""
-        return FOLDER / "-".join(package.replace("==", "-") for package in self.packages)
+        return FOLDER / "-".join(re.sub(r"\[.*\]", "", package).replace("==", "-") for package in self.packages)
 
     @property
     def python(self) -> Path:
@@ -36,6 +40,9 @@ class Environment:
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages]
         for words in ([sys.executable, "-m", "venv", str(self.folder)], pip):
             subprocess.run(words, check=True, timeout=INSTALL_SECONDS)
+        if self.reads_vime:
+            [site] = self.folder.glob("lib/python*/site-packages")
+            (site / "vime.pth").write_text(f"{ROOT}\n")
         finished.touch()
 
 
@@ -48,4 +55,5 @@ def installed_version(python: Path | str, package: str) -> str:
 OPENAI = Environment(packages=("openai==3.54.0",))
 ANTHROPIC = Environment(packages=("anthropic==2.12.0",))
 LANGGRAPH = Environment(packages=("langgraph==1.2.22", "langchain-openai==1.7.3"))
+STRANDS = Environment(packages=("strands-agents[openai]==1.62.0",), reads_vime=True)
 OPENAI_AGENTS = Environment(packages=("openai-agents==0.24.0", "openai==3.54.0"))

@@ -1,0 +1,1 @@
+"""Agents of several libraries, each as its users write it; none of them knows vime."""

@@ -1,0 +1,1 @@
+"""A mathematics agent of Strands with a Python tool; agent and tool run in a workspace."""
