@@ -18,8 +18,8 @@ from strands.types.exceptions import (  # pyright: ignore[reportMissingImports]
 from vime.integrations.strands import LoopLimiter, SessionModel
 
 SYSTEM = (
-    "You solve mathematical problems. Compute with the tool execute_python_code, which returns what your code prints, rather than "
-    "in your head; go step by step. End with the result in \\boxed{}."
+    "You solve mathematical problems. Compute with the tool execute_python_code, which returns what your code prints, and not in "
+    "your head; go step by step. End with the result in \\boxed{}."
 )
 OUTPUT_CHARACTERS = 10_000
 
