@@ -1,8 +1,8 @@
 """Generated databases of who owns what and what it costs, and questions that need one query after the other.
 
 "What does the thing of Abra cost?" needs the owners first and then the prices; the second query contains a name that only the
-first result reveals. Every row has a database of its own, so that nothing can be learned by heart. A fifth of all people, chosen
-by hash, occurs in the evaluation only.
+first result reveals. Every row has a database of its own, so that nothing can be learned by heart. A fifth of all people and of the
+prices that are asked about, chosen by hash, occurs in the evaluation only.
 """
 
 import random
@@ -21,6 +21,7 @@ THINGS = (
     *("anvil", "barrel", "basket", "bell", "cart", "chair", "clock", "flute", "fork", "globe"),
     *("harp", "jug", "kettle", "kite", "oven", "plough", "quilt", "rake", "urn", "yoke"),
 )
+PRICES = range(10, 100)
 NUM_THINGS = 6
 
 
@@ -64,9 +65,13 @@ def select(column: str, table: str, key: str, value: str | int) -> str:
 def sample_question(rng: random.Random, *, split: Split) -> Question:
     """A random question of a split about a random database."""
     people = rng.sample([name for name in PEOPLE if split_of(name) == split], NUM_THINGS)
-    things = rng.sample(THINGS, NUM_THINGS)
-    prices = dict(zip(sorted(things), rng.sample(range(10, 100), NUM_THINGS), strict=True))
-    return Question(kind=rng.choice(KINDS), name=rng.choice(people), owners=dict(zip(people, things, strict=True)), prices=prices)
+    owners = dict(zip(people, rng.sample(THINGS, NUM_THINGS), strict=True))
+    kind, name = rng.choice(KINDS), rng.choice(people)
+    asked = rng.choice([price for price in PRICES if split_of(str(price)) == split])
+    others = rng.sample([price for price in PRICES if price != asked], NUM_THINGS - 1)
+    things = sorted(owners.values(), key=lambda thing: thing != owners[name])  # the one in question first
+    prices = dict(zip(things, [asked, *others], strict=True))
+    return Question(kind=kind, name=name, owners=owners, prices={thing: prices[thing] for thing in sorted(prices)})
 
 
 def generate_rows(*, split: Split, num_items: int, seed: int) -> list[Row]:
