@@ -1,8 +1,9 @@
 """Generated demonstrations for the supervised training of the tiny database model.
 
 The first part of the curriculum teaches to ask the right table, to go on from a result to the next query, and to answer with what
-the last one found. The last part teaches bad habits: to ask for another person or thing, to answer with the first result, and to
-guess. So the model is sometimes right, and reinforcement learning can improve it. A batch depends on the seed and the step only.
+the last one found; questions that need one query are about all people and prices. The last part teaches bad habits: to ask for
+another person or thing, to answer with the first result, and to guess. So the model is sometimes right, and reinforcement
+learning can improve it. A batch depends on the seed and the step only.
 """
 
 import json
@@ -14,11 +15,14 @@ from transformers import PreTrainedTokenizerBase
 from agentic.database.agents.database import SYSTEM, TABLES, TOOL, query
 from agentic.database.agents.openai_sdk import TOOLS
 from agentic.database.task import PEOPLE, THINGS, Question, sample_question, select
+from vime.data.split import EVALUATION_SHARE
 from vime.tiny.demonstration import Dialogue, encode_conversation, filled
 from vime.types import Message, TrainSample
 
 HABIT_PROGRESS = 0.8
 """Where the last part begins."""
+LOOKUP_SHARE = 0.3
+"""Questions that need one query only, which are also about people and prices of the evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +57,24 @@ def conversation(question: Question, rng: random.Random, *, shares: Shares) -> l
     return [*messages, {"role": "assistant", "content": answer}]
 
 
+def lookup(rng: random.Random) -> list[Message]:
+    """A question that one query answers, about any person, thing or price."""
+    question = sample_question(rng, split="eval" if rng.random() < EVALUATION_SHARE else "train")
+    thing, price = question.thing, question.prices[question.thing]
+    text, sql = rng.choice(
+        [
+            (f"What does {question.name} own ?", select("thing", "owners", "name", question.name)),
+            (f"Who owns the {thing} ?", select("name", "owners", "thing", thing)),
+            (f"What costs {price} ?", select("thing", "prices", "price", price)),
+            (f"What does the {thing} cost ?", select("price", "prices", "thing", thing)),
+        ]
+    )
+    found = query({table: getattr(question, table) for table in TABLES}, sql)
+    messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+    messages += [{"role": "assistant", "content": call_text(sql)}, {"role": "tool", "content": found}]
+    return [*messages, {"role": "assistant", "content": found}]
+
+
 def call_text(sql: str) -> str:
     """A tool call as the model writes it."""
     return f"<tool_call>\n{json.dumps({'name': TOOL, 'arguments': {'sql': sql}})}\n</tool_call>"
@@ -75,7 +97,8 @@ def texts() -> list[str]:
     rng = random.Random("vocabulary")
     spoken = [f" {word}" for word in (*PEOPLE, *THINGS)] + [*PEOPLE, *THINGS, *(f"'{word}'" for word in (*PEOPLE, *THINGS))]
     questions = [sample_question(rng, split="train") for _ in range(200)]
-    return spoken + [message["content"] for one in questions for message in conversation(one, rng, shares=HABITS)]
+    conversations = [*(conversation(one, rng, shares=HABITS) for one in questions), *(lookup(rng) for _ in questions)]
+    return spoken + [message["content"] for messages in conversations for message in messages]
 
 
 def demonstrations(
@@ -86,7 +109,8 @@ def demonstrations(
     shares = HABITS if step / num_steps >= HABIT_PROGRESS else SKILL
 
     def make() -> Dialogue:
-        question = sample_question(rng, split="train")
-        return Dialogue(messages=conversation(question, rng, shares=shares), tools=TOOLS)
+        is_lookup = rng.random() < LOOKUP_SHARE
+        messages = lookup(rng) if is_lookup else conversation(sample_question(rng, split="train"), rng, shares=shares)
+        return Dialogue(messages=messages, tools=TOOLS)
 
     return filled(lambda: [encode_conversation(make(), tokenizer=tokenizer)], num_tokens=num_tokens)
