@@ -64,6 +64,7 @@ OF_EXPERIMENTS: dict[str, dict[str, Any]] = {
     "search_r1_format_qwen2.5_3b": SEARCH_R1,
     "search_r1_tiny_no_retrieval": GRPO,
     "search_r1_tiny_sft": SFT,
+    **{f"smollm2_{name}": GRPO for name in ("sst2", "trec")},
     **{f"toolorchestra_tiny{name}_sft": SFT for name in ("", "_junior", "_senior")},
 }
 MODELS = ["llama3.1-8b", *sorted({file.stem for file in (CONF / "preset").glob("*/*.yaml")})]
