@@ -17,12 +17,12 @@ from vime.types import Sample, StopReason
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> Sample:
     """One sample: the prompt and its completion."""
     method, model = ClassificationConfig.of(context.config), context.models["actor"]
-    assert isinstance(model, ServedModel), f"the trained model is a {type(model).__name__}: classification completes token ids"
     token_ids = control_tokens(model.tokenizer).encode_plain(method.template.replace(TEXT, sample.question))
     limits: dict[str, Any] = {"max_tokens": min(method.max_tokens, model.max_model_len - len(token_ids)), "stop": (*method.stop,)}
     turn = await model.complete(token_ids, **limits)
     said: dict[str, str] = {}
     if context.evaluation:
+        assert isinstance(model, ServedModel), f"the model is a {type(model).__name__}, which has no temperature of its own"
         greedy = replace(model, temperature=0.0)
         said["greedy"] = (await greedy.complete(token_ids, **limits)).text
         choices = {"choice": [f" {label}" for label in method.labels]}
