@@ -20,10 +20,9 @@ def from_gguf(file: Path, target: Path) -> None:
 
     if not file.is_file() or file.suffix != ".gguf":
         raise CheckpointError(f"{file} is no GGUF file: give a file whose name ends in .gguf")
-    named: dict[str, Any] = {"gguf_file": file.name}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **named)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **named)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, gguf_file=file.name)
     except (KeyError, NotImplementedError, ValueError) as error:
         raise CheckpointError(f"transformers cannot read {file}: {error}") from error
     if pre_tokenizer_of(file) in DIGIT_BY_DIGIT:

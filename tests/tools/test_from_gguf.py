@@ -73,15 +73,16 @@ def write_file(path: Path, model: LlamaForCausalLM) -> None:
 
 
 def test_the_folder_says_what_the_file_says(tmp_path: Path):
-    sizes = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KEY_VALUE_HEADS}
     config = LlamaConfig(
+        hidden_size=HIDDEN,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_VALUE_HEADS,
         vocab_size=len(TOKENS),
         intermediate_size=INNER,
         num_hidden_layers=LAYERS,
         max_position_embeddings=128,
         rms_norm_eps=1e-5,
         tie_word_embeddings=False,
-        **sizes,
     )
     model = LlamaForCausalLM(config).eval()
     file, target = tmp_path / "tiny.gguf", tmp_path / "model"
