@@ -17,7 +17,7 @@ FLOORS = (
     {"types"},
     {"config"},
     {"hooks"},
-    {"cluster", "files", "grading", "model", "tiny", "trajectory"},
+    {"cluster", "files", "grading", "integrations", "model", "tiny", "trajectory"},
     {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},
@@ -106,9 +106,11 @@ def test_vime_never_imports_a_method():
 
 FOREIGN_NAMES = {("multi_agent", "agent/harness/codex.py")}
 """A word that names a method here and something else in another program: Codex has a feature of this name."""
+COMMON_WORDS = {"database"}
+"""A folder of examples whose name is a word of its own."""
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sorted({*METHODS} - COMMON_WORDS))
 def test_no_module_of_vime_names_a_method_in_its_code(method: str):
     name = re.compile(rf"(?<![a-z]){method}(?![a-z])")  # encoding is not a method
     wrong = [

@@ -126,7 +126,7 @@ def test_the_shell_completes_the_options_of_the_folder_it_is_in(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": str(CONF.parent), "COMP_LINE": "vime +method=m", "COMP_POINT": "14"}
     command = [sys.executable, "-m", "vime.run", "-sc", "query=bash"]
     shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert set(shown.stdout.split()) == {"+method=memagent", "+method=my_agent"}, shown.stderr
+    assert set(shown.stdout.split()) == {"+method=memagent", "+method=multi_agent", "+method=my_agent"}, shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class MultiAgentConfig(MethodConfig):
     solved_weight: NonNegative = 1.2
     """What all rewards of a rollout are multiplied by if the chosen solution is right."""
     unsolved_weight: NonNegative = 0.8
-    """The same if it is wrong, or if none is chosen."""
+    """What all rewards of a rollout are multiplied by if the chosen solution is wrong, or if none is chosen."""
     max_response_tokens: Count = 8192
     """Most tokens of one reply."""
     thinking: bool = True

@@ -5,7 +5,7 @@ import os
 import sys
 
 import database
-from strands import Agent, tool  # pyright: ignore[reportAttributeAccessIssue]
+from strands import Agent, tool  # pyright: ignore[reportMissingImports]
 from strands.agent.conversation_manager import NullConversationManager  # pyright: ignore[reportMissingImports]
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException  # pyright: ignore[reportMissingImports]
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from strands import Agent, tool  # pyright: ignore[reportAttributeAccessIssue]
+from strands import Agent, tool  # pyright: ignore[reportMissingImports]
 from strands.agent.conversation_manager import NullConversationManager  # pyright: ignore[reportMissingImports]
 from strands.types.exceptions import (  # pyright: ignore[reportMissingImports]
     ContextWindowOverflowException,

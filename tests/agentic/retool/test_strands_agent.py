@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic.retool.reward import reward
-from agentic.strands.generate import DEFAULT_PYTHON, PYTHON, generate
+from agentic.retool.strands_agent.generate import DEFAULT_PYTHON, PYTHON, generate
 from tests.agentic.coding.test_generate import Shown, call, text
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.gateway.sessions import Parsers, Sessions
