@@ -88,6 +88,27 @@ async def test_a_stream_ends_with_its_reason_and_the_usage_that_was_asked_for(op
     assert reasons == ["length"] and usage.completion_tokens == 4
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_are_those_that_were_read_and_sampled(opened: Callable[..., Asked], stream: bool):
+    asked = opened("</think>one two<|im_end|>", "</think>three<|im_end|>", "</think>four<|im_end|>")
+    found = await asked.ask(user("1?"), n=2, stream=stream, extra_body={"return_token_ids": True})
+    if stream:
+        chunks = [chunk.to_dict() async for chunk in found]
+        assert "prompt_token_ids" in chunks[0] and not any("prompt_token_ids" in chunk for chunk in chunks[1:])
+        prompt, choices = chunks[0]["prompt_token_ids"], {}
+        for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+            choices[choice["index"]] = choice
+    else:
+        prompt, choices = found.to_dict()["prompt_token_ids"], {choice.index: choice.to_dict() for choice in found.choices}
+    assert [prompt, prompt] == asked.model.prompts
+    for choice in choices.values():
+        assert choice["token_ids"] in [list(turn.output_ids) for turn in asked.model.turns]
+        assert choice["weight_versions"] == [1] * len(choice["token_ids"])
+    assert choices[0]["token_ids"] != choices[1]["token_ids"]
+    plain = (await asked.ask(user("1?"))).to_dict()
+    assert "prompt_token_ids" not in plain and "token_ids" not in plain["choices"][0], "not without being asked"
+
+
 async def test_answers_to_one_request_are_siblings_and_so_are_equal_requests(opened: Callable[..., Asked]):
     asked = opened(*(f"</think>answer {number}<|im_end|>" for number in range(5)))
     found = await asked.ask(user("1?"), n=3)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vime.trajectory.messages import ASSISTANT, calls_of
-from vime.types import Message, Turn
+from vime.types import Integers, Message, Turn
 
 CONTEXT_FULL = "context_length_exceeded"
 
@@ -42,6 +42,8 @@ class ChatRequest:
     response_format: dict[str, Any] | None = None
     """The form that the text must have, as Chat Completions names it; None for any."""
     wants_logprobs: bool = False
+    wants_token_ids: bool = False
+    """Whether the client asks for the ids of prompt and reply, as vLLM's own clients can."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Sampling parameters that the client asked for; the run's own are used in their place."""
     notes: list[str] = field(default_factory=list)
@@ -85,6 +87,8 @@ class Usage:
     """Tokens of the prompt that earlier answers already had."""
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    prompt_ids: Integers | None = None
+    """The prompt, if the request asks for token ids and they are known. It stays in memory with each such answer of a session."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

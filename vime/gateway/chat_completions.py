@@ -56,6 +56,7 @@ class ChatCompletions:
             parallel_calls=wanted(body, "parallel_tool_calls", bool, True),
             response_format=response_format(wanted(body, "response_format", dict), where="response_format"),
             wants_logprobs=wanted(body, "logprobs", bool, False),
+            wants_token_ids=wanted(body, "return_token_ids", bool, False),
             sampling=sampling_of(body),
             options={
                 "model": str(body.get("model") or ""),
@@ -73,10 +74,12 @@ class ChatCompletions:
                 "message": {**answer.message, "content": answer.message["content"] or None, "refusal": None},
                 "finish_reason": answer.finish_reason,
                 "logprobs": _logprobs(answer) if request.wants_logprobs else None,
+                **(_token_ids(answer) if request.wants_token_ids else {}),
             }
             for place, answer in enumerate(answers)
         ]
-        return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(answers)}
+        prompt = _prompt_ids(answers[0].usage) if request.wants_token_ids else {}
+        return {**_head(request, "chat.completion"), **prompt, "choices": choices, "usage": _usage(answers)}
 
     def stream(self, request: ChatRequest) -> "ChatStream":
         """Its `chat.completion.chunk`s."""
@@ -99,9 +102,12 @@ class ChatStream:
         self._request, self._dialect = request, dialect
 
     def begin(self, usage: Usage) -> Iterator[Event]:
-        """The role of each choice."""
+        """The role of each choice; the first also has the token ids of the prompt, if they were asked for."""
+        prompt = _prompt_ids(usage) if self._request.wants_token_ids else {}
         for place in range(self._request.num_answers):
-            yield self._chunk(place, {"role": ASSISTANT, "content": ""})
+            name, chunk = self._chunk(place, {"role": ASSISTANT, "content": ""})
+            assert isinstance(chunk, dict)
+            yield name, chunk if place else {**chunk, **prompt}
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
         """One chunk."""
@@ -121,7 +127,8 @@ class ChatStream:
         """Why each choice ended, then the usage if it was asked for."""
         for place, answer in enumerate(answers):
             logprobs = _logprobs(answer) if self._request.wants_logprobs else None
-            yield self._chunk(place, {}, finish_reason=answer.finish_reason, logprobs=logprobs)
+            more = _token_ids(answer) if self._request.wants_token_ids else {}
+            yield self._chunk(place, {}, finish_reason=answer.finish_reason, logprobs=logprobs, **more)
         if self._request.options["usage"]:
             yield "", {**_head(self._request, "chat.completion.chunk"), "choices": [], "usage": _usage(answers)}
         yield "", "[DONE]"
@@ -184,6 +191,18 @@ def _logprobs(answer: ChatAnswer) -> dict[str, Any]:
         ],
         "refusal": None,
     }
+
+
+def _prompt_ids(usage: Usage) -> dict[str, Any]:
+    """As vLLM answers `return_token_ids`; null behind an endpoint that shows no ids."""
+    return {"prompt_token_ids": None if usage.prompt_ids is None else list(usage.prompt_ids)}
+
+
+def _token_ids(answer: ChatAnswer) -> dict[str, Any]:
+    """The sampled ids as vLLM answers `return_token_ids`, and the version of the weights that sampled each of them."""
+    if answer.usage.prompt_ids is None:
+        return {"token_ids": None, "weight_versions": None}
+    return {"token_ids": list(answer.turn.output_ids), "weight_versions": list(answer.turn.weight_versions)}
 
 
 def _usage(answers: list[ChatAnswer]) -> dict[str, Any]:

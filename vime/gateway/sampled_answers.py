@@ -66,7 +66,7 @@ class SampledAnswers:
         if request.offered:
             self._check_parser()
         prompts = await self._prompts(request)
-        call.usage = _usage(prompts[0])
+        call.usage = _usage(request, prompts[0])
         max_tokens = self._room(request, prompts[0])
         answers = [self._sample(request, prompt, call, place, max_tokens) for place, prompt in enumerate(prompts)]
         return await together(answers)
@@ -161,7 +161,7 @@ class SampledAnswers:
             say(delta)
         finish_reason = "tool_calls" if message.get("tool_calls") and stopped else turn.finish_reason
         num_reasoning = reading.num_reasoning_tokens(turn.output_ids)
-        usage = replace(_usage(prompt), completion_tokens=len(turn.output_ids), reasoning_tokens=num_reasoning)
+        usage = replace(_usage(request, prompt), completion_tokens=len(turn.output_ids), reasoning_tokens=num_reasoning)
         return ChatAnswer(message=message, finish_reason=finish_reason, stop_text=reading.stop_text, turn=turn, usage=usage)
 
     async def _record(self, prompt: RenderedPrompt, turn: Turn, message: Message, call: PendingCall) -> None:
@@ -177,6 +177,7 @@ def parser_key(name: str) -> str:
     return "model.tool_parser" if name == "actor" else f"serving.models.{name}.tool_parser"
 
 
-def _usage(prompt: RenderedPrompt) -> Usage:
+def _usage(request: ChatRequest, prompt: RenderedPrompt) -> Usage:
     num_cached = len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0
-    return Usage(prompt_tokens=len(prompt.ids), cached_tokens=num_cached)
+    prompt_ids = prompt.ids if request.wants_token_ids else None
+    return Usage(prompt_tokens=len(prompt.ids), cached_tokens=num_cached, prompt_ids=prompt_ids)
