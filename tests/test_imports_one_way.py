@@ -29,6 +29,7 @@ FLOORS = (
     {"session"},
     {"loop", "trial"},
     {"run"},
+    {"integrations"},
 )
 """The rooms of vime from the ground up: folders, and the modules that stand beside them."""
 
