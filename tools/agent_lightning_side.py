@@ -25,7 +25,6 @@ from agentic.database.agents.lightning_agent import answer, lightning_agent
 from agentic.database.task import generate_rows
 from vime.integrations.agent_lightning import VIME
 
-LOST_SECONDS = 12.0
 HEARTBEAT_SECONDS = 2.0
 POLL_SECONDS = 0.1
 NUM_ROWS, NUM_VALIDATION_ROWS = 4096, 100
@@ -41,7 +40,10 @@ class Recorded(VIME):
         await super().run(train_dataset, val_dataset)
         store, adapter = self.get_store(), self.get_adapter()
         resources = await store.query_resources()
-        found: dict[str, Any] = {"resources": {update.resources_id: update.version for update in resources}, "rollouts": []}
+        places = {
+            one.resources_id: place for place, one in enumerate(sorted(resources, key=lambda one: one.create_time), start=1)
+        }
+        found: dict[str, Any] = {"resources": places, "rollouts": []}
         for rollout in await store.query_rollouts():
             attempts = await store.query_attempts(rollout.rollout_id)
             spans = list(await store.query_spans(rollout.rollout_id))
@@ -100,10 +102,11 @@ def main() -> None:
     parser.add_argument("--python", required=True, help="the interpreter of vime's environment")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--runners", type=int, default=2)
+    parser.add_argument("--lost-seconds", type=float, default=45.0, help="without a sign of life a runner is lost")
     parser.add_argument("--faults", action="store_true")
     options, words = parser.parse_known_args()
     tracer = agl.OtelTracer()
-    algorithm = Recorded(words, python=options.python, lost_seconds=LOST_SECONDS)
+    algorithm = Recorded(words, python=options.python, lost_seconds=options.lost_seconds)
     algorithm.file = options.json
     trainer = agl.Trainer(
         algorithm=algorithm,

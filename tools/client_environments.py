@@ -17,6 +17,8 @@ class Environment:
     """A virtual environment. Example: `Environment(packages=("openai==3.54.0",))`."""
 
     packages: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+    """Environment variables of its programs."""
     reads_vime: bool = False
     """Whether `vime.integrations` can be imported there; nothing of what vime depends on is installed for that."""
 
@@ -55,6 +57,10 @@ def installed_version(python: Path | str, package: str) -> str:
 OPENAI = Environment(packages=("openai==3.54.0",))
 ANTHROPIC = Environment(packages=("anthropic==2.12.0",))
 LANGGRAPH = Environment(packages=("langgraph==1.2.22", "langchain-openai==1.7.3"))
-AGENT_LIGHTNING = Environment(packages=("agentlightning==0.3.0",), reads_vime=True)
 STRANDS = Environment(packages=("strands-agents[openai]==1.62.0",), reads_vime=True)
+AGENT_LIGHTNING = Environment(
+    packages=("agentlightning==0.3.0",),
+    variables=(("LITELLM_LOCAL_MODEL_COST_MAP", "True"),),  # otherwise an import asks the network
+    reads_vime=True,
+)
 OPENAI_AGENTS = Environment(packages=("openai-agents==0.24.0", "openai==3.54.0"))

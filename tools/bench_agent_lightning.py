@@ -1,0 +1,141 @@
+"""Trains the laptop task of `agentic/database` with Agent Lightning's trainer and natively, and puts the two side by side.
+
+    python tools/bench_agent_lightning.py --environment          # makes Agent Lightning's environment, and ends
+    python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--native RUN] [--json PATH] [--markdown PATH]
+
+Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. What stands
+on the page of Agent Lightning's side comes from its own store (`agent_lightning_side.py`).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_rows import Result, circumstances
+from client_environments import AGENT_LIGHTNING, ROOT
+
+from vime.report.metrics import curves, read_metrics
+
+SIDE = ROOT / "tools" / "agent_lightning_side.py"
+TASK = ["+experiment=database_tiny", "rollout.num_prompts=8", "evaluation.rows=[]"]
+REWARD = "reward/mean"
+NOTES = """\
+- native: the same recipe with the agent of OpenAI's SDK, without Agent Lightning.
+- resources: which resources of Agent Lightning's store, in the order of their making, the agents of this step were started with.
+- weights: the versions of the weights that sampled the tokens of these rollouts' calls, from their spans.
+- calls, triplets: calls of the model in the store, and what the stock adapter LlmProxyTraceToTriplet makes of them.
+- attempts lost: rollouts of Agent Lightning that failed; vime tried each of them again.
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class Step:
+    """What Agent Lightning's store knows of one version of the weights.
+
+    Example: `Step(weight_version=0, resources={2}, weights={0}, num_rollouts=64, calls=190, triplets=190, lost=0, reward=0.4)`.
+    """
+
+    weight_version: int
+    resources: set[int]
+    weights: set[int]
+    num_rollouts: int
+    calls: int
+    triplets: int
+    lost: int
+    reward: float
+
+
+def steps_of(store: dict[str, Any]) -> list[Step]:
+    """The training rollouts of each version of the weights."""
+    by_version: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    for rollout in store["rollouts"]:
+        if rollout["mode"] == "train":
+            by_version[rollout["weight_version"]].append(rollout)
+    found = []
+    for version, rollouts in sorted(by_version.items()):
+        ended = [rollout for rollout in rollouts if rollout["status"] == "succeeded"]
+        step = Step(
+            weight_version=version,
+            resources={store["resources"][rollout["resources_id"]] for rollout in rollouts},
+            weights={version for rollout in rollouts for version in rollout["weight_versions"]},
+            num_rollouts=len(rollouts),
+            calls=sum(rollout["calls"] for rollout in rollouts),
+            triplets=sum(rollout["triplets"] for rollout in rollouts),
+            lost=len(rollouts) - len(ended),
+            reward=sum(rollout["reward"] for rollout in ended) / max(len(ended), 1),
+        )
+        found.append(step)
+    return found
+
+
+def train(words: list[str], folder: Path) -> list[float]:
+    """Trains with vime alone; returns the reward of each step."""
+    subprocess.run([sys.executable, "-m", "vime.run", *words, f"output_dir={folder}"], check=True)
+    return rewards_of(folder)
+
+
+def rewards_of(run: Path) -> list[float]:
+    """The mean reward of each step of a run."""
+    return curves(read_metrics(run / "metrics.jsonl"))[REWARD][1]
+
+
+def train_with_agent_lightning(words: list[str], folder: Path) -> tuple[list[float], dict[str, Any]]:
+    """Trains with Agent Lightning's trainer; returns the reward of each step, and what its store knows."""
+    file = folder.with_suffix(".json")
+    command = [str(AGENT_LIGHTNING.python), str(SIDE), "--python", sys.executable, "--json", str(file), *words]
+    subprocess.run([*command, f"output_dir={folder}"], check=True, env={**os.environ, **dict(AGENT_LIGHTNING.variables)})
+    return rewards_of(folder), json.loads(file.read_text())
+
+
+def table(native: list[float], ours: list[float], steps: list[Step]) -> str:
+    """Markdown: one line per step."""
+    names = ["step", "reward, native", "reward, Agent Lightning", "in its store", "resources", "weights", "rollouts", "calls"]
+    lines = [f"| {' | '.join([*names, 'triplets', 'attempts lost'])} |", f"|{'--:|' * 10}"]
+    for number, (one, other, step) in enumerate(zip(native, ours, steps), start=1):
+        cells = [number, f"{one:.3f}", f"{other:.3f}", f"{step.reward:.3f}", *map(_listed, (step.resources, step.weights))]
+        cells += [step.num_rollouts, step.calls, step.triplets, step.lost]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _listed(versions: set[int]) -> str:
+    return ", ".join(map(str, sorted(versions)))
+
+
+def main() -> None:
+    """Trains both and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", action="store_true", help="make Agent Lightning's environment, and end")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--native", type=Path, help="the folder of a native run with the same settings")
+    parser.add_argument("--out", type=Path, help="where the runs are kept")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    AGENT_LIGHTNING.build()
+    if options.environment:
+        return
+    page = Result(title="Agent Lightning")
+    words = [*TASK, f"trainer.num_steps={options.steps}", f"seed={options.seed}"]
+    out = options.out or Path(tempfile.mkdtemp(prefix="vime-agent-lightning-"))
+    ours, store = train_with_agent_lightning(words, out / "agent_lightning")
+    native = rewards_of(options.native) if options.native else train(words, out / "native")
+    found = table(native, ours, steps_of(store))
+    sys.stdout.write(found)
+    if options.json:
+        options.json.write_text(json.dumps({"native": native, "agent_lightning": ours, "store": store}) + "\n")
+    if options.markdown:
+        facts = "\n".join(f"- {fact}" for fact in circumstances(page))
+        options.markdown.write_text(f"# {page.title}\n\n{facts}\n\n{found}\n{NOTES}")
+
+
+if __name__ == "__main__":
+    main()
