@@ -1,6 +1,6 @@
 """Trains the laptop task of `agentic/database` with Agent Lightning's trainer and natively, and puts the two side by side.
 
-    python tools/bench_agent_lightning.py --environment          # makes Agent Lightning's environment, and ends
+    python tools/bench_agent_lightning.py --environment          # makes the environments of 0.3.0 and, with Python 3.12, 1.0.2
     python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--native RUN] [--json PATH] [--markdown PATH]
 
 Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. What stands
@@ -10,6 +10,7 @@ on the page of Agent Lightning's side comes from its own store (`agent_lightning
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from bench_rows import Result, circumstances
-from client_environments import AGENT_LIGHTNING, ROOT
+from client_environments import AGENT_LIGHTNING, AGENT_LIGHTNING_SERVER, ROOT
 
 from vime.report.metrics import curves, read_metrics
 
 SIDE = ROOT / "tools" / "agent_lightning_side.py"
-TASK = ["+experiment=database_tiny", "rollout.num_prompts=8", "evaluation.rows=[]"]
+TASK = ["+experiment=database_tiny", "rollout.num_prompts=6", "evaluation.rows=[]"]
 REWARD = "reward/mean"
 NOTES = """\
 - native: the same recipe with the agent of OpenAI's SDK, without Agent Lightning.
@@ -112,7 +113,11 @@ def _listed(versions: set[int]) -> str:
 def main() -> None:
     """Trains both and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", action="store_true", help="make Agent Lightning's environment, and end")
+    parser.add_argument(
+        "--environment",
+        action="store_true",
+        help="make Agent Lightning's environments, and end",
+    )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--native", type=Path, help="the folder of a native run with the same settings")
@@ -122,6 +127,8 @@ def main() -> None:
     options = parser.parse_args()
     AGENT_LIGHTNING.build()
     if options.environment:
+        if shutil.which(AGENT_LIGHTNING_SERVER.interpreter):
+            AGENT_LIGHTNING_SERVER.build()
         return
     page = Result(title="Agent Lightning")
     words = [*TASK, f"trainer.num_steps={options.steps}", f"seed={options.seed}"]

@@ -17,6 +17,8 @@ class Environment:
     """A virtual environment. Example: `Environment(packages=("openai==3.54.0",))`."""
 
     packages: tuple[str, ...]
+    interpreter: str = sys.executable
+    """The Python that it is made with."""
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of its programs."""
     reads_vime: bool = False
@@ -40,7 +42,7 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
         sys.stderr.write(f"Installing {' '.join(self.packages)} in {self.folder}\n")
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages]
-        for words in ([sys.executable, "-m", "venv", str(self.folder)], pip):
+        for words in ([self.interpreter, "-m", "venv", str(self.folder)], pip):
             subprocess.run(words, check=True, timeout=INSTALL_SECONDS)
         if self.reads_vime:
             [site] = self.folder.glob("lib/python*/site-packages")
@@ -63,4 +65,5 @@ AGENT_LIGHTNING = Environment(
     variables=(("LITELLM_LOCAL_MODEL_COST_MAP", "True"),),  # otherwise an import asks the network
     reads_vime=True,
 )
+AGENT_LIGHTNING_SERVER = Environment(packages=("agentlightning==1.0.2",), interpreter="python3.12")
 OPENAI_AGENTS = Environment(packages=("openai-agents==0.24.0", "openai==3.54.0"))
