@@ -24,7 +24,8 @@ POLL_SECONDS = 0.1
 MOST_BODY_BYTES = 64 * 2**20
 CHAT = "chat/completions"
 LOOPBACK = "127.0.0.1"
-HOP_HEADERS = {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "authorization"}
+OWN_HEADERS = {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
+"""Of a request: what belongs to one connection, or to the body as it came."""
 RETRY_HEADER = "x-stainless-retry-count"
 
 
@@ -170,7 +171,7 @@ class Bridge:
                 await self._store.add_call(rollout_id, attempt_id, number=number, call=call)
 
         assert self._client is not None, "start comes first"
-        headers = {name: value for name, value in http.headers.items() if name.lower() not in HOP_HEADERS}
+        headers = {name: value for name, value in http.headers.items() if name.lower() not in OWN_HEADERS}
         url = f"{opened.session_url}/{tail}"
         async with self._client.request(http.method, url, data=body, headers=headers, params=http.query) as found:
             if found.content_type == "text/event-stream":
