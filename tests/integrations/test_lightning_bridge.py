@@ -1,12 +1,15 @@
 """The bridge to Agent Lightning, between a session of a scripted model and a store that runs its agents itself."""
 
 import asyncio
+import gzip
 import itertools
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
@@ -230,6 +233,21 @@ async def test_an_answer_to_a_client_that_asks_again_is_recorded_once(stage: Any
     async with stage(agent) as played:
         await played.rollout()
     assert len(played.model.turns) == 1 and len(played.store.calls) == 1
+
+
+async def test_a_compressed_request_and_other_protocols_are_passed_on(stage: Any):
+    async def agent(client: AsyncOpenAI, row: Any) -> float:
+        body = gzip.compress(json.dumps({"messages": [user(row)]}).encode())
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        url = f"{client.base_url}chat/completions"
+        async with aiohttp.ClientSession(headers=headers) as http, http.post(url, data=body) as found:
+            assert (await found.json())["choices"][0]["message"]["content"]
+        assert (await client.responses.create(model="policy", input="and?")).output_text
+        return 1.0
+
+    async with stage(agent) as played:
+        await played.rollout()
+    assert len(played.model.turns) == 2 and len(played.store.calls) == 1, "spans are those of Chat Completions"
 
 
 async def test_another_attempt_and_a_rollout_that_is_over_find_no_model(stage: Any):
