@@ -1,7 +1,7 @@
 """Trains the laptop task of `agentic/database` with Agent Lightning's trainer and natively, and puts the two side by side.
 
     python tools/bench_agent_lightning.py --environment          # makes the environments of 0.3.0 and, with Python 3.12, 1.0.2
-    python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--native RUN] [--json PATH] [--markdown PATH]
+    python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--out FOLDER] [--json PATH] [--markdown PATH]
 
 Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. What stands
 on the page of Agent Lightning's side comes from its own store (`agent_lightning_side.py`).
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from vime.report.metrics import curves, read_metrics
 
 SIDE = ROOT / "tools" / "agent_lightning_side.py"
 TASK = ["+experiment=database_tiny", "rollout.num_prompts=6", "evaluation.rows=[]"]
-REWARD = "reward/mean"
+REWARD, METRICS = "reward/mean", "metrics.jsonl"
 NOTES = """\
 - native: the same recipe with the agent of OpenAI's SDK, without Agent Lightning.
 - resources: which resources of Agent Lightning's store, in the order of their making, the agents of this step were started with.
@@ -78,20 +78,22 @@ def steps_of(store: dict[str, Any]) -> list[Step]:
 
 def train(words: list[str], folder: Path) -> list[float]:
     """Trains with vime alone; returns the reward of each step."""
-    subprocess.run([sys.executable, "-m", "vime.run", *words, f"output_dir={folder}"], check=True)
+    if not (folder / METRICS).exists():
+        subprocess.run([sys.executable, "-m", "vime.run", *words, f"output_dir={folder}"], check=True)
     return rewards_of(folder)
 
 
 def rewards_of(run: Path) -> list[float]:
     """The mean reward of each step of a run."""
-    return curves(read_metrics(run / "metrics.jsonl"))[REWARD][1]
+    return curves(read_metrics(run / METRICS))[REWARD][1]
 
 
 def train_with_agent_lightning(words: list[str], folder: Path) -> tuple[list[float], dict[str, Any]]:
     """Trains with Agent Lightning's trainer; returns the reward of each step, and what its store knows."""
     file = folder.with_suffix(".json")
     command = [str(AGENT_LIGHTNING.python), str(SIDE), "--python", sys.executable, "--json", str(file), *words]
-    subprocess.run([*command, f"output_dir={folder}"], check=True, env={**os.environ, **dict(AGENT_LIGHTNING.variables)})
+    if not file.exists():
+        subprocess.run([*command, f"output_dir={folder}"], check=True, env={**os.environ, **dict(AGENT_LIGHTNING.variables)})
     return rewards_of(folder), json.loads(file.read_text())
 
 
@@ -104,6 +106,21 @@ def table(native: list[float], ours: list[float], steps: list[Step]) -> str:
         cells += [step.num_rollouts, step.calls, step.triplets, step.lost]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+def rows(native: list[float], ours: list[float], steps: list[Step]) -> list[dict[str, Any]]:
+    """The same as data."""
+    return [
+        {
+            **asdict(step),
+            "resources": sorted(step.resources),
+            "weights": sorted(step.weights),
+            "step": number,
+            "native": one,
+            "agent_lightning": other,
+        }
+        for number, (one, other, step) in enumerate(zip(native, ours, steps), start=1)
+    ]
 
 
 def _listed(versions: set[int]) -> str:
@@ -120,8 +137,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--native", type=Path, help="the folder of a native run with the same settings")
-    parser.add_argument("--out", type=Path, help="where the runs are kept")
+    parser.add_argument("--out", type=Path, help="where the runs are kept; a run that is there is not run again")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -134,11 +150,11 @@ def main() -> None:
     words = [*TASK, f"trainer.num_steps={options.steps}", f"seed={options.seed}"]
     out = options.out or Path(tempfile.mkdtemp(prefix="vime-agent-lightning-"))
     ours, store = train_with_agent_lightning(words, out / "agent_lightning")
-    native = rewards_of(options.native) if options.native else train(words, out / "native")
-    found = table(native, ours, steps_of(store))
+    native, steps = train(words, out / "native"), steps_of(store)
+    found = table(native, ours, steps)
     sys.stdout.write(found)
     if options.json:
-        options.json.write_text(json.dumps({"native": native, "agent_lightning": ours, "store": store}) + "\n")
+        options.json.write_text(json.dumps(rows(native, ours, steps), indent=1) + "\n")
     if options.markdown:
         facts = "\n".join(f"- {fact}" for fact in circumstances(page))
         options.markdown.write_text(f"# {page.title}\n\n{facts}\n\n{found}\n{NOTES}")
