@@ -271,6 +271,23 @@ async def test_another_attempt_and_a_rollout_that_is_over_find_no_model(stage: A
     assert len(refused) == 1 and "at-old" in refused[0] and len(played.model.turns) == 1
 
 
+async def test_an_agent_whose_session_has_gone_stops_at_once(stage: Any):
+    refused: list[str] = []
+
+    async def agent(client: AsyncOpenAI, row: Any) -> float:
+        await ask(client, user(row))
+        await played.context.sessions.stop()
+        try:
+            await ask(client, user("more"))
+        except BadRequestError as error:
+            refused.append(str(error))
+        return 1.0
+
+    async with stage(agent) as played:
+        await played.rollout()
+    assert len(refused) == 1
+
+
 async def test_a_rollout_that_nobody_waits_for_is_cancelled_and_its_queue_costs_no_time(stage: Any):
     async def agent(client: AsyncOpenAI, row: Any) -> float:
         return 1.0

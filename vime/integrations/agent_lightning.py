@@ -70,10 +70,10 @@ class VIME(agl.Algorithm):
         found: list[str] = []
         if data["train"] is not None:
             path = self._write(data["train"])
-            settings = {"path": path, "generator": "null", "generator_args": "{}", "num_items": len(data["train"])}
+            settings = {"path": f"'{path}'", "generator": "null", "generator_args": "{}", "num_items": len(data["train"])}
             found += [f"data.train.{key}={value}" for key, value in settings.items()]
         path = None if data["val"] is None else self._write(data["val"])
-        return [*found, f"data.evaluation=[{{name:val,path:{path}}}]" if path else "data.evaluation=[]"]
+        return [*found, f"data.evaluation=[{{name:val,path:'{path}'}}]" if path else "data.evaluation=[]"]
 
     def _write(self, rows: Any) -> Path:
         """A file with the questions, which vime shows; equal rows have the same file, so that a run can be resumed."""

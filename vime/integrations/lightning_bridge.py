@@ -154,8 +154,7 @@ class Bridge:
         rollout_id, attempt_id, tail = http.match_info["rollout"], http.match_info["attempt"], http.match_info["tail"]
         opened = await self._opened(rollout_id, attempt_id)
         if opened is None:
-            message = f"attempt {attempt_id} at rollout {rollout_id} is over"
-            return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=400)
+            return _refusal(f"attempt {attempt_id} at rollout {rollout_id} is over")
         body, call, number = await http.read(), RecordedCall(began=time.time()), 0
         is_recorded = tail == CHAT and http.method == "POST"
         if is_recorded:
@@ -173,14 +172,22 @@ class Bridge:
         assert self._client is not None, "start comes first"
         headers = {name: value for name, value in http.headers.items() if name.lower() not in OWN_HEADERS}
         url = f"{opened.session_url}/{tail}"
-        async with self._client.request(http.method, url, data=body, headers=headers, params=http.query) as found:
-            if found.content_type == "text/event-stream":
-                return await _stream(http, found, call, record)
-            answer = await found.read()
-            if is_recorded and found.status == 200:
-                call.add(json.loads(answer))
-                await record()
-            return web.Response(body=answer, status=found.status, content_type=found.content_type)
+        try:
+            async with self._client.request(http.method, url, data=body, headers=headers, params=http.query) as found:
+                if found.content_type == "text/event-stream":
+                    return await _stream(http, found, call, record)
+                answer = await found.read()
+        except aiohttp.ClientConnectionError as error:
+            return _refusal(f"the session of rollout {rollout_id} has gone: {error}")
+        if is_recorded and found.status == 200:
+            call.add(json.loads(answer))
+            await record()
+        return web.Response(body=answer, status=found.status, content_type=found.content_type)
+
+
+def _refusal(message: str) -> web.Response:
+    """An answer at which agents stop at once."""
+    return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=400)
 
 
 async def _say(response: web.StreamResponse, **news: Any) -> None:
