@@ -26,6 +26,8 @@ from vime.report.metrics import curves, read_metrics
 
 SIDE = ROOT / "tools" / "agent_lightning_side.py"
 TASK = ["+experiment=database_tiny", "rollout.num_prompts=6", "evaluation.rows=[]"]
+FAULT_WORDS = ["+experiment=database_tiny", "rollout.num_prompts=4", "evaluation.rows=[]", "trainer.num_steps=3"]
+FAULT_OPTIONS = ("--faults", "--runners", "3", "--lost-seconds", "20")
 REWARD, METRICS = "reward/mean", "metrics.jsonl"
 NOTES = """\
 - native: the same recipe with the agent of OpenAI's SDK, without Agent Lightning.
@@ -33,6 +35,11 @@ NOTES = """\
 - weights: the versions of the weights that sampled the tokens of these rollouts' calls, from their spans.
 - calls, triplets: calls of the model in the store, and what the stock adapter LlmProxyTraceToTriplet makes of them.
 - attempts lost: rollouts of Agent Lightning that failed; vime tried each of them again.
+"""
+FAULTS = """\
+## Faults
+In a run of three steps with three runners, one runner is killed behind the last call of a rollout, and one attempt raises an
+error. Of {num_rollouts} rollouts in the store these failed; vime tried each again, in a rollout and a session of its own:
 """
 
 
@@ -88,10 +95,10 @@ def rewards_of(run: Path) -> list[float]:
     return curves(read_metrics(run / METRICS))[REWARD][1]
 
 
-def train_with_agent_lightning(words: list[str], folder: Path) -> tuple[list[float], dict[str, Any]]:
+def train_with_agent_lightning(words: list[str], folder: Path, *options: str) -> tuple[list[float], dict[str, Any]]:
     """Trains with Agent Lightning's trainer; returns the reward of each step, and what its store knows."""
     file = folder.with_suffix(".json")
-    command = [str(AGENT_LIGHTNING.python), str(SIDE), "--python", sys.executable, "--json", str(file), *words]
+    command = [str(AGENT_LIGHTNING.python), str(SIDE), "--python", sys.executable, "--json", str(file), *options, *words]
     if not file.exists():
         subprocess.run([*command, f"output_dir={folder}"], check=True, env={**os.environ, **dict(AGENT_LIGHTNING.variables)})
     return rewards_of(folder), json.loads(file.read_text())
@@ -106,6 +113,25 @@ def table(native: list[float], ours: list[float], steps: list[Step]) -> str:
         cells += [step.num_rollouts, step.calls, step.triplets, step.lost]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+def fault_table(store: dict[str, Any]) -> str:
+    """Markdown: each rollout of Agent Lightning that failed, and the one that took its place."""
+    lines = [
+        "| rollout of vime | weights | attempt 0 | its calls | attempt 1 | its calls | reward |",
+        "|---|--:|---|--:|---|--:|--:|",
+    ]
+    for lost in (rollout for rollout in store["rollouts"] if rollout["status"] != "succeeded"):
+        later = [held for held in store["rollouts"] if held["vime_session"] == lost["vime_session"] and held is not lost]
+        for held in later:
+            cells = [lost["vime_rollout"], lost["weight_version"], _attempt(lost), lost["calls"], _attempt(held), held["calls"]]
+            lines.append(f"| {' | '.join(map(str, cells))} | {held['reward']:g} |")
+    return "\n".join(lines) + "\n"
+
+
+def _attempt(rollout: dict[str, Any]) -> str:
+    [[_, status, runner]] = rollout["attempts"]
+    return f"{status}, {runner}"
 
 
 def rows(native: list[float], ours: list[float], steps: list[Step]) -> list[dict[str, Any]]:
@@ -151,13 +177,15 @@ def main() -> None:
     out = options.out or Path(tempfile.mkdtemp(prefix="vime-agent-lightning-"))
     ours, store = train_with_agent_lightning(words, out / "agent_lightning")
     native, steps = train(words, out / "native"), steps_of(store)
+    _, faulty = train_with_agent_lightning(FAULT_WORDS, out / "faults", *FAULT_OPTIONS)
     found = table(native, ours, steps)
     sys.stdout.write(found)
     if options.json:
         options.json.write_text(json.dumps(rows(native, ours, steps), indent=1) + "\n")
     if options.markdown:
         facts = "\n".join(f"- {fact}" for fact in circumstances(page))
-        options.markdown.write_text(f"# {page.title}\n\n{facts}\n\n{found}\n{NOTES}")
+        faults = f"{FAULTS.format(num_rollouts=len(faulty['rollouts']))}\n{fault_table(faulty)}"
+        options.markdown.write_text(f"# {page.title}\n\n{facts}\n\n{found}\n{NOTES}\n{faults}")
 
 
 if __name__ == "__main__":
