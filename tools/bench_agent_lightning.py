@@ -1,7 +1,7 @@
 """Trains the laptop task of `agentic/database` with Agent Lightning's trainer and natively, and puts the two side by side.
 
     python tools/bench_agent_lightning.py --environment          # makes the environments of 0.3.0 and, with Python 3.12, 1.0.2
-    python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--out FOLDER] [--json PATH] [--markdown PATH]
+    python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--faults] [--out FOLDER] [--json PATH] [--markdown PATH]
 
 Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. What stands
 on the page of Agent Lightning's side comes from its own store (`agent_lightning_side.py`).
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="where the runs are kept; a run that is there is not run again")
+    parser.add_argument("--faults", action="store_true", help="also train with a runner that is killed and an attempt that fails")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -177,15 +178,16 @@ def main() -> None:
     out = options.out or Path(tempfile.mkdtemp(prefix="vime-agent-lightning-"))
     ours, store = train_with_agent_lightning(words, out / "agent_lightning")
     native, steps = train(words, out / "native"), steps_of(store)
-    _, faulty = train_with_agent_lightning(FAULT_WORDS, out / "faults", *FAULT_OPTIONS)
-    found = table(native, ours, steps)
+    found, faults = table(native, ours, steps), ""
+    if options.faults:
+        _, faulty = train_with_agent_lightning(FAULT_WORDS, out / "faults", *FAULT_OPTIONS)
+        faults = f"\n{FAULTS.format(num_rollouts=len(faulty['rollouts']))}\n{fault_table(faulty)}"
     sys.stdout.write(found)
     if options.json:
         options.json.write_text(json.dumps(rows(native, ours, steps), indent=1) + "\n")
     if options.markdown:
         facts = "\n".join(f"- {fact}" for fact in circumstances(page))
-        faults = f"{FAULTS.format(num_rollouts=len(faulty['rollouts']))}\n{fault_table(faulty)}"
-        options.markdown.write_text(f"# {page.title}\n\n{facts}\n\n{found}\n{NOTES}\n{faults}")
+        options.markdown.write_text(f"# {page.title}\n\n{facts}\n\n{found}\n{NOTES}{faults}")
 
 
 if __name__ == "__main__":
