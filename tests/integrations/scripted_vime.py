@@ -87,5 +87,5 @@ async def play(file: Path) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     out, words = Path(sys.argv[1]), sys.argv[2:]
-    [path] = [word.partition("=")[2] for word in words if word.startswith("data.train.path=")]
+    [path] = [word.partition("=")[2].strip("'") for word in words if word.startswith("data.train.path=")]
     out.write_text(json.dumps(asyncio.run(play(Path(path)))))
