@@ -17,7 +17,7 @@ FLOORS = (
     {"types"},
     {"config"},
     {"hooks"},
-    {"cluster", "files", "grading", "integrations", "model", "tiny", "trajectory"},
+    {"cluster", "files", "grading", "model", "tiny", "trajectory"},
     {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},
