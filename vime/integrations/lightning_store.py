@@ -12,6 +12,8 @@ from vime.integrations.lightning_call import MODEL, RecordedCall, RolloutState
 ENDED: dict[str, Literal["succeeded", "failed"]] = {"succeeded": "succeeded", "failed": "failed", "cancelled": "failed"}
 CALL_SPAN = "raw_gen_ai_request"
 """The name by which Agent Lightning's adapters find the calls of a model."""
+RUNNER_START_SECONDS = 600.0
+"""How long the first runner may take until it gives its first sign of life."""
 
 
 class LightningStore:
@@ -19,7 +21,7 @@ class LightningStore:
 
     def __init__(self, store: Any, *, lost_seconds: float) -> None:
         """A runner that gives no sign of life for `lost_seconds` is lost."""
-        self._store, self._lost_seconds = store, lost_seconds
+        self._store, self._lost_seconds, self._began = store, lost_seconds, time.time()
         self._resources: dict[str, str] = {}
 
     async def resources(self, weights: str, endpoint: str) -> str:
@@ -60,9 +62,11 @@ class LightningStore:
         return found
 
     async def has_runners(self) -> bool:
-        """Whether any runner lives, or none has come yet."""
+        """Whether any runner lives, or the first one may still come."""
         workers = await self._store.query_workers()
-        return not workers or not all(map(self._is_silent, workers))
+        if not workers:
+            return time.time() - self._began < RUNNER_START_SECONDS
+        return not all(map(self._is_silent, workers))
 
     async def attempt_of(self, rollout_id: str) -> str:
         """The id of the attempt that is under way, "" if no runner has begun."""

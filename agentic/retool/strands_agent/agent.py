@@ -1,4 +1,4 @@
-"""The agent: `agent.py` reads a problem from its input, and prints its answer and how often it has used its tool as JSON.
+"""The agent: `agent.py` reads a problem from its input, and prints how it ended and how often it has used its tool as JSON.
 
 It knows nothing of vime but the model provider and the limiter, and runs in an environment with Strands.
 """
@@ -55,14 +55,14 @@ def main() -> None:
         conversation_manager=NullConversationManager(),
         callback_handler=None,
     )
-    ending, answer = "answered", ""
+    ending = "answered"
     try:
-        answer = str(agent(sys.stdin.read()))
+        agent(sys.stdin.read())
     except (ContextWindowOverflowException, MaxTokensReachedException) as error:
         ending = type(error).__name__
     if limiter.is_reached:
-        ending, answer = "turn_limit", ""
-    json.dump({"ending": ending, "turns": limiter.num_turns, "calls": limiter.num_calls, "answer": answer}, sys.stdout)
+        ending = "turn_limit"
+    json.dump({"ending": ending, "turns": limiter.num_turns}, sys.stdout)
 
 
 if __name__ == "__main__":
