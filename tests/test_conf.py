@@ -29,11 +29,13 @@ def composed(*words: str) -> RunConfig:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", options("method"))
 @pytest.mark.parametrize("model", options("model"))
-def test_every_model_composes_with_every_method_and_needs_no_further_word(method: str, model: str):
+def test_every_model_composes_with_every_method_that_fits_its_context_and_needs_no_further_word(method: str, model: str):
     config = composed(f"+method={method}", f"model={model}", PLAN)
     assert (config.model.name, config.method.name) == (model, method)
     assert config.name == f"{method}_{model}"
-    assert find_problems(config) == []
+    found = {problem.key for problem in find_problems(config)}
+    is_too_short = config.model.max_position_embeddings < config.serving.models["actor"].max_model_len
+    assert found == ({"serving.models.actor.max_model_len"} if is_too_short else set())
 
 
 @pytest.mark.parametrize("method", options("method"))

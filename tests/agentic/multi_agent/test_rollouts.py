@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import agentic.multi_agent.config  # registers the schema
-from agentic.multi_agent.config import Role
+from agentic.multi_agent.config import MultiAgentConfig, Role
 from agentic.multi_agent.eval_log import eval_log
 from agentic.multi_agent.generate import generate, judgment_of, single_turn, solution_of
 from agentic.multi_agent.prompts import FULL, TINY
@@ -302,6 +302,17 @@ def test_replies_need_room_beside_their_prompts_and_thinking_that_the_template_a
     assert "need 513 tokens" in problems("method.max_response_tokens=512")["serving.models.actor.max_model_len"][1]
     found = problems("method.thinking=true", "+model.chat_template_args.enable_thinking=false")
     assert "method.thinking=false" in found["model.chat_template_args.enable_thinking"][1]
+
+
+def test_a_solution_follows_the_thinking_of_a_model_that_thinks():
+    def thinks(*words: str) -> bool:
+        config = compose_run(["+method=multi_agent", "mode=plan", *words]).config
+        return MultiAgentConfig.of(config).thinks(config)
+
+    assert thinks("model=qwen3-4b", "model.chat_template_args.enable_thinking=true")
+    assert not thinks("model=qwen3-4b")  # whose template has thinking off unless asked
+    assert not thinks("model=qwen2.5-7b")
+    assert thinks("model=qwen2.5-7b", "method.thinking=true")
 
 
 def test_the_plan_counts_the_calls_of_the_trained_model():
