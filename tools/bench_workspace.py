@@ -1,9 +1,11 @@
 """How many workspaces a second can be made, changed by a shell, diffed and removed, and what many at a time need.
 
-    python tools/bench_workspace.py [--seconds 10] [--rounds 3] [--alive 256] [--json PATH] [--markdown PATH]
+    python tools/bench_workspace.py [--seconds 10] [--rounds 3] [--at-once 4] [--alive 256] [--json PATH] [--markdown PATH]
 
 Beside them, in turns, the plain ways without any confinement: a copy of the tree (`cp -a`) and a `git worktree`, each changed by
-a shell, diffed by git and removed. All sides get the same repository and as many at a time as there are cores. `--alive`
+a shell, diffed by git and removed. All sides get the same repository and as many at a time, by default twice as many as there are
+cores, like the commands of a run: while one waits for the kernel, which must agree with all cores before a process enters a
+control group, another uses the core. `--alive`
 workspaces are then open at once, in each of which a shell has answered. Their memory is measured twice, before and while they are
 open: that of the machine (MemTotal - MemAvailable), which other programs change as well, and what is known to be theirs: their
 processes (proportional set size), files in memory, and the kernel's own.
@@ -39,6 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="how often the sides take turns")
+    parser.add_argument(
+        "--at-once", type=int, default=2 * (os.cpu_count() or 1), help="workspaces and trees that are made at a time"
+    )
     parser.add_argument("--alive", type=int, default=256, help="workspaces that are open at once")
     add_options(parser)
     given = parser.parse_args()
@@ -67,21 +72,22 @@ async def measure(prepared: Prepared, folder: Path, given: argparse.Namespace) -
         "copy": lambda: in_copy(prepared, folder),
         "worktree": lambda: in_worktree(repositories, folder),
     }
-    num_at_once = os.cpu_count() or 1
     repositories: asyncio.Queue[Path] = asyncio.Queue()  # worktrees of one repository cannot be made and removed at the same time
-    for number in range(num_at_once):
+    for number in range(given.at_once):
         await output("cp", "-a", str(prepared.tree), str(folder / f"repository{number}"))
         repositories.put_nowait(folder / f"repository{number}")
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(given.rounds):
         for name, side in sides.items():
-            rates[name].append(await rate(side, given.seconds, num_at_once))
+            rates[name].append(await rate(side, given.seconds, given.at_once))
     ours = statistics.median(rates["workspace"])
     for name, case in (("copy", "a copy (cp -a), not confined"), ("worktree", "a git worktree, not confined")):
         reference = statistics.median(rates[name])
         result.add("workspace", f"beside {case}", ours=ours, reference=reference, unit="made, changed, diffed, removed a second")
     spread = ", ".join(f"{name} {min(found):.1f} to {max(found):.1f}" for name, found in rates.items())
-    result.notes.append(f"lowest and highest of {given.rounds} rounds of {given.seconds:g} s: {spread}")
+    result.notes.append(
+        f"{given.at_once} at a time; lowest and highest of {given.rounds} rounds of {given.seconds:g} s: {spread}"
+    )
     found = await alive(prepared, config, given.alive)
     result.notes.append(
         f"{given.alive} alive at once: all open and answering after {found.seconds:.1f} s; the machine's memory grew by "
