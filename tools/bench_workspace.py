@@ -3,12 +3,11 @@
     python tools/bench_workspace.py [--seconds 10] [--rounds 3] [--at-once 4] [--alive 256] [--json PATH] [--markdown PATH]
 
 Beside them, in turns, the plain ways without any confinement: a copy of the tree (`cp -a`) and a `git worktree`, each changed by
-a shell, diffed by git and removed. All sides get the same repository and as many at a time, by default twice as many as there are
-cores, like the commands of a run: while one waits for the kernel, which must agree with all cores before a process enters a
-control group, another uses the core. `--alive`
-workspaces are then open at once, in each of which a shell has answered. Their memory is measured twice, before and while they are
-open: that of the machine (MemTotal - MemAvailable), which other programs change as well, and what is known to be theirs: their
-processes (proportional set size), files in memory, and the kernel's own.
+a shell, diffed by git and removed. All sides get the same repository and as many at a time, by default twice as many as there
+are cores, like the commands of a run: while one waits for the kernel, which takes several milliseconds to put a process into a
+control group, another uses the core. `--alive` workspaces are then open at once, in each of which a shell has answered. Their
+memory is measured twice, before and while they are open: that of the machine (MemTotal - MemAvailable), which other programs
+change as well, and what is known to be theirs: their processes (proportional set size), files in memory, and the kernel's own.
 """
 
 import argparse
@@ -41,9 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="how often the sides take turns")
-    parser.add_argument(
-        "--at-once", type=int, default=2 * (os.cpu_count() or 1), help="workspaces and trees that are made at a time"
-    )
+    parser.add_argument("--at-once", type=int, default=2 * (os.cpu_count() or 1), help="as many are made at a time")
     parser.add_argument("--alive", type=int, default=256, help="workspaces that are open at once")
     add_options(parser)
     given = parser.parse_args()
