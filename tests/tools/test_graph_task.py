@@ -8,7 +8,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 
 from graph_task import reward, rows
-from train_langgraph import summary
+from train_library_agent import summary
 
 from vime.types import Sample
 
