@@ -35,19 +35,21 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def build(self) -> None:
-        """Makes it if it is not there."""
+        """Makes it if it is not there; also one that is there reads this checkout's vime."""
         finished = self.folder / "finished"
-        if finished.exists():
-            return
+        if not finished.exists():
+            self._install()
+        if self.reads_vime:
+            [site] = self.folder.glob("lib/python*/site-packages")
+            (site / "vime.pth").write_text(f"{ROOT}\n")
+        finished.touch()
+
+    def _install(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         sys.stderr.write(f"Installing {' '.join(self.packages)} in {self.folder}\n")
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages]
         for words in ([self.interpreter, "-m", "venv", str(self.folder)], pip):
             subprocess.run(words, check=True, timeout=INSTALL_SECONDS)
-        if self.reads_vime:
-            [site] = self.folder.glob("lib/python*/site-packages")
-            (site / "vime.pth").write_text(f"{ROOT}\n")
-        finished.touch()
 
 
 def installed_version(python: Path | str, package: str) -> str:

@@ -122,8 +122,10 @@ async def test_what_is_no_end_of_an_agent_is_an_error(agents: Path):
         await run(f"{agents}:never_calls")
     with pytest.raises(SampleError, match=r"row has no field \{answer\}; it has hint, prompt, question"):
         await run(f"run {sys.executable} {agents} {{answer}}")
-    with pytest.raises(SampleError, match="ended with status 1"):
+    with pytest.raises(SampleError, match="ended with status 1 after 1 calls of actor"):
         await run(f"run {sys.executable} {agents} {{question}} more words")
+    with pytest.raises(SampleError, match=r"(?s)ended with status 1 after 0 calls of actor: .*No module named 'not_there'"):
+        await run(f"run {sys.executable} -c 'import not_there'")
     with pytest.raises(FileNotFoundError):
         await run("run no-such-program")
 

@@ -106,9 +106,11 @@ def _program(words: list[str]) -> Generate:
             async with context.session() as session:
                 environment = session_environment(session) | {"VIME_SAMPLE": str(file), "TMPDIR": folder}
                 end = await run_command(Command(words=filled(words, row), folder=Path.cwd(), environment=environment))
-        samples = session.samples(sample, output=end.stdout[-OUTPUT_CHARACTERS:], exit_code=end.exit_code)
-        if end.exit_code and session.stop_reason is StopReason.ANSWERED:
-            raise SampleError(f"{words[0]} ended with status {end.exit_code}: {end.stderr[-ERROR_CHARACTERS:].strip()}")
-        return samples
+        failed = end.exit_code != 0 and session.stop_reason is StopReason.ANSWERED
+        if failed and session.failure is None:
+            after = f"after {session.counts['calls']} calls of {session.model_name}"
+            said = end.stderr[-ERROR_CHARACTERS:].strip()
+            raise SampleError(f"{words[0]} ended with status {end.exit_code} {after}: {said}")
+        return session.samples(sample, output=end.stdout[-OUTPUT_CHARACTERS:], exit_code=end.exit_code)
 
     return generate
