@@ -28,10 +28,10 @@ def _read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in file if line.strip())
 
 
-def _read_tsv(path: Path) -> Iterator[dict[str, Any]]:
+def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(sys.maxsize)
     with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file, delimiter="\t")
+        yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
 
 
 def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
@@ -54,5 +54,5 @@ def _read_numbered(path: Path) -> Iterator[dict[str, Any]]:
 
 NUMBERED = (".all", ".train", ".dev", ".test")
 """Endings of files whose lines are a class's number and a sentence."""
-READERS = {".json": _read_json, ".jsonl": _read_jsonl, ".tsv": _read_tsv, ".parquet": _read_parquet}
+READERS = {".json": _read_json, ".jsonl": _read_jsonl, ".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}
 READERS |= dict.fromkeys(NUMBERED, _read_numbered)

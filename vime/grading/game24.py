@@ -3,12 +3,11 @@
 The expression is parsed and computed with fractions; nothing is executed.
 """
 
-import ast
 import re
 from collections import Counter
-from fractions import Fraction
 
-MAX_CHARACTERS = 200
+from vime.grading.arithmetic import MAX_CHARACTERS, computed
+
 _TARGET = 24
 _SIGNS = {
     "×": "*",
@@ -36,10 +35,8 @@ def solves(prediction: str, numbers: list[int]) -> bool:
     if text is None:
         return False
     try:
-        tree = ast.parse(text, mode="eval")
-        used: list[int] = []
-        value = _value(tree.body, used)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        value, used = computed(text, integers=True)
+    except ValueError:
         return False
     return value == _TARGET and Counter(used) == Counter(numbers)
 
@@ -62,18 +59,3 @@ def plain(expression: str) -> str | None:
         text = text.replace(sign, python)
     left, equals, right = text.partition("=")
     return None if equals and right.strip().rstrip(".$") != str(_TARGET) else left.strip()
-
-
-def _value(node: ast.expr, used: list[int]) -> Fraction:
-    match node:
-        case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            used.append(value)
-            return Fraction(value)
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operator, right=right):
-            first, second = _value(left, used), _value(right, used)
-            if isinstance(operator, ast.Add):
-                return first + second
-            if isinstance(operator, ast.Sub):
-                return first - second
-            return first * second if isinstance(operator, ast.Mult) else first / second
-    raise ValueError(f"{type(node).__name__} is not part of the game")

@@ -1,0 +1,1 @@
+"""Word problems: a pretrained language model reads a problem, lets a calculator compute, and answers."""
