@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from vime.config import Mode, RunConfig
+from vime.config import Mode, Precision, RunConfig
 from vime.errors import ConfigError, Problem, describe
 from vime.files.provenance import plain
 from vime.preflight.launchers import check_launcher
@@ -58,6 +58,7 @@ def register_schemas() -> None:
     OmegaConf.register_new_resolver("without", without, replace=True)
     OmegaConf.register_new_resolver("choose", choose, replace=True)
     OmegaConf.register_new_resolver("package_folder", package_folder, replace=True)
+    OmegaConf.register_new_resolver("fast_precision", fast_precision, replace=True)
 
 
 @functools.cache
@@ -85,6 +86,16 @@ def without(total: int, part: int) -> int:
 def choose(number: int, some: Any, none: Any) -> Any:
     """One of two values, by whether a number is above 0."""
     return some if number > 0 else none
+
+
+def fast_precision() -> str:
+    """The number format in which this machine's processor multiplies matrices faster: bfloat16 if it has AMX, otherwise float32.
+
+    A processor that has bfloat16 without AMX, or not at all, is several times slower in it.
+    """
+    processor = Path("/proc/cpuinfo")
+    has_amx = processor.is_file() and "amx_bf16" in processor.read_text().split()
+    return (Precision.bfloat16 if has_amx else Precision.float32).value
 
 
 def package_folder(package: str, folder: str) -> str:
