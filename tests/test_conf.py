@@ -96,6 +96,15 @@ def test_the_command_line_wins_over_the_recipe():
     assert (config.trainer.num_steps, config.name) == (7, "mine")
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_pretrained_model_has_the_precision_of_the_processor_unless_there_are_gpus(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vime.preflight.compose.fast_precision", lambda: precision)
+    assert composed("+experiment=smollm2_sst2", PLAN).trainer.precision.value == precision
+    assert composed("+experiment=smollm2_sst2", "cluster=one_gpu", PLAN).trainer.precision.value == "bfloat16"
+
+
 def test_composing_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config = composed("+method=memagent")

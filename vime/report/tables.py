@@ -17,7 +17,7 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
     """Name, folder, model, and which processes start."""
     supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
     model, cluster, evaluation = config.model, config.cluster, config.evaluation
-    shape = f"{model.family.name}, {model.num_layers} layers x {model.hidden_size}"
+    shape = f"{model.family.name}, {model.num_layers} layers x {model.hidden_size}, {config.trainer.precision.value}"
     lines = [
         f"{config.name}: {config.mode.name} {config.method.name or config.algorithm.name.name}, seed {config.seed}",
         f"  folder      {path}",
