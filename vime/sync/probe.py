@@ -33,7 +33,8 @@ class Tolerance:
 
         Rounding has a longer tail in float32: between float32 and float64 the largest difference was 35 times the mean (7e-5 and
         2e-6 nats over 15,000 tokens behind random prompts, two layers on a CPU), in bfloat16 three times (0.051 and 0.018 nats).
-        Servers that have missed a sync are found by the mean.
+        A pretrained model is further apart in bfloat16, because its logits are large and vLLM rounds them (SmolLM2-135M: 0.33 and
+        0.068 nats). Servers that have missed a sync are found by the mean.
         """
         usual = _BY_PRECISION[precision]
         return usual if largest is None else cls(largest=largest, mean=largest * usual.mean / usual.largest)
@@ -41,7 +42,7 @@ class Tolerance:
 
 _BY_PRECISION = {
     Precision.float32: Tolerance(largest=5e-4, mean=2.5e-5),
-    Precision.bfloat16: Tolerance(largest=0.3, mean=0.075),
+    Precision.bfloat16: Tolerance(largest=1.0, mean=0.2),
 }
 TrainerLogprobs = Callable[[list[list[int]], list[int]], Awaitable[list[list[float]]]]
 """`(tokens of each sequence, length of each response) -> logprobs of the response tokens`, at the run's temperature."""
