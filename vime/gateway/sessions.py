@@ -16,6 +16,7 @@ from vime.gateway.reading import Reader
 from vime.gateway.sampled_answers import Model, SampledAnswers, parser_key
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
+from vime.trajectory.plain_text import control_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,11 @@ async def _started() -> Gateway:
 
 
 def _reader(model: Model, parsers: Parsers) -> Reader:
-    """A reader that knows whether it reads the calls that the model's chat template writes."""
+    """A reader that knows whether it reads the calls that the model's chat template writes.
+
+    Prompts of the model are encoded fast from now on.
+    """
+    control_tokens(model.tokenizer).hasten()
     arguments, names = (
         model.template_args(None),
         {"tool_parser": parsers.tool_parser, "reasoning_parser": parsers.reasoning_parser},

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vime.trajectory.fast_encoder import Encode, fast_encoder
 from vime.types import Message
 
 TOOL = "tool"
@@ -44,6 +45,8 @@ class ControlTokens:
     """Cuts a text at its control tokens, as the tokenizer does; None if one of them also takes the blanks around it."""
     _backend: Any = field(init=False)
     """Encodes a short text in a quarter of the time of the tokenizer around it, because nobody asks where each token stands."""
+    _fast: Encode | None = field(init=False, default=None)
+    """Encodes in a few percent of that time (`hasten`)."""
 
     def __post_init__(self) -> None:
         self._backend = getattr(self.tokenizer, "backend_tokenizer", None)
@@ -58,6 +61,10 @@ class ControlTokens:
         longest = sorted(self.added, key=len, reverse=True)
         is_plain = longest and not any(token.lstrip or token.rstrip or token.single_word for token in decoder.values())
         self._split = re.compile(f"({'|'.join(map(re.escape, longest))})") if is_plain else None
+
+    def hasten(self) -> None:
+        """Makes the encoder that is worth its seconds and its memory where many texts are to come; the ids stay the same."""
+        self._fast = self._fast or fast_encoder(self.tokenizer)
 
     def segments(self, messages: list[Message], *, own: Collection[int] = (), **template: Any) -> list[Segment]:
         """The conversation as its template renders it, with the texts that must stay plain as segments of their own.
@@ -107,6 +114,8 @@ class ControlTokens:
         return sum(map(self.ids.__contains__, ids))
 
     def _encode(self, text: str) -> list[int]:
+        if self._fast is not None:
+            return self._fast(text)
         if self._backend is None:
             return self.tokenizer.encode(text, add_special_tokens=False)
         return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
