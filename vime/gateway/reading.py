@@ -32,6 +32,8 @@ class Reader:
         """Raises ValueError for a parser that vLLM does not have, or that does not fit the tokenizer."""
         self._tokenizer, self._template_args = tokenizer, template_args or {}
         self.tool_parser = tool_parser
+        self.special_ids = frozenset(tokenizer.all_special_ids)
+        """Tokens that may end a reply. The tokenizer makes their list anew each time that it is asked."""
         self.unread = ""
         """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.gateway.parser_check`)."""
         self._parser_class: Any = None

@@ -14,7 +14,7 @@ from vime.gateway.pending_call import PendingCall
 from vime.gateway.reading import Reader, Reading
 from vime.serving.client import BadRequestError
 from vime.tasks import together
-from vime.trajectory.aside import aside
+from vime.trajectory.aside import SHORT_PROMPT, aside, in_thread
 from vime.trajectory.reply import RenderedPrompt
 from vime.trajectory.template import chat_template
 from vime.trajectory.tree import Trajectory
@@ -93,8 +93,8 @@ class SampledAnswers:
         make = partial(self.trajectory.prompt, request.messages, request.tools, count=count)
         try:
             async with self._lock:  # a trajectory is changed by one thread at a time
-                size = self.trajectory.num_new_characters(request.messages)
-                return [await aside(size, make) for _ in range(request.num_answers)]
+                size = self.trajectory.num_new_characters(request.messages, request.tools) * request.num_answers
+                return [make() if size <= SHORT_PROMPT else await in_thread(make) for _ in range(request.num_answers)]
         except TemplateError as error:
             raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
 
@@ -166,7 +166,7 @@ class SampledAnswers:
 
     async def _record(self, prompt: RenderedPrompt, turn: Turn, message: Message, call: PendingCall) -> None:
         async with self._lock:
-            ended = bool(turn.output_ids) and turn.output_ids[-1] in self.model.tokenizer.all_special_ids
+            ended = bool(turn.output_ids) and turn.output_ids[-1] in self.reader.special_ids
             reply = self.trajectory.record(prompt, turn, message, ended=ended)
             reply.delivered = call.is_delivered
             call.replies.append(reply)

@@ -14,11 +14,16 @@ T = TypeVar("T")
 
 SHORT = 1_000
 """Work on at most this many characters or tokens runs in the event loop itself: it takes a millisecond or two."""
+SHORT_PROMPT = 6_000
+"""In characters. It takes no longer to render and tokenize a text of this size; replies are parsed as well."""
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tokens")
 
 
 async def aside(size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Returns `function(*arguments, **named)`, run in a thread if it works on more than `SHORT` characters or tokens (`size`)."""
-    if size <= SHORT:
-        return function(*arguments, **named)
+    return function(*arguments, **named) if size <= SHORT else await in_thread(function, *arguments, **named)
+
+
+async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Returns `function(*arguments, **named)`, run in a thread."""
     return await asyncio.get_running_loop().run_in_executor(_threads, lambda: function(*arguments, **named))

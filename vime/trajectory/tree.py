@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import orjson
 
 from vime.trajectory.messages import ALIKE, ASSISTANT, EQUAL, chain, in_call_order, likeness, root
 from vime.trajectory.reply import RenderedPrompt, ReplyNode
@@ -84,12 +85,13 @@ class Trajectory:
         self.statistics.num_encoded_tokens += sum(map(len, islice(self._known.values(), num_known, None)))
         return prompt
 
-    def num_new_characters(self, messages: list[Message]) -> int:
-        """About how many characters of a conversation are to be tokenized: those after its last reply, once there are replies."""
+    def num_new_characters(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> int:
+        """About how many characters of a request are to be tokenized: those after its last reply, once there are replies."""
         place = len(messages) - 1
         while place and not (self.replies and messages[place - 1]["role"] == ASSISTANT):
             place -= 1
-        return sum(len(message.get("content") or "") for message in messages[place:])
+        num_of_tools = 0 if self.replies else len(orjson.dumps(tools))
+        return num_of_tools + sum(len(message.get("content") or "") for message in messages[place:])
 
     def record(self, prompt: RenderedPrompt, turn: Turn, message: Message, *, ended: bool) -> ReplyNode:
         """Adds a reply to the tree. To be called before the client gets its answer, because its next request may come at once."""
