@@ -1,8 +1,12 @@
 """A client that floods its session holds up itself: its requests wait unread, those beyond are refused, and others are served."""
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -13,6 +17,7 @@ from vime.gateway import open_session, server
 from vime.gateway.reading import Reader
 
 AT_ONCE, OPEN, SENT = 4, 12, 30
+AGENTS = 500
 
 
 async def test_a_flood_is_bounded_and_others_are_served(
@@ -49,3 +54,11 @@ async def test_a_flood_is_bounded_and_others_are_served(
         assert sorted(await asyncio.gather(*flood)) == [200] * OPEN + [429] * (SENT - OPEN)
     assert flooded.session.counts["calls"] == OPEN
     flooded.audit()
+
+
+async def test_agents_that_begin_at_once_are_connected_while_the_event_loop_is_busy(opened: Callable[..., Asked], tokenizer: Any):
+    url = urlsplit(opened(other_reader=Reader(tokenizer)).session.url)
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    with ExitStack() as connections:
+        for _ in range(min(AGENTS, most)):  # nothing is awaited, so none of them is taken meanwhile
+            connections.enter_context(socket.create_connection((url.hostname, url.port), timeout=20))

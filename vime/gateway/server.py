@@ -30,6 +30,8 @@ from vime.trajectory.messages import read_json
 logger = logging.getLogger(__name__)
 
 MOST_BODY_BYTES = 64 * 2**20
+BACKLOG = 4096
+"""Connections that the kernel holds until the event loop takes them: many agents begin at once. Beyond it some would be reset."""
 LOST = "attempt_lost"
 LOOPBACK = "127.0.0.1"
 RETRY_HEADER = "x-stainless-retry-count"
@@ -71,7 +73,7 @@ class Gateway:
         """Listens on a free port."""
         self._runner = web.AppRunner(self.app(), access_log=None, handle_signals=False)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, 0)
+        site = web.TCPSite(self._runner, host, 0, backlog=BACKLOG)
         await site.start()
         port = self._runner.addresses[0][1]
         self._url = f"http://{host}:{port}"
