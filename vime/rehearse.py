@@ -1,0 +1,80 @@
+"""`rehearse=true`: runs any experiment on this machine with a random small model, and shows what of its method occurred.
+
+    python -m vime.run +experiment=memagent_paper_7b rehearse=true
+
+The run is that of the experiment, from preflight to the table (`vime.rehearsal.shrink` says what is small). It has a folder of its
+own below `outputs/rehearsals/`, with `rehearsal.md` and `rehearsal.json`: what was replaced, what occurred and what never did, the
+table in the paper's layout, seconds and memory.
+"""
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from vime import loop, trial
+from vime.config import TRY, AlgorithmName, Mode
+from vime.errors import ConfigError
+from vime.files.jsonl import write_lines, write_text
+from vime.hooks import load_hook
+from vime.preflight.compose import Composed
+from vime.preflight.validation import problems_here
+from vime.rehearsal.memory import PeakMemory
+from vime.rehearsal.outcome import Outcome, write_outcome
+from vime.rehearsal.random_model import write_model
+from vime.rehearsal.shrink import Shrunk, data_folder, model_folder, shrink
+
+
+def rehearse(composed: Composed) -> int:
+    """Rehearses a run that its checks have accepted, or shows the plan of its rehearsal; returns the exit code.
+
+    Raises `ConfigError` if this machine cannot rehearse it.
+    """
+    started, shrunk = time.monotonic(), shrink(composed.config)
+    config = shrunk.config
+    if config.mode is Mode.plan:
+        from vime.preflight.plan import show_plan
+
+        show_plan(config)
+        return 0
+    furnish(composed, shrunk)
+    if problems := problems_here(config):
+        raise ConfigError(problems)
+    small = replace(composed, config=config)
+    if config.mode is TRY:
+        return 0 if trial.try_once(small) else 1
+    sys.stdout.write("".join(f"rehearsal: {words}\n" for words in shrunk.replaced))
+    sys.stdout.flush()
+    with PeakMemory() as memory:
+        (loop.train if config.mode is Mode.train else loop.evaluate)(small)
+    outcome = Outcome.of(config, shrunk.replaced, seconds=time.monotonic() - started, peak_bytes=memory.peak_bytes)
+    sys.stdout.write(write_outcome(Path(str(config.output_dir)), outcome))
+    return 0
+
+
+def furnish(composed: Composed, shrunk: Shrunk) -> None:
+    """Makes the random model, and the data files that are not on this machine."""
+    config = shrunk.config
+    if config.model.checkpoint == str(model_folder(config)):
+        shrunk.replaced.append(write_model(model_folder(config), config.model))
+    if not shrunk.files and not data_folder_wanted(shrunk):
+        return
+    files = load_hook(config.method.rehearsal).files(composed.config) if config.method.rehearsal else {}
+    folder = data_folder(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in files.items():
+        if name.endswith(".json"):
+            import json
+
+            write_text(folder / name, json.dumps(rows))
+        else:
+            write_lines(folder / name, rows)
+    shrunk.replaced.append(f"data: {len(files)} files of two rows in the published layouts, below {folder}")
+
+
+def data_folder_wanted(shrunk: Shrunk) -> bool:
+    """Whether a data set is made from the files of the rehearsal."""
+    folder = str(data_folder(shrunk.config))
+    sets = [shrunk.config.data.train, *shrunk.config.data.evaluation]
+    supervised = shrunk.config.algorithm.name is AlgorithmName.sft
+    return not supervised and any(folder in str(dataset) for dataset in sets)
