@@ -2,9 +2,9 @@
 
     python -m vime.run +experiment=memagent_paper_7b rehearse=true
 
-The run is that of the experiment, from preflight to the table (`vime.rehearsal.shrink` says what is small). It has a folder of its
-own below `outputs/rehearsals/`, with `rehearsal.md` and `rehearsal.json`: what was replaced, what occurred and what never did, the
-table in the paper's layout, seconds and memory.
+The run is that of the experiment, from preflight to the table (`vime.rehearsal.shrink` says what is small). It has a folder of
+its own below `outputs/rehearsals/`, with `rehearsal.md` and `rehearsal.json`: what was replaced, what occurred and what never
+did, the table in the paper's layout, seconds and memory.
 """
 
 import sys

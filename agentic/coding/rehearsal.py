@@ -33,7 +33,7 @@ ACTS = (
 PATCHED = re.compile(r"^--- a/(\S+)\n.*?^-    (.*?)\n\+    (.*?)$", re.DOTALL | re.MULTILINE)
 PRINTS = "seq 1 {last}"
 SUMMARIZED, FULL_CONTEXT = 2000, 4000
-"""Numbers that commands print, of about five tokens each: three such results outgrow the context, or two leave no room for more."""
+"""How far commands count: three such results outgrow the context, or two leave no room for a reply."""
 
 
 class CodingRehearsal(Rehearsal):

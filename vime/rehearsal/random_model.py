@@ -1,7 +1,7 @@
 """The random model of a rehearsal: a Hugging Face folder with the shape that the configuration gives it, and a tokenizer.
 
-The tokenizer is the family's own where it can be had here: Qwen3's, by a package. Qwen2.5 has the same tokens but for a few control
-tokens; it gets Qwen3's tokenizer with a chat template in Qwen2.5's form. Any other model gets words and bytes.
+The tokenizer is the family's own where it can be had here: Qwen3's, by a package. Qwen2.5 has the same tokens but for a few
+control tokens; it gets Qwen3's tokenizer with a chat template in Qwen2.5's form. Any other model gets bytes.
 """
 
 import subprocess

@@ -95,7 +95,7 @@ class Rehearsal:
         return self._acts[asked.session]
 
     def gold_of(self, text: str) -> str:
-        """The reference answer to the question that a text contains; "unknown" if it contains none of the data sets' questions."""
+        """The reference answer to the question of a data set that a text contains; "unknown" if it contains none."""
         if self._gold is None:
             sets = [self.config.data.train, *self.config.data.evaluation]
             prompts = [

@@ -1,7 +1,8 @@
 """The configuration of a rehearsal: that of the run with other sizes and places, and nothing else.
 
-What stays as it is: method and prompts, objective, optimizer, sampling, lengths, limits, context sizes, which models there are, the
-retrieval service. What becomes small: model, batch, steps, items, runs, the cluster. `shrink` also says in words what it replaced.
+What stays as it is: method and prompts, objective, optimizer, sampling, lengths, limits, context sizes, which models there are,
+the retrieval service. What becomes small: model, batch, steps, items, runs, the cluster. `shrink` also says in words what it
+replaced.
 """
 
 import socket
