@@ -23,7 +23,9 @@ def write_model(folder: Path, model: ModelConfig) -> str:
     """Writes the model and returns, in words, which tokenizer it has."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     tokenizer, words = tokenizer_of(model)
     config = architecture(model, tokenizer)
     with torch.random.fork_rng(devices=[]):
