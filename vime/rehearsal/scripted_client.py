@@ -56,7 +56,9 @@ class ScriptedClient:
     async def generate(
         self, token_ids: Integers, *, sampling: dict[str, Any], session_id: str, listener: Any = None, **options: Any
     ) -> Turn:
-        """See `TokenClient.generate`."""
+        """See `TokenClient.generate`. A reply that may only be one of a few texts is left to the model."""
+        if "structured_outputs" in sampling:
+            return await self.client.generate(token_ids, sampling=sampling, session_id=session_id, listener=listener, **options)
         prompt = self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
         most = sampling["max_tokens"]
         reply = self.clients.reply(self.name, prompt, session=session_id, max_tokens=most)
