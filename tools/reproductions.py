@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rehearsals import note_rehearsals, read_rehearsals, rehearsal_lines
 from rich.console import Console
 
 from vime.config import DatasetConfig, Mode, RunConfig
@@ -25,7 +26,6 @@ from vime.model.size import num_parameters
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
 from vime.report.results import NOT_RUN, read_published
-from vime.report.summary import read_summary
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 METHODS = ("agentflow", "memagent", "toolorchestra")
@@ -34,7 +34,6 @@ PEAK, TRAINING_SHARE, GENERATION_SHARE = 989e12, 0.35, 0.10
 OPERATIONS_READ, OPERATIONS_TRAINED = 2, 8
 """Operations per parameter and token: one pass; a pass, its gradient, and a pass of the reference."""
 PLANNED, REHEARSED, RUN = "planned", "rehearsed", "run"
-REHEARSALS = RESULTS / "rehearsals.json"
 INTRODUCTION = """\
 # What reproduces each published row
 Written by `python tools/reproductions.py`. "Planned" means that the experiment composes and passes every check of `mode=plan`;
@@ -188,51 +187,6 @@ def _rows(table: dict[str, Any], done: set[tuple[str, str]], rehearsed: set[str]
     return found
 
 
-def read_rehearsals() -> list[dict[str, Any]]:
-    """The rehearsals that were noted, by experiment; none without a file."""
-    return json.loads(REHEARSALS.read_text(encoding="utf-8")) if REHEARSALS.exists() else []
-
-
-def note_rehearsals(runs: list[Path]) -> None:
-    """Copies the outcomes of rehearsals from their folders; one of the same experiment is replaced.
-
-    Raises `FileNotFoundError` for a folder without `rehearsal.json`, which only a complete rehearsal has.
-    """
-    known = {one["experiment"]: one for one in read_rehearsals()}
-    for run in runs:
-        outcome = json.loads((run / "rehearsal.json").read_text(encoding="utf-8"))
-        changed = (
-            " with changes" if (run / "code.diff").exists() and (run / "code.diff").read_text(encoding="utf-8").strip() else ""
-        )
-        known[outcome["experiment"]] = {
-            "experiment": outcome["experiment"],
-            "date": (read_summary(run) or {}).get("finished", "")[:10],
-            "commit": (run / "commit.txt").read_text(encoding="utf-8").split("\n")[0][:12] + changed,
-            "seconds": round(outcome["seconds"]),
-            "peak_gib": round(outcome["peak_gib"], 1),
-            "num_occurred": sum(len(names) for names in outcome["counts"].values()),
-            "absent": outcome["absent"],
-        }
-    noted = [known[name] for name in sorted(known)]
-    write_text(REHEARSALS, json.dumps(noted, indent=1, ensure_ascii=False) + "\n")
-
-
-def _rehearsal_lines(rehearsals: list[dict[str, Any]]) -> list[str]:
-    if not rehearsals:
-        return []
-    lines = [
-        "## Rehearsed",
-        "",
-        "| experiment | date | commit | seconds | GiB at the peak | different things that occurred | never occurred |",
-    ]
-    lines += ["| --- | --- | --- | ---: | ---: | ---: | --- |"]
-    for one in rehearsals:
-        absent = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in one["absent"].items()) or "–"
-        cells = [one["experiment"], one["date"], one["commit"], one["seconds"], one["peak_gib"], one["num_occurred"], absent]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return lines
-
-
 def markdown(found: dict[str, Any], rehearsals: list[dict[str, Any]]) -> str:
     """The page."""
     lines = [INTRODUCTION]
@@ -249,7 +203,7 @@ def markdown(found: dict[str, Any], rehearsals: list[dict[str, Any]]) -> str:
             names, by = "; ".join(row["names"]), "; ".join(row["by"]) or "–"
             lines.append(f"| {row['table']} | {names} | {row['source']} | {by} | {row['state']} |")
         lines.append("")
-    lines += _rehearsal_lines(rehearsals)
+    lines += rehearsal_lines(rehearsals)
     return "\n".join(lines).rstrip() + "\n"
 
 

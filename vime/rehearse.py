@@ -19,10 +19,11 @@ from vime.files.jsonl import write_lines, write_text
 from vime.hooks import load_hook
 from vime.preflight.compose import Composed
 from vime.preflight.validation import problems_here
+from vime.rehearsal.local_data import Shrunk, data_folder
 from vime.rehearsal.memory import PeakMemory
 from vime.rehearsal.outcome import Outcome, write_outcome
 from vime.rehearsal.random_model import write_model
-from vime.rehearsal.shrink import Shrunk, data_folder, model_folder, shrink
+from vime.rehearsal.shrink import model_folder, shrink
 
 
 def rehearse(composed: Composed) -> int:

@@ -12,7 +12,8 @@ from vime.hooks import load_hook
 from vime.model.size import num_parameters
 from vime.preflight.compose import CONF, compose_run
 from vime.preflight.validation import find_problems
-from vime.rehearsal.shrink import FROZEN, NUM_STEPS, Shrunk, data_folder, model_folder, shrink
+from vime.rehearsal.local_data import Shrunk, data_folder
+from vime.rehearsal.shrink import FROZEN, NUM_STEPS, model_folder, shrink
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 LARGE = [name for name in EXPERIMENTS if "tiny" not in name]

@@ -18,6 +18,7 @@ from tools.reproductions import (
     evaluation_hours,
     markdown,
     needs_of,
+    note_rehearsals,
     read_rehearsals,
     training_hours,
 )
@@ -70,17 +71,17 @@ def test_the_data_of_an_experiment_are_named_as_they_are_prepared():
 
 
 def test_a_rehearsal_is_noted_once_and_shown_with_what_never_occurred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reproductions, "REHEARSALS", tmp_path / "rehearsals.json")
+    monkeypatch.setattr(sys.modules["rehearsals"], "REHEARSALS", tmp_path / "rehearsals.json")
     outcome = {"experiment": "memagent_paper_7b", "counts": {"memory": {"kept": 3, "cut": 1}}, "absent": {"memory": ["empty"]}}
     for seconds in (80.4, 70.4):
         (tmp_path / "rehearsal.json").write_text(json.dumps({**outcome, "seconds": seconds, "peak_gib": 3.14}))
         (tmp_path / "commit.txt").write_text("0123456789abcdef\nand more")
-        reproductions.note_rehearsals([tmp_path])
+        note_rehearsals([tmp_path])
     (noted,) = read_rehearsals()
     assert (noted["seconds"], noted["peak_gib"], noted["commit"], noted["num_occurred"]) == (70, 3.1, "0123456789ab", 2)
     assert "| memagent_paper_7b |  | 0123456789ab | 70 | 3.1 | 2 | memory: empty |" in markdown({}, [noted])
     with pytest.raises(FileNotFoundError):
-        reproductions.note_rehearsals([tmp_path / "nowhere"])
+        note_rehearsals([tmp_path / "nowhere"])
 
 
 def test_a_row_is_rehearsed_if_each_of_its_experiments_was():

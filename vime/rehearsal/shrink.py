@@ -6,22 +6,18 @@ replaced.
 """
 
 import socket
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from vime.config import (
     Before,
     ClusterConfig,
-    DatasetConfig,
     EvaluationConfig,
     LoggerConfig,
     ModelConfig,
     Precision,
-    RetrievalBackend,
-    RetrievalConfig,
     RolloutConfig,
     RunConfig,
     ServedModelConfig,
@@ -29,8 +25,9 @@ from vime.config import (
     TrainerConfig,
 )
 from vime.hooks import load_hook
+from vime.rehearsal.local_data import Shrunk, local_dataset, local_retrieval
 
-NUM_STEPS = NUM_PROMPTS = NUM_ITEMS = NUM_LAYERS = 2
+NUM_STEPS = NUM_PROMPTS = NUM_LAYERS = 2
 NUM_SAMPLES = 4
 HIDDEN_SIZE, HEAD_DIM, NUM_HEADS = 64, 32, 2
 NUM_EXPERTS, EXPERTS_PER_TOKEN, EXPERT_SIZE = 4, 2, 64
@@ -41,28 +38,11 @@ SMALL_BYTES = 100 * 2**20
 """Size of a local checkpoint that a rehearsal takes as it is."""
 FROZEN = "frozen_in_rehearsal"
 """The served model behind the names of all frozen ones."""
-HASHED = "hashed"
-FILE_SUFFIXES = (".json", ".jsonl", ".parquet")
-
-
-@dataclass(kw_only=True, slots=True)
-class Shrunk:
-    """The configuration of a rehearsal, and what it replaced, in words."""
-
-    config: RunConfig
-    replaced: list[str] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
-    """Names of the data files that are to be made in `data_folder`."""
 
 
 def model_folder(config: RunConfig) -> Path:
     """Where the random model of a rehearsal is."""
     return Path(str(config.output_dir)) / "rehearsal" / "model"
-
-
-def data_folder(config: RunConfig) -> Path:
-    """Where the data files of a rehearsal are that are not on this machine."""
-    return Path(str(config.output_dir)) / "rehearsal" / "data"
 
 
 def shrink(config: RunConfig) -> Shrunk:
@@ -82,11 +62,11 @@ def shrink(config: RunConfig) -> Shrunk:
     small.evaluation = _evaluation(config.evaluation)
     small.serving = replace(config.serving, models=_served(config, shrunk, has_own=has_own))
     small.logger = LoggerConfig(tracker=TrackerName.none)
-    small.retrieval = _retrieval(config, shrunk)
+    small.retrieval = local_retrieval(config, shrunk)
     small.data = replace(
         config.data,
-        train=_dataset(config.data.train, config, shrunk),
-        evaluation=[_dataset(dataset, config, shrunk) for dataset in config.data.evaluation],
+        train=local_dataset(config.data.train, config, shrunk),
+        evaluation=[local_dataset(dataset, config, shrunk) for dataset in config.data.evaluation],
     )
     if config.method.rehearsal:
         shrunk.replaced += load_hook(config.method.rehearsal).adapt(small)
@@ -220,52 +200,6 @@ def _behind(model: ServedModelConfig, port: int, name: str) -> ServedModelConfig
         reasoning_parser=model.reasoning_parser,
         max_model_len=model.max_model_len,
     )
-
-
-def _retrieval(config: RunConfig, shrunk: Shrunk) -> RetrievalConfig:
-    retrieval = config.retrieval
-    if not retrieval.is_there:
-        return retrieval
-    small = replace(retrieval, url=None, index_folder=None)
-    if small.corpus is None and small.generator is None:
-        small.corpus = "passages.jsonl"
-    if small.corpus is not None:
-        small.corpus = _local(small.corpus, config, shrunk)
-    if small.backend is not RetrievalBackend.bm25 and not Path(small.embedding).is_dir() and small.embedding != HASHED:
-        shrunk.replaced.append(f"retrieval: the hashed embedding in place of {small.embedding}")
-        small = replace(small, embedding=HASHED, embedding_url=None, query_instruction="", passage_instruction="")
-    return small
-
-
-def _dataset(dataset: DatasetConfig, config: RunConfig, shrunk: Shrunk) -> DatasetConfig:
-    """Two items; from a file of the rehearsal where the file is not on this machine."""
-    return replace(
-        dataset,
-        num_items=min(dataset.num_items or NUM_ITEMS, NUM_ITEMS),
-        path=_local(dataset.path, config, shrunk) if dataset.path else None,
-        generator_args=_local_values(dataset.generator_args, config, shrunk),
-    )
-
-
-def _local_values(values: Any, config: RunConfig, shrunk: Shrunk) -> Any:
-    """Arguments of a generator, with files and folders of the rehearsal in place of those that are not there."""
-    if isinstance(values, dict):
-        found = {name: _local_values(value, config, shrunk) for name, value in values.items()}
-        if isinstance(folder := values.get("folder"), str) and not any(Path(folder).glob(f"*{values.get('benchmark', '')}*")):
-            found["folder"] = str(data_folder(config))
-        return found
-    if isinstance(values, str) and values.endswith(FILE_SUFFIXES):
-        return _local(values, config, shrunk)
-    return values
-
-
-def _local(path: str, config: RunConfig, shrunk: Shrunk) -> str:
-    if Path(path).exists():
-        return path
-    name = Path(path).name if path.endswith(FILE_SUFFIXES) else f"{Path(path).name}.jsonl"
-    name = str(Path(name).with_suffix(".jsonl")) if name.endswith(".parquet") else name
-    shrunk.files.append(name)
-    return str(data_folder(config) / name)
 
 
 def free_port() -> int:
