@@ -7,13 +7,14 @@ its own below `outputs/rehearsals/`, with `rehearsal.md` and `rehearsal.json`: w
 did, the table in the paper's layout, seconds and memory.
 """
 
+import json
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from vime import loop, trial
-from vime.config import TRY, AlgorithmName, Mode
+from vime.config import TRY, Mode, RunConfig
 from vime.errors import ConfigError
 from vime.files.jsonl import write_lines, write_text
 from vime.hooks import load_hook
@@ -58,24 +59,20 @@ def furnish(composed: Composed, shrunk: Shrunk) -> None:
     config = shrunk.config
     if config.model.checkpoint == str(model_folder(config)):
         shrunk.replaced.append(write_model(model_folder(config), config.model))
-    if not shrunk.files and not data_folder_wanted(shrunk):
-        return
-    files = load_hook(config.method.rehearsal).files(composed.config) if config.method.rehearsal else {}
-    folder = data_folder(config)
+    if number := write_files(composed.config, shrunk):
+        shrunk.replaced.append(f"data: {number} files of two rows in the published layouts, below {data_folder(config)}")
+
+
+def write_files(config: RunConfig, shrunk: Shrunk) -> int:
+    """Writes the files of the method's rehearsal, if a data set or the retrieval service needs one; returns how many."""
+    folder = data_folder(shrunk.config)
+    if not config.method.rehearsal or not (shrunk.files or str(folder) in str(shrunk.config.data)):
+        return 0
+    files = load_hook(config.method.rehearsal).files(config)
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in files.items():
         if name.endswith(".json"):
-            import json
-
-            write_text(folder / name, json.dumps(rows))
+            write_text(folder / name, json.dumps(rows, ensure_ascii=False))
         else:
             write_lines(folder / name, rows)
-    shrunk.replaced.append(f"data: {len(files)} files of two rows in the published layouts, below {folder}")
-
-
-def data_folder_wanted(shrunk: Shrunk) -> bool:
-    """Whether a data set is made from the files of the rehearsal."""
-    folder = str(data_folder(shrunk.config))
-    sets = [shrunk.config.data.train, *shrunk.config.data.evaluation]
-    supervised = shrunk.config.algorithm.name is AlgorithmName.sft
-    return not supervised and any(folder in str(dataset) for dataset in sets)
+    return len(files)

@@ -91,7 +91,8 @@ class AgentFlowRehearsal(Rehearsal):
     def expected(self) -> dict[str, list[str]]:
         """Tools, ends of the loop, ways of judging and stop reasons."""
         method = AgentFlowConfig.of(self.config)
-        judged = ["by a rule", *(["judge accepts", "judge refuses", "judge unreadable"] if method.roles.judge else [])]
+        opinions = ["judge accepts", "judge refuses", "judge unreadable"]
+        judged = ["by a rule", *(opinions if method.roles.judge and self._asks_judge() else [])]
         steps = ["as asked", "not parsed", "unknown tool", "tool failed", "no command", "no verdict"]
         ends = [end.value for end in LoopEnd]
         stops = ["answered", "turn_limit", "token_limit", "time_limit"]
@@ -117,6 +118,12 @@ class AgentFlowRehearsal(Rehearsal):
             yield "grading", "judge accepts" if counts.get("judge_accepted") else "judge refuses"
         if counts.get("judge_unreadable"):
             yield "grading", "judge unreadable"
+
+    def _asks_judge(self) -> bool:
+        """Whether a data set has answers in words, about which rules cannot decide."""
+        arguments = [dataset.generator_args for dataset in (self.config.data.train, *self.config.data.evaluation)]
+        judged = {name for name, benchmark in BENCHMARKS.items() if benchmark.judged}
+        return any("file" in found or found.get("benchmark") in judged for found in arguments)
 
     def _next_step(self, asked: Asked, act: str, tools: list[str], most_seconds: float) -> Reply:
         number = self._steps[asked.session]
@@ -162,7 +169,7 @@ def _item(benchmark: str, number: int) -> Row:
     }
     if benchmark == "gameof24":
         query = f"Using the numbers [1, 1, {number + 1}, 8], create an expression that equals 24."
-        return item | {"query": query, "answer": ["(1+1+1)×8" if number == 0 else "(1+1)×2×8-8"], "question": [1, 8]}
+        return item | {"query": query, "answer": ["(1+1+1)×8" if number == 0 else "(1+2)×8×1"], "question": [1, 8]}
     if benchmark == "gpqa":
         return item | {"choices": CHOICES, "answer": CHOICES[number]}
     if benchmark == "medqa":

@@ -37,11 +37,16 @@ class ScriptedClients:
 
     def reply(self, model: str, prompt: str, *, session: str, max_tokens: int) -> Reply | None:
         """What the script replies to a call."""
-        if self._rehearsal is None:
-            self._rehearsal = rehearsal_of(self.config)
         asked = Asked(model=model, prompt=prompt, session=session, turn=self._turns[session], max_tokens=max_tokens)
         self._turns[session] += 1
-        return self._rehearsal.reply(asked)
+        return self.rehearsal.reply(asked)
+
+    @property
+    def rehearsal(self) -> Rehearsal:
+        """The rehearsal of the method, made where it is used."""
+        if self._rehearsal is None:
+            self._rehearsal = rehearsal_of(self.config)
+        return self._rehearsal
 
 
 @dataclass(slots=True)
