@@ -15,6 +15,7 @@ from agentic.coding.prompts import FULL
 from agentic.coding.tiny.task import generate_rows
 from agentic.coding.work import Ending
 from vime.config import PromptStyle, RunConfig
+from vime.data.split import Split
 from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
 
 ACTS = (
@@ -47,7 +48,8 @@ class CodingRehearsal(Rehearsal):
     @classmethod
     def files(cls, config: RunConfig) -> dict[str, list[Row]]:
         """Rows of SWE-bench's columns, with the repository's files in them."""
-        names = [(config.data.train.path, "train"), *((dataset.path, "eval") for dataset in config.data.evaluation)]
+        names: list[tuple[str | None, Split]] = [(config.data.train.path, "train")]
+        names += [(dataset.path, "eval") for dataset in config.data.evaluation]
         return {
             Path(path).name: [_row(row) for row in generate_rows(split=split, num_items=2, seed=0)]
             for path, split in names
