@@ -48,11 +48,11 @@ class CodingRehearsal(Rehearsal):
     @classmethod
     def files(cls, config: RunConfig) -> dict[str, list[Row]]:
         """Rows of SWE-bench's columns, with the repository's files in them."""
-        names: list[tuple[str | None, Split]] = [(config.data.train.path, "train")]
-        names += [(dataset.path, "eval") for dataset in config.data.evaluation]
+        splits: dict[str | None, Split] = {dataset.path: "eval" for dataset in config.data.evaluation}
+        splits[config.data.train.path] = "train"
         return {
             Path(path).name: [_row(row) for row in generate_rows(split=split, num_items=2, seed=0)]
-            for path, split in names
+            for path, split in splits.items()
             if path
         }
 
