@@ -38,6 +38,7 @@ def rehearse(composed: Composed) -> int:
         from vime.preflight.plan import show_plan
 
         show_plan(config)
+        sys.stdout.write(_said(shrunk))
         return 0
     furnish(composed, shrunk)
     if problems := problems_here(config):
@@ -45,7 +46,7 @@ def rehearse(composed: Composed) -> int:
     small = replace(composed, config=config)
     if config.mode is TRY:
         return 0 if trial.try_once(small) else 1
-    sys.stdout.write("".join(f"rehearsal: {words}\n" for words in shrunk.replaced))
+    sys.stdout.write(_said(shrunk))
     sys.stdout.flush()
     with PeakMemory() as memory:
         (loop.train if config.mode is Mode.train else loop.evaluate)(small)
@@ -76,3 +77,7 @@ def write_files(config: RunConfig, shrunk: Shrunk) -> int:
         else:
             write_lines(folder / name, rows)
     return len(files)
+
+
+def _said(shrunk: Shrunk) -> str:
+    return "".join(f"rehearsal: {words}\n" for words in shrunk.replaced)

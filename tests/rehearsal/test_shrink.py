@@ -14,6 +14,7 @@ from vime.preflight.compose import CONF, compose_run
 from vime.preflight.validation import find_problems
 from vime.rehearsal.local_data import Shrunk, data_folder
 from vime.rehearsal.shrink import FROZEN, NUM_STEPS, model_folder, shrink
+from vime.run import run
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 LARGE = [name for name in EXPERIMENTS if "tiny" not in name]
@@ -87,3 +88,11 @@ def test_a_rehearsal_has_a_folder_that_no_run_resumes_from():
     config = composed("memagent_paper_7b")
     assert Path(str(config.output_dir)).parts[-3:-1] == ("rehearsals", "memagent_paper_7b")
     assert model_folder(config).is_relative_to(str(config.output_dir)) and data_folder(config) != model_folder(config)
+
+
+def test_the_plan_of_a_rehearsal_says_what_is_replaced_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "run"
+    assert run(["+experiment=agentflow_paper", "rehearse=true", "mode=plan", f"output_dir={folder}"]) == 0
+    shown = capsys.readouterr().out
+    assert "rehearsal: model: Qwen/Qwen2.5-7B-Instruct is a random qwen2 model" in shown and "2 steps: 16 rollouts" in shown
+    assert not folder.exists()
