@@ -126,7 +126,8 @@ class ToolOrchestraRehearsal(Rehearsal):
         if about.get("ending"):
             yield "ending", about["ending"]
         counts = rollout.get("counts", {})
-        yield from (("program", name.removeprefix("sandbox_")) for name in counts if name.startswith("sandbox_"))
+        ends = [name.removeprefix("sandbox_") for name in counts if name.startswith("sandbox_") and name != "sandbox_calls"]
+        yield from (("program", end) for end in ends)
         if counts.get("judge_unreadable"):
             yield "judge", "unreadable"
         elif counts.get("judge_calls") or counts.get("judge_cache_hits"):
