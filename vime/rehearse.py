@@ -25,6 +25,7 @@ from vime.rehearsal.memory import PeakMemory
 from vime.rehearsal.outcome import Outcome, write_outcome
 from vime.rehearsal.random_model import write_model
 from vime.rehearsal.shrink import model_folder, shrink
+from vime.report.summary import read_summary
 
 
 def rehearse(composed: Composed) -> int:
@@ -50,8 +51,10 @@ def rehearse(composed: Composed) -> int:
     sys.stdout.flush()
     with PeakMemory() as memory:
         (loop.train if config.mode is Mode.train else loop.evaluate)(small)
-    outcome = Outcome.of(config, shrunk.replaced, seconds=time.monotonic() - started, peak_bytes=memory.peak_bytes)
-    sys.stdout.write(write_outcome(Path(str(config.output_dir)), outcome))
+    folder = Path(str(config.output_dir))
+    seconds = max(time.monotonic() - started, (read_summary(folder) or {}).get("wall_seconds", 0.0))  # with those before a resume
+    outcome = Outcome.of(config, shrunk.replaced, seconds=seconds, peak_bytes=memory.peak_bytes)
+    sys.stdout.write(write_outcome(folder, outcome))
     return 0
 
 
