@@ -24,10 +24,12 @@ FLOORS = (
     {"gateway", "retrieval", "sync", "view"},
     {"agent"},
     {"preflight"},
+    {"rehearsal"},
     {"new", "rollout"},
     {"batches", "reward_service", "step_clock", "system"},
     {"session"},
     {"loop", "trial"},
+    {"rehearse"},
     {"run"},
     {"integrations"},
 )

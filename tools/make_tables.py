@@ -21,7 +21,7 @@ from vime.report.charts import number_text
 from vime.report.merging import file_name, identity, merged, told_apart, with_commands
 from vime.report.pooled_logs import figure_of, read_logs
 from vime.report.results import NOT_RUN, build_page, read_our_run, read_published
-from vime.report.run_directory import find_runs
+from vime.report.run_directory import find_runs, read_config
 from vime.report.score_figure import score_figure
 from vime.report.summary import IncompleteRunError
 
@@ -159,6 +159,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         parser.error(str(error))
     if (out := given.out or next(iter(given.runs), None)) is None:
         parser.error("say where the page is to be written, with --out FOLDER, or give runs")
+    if rehearsed := [str(path) for path in paths if read_config(path).get("rehearse")]:
+        parser.error(f"{', '.join(rehearsed)}: a rehearsal of a random model, whose numbers belong in no table")
     strangers = [run.name for run in runs if run.method != given.method]
     if strangers:
         parser.error(f"{', '.join(strangers)}: not of {given.method}")

@@ -1,10 +1,12 @@
 """Writes results/reproductions.md: which command makes each published row, what it needs, and how far it was tried.
 
     python tools/reproductions.py
+    python tools/reproductions.py --rehearsed RUN…     # first notes rehearsals (`rehearse=true`) in results/rehearsals.json
 
 Rows and experiments come from results/papers/METHOD.yaml and the experiments themselves, each of which is composed and checked as
 by `mode=plan`. Hours are estimates: floating-point operations of the lengths that `effort` assumes, divided by what the GPUs of
-the experiment compute at the shares below. `run` stands only where results/METHOD.json holds the row.
+the experiment compute at the shares below. `run` stands only where results/METHOD.json holds the row, and `rehearsed` only where
+results/rehearsals.json has its experiment.
 """
 
 import argparse
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rehearsals import note_rehearsals, read_rehearsals, rehearsal_lines
 from rich.console import Console
 
 from vime.config import DatasetConfig, Mode, RunConfig
@@ -30,14 +33,15 @@ PEAK, TRAINING_SHARE, GENERATION_SHARE = 989e12, 0.35, 0.10
 """bfloat16 operations a second of an H100, and the shares of it that training and generation are assumed to reach."""
 OPERATIONS_READ, OPERATIONS_TRAINED = 2, 8
 """Operations per parameter and token: one pass; a pass, its gradient, and a pass of the reference."""
-PLANNED, RUN = "planned", "run"
+PLANNED, REHEARSED, RUN = "planned", "rehearsed", "run"
 INTRODUCTION = """\
 # What reproduces each published row
 Written by `python tools/reproductions.py`. "Planned" means that the experiment composes and passes every check of `mode=plan`;
-nothing here has been run at this size unless it says "run". Hours are estimated, and nobody has measured them: on H100 GPUs
-(989 TFLOP/s in bfloat16) that reach 35 % of it in training and 10 % in generation, from lengths that stand below each table of
-commands. Expect the order of magnitude, no more. The data are names for `tools/prepare_data.py`, files of the Hub, `tau2-bench`,
-which is a package, and `wiki-18`, the passages of Search-R1.
+"rehearsed" that the experiment has also gone from its configuration to its filled table on a random small model with scripted
+replies (`rehearse=true`; the list is at the end); nothing here has been run at this size unless it says "run". Hours are
+estimated, and nobody has measured them: on H100 GPUs (989 TFLOP/s in bfloat16) that reach 35 % of it in training and 10 % in
+generation, from lengths that stand below each table of commands. Expect the order of magnitude, no more. The data are names for
+`tools/prepare_data.py`, files of the Hub, `tau2-bench`, which is a package, and `wiki-18`, the passages of Search-R1.
 """
 
 
@@ -136,6 +140,7 @@ def build() -> dict[str, Any]:
     sets = yaml.safe_load(Path(__file__).with_name("datasets.yaml").read_text(encoding="utf-8"))
     published = {name: entry["num_published"] for name, entry in sets.items() if "num_published" in entry}
     found: dict[str, Any] = {}
+    rehearsed = {one["experiment"] for one in read_rehearsals()}
     for method in METHODS:
         data = read_published(RESULTS / "papers" / f"{method}.yaml")
         page = json.loads((RESULTS / f"{method}.json").read_text(encoding="utf-8"))
@@ -146,7 +151,7 @@ def build() -> dict[str, Any]:
             "title": data["title"],
             "about": effort.about,
             "experiments": [_experiment(name, effort, published) for name in experiments],
-            "rows": [row for table in data["tables"] for row in _rows(table, done)],
+            "rows": [row for table in data["tables"] for row in _rows(table, done, rehearsed)],
         }
     return found
 
@@ -164,14 +169,15 @@ def _experiment(name: str, effort: Effort, published: dict[str, int]) -> dict[st
     }
 
 
-def _rows(table: dict[str, Any], done: set[tuple[str, str]]) -> list[dict[str, Any]]:
+def _rows(table: dict[str, Any], done: set[tuple[str, str]], rehearsed: set[str]) -> list[dict[str, Any]]:
     found = []
     left = [row for row in table["published"] if not any(row["name"] in planned.get("like", []) for planned in table["ours"])]
     for row in table["published"]:
         if row in left:
             continue
         ours = [planned for planned in table["ours"] if row["name"] in planned.get("like", [])]
-        tried = RUN if any((table["title"], planned["name"]) in done for planned in ours) else PLANNED
+        tried = REHEARSED if all(planned["experiment"] in rehearsed for planned in ours) else PLANNED
+        tried = RUN if any((table["title"], planned["name"]) in done for planned in ours) else tried
         by = [f"{planned['experiment']}, {planned['row']}" for planned in ours]
         found.append({"table": table["title"], "names": [row["name"]], "source": row["source"], "by": by, "state": tried})
     if left:
@@ -181,7 +187,7 @@ def _rows(table: dict[str, Any], done: set[tuple[str, str]]) -> list[dict[str, A
     return found
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(found: dict[str, Any], rehearsals: list[dict[str, Any]]) -> str:
     """The page."""
     lines = [INTRODUCTION]
     for method in found.values():
@@ -197,6 +203,7 @@ def markdown(found: dict[str, Any]) -> str:
             names, by = "; ".join(row["names"]), "; ".join(row["by"]) or "–"
             lines.append(f"| {row['table']} | {names} | {row['source']} | {by} | {row['state']} |")
         lines.append("")
+    lines += rehearsal_lines(rehearsals)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -208,9 +215,11 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     """Writes the page of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / "reproductions.md")
+    parser.add_argument("--rehearsed", nargs="+", type=Path, default=[], metavar="RUN", help="folders of rehearsals to note")
     given = parser.parse_args(arguments)
+    note_rehearsals(given.rehearsed)
     found = build()
-    write_text(given.out, markdown(found))
+    write_text(given.out, markdown(found, read_rehearsals()))
     number = sum(len(row["names"]) for method in found.values() for row in method["rows"])
     (console or Console(highlight=False)).print(f"{given.out}: {number} published rows", soft_wrap=True)
 

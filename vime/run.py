@@ -4,6 +4,7 @@
     python -m vime.run +method=memagent model=qwen2.5-7b mode=eval        # score
     python -m vime.run +method=memagent model=qwen2.5-7b mode=plan        # show what would run, start nothing
     python -m vime.run +method=memagent mode=try                          # one prompt on a server, shown turn by turn
+    python -m vime.run +experiment=memagent_paper_7b rehearse=true        # all of it on this machine, with a random small model
     python -m vime.run +method=memagent trainer.lr=1e-4,3e-4 --multirun   # a sweep, one run after another
     python -m vime.run +method=mine --config-dir my_conf                  # options from your own folder
     python -m vime.run new mine                                           # write a folder with an agent to start from
@@ -117,6 +118,10 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         composed = compose_run(overrides, check=find_problems)
         if composed.sweep:
             return run_sweep(overrides)
+        if composed.config.rehearse:
+            from vime.rehearse import rehearse
+
+            return rehearse(composed)
         if composed.config.mode is Mode.plan:
             from vime.preflight.plan import show_plan
 

@@ -14,12 +14,14 @@ from vime.files.record import Recorder
 from vime.hooks import load_hook
 from vime.model.pieces import TokenPieces
 from vime.preflight.compose import Composed
+from vime.rehearsal.scripted_client import ScriptedClients
 from vime.report.run_directory import RunDirectory
 from vime.report.transcript import Transcript
 from vime.rollout.agents import launched
 from vime.rollout.heard import heard_clients
 from vime.rollout.worker import RolloutWorker
 from vime.runtime import Runtime
+from vime.serving.clients import make_client
 from vime.types import Group
 
 PATIENT_SECONDS = 24 * 3600.0
@@ -45,7 +47,8 @@ async def _rollout(config: RunConfig, source: Any, run_dir: Path, transcript: Tr
         async with launched(config, run_dir, runtime, policy=None) as agents:
             await agents.served(transcript.say)
             endpoints = agents.serving.endpoints()
-            clients = heard_clients(transcript.call)
+            made = ScriptedClients(config) if config.rehearse else make_client
+            clients = heard_clients(transcript.call, made)
             worker = RolloutWorker(config, endpoints, make_client=clients, retrieval=agents.retrieval)
             await worker.ready()
             prompt = source.next()

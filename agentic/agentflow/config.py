@@ -69,6 +69,7 @@ class AgentFlowConfig(MethodConfig):
     generate: str = "agentic.agentflow.generate.generate"
     reward: str = "agentic.agentflow.reward.reward"
     eval_log: str | None = "agentic.agentflow.eval_log.eval_log"
+    rehearsal: str | None = "agentic.agentflow.rehearsal.AgentFlowRehearsal"
     single_turn: str = "agentic.agentflow.single_turn.generate"
     credit: Credit = Credit.share
     roles: RolesConfig = field(default_factory=RolesConfig)

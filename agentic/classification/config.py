@@ -20,6 +20,7 @@ class ClassificationConfig(MethodConfig):
     reward: str | None = "agentic.classification.reward.reward"
     eval_log: str | None = "agentic.classification.eval_log.eval_log"
     single_turn: str = "agentic.classification.generate.generate"
+    rehearsal: str | None = "agentic.classification.rehearsal.ClassificationRehearsal"
     template: str = "{text}\nLabel:"
     """The prompt, in which `{text}` stands for the text of an item; the completion goes on directly behind it."""
     labels: list[str] = field(default_factory=list)

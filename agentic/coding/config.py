@@ -43,6 +43,7 @@ class CodingConfig(MethodConfig):
     generate: str = "agentic.coding.generate.generate"
     reward: str | None = "agentic.coding.reward.reward"
     eval_log: str | None = "agentic.coding.eval_log.eval_log"
+    rehearsal: str | None = "agentic.coding.rehearsal.CodingRehearsal"
     single_turn: str = "agentic.coding.single_turn.generate"
     credit: Credit = Credit.share
     agent: str = OWN

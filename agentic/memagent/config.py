@@ -29,6 +29,7 @@ class MemAgentConfig(MethodConfig):
     reward: str = "agentic.memagent.reward.reward"
     eval_log: str | None = "agentic.memagent.eval_log.eval_log"
     single_turn: str = "agentic.memagent.single_turn.generate"
+    rehearsal: str | None = "agentic.memagent.rehearsal.MemAgentRehearsal"
     chunk_tokens: Count = 5000
     """Most document tokens that one turn reads."""
     chunk_at: ChunkAt = ChunkAt.token

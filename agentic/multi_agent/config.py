@@ -26,6 +26,7 @@ class MultiAgentConfig(MethodConfig):
     generate: str = "agentic.multi_agent.generate.generate"
     reward: str | None = "agentic.multi_agent.reward.reward"
     eval_log: str | None = "agentic.multi_agent.eval_log.eval_log"
+    rehearsal: str | None = "agentic.multi_agent.rehearsal.MultiAgentRehearsal"
     single_turn: str = "agentic.multi_agent.generate.single_turn"
     num_solvers: Count = 5
     """Solutions that are written independently of each other."""

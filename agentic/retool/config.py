@@ -29,6 +29,7 @@ class ReToolConfig(MethodConfig):
     generate: str = "agentic.retool.generate.generate"
     reward: str | None = "agentic.retool.reward.reward"
     eval_log: str | None = "agentic.retool.eval_log.eval_log"
+    rehearsal: str | None = "agentic.retool.rehearsal.ReToolRehearsal"
     single_turn: str = "agentic.retool.generate.single_turn"
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the laptop task."""

@@ -22,6 +22,7 @@ class SearchR1Config(MethodConfig):
     generate: str = "agentic.search_r1.generate.generate"
     reward: str | None = "agentic.search_r1.reward.reward"
     eval_log: str | None = "agentic.search_r1.eval_log.eval_log"
+    rehearsal: str | None = "agentic.search_r1.rehearsal.SearchR1Rehearsal"
     single_turn: str = "agentic.search_r1.single_turn.generate"
     max_turns: Natural = 4
     """Turns in which the model may search; one more turn follows for the answer. 0 trains without retrieval."""

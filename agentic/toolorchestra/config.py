@@ -34,6 +34,7 @@ class ToolOrchestraConfig(MethodConfig):
     reward: str = "agentic.toolorchestra.reward.reward"
     group_reward: str | None = "agentic.toolorchestra.reward.group_reward"
     eval_log: str | None = "agentic.toolorchestra.eval_log.eval_log"
+    rehearsal: str | None = "agentic.toolorchestra.rehearsal.ToolOrchestraRehearsal"
     single_turn: str = "agentic.toolorchestra.single_turn.generate"
     credit: Credit = Credit.share
     experts: dict[str, ExpertConfig] = field(default_factory=dict)

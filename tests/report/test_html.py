@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -190,3 +191,22 @@ def test_a_figure_of_many_evaluations_is_one_chart_and_many_metrics_a_long_table
     )
     assert page.count("<figure>") == 1 and page.count('class="line') <= LINES and "2 earlier evaluations" in page
     assert "docs_80-trained: recall" in page and page.count("<table>") == 3 and "<th>trained</th>" in page
+
+
+def test_evaluations_with_other_categories_share_a_chart_in_which_each_keeps_its_name() -> None:
+    from vime.report.log_section import eval_log_section
+
+    few = {"x": ["answer", "search"], "series": {"calls": [1.0, 2.0]}}
+    more = {"x": ["call_expert", "get_order", "search"], "series": {"calls": [3.0, 4.0, 5.0]}}
+    for first, second in ((few, more), (more, few)):
+        page = eval_log_section(
+            {"a-trained": {"figures": {"calls": first}}, "b-trained": {"figures": {"calls": second}}}, ["a", "b"]
+        )
+        hover = json.loads(unescape(page.split('data-hover="')[1].split('"')[0]))
+        shown = {heading: [value for _, _, value in values] for _, heading, values in hover}
+        assert {name: sorted(values) for name, values in shown.items()} == {
+            "answer": ["1"],
+            "search": ["2", "5"],
+            "call_expert": ["3"],
+            "get_order": ["4"],
+        }

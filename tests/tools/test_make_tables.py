@@ -110,6 +110,15 @@ def test_an_incomplete_run_and_another_method_s_are_refused_by_name(tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_rehearsal_enters_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = make_run(tmp_path / "run", name="memagent_paper_tiny", datasets=("docs_20",))
+    file = run / "config.yaml"
+    file.write_text(file.read_text() + "\nrehearse: true\n")
+    with pytest.raises(SystemExit):
+        built("memagent", tmp_path / "out", run)
+    assert "a rehearsal of a random model" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def with_metadata(run: Path) -> None:
     """Puts what an orchestrator did into the items: the trained one solves for less."""
     for path in (run / "evaluation").glob("*.jsonl"):

@@ -127,6 +127,9 @@ class RunConfig:
     deterministic: bool = False
     """Whether two runs with the same configuration and seed give the same tokens, rewards and weights on one machine. Generation
     is slower, and settings whose results depend on time or on external servers are refused."""
+    rehearse: bool = False
+    """Whether to rehearse the run on this machine before it is given GPUs: its own code, prompts and lengths on a random small
+    model of the same family, with two items of each data set, two steps and scripted replies. `mode=plan` shows it."""
     resume: bool = False
     """Whether to continue the newest run of this name in `outputs/` from its last checkpoint."""
     output_dir: str | None = None

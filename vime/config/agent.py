@@ -91,6 +91,9 @@ class MethodConfig:
     """Dotted path of `eval_log(context, results) -> EvalLog`, which adds metrics and figures to an evaluation."""
     single_turn: str = "vime.rollout.single_turn.generate"
     """Dotted path of the baseline, which asks the model once without the agent; its signature is that of `generate`."""
+    rehearsal: str | None = None
+    """Dotted path of a `vime.rehearsal.script.Rehearsal`, which says what the models reply in a rehearsal (`rehearse=true`); null
+    lets the random model sample."""
     session: SessionConfig = field(default_factory=SessionConfig)
     """What an agent may ask that calls its model over HTTP."""
     credit: Credit = Credit.share

@@ -27,6 +27,9 @@ from vime.preflight.search_path import CONF, METHODS, installed_methods, with_se
 from vime.report.run_directory import read_config
 from vime.report.summary import read_summary
 
+REHEARSALS = "rehearsals"
+"""Folder beside those of runs."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Composed:
@@ -125,6 +128,8 @@ def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Probl
             raise ConfigError([*composition.problems, *_further_problems(composition, tree, check)])
         HydraConfig.instance().set_config(tree)
         run_dir = Path(str(tree.hydra.run.dir))
+        if tree.rehearse:  # it is no run to go on with, nor the newest of its name
+            run_dir = run_dir.parents[1] / REHEARSALS / run_dir.parent.name / run_dir.name
         sweep = {str(key): str(value) for key, value in (tree.hydra.sweeper.params or {}).items()}
         check_launcher(tree.hydra.runtime.choices, is_sweep=bool(sweep))
         config = to_dataclass(tree)

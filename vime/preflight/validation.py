@@ -1,10 +1,11 @@
 """Checks a configuration before anything starts, and reports every problem at once.
 
 A rule is a function `RunConfig -> list[Problem]` in `vime/preflight/rules/`. `mode=plan` may plan for another machine, so it
-leaves out the rules about this one (GPUs, ports, files, disk, keys).
+leaves out the rules about this one (GPUs, ports, files, disk, keys), and so does a rehearsal until it has its own configuration.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from vime.config import Mode, RunConfig
 from vime.errors import ConfigError, Problem, written
@@ -122,9 +123,19 @@ BY_SERVER: tuple[Rule, ...] = (
 
 def find_problems(config: RunConfig) -> list[Problem]:
     """All problems of a configuration, each of them once."""
+    if config.rehearse:
+        config = replace(config, mode=Mode.plan)
+    return _problems_by(RULES if config.mode is Mode.plan else (*RULES, *MACHINE_RULES), config)
+
+
+def problems_here(config: RunConfig) -> list[Problem]:
+    """All problems of a configuration on this machine, also of a rehearsal's own."""
+    return _problems_by((*RULES, *MACHINE_RULES), config)
+
+
+def _problems_by(rules: tuple[Rule, ...], config: RunConfig) -> list[Problem]:
     if missing := method.chosen(config):
         return missing  # a method brings most other settings
-    rules = RULES if config.mode is Mode.plan else (*RULES, *MACHINE_RULES)
     wrong = [problem.key for problem in numbers.ranges(config)]
     if any(key.startswith("serving.models.") and key.endswith(SERVER_SIZES) for key in wrong):
         rules = tuple(rule for rule in rules if rule not in BY_SERVER)

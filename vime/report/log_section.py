@@ -53,29 +53,25 @@ def _chart(title: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
     kept, num_lines = dict(figures), sum(len(figure["series"]) for figure in figures.values())
     while num_lines > LINES and len(kept) > 1:
         num_lines -= len(kept.pop(next(iter(kept)))["series"])
-    first = next(iter(kept.values()))
     numeric = all(isinstance(value, (int, float)) for figure in kept.values() for value in figure["x"])
-    series = [
-        Series(
-            label=key if len(figure["series"]) == 1 else f"{key}: {label}",
-            x=_places(figure["x"], numeric)[: len(ys)],
-            y=_values(ys),
-        )
-        for key, figure in kept.items()
-        for label, ys in figure["series"].items()
-    ]
+    names = None if numeric else list(dict.fromkeys(str(value) for figure in kept.values() for value in figure["x"]))
+    series = []
+    for key, figure in kept.items():
+        for label, ys in figure["series"].items():
+            x, y = _points(figure["x"], ys, names)
+            series.append(Series(label=key if len(figure["series"]) == 1 else f"{key}: {label}", x=x, y=y))
     left_out = len(figures) - len(kept)
     note = f"{left_out} earlier evaluations are in evaluation/*.json" if left_out else ""
-    names = None if numeric else [str(value) for value in first["x"]]
     return line_chart(title.replace("_", " "), series, x_label="", names=names, smooth=False, note=note)
 
 
-def _places(x: Sequence[Any], numeric: bool) -> list[float]:
-    return [float(value) for value in (x if numeric else range(len(x)))]
-
-
-def _values(values: Sequence[Any]) -> list[float]:
-    return [math.nan if value is None else float(value) for value in values]
+def _points(x: Sequence[Any], y: Sequence[Any], names: Sequence[str] | None) -> tuple[list[float], list[float]]:
+    """The points of a line from left to right; a category of another evaluation, which has others, keeps its place in `names`."""
+    places = [float(value if names is None else names.index(str(value))) for value in x]
+    values = [math.nan if value is None else float(value) for value in y]
+    points = zip(places, values)  # a line may end before its x values do
+    found = list(points if names is None else sorted(points, key=lambda point: point[0]))
+    return [place for place, _ in found], [value for _, value in found]
 
 
 def _metric(log: Mapping[str, Any], metric: str) -> str:

@@ -44,6 +44,10 @@ class AgentClock:
             if self._outside is not None:
                 self._outside.go()
 
+    def advance(self, seconds: float) -> None:
+        """Counts seconds that have not passed, for a reply that a rehearsal says took them."""
+        self._started -= seconds
+
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stops the clock within a `with` block."""

@@ -55,7 +55,7 @@ class HeardClient:
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def heard_clients(tell: Callable[[ShownCall], None]) -> MakeClient:
+def heard_clients(tell: Callable[[ShownCall], None], make_client: MakeClient = make_client) -> MakeClient:
     """What makes clients of endpoints for `ServedModels`, each with somebody who listens."""
 
     def make(endpoint: Endpoint, config: ServingConfig) -> HeardClient:

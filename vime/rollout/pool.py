@@ -16,6 +16,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place
 from vime.config import RunConfig
+from vime.rehearsal.scripted_client import ScriptedClients
 from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
 from vime.rollout.group_run import stopped_rollout
 from vime.rollout.progress import Progress
@@ -25,6 +26,7 @@ from vime.rollout.traffic import ModelUsage
 from vime.rollout.worker import RolloutWorker
 from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
+from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
 from vime.types import Group, Prompt, Rollout, StopReason
 
@@ -157,7 +159,9 @@ class WorkerPool:
         options = self._nodes.options(Place(node=index % len(self._nodes)), environment=environment)
         folder = self._config.output_dir
         log = Path(folder) / "logs" / f"worker-{len(self._workers)}.log" if folder is not None else None
-        worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, retrieval=self._retrieval, log=log)
+        clients = ScriptedClients(self._config) if self._config.rehearse else make_client
+        given = {"retrieval": self._retrieval, "make_client": clients, "log": log}
+        worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, **given)
         self._workers.append(worker)
         return worker
 

@@ -79,6 +79,10 @@ class Call:
             self._clock.stop()
         self._is_lost = True
 
+    def took(self, seconds: float) -> None:
+        """Counts seconds that have not passed as the agent's time, for a rehearsal."""
+        self._clock.advance(seconds)
+
     def ended(self) -> None:
         """Restarts the clock if it was stopped: no lost server is waited for any more."""
         if self._is_lost:

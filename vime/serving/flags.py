@@ -15,6 +15,7 @@ from vime.cluster.placement import takes_turns, transport
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.model.architecture import scaled_length
 from vime.processes.program import FREE_PORT, LISTEN, PORT
+from vime.serving import forced_tokens
 from vime.serving.fixed_products import ENVIRONMENT
 
 BACKENDS = {
@@ -148,6 +149,8 @@ def server_environment(
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
         if config.deterministic:
             environment |= ENVIRONMENT
+        if config.rehearse:
+            environment |= forced_tokens.ENVIRONMENT
     else:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         if config.deterministic:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vime.processes.secret import VARIABLE, RequireSecret
-from vime.serving import fixed_products
+from vime.serving import fixed_products, forced_tokens
 from vime.serving.cpu_seeds import keep_seeds
 from vime.serving.token_stream import enrich_streams
 
@@ -29,6 +29,8 @@ def fork_on_cpu() -> None:
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
     keep_seeds()
+    if forced_tokens.wanted():
+        forced_tokens.take_forced_tokens()
     if fixed_products.wanted():
         fixed_products.fix_products()
     platform = type(current_platform)

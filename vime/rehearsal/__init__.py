@@ -1,0 +1,1 @@
+"""Rehearsals: any experiment on this machine, with its real code and configuration and a random small model."""
