@@ -45,9 +45,6 @@ class MultiAgentConfig(MethodConfig):
     """What all rewards of a rollout are multiplied by if the chosen solution is wrong, or if none is chosen."""
     max_response_tokens: Count = 8192
     """Most tokens of one reply."""
-    thinking: bool | None = None
-    """Whether a reply must end its thinking with one `</think>`, which the solution follows. Without, it is the whole reply.
-    None: as the model does, that is, if it has a `model.reasoning_parser` and its template does not turn thinking off."""
     maths: bool = True
     """Whether answers are compared as mathematics; otherwise as text without its blanks."""
     prompt_style: PromptStyle = PromptStyle.full
@@ -56,11 +53,6 @@ class MultiAgentConfig(MethodConfig):
     def model_of(self, role: Role) -> str:
         """Name of the model that plays a role."""
         return {Role.solver: self.solver_model, Role.rewriter: self.rewriter_model, Role.selector: self.selector_model}[role]
-
-    def thinks(self, config: RunConfig) -> bool:
-        """Whether a solution follows the end of the thinking."""
-        by_default = config.model.reasoning_parser is not None and _template_thinks(config)
-        return by_default if self.thinking is None else self.thinking
 
     def calls(self) -> dict[Role, int]:
         """Calls of each role that is played, if every stage has solutions to read."""
@@ -88,15 +80,7 @@ class MultiAgentConfig(MethodConfig):
         if not trained:
             remedy = "no role is played by the trained model: use actor for the solver, the rewriter or the selector"
             found.append(Problem(key="method.solver_model", value=self.solver_model, remedy=remedy))
-        if self.thinking and not _template_thinks(config):
-            remedy = "a solution is what follows the thinking: use true here, or method.thinking=false"
-            found.append(Problem(key="model.chat_template_args.enable_thinking", value=False, remedy=remedy))
         return found
-
-
-def _template_thinks(config: RunConfig) -> bool:
-    """Whether the trained model's chat template leaves thinking on."""
-    return bool(config.model.chat_template_args.get("enable_thinking", True))
 
 
 ConfigStore.instance().store(group="schema/method", name="multi_agent", node=MultiAgentConfig)

@@ -33,10 +33,10 @@ async def play(context: Context, sample: Sample, calls: Mapping[Role, int]) -> l
     for role, number in calls.items():
         if role is not Role.solver and not places:
             break
-        solutions = [solution_of(samples[place].response, thinking=method.thinks(context.config)) or "" for place in places]
+        solutions = [solution_of(samples[place].response, thinking=context.config.model.thinks) or "" for place in places]
         prompt = WORDINGS[method.prompt_style].prompt(role.value, sample.question, solutions)
         replies = await ask(context, sample, role, prompt, num_calls=number)
-        texts = [solution_of(reply.response, thinking=method.thinks(context.config)) for reply in replies]
+        texts = [solution_of(reply.response, thinking=context.config.model.thinks) for reply in replies]
         if role is Role.selector:
             named = judgment_of(texts[0] or "", num_solutions=len(places)) if texts else None
             places = [] if named is None else [places[named]]

@@ -34,7 +34,7 @@ class MultiAgentRehearsal(Rehearsal):
             return None  # its model can play
         act, gold = self.act(asked, ACTS), self.gold_of(asked.prompt)
         role = next((role for role, words in STARTS.items() if words in asked.prompt), Role.solver)
-        thinking = f"I think.\n{END_OF_THINKING}\n" if method.thinks(self.config) else ""
+        thinking = f"I think.\n{END_OF_THINKING}\n" if self.config.model.thinks else ""
         if role is Role.selector:
             judgments = {"no_judgment": "I cannot choose.", "judgment_beyond": "Judgment: 99"}
             return Reply(text=thinking + judgments.get(act, "They agree.\nJudgment: 1"), cut=act == "selector_cut")

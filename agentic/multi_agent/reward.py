@@ -14,7 +14,7 @@ from vime.types import Reward, Sample
 async def reward(context: Context, samples: list[Sample]) -> Reward:
     """A reward for each sample, and their mean over the trained ones; `strict` says whether the chosen solution is right."""
     method, roles = MultiAgentConfig.of(context.config), [sample.metadata["role"] for sample in samples]
-    answers = [answer_of(sample.response, thinking=method.thinks(context.config)) for sample in samples]
+    answers = [answer_of(sample.response, thinking=context.config.model.thinks) for sample in samples]
     right = [await is_right(answer, samples[0].label, maths=method.maths) for answer in answers]
     chosen = samples[-1].metadata["chosen"]
     is_solved = chosen is not None and right[chosen]

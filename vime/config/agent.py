@@ -58,6 +58,11 @@ class ModelConfig:
     reasoning_parser: str | None = None
     """vLLM's parser of the trained model's reasoning (`vllm serve --reasoning-parser`), for agents that call it over HTTP."""
 
+    @property
+    def thinks(self) -> bool:
+        """Whether replies begin with thinking: the model's reasoning has a parser, and the template does not turn it off."""
+        return self.reasoning_parser is not None and bool(self.chat_template_args.get("enable_thinking", True))
+
 
 @dataclass(kw_only=True, slots=True)
 class SessionConfig:

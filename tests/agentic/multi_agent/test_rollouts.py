@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import agentic.multi_agent.config  # registers the schema
-from agentic.multi_agent.config import MultiAgentConfig, Role
+from agentic.multi_agent.config import Role
 from agentic.multi_agent.eval_log import eval_log
 from agentic.multi_agent.generate import generate, judgment_of, single_turn, solution_of
 from agentic.multi_agent.prompts import FULL, TINY
@@ -91,7 +91,7 @@ def config_of(*words: str) -> RunConfig:
         "method.max_response_tokens=500",
         "serving.models.actor.max_model_len=4096",
     ]
-    return compose_run([*fixed, "method.maths=true", "method.thinking=true", *words]).config
+    return compose_run([*fixed, "method.maths=true", "model.reasoning_parser=qwen3", *words]).config
 
 
 @cache
@@ -298,21 +298,17 @@ def test_roles_need_served_models_of_which_exactly_one_is_trained():
     assert problems("method.selector_model=nobody", "method.num_solvers=1", "method.num_rewriters=0") == {}
 
 
-def test_replies_need_room_beside_their_prompts_and_thinking_that_the_template_allows():
+def test_replies_need_room_beside_their_prompts():
     assert "need 513 tokens" in problems("method.max_response_tokens=512")["serving.models.actor.max_model_len"][1]
-    found = problems("method.thinking=true", "+model.chat_template_args.enable_thinking=false")
-    assert "method.thinking=false" in found["model.chat_template_args.enable_thinking"][1]
 
 
 def test_a_solution_follows_the_thinking_of_a_model_that_thinks():
     def thinks(*words: str) -> bool:
-        config = compose_run(["+method=multi_agent", "mode=plan", *words]).config
-        return MultiAgentConfig.of(config).thinks(config)
+        return compose_run(["+method=multi_agent", "mode=plan", *words]).config.model.thinks
 
     assert thinks("model=qwen3-4b", "model.chat_template_args.enable_thinking=true")
     assert not thinks("model=qwen3-4b")  # whose template has thinking off unless asked
     assert not thinks("model=qwen2.5-7b")
-    assert thinks("model=qwen2.5-7b", "method.thinking=true")
 
 
 def test_the_plan_counts_the_calls_of_the_trained_model():
