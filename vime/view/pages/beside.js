@@ -4,6 +4,8 @@ import { get } from "./api.js";
 import { anchor, element, short } from "./dom.js";
 import { messageList } from "./turns.js";
 
+const EMPTY = ["It ended before the model had replied.", "The last message calls a tool and has no text."];
+
 export async function openGroup(words) {
   const run = words.get("run"),
     group = words.get("group");
@@ -98,7 +100,7 @@ function cards(run, rollouts) {
             .join(" · "),
         ),
         row.error ? element("div", { class: "text bad" }, row.error) : null,
-        element("div", { class: "text" }, row.response || "The last message calls a tool and has no text."),
+        element("div", { class: "text" }, row.response || EMPTY[Number(row.num_samples > 0)]),
       ),
     ),
   );

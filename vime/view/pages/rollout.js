@@ -11,7 +11,7 @@ export async function open(words) {
     id = words.get("id");
   const found = await get("rollout", { run, id });
   const content = element("div"),
-    tree = element("div", { class: "card" });
+    tree = found.line.samples.length ? element("div", { class: "card" }) : "";
   const state = {
     run,
     id,
@@ -39,7 +39,8 @@ export async function open(words) {
   ];
   const spans = timelineChart(found, line);
   if (spans) nodes.push(element("h2", {}, "Where its time went"), spans);
-  await choose(state, state.sample);
+  if (line.samples.length) await choose(state, state.sample);
+  else content.append(element("p", { class: "card" }, "It ended before the model had replied: there is no sequence of tokens."));
   return { title: name, nodes, runs: [run], keys: (key) => press(state, list, key) };
 }
 
