@@ -1,11 +1,11 @@
 """Measures what the viewer costs: an open page while nothing changes, and what a run writes for it.
 
-    python tools/bench_viewer.py RUN [--seconds 60] [--steps 12] [--pairs 3] [--keep FOLDER] [--json PATH]
+    python tools/bench_viewer.py RUN [--seconds 60] [--pairs 3] [--steps 12] [--keep FOLDER] [--json PATH]
 
-RUN is a folder that the viewer shows. For the second part a small run is trained, in which the time is taken that its driver
-spends on fetching the trainer's logprobs and on writing rollouts, as a share of its steps. For the third part the same run is
-trained in turns with everything recorded and with nothing, on the real servers; `--keep` names the folder of these runs, and what
-ended there is not run again.
+RUN is a folder that the viewer shows. For the second part a small run is trained on real servers, in turns with everything
+recorded and with nothing. Their steps are put beside each other, and of those with everything the time is taken that the driver
+spends on fetching the trainer's logprobs and on writing rollouts. `--keep` names the folder of these runs, and what ended there
+is not run again.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, pstdev
 from typing import Any
 
 import psutil
@@ -25,7 +25,6 @@ from bench_rows import Result, add_options, finish
 
 from vime.loop import train
 from vime.preflight.compose import compose_run
-from vime.report.metrics import curves, read_metrics
 from vime.session import Session
 from vime.trainer.learner import Learner
 
@@ -42,6 +41,8 @@ SIDES = {
 """What the two runs of a pair record; with `trace_share=1` the timelines of all rollouts as well."""
 PROCESSES = {"driver": "", "rollout workers": "ray::RolloutWorker", "trainer": "ray::TrainerRank"}
 """Whose CPU time is taken, by the beginning of their command lines."""
+FETCHING, WRITING = "fetching the trainer's logprobs", "writing rollouts with the numbers of all tokens"
+PARTS = (FETCHING, WRITING)
 SPENT = "spent.json"
 
 
@@ -50,9 +51,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each page stays open")
-    parser.add_argument("--steps", type=int, default=12, help="steps of the run that is trained; 0 trains none")
-    parser.add_argument("--pairs", type=int, default=0, help="pairs of such runs that are trained in turns")
-    parser.add_argument("--keep", type=Path, help="the folder of all these runs, which is removed otherwise")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of runs that are trained; 0 trains none")
+    parser.add_argument("--steps", type=int, default=12, help="steps of each of these runs")
+    parser.add_argument("--keep", type=Path, help="the folder of these runs, which is removed otherwise")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     add_options(parser)
     given = parser.parse_args()
@@ -64,9 +65,6 @@ def main() -> None:
         result.add(
             "viewer", f"server with the page `{page}` open while nothing changes", ours=share, reference=1.0, unit="% of a core"
         )
-    if given.steps:
-        for case, share in recording(given.steps, given.keep).items():
-            result.add("viewer", case, ours=share, reference=3.0, unit="% of a step")
     if given.pairs:
         with tempfile.TemporaryDirectory() as folder:
             compare(result, pairs(given.keep or Path(folder), given.pairs, given.steps))
@@ -101,24 +99,8 @@ def idle(run: Path, seconds: float) -> dict[str, float]:
     return found
 
 
-def recording(num_steps: int, keep: Path | None) -> dict[str, float]:
-    """Percent of a step that a run spends on what it writes for the viewer, over all steps but the first."""
-    spent: dict[str, list[float]] = {"trained_logprobs": [], "save_rollouts": []}
-    Learner.trained_logprobs = timed(Learner.trained_logprobs, spent["trained_logprobs"])  # type: ignore[method-assign]
-    Session.save_rollouts = timed(Session.save_rollouts, spent["save_rollouts"])  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        run = (keep or Path(folder)) / "run"
-        train(compose_run([*WORDS, f"trainer.num_steps={num_steps}", f"output_dir={run.absolute()}"]))
-        _, steps = curves(read_metrics(run / "metrics.jsonl"))["time/step_seconds"]
-    whole = sum(steps[FIRST:]) + sum(spent["save_rollouts"][FIRST:])
-    return {
-        "fetching the trainer's logprobs": 100 * sum(spent["trained_logprobs"][FIRST:]) / whole,
-        "writing rollouts with the numbers of all tokens": 100 * sum(spent["save_rollouts"][FIRST:]) / whole,
-    }
-
-
 def pairs(folder: Path, num_pairs: int, num_steps: int) -> dict[str, list[dict[str, float]]]:
-    """For each side, the mean seconds of a step and CPU seconds of each kind of process in it, run by run.
+    """For each side, run by run, the mean seconds of a step, CPU seconds of each kind of process in it, and seconds of its parts.
 
     The side that goes first changes from pair to pair.
     """
@@ -135,7 +117,9 @@ def pairs(folder: Path, num_pairs: int, num_steps: int) -> dict[str, list[dict[s
 def train_side(run: Path, side: str, num_steps: int) -> None:
     """Trains one run of a pair and leaves in its folder what a step took, without the first ones."""
     seen: list[dict[str, float]] = []
-    save = Session.save_rollouts
+    parts: dict[str, list[float]] = {part: [] for part in PARTS}
+    Learner.trained_logprobs = timed(Learner.trained_logprobs, parts[FETCHING])  # type: ignore[method-assign]
+    save = timed(Session.save_rollouts, parts[WRITING])
 
     async def noted(*arguments: Any, **options: Any) -> None:
         await save(*arguments, **options)
@@ -145,7 +129,7 @@ def train_side(run: Path, side: str, num_steps: int) -> None:
     train(compose_run([*WORDS, *SIDES[side], f"trainer.num_steps={num_steps}", f"output_dir={run}"]))
     first, last = seen[FIRST - 1], seen[-1]
     spent = {name: (last[name] - first[name]) / (len(seen) - FIRST) for name in first}
-    (run / SPENT).write_text(json.dumps(spent))
+    (run / SPENT).write_text(json.dumps(spent | {part: fmean(values[FIRST:]) for part, values in parts.items()}))
 
 
 def cpu_seconds() -> dict[str, float]:
@@ -164,21 +148,21 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def compare(result: Result, found: dict[str, list[dict[str, float]]]) -> None:
-    """What recording everything adds to recording nothing, in the means over runs, and the parts as notes."""
-    full, none = (dict(zip(runs[0], zip(*(run.values() for run in runs)))) for runs in found.values())
+    """The parts of a step that record, and what recording everything adds to recording nothing, in the means over runs."""
+    full, none = ({name: [run[name] for run in runs] for name in runs[0]} for runs in found.values())
+    for part in PARTS:
+        result.add("viewer", part, ours=100 * fmean(full[part]) / fmean(full["step"]), reference=3.0, unit="% of a step")
     step = fmean(none["step"])
     cpu = sum(fmean(full[name]) - fmean(none[name]) for name in PROCESSES)
     result.add("viewer", "everything recorded beside nothing: CPU", ours=100 * cpu / step, reference=3.0, unit="% of a step")
     longer = 100 * (fmean(full["step"]) / step - 1)
     result.add("viewer", "everything recorded beside nothing: wall time", ours=longer, reference=3.0, unit="% of a step")
-    result.notes.append(f"beside each other: {len(full['step'])} runs each, mean ± standard deviation over runs, of a step")
-    for name in full:
-        texts = [
-            f"{fmean(values[name]):.3f} ± {stdev(values[name]) if len(values[name]) > 1 else 0:.3f}" for values in (full, none)
-        ]
-        result.notes.append(
-            f"{'wall' if name == 'step' else f'CPU of the {name}'}: {texts[0]} s with everything, {texts[1]} s with nothing"
-        )
+    result.notes.append(
+        f"everything recorded beside nothing: {len(full['step'])} runs each; of a step, mean ± deviation over runs"
+    )
+    for name, about in {"step": "wall time", **{name: f"CPU of the {name}" for name in PROCESSES}}.items():
+        texts = [f"{fmean(side[name]):.3f} ± {pstdev(side[name]):.3f} s" for side in (full, none)]
+        result.notes.append(f"{about}: {texts[0]} with everything, {texts[1]} with nothing")
 
 
 def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:

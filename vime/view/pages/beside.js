@@ -92,7 +92,7 @@ function cards(run, rollouts) {
           [
             row.advantage != null ? `advantage ${short(row.advantage)}` : null,
             row.stop_reason + (row.failed ? " (failed)" : ""),
-            `${short(row.num_turns)} turns`,
+            `${short(row.num_turns)} ${row.num_turns === 1 ? "turn" : "turns"}`,
             `${short(row.num_tokens)} tokens`,
             row.seconds != null ? `${short(row.seconds)} s` : null,
           ]
@@ -100,7 +100,7 @@ function cards(run, rollouts) {
             .join(" · "),
         ),
         row.error ? element("div", { class: "text bad" }, row.error) : null,
-        element("div", { class: "text" }, row.response || EMPTY[Number(row.num_samples > 0)]),
+        element("div", { class: "text" }, row.response.trim() || EMPTY[Number(row.num_samples > 0)]),
       ),
     ),
   );

@@ -83,6 +83,8 @@ function alarms(about, run) {
             min_step: Math.max(1, alarm.step - 9),
             max_step: alarm.step,
             failed: alarm.metric.includes("failed") ? 1 : "",
+            sort: "reward",
+            order: "up",
           },
           "Rollouts of these steps",
         ),
@@ -126,7 +128,7 @@ function drawScores(place, charts, about) {
   );
   const nodes = [element("h2", {}, "Scores")];
   if (series.length) {
-    const spec = { title: "Score by data set, mean ± SD over runs", unit: "% solved", xTitle: "", kind: "bars", series };
+    const spec = { title: "Score by data set, mean ± SD over runs", unit: "% solved", xTitle: "data set", kind: "bars", series };
     keep(charts, "scores", spec, true);
     nodes.push(charts.get("scores").node);
   }

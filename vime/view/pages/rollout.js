@@ -171,6 +171,8 @@ const MODES = {
   version: "weight version",
 };
 
+const UNTRAINED = "this sequence was not trained";
+
 async function drawSample(state) {
   const { line, recorded } = state.found,
     sample = line.samples[state.sample];
@@ -192,7 +194,7 @@ async function drawSample(state) {
         "data-mode": key,
         "aria-pressed": String(key === mode),
         disabled: !has[key],
-        title: has[key] ? null : "not recorded in this run (logger.rollouts=tokens)",
+        title: has[key] ? null : names.includes("tokens") ? UNTRAINED : "not recorded in this run (logger.rollouts=tokens)",
         onclick: () => {
           state.mode = key;
           sessionStorage.setItem("tokens", key);

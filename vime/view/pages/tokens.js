@@ -77,7 +77,7 @@ function gap(data, number) {
 function numbers(data, number) {
   const trained = data.loss_mask?.[number],
     line = (name, value) => `${name.padEnd(18)}${value ?? "not recorded"}`;
-  const shown = [line("token", data.tokens[data.num_prompt + number]), line("trained", trained ? "yes" : "no")];
+  const shown = [line("token", data.tokens[data.num_prompt + number]), line("trained", !trained ? "no" : data.trainer_log_probs ? "yes" : "no, the sequence was left out")];
   if (trained) {
     shown.push(
       line("logprob", data.rollout_log_probs?.[number]),
