@@ -32,6 +32,11 @@ UNITS: tuple[tuple[str, str], ...] = (
     (r"^evaluation/", "% solved"),
     (r"^reward/", "reward"),
     (r"tokens", "tokens"),
+    (r"loss$", "loss"),
+    (r"grad_norm$", "norm"),
+    (r"ratio|correction_weight", "ratio"),
+    (r"train/lr$", "learning rate"),
+    (r"advantage", "advantage"),
     (r"^rollout/turns|^count/|^stop/|num_|calls|requests|failures|retries|refused|fork_", "number"),
 )
 """The unit of a metric by its name; the first that fits."""

@@ -97,6 +97,7 @@ function cards(run, rollouts) {
             row.seconds != null ? `${short(row.seconds)} s` : null,
           ]
             .filter(Boolean)
+            .map((part) => part.replaceAll(" ", "\u00a0")) // a number stays beside its unit
             .join(" · "),
         ),
         row.error ? element("div", { class: "text bad" }, row.error) : null,

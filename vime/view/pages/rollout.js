@@ -33,7 +33,7 @@ export async function open(words) {
     element(
       "div",
       { class: "columns" },
-      element("div", {}, facts(line, isItem), tree),
+      element("div", {}, line.samples.length > 1 ? [tree, facts(line, isItem)] : [facts(line, isItem), tree]),
       element("div", {}, ...given(line), content),
     ),
   ];
@@ -171,6 +171,9 @@ const MODES = {
   version: "weight version",
 };
 
+/** Whether its replies are trained; where tokens are recorded, those of a sequence that was left out lack the trainer's logprobs. */
+const isTrained = (line, sample, names) =>
+  !("strict" in line) && !sample.remove_sample && (names.includes("trainer_log_probs") || !names.includes("tokens"));
 const UNTRAINED = "this sequence was not trained";
 
 async function drawSample(state) {
@@ -212,7 +215,7 @@ async function drawSample(state) {
   );
   const body =
     mode === "none"
-      ? turnList(sample)
+      ? turnList(sample, { trained: isTrained(line, sample, names) })
       : tokenView(await get("tokens", { run: state.run, id: state.id, sample: state.sample }), mode);
   const about =
     sample.advantage != null ? `advantage ${short(sample.advantage)}` : line.step != null ? "no advantage recorded" : "";
