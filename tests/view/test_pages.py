@@ -309,7 +309,7 @@ def test_the_runs_of_a_sweep_are_compared_with_one_click(page: Any):
     page.get_by_role("link", name="compare the 2 runs of its sweep").first.click()
     page.get_by_role("heading", name="2 runs").wait_for()
     wait_for(page, lambda: curve(page, "Parallel coordinates: each line is a run", 1)[:1], [1])
-    assert page.locator("table[aria-label^=Scores] tbody a").all_inner_texts() == ["sweep/0", "sweep/1"]
+    assert page.locator("table[aria-label^=Scores] tbody a").all_inner_texts() == ["seed=0", "seed=1"]
 
 
 @pytest.mark.parametrize("width", [800, 1440])
