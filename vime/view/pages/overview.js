@@ -45,7 +45,7 @@ function header(about, rows) {
   if (about.eta_seconds != null && state !== "finished")
     tiles.push(tile(duration(about.eta_seconds), "left, without evaluations"));
   if (last("time/step_seconds") != null) tiles.push(tile(duration(last("time/step_seconds")), "last step"));
-  if (last("train/tokens_per_second") != null) tiles.push(tile(short(last("train/tokens_per_second")), "trained tokens/s"));
+  if (last("train/tokens_per_second") != null) tiles.push(tile(short(last("train/tokens_per_second")), "tokens/s in the trainer"));
   if (summary)
     tiles.push(
       tile(duration(summary.wall_seconds), "wall time"),
