@@ -23,6 +23,7 @@ from vime.files.jsonl import write_lines
 from vime.files.provenance import plain
 from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
+from vime.report.ending import Ending, write_ending
 from vime.report.metrics import MetricsWriter
 from vime.report.run_directory import RunDirectory
 from vime.report.summary import RunScore, append_scores
@@ -150,7 +151,9 @@ def log(directory: RunDirectory, step: int, seed: int) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
     folder = tmp_path_factory.mktemp("outputs")
     for number in range(2):
-        write_run(folder / "sweep" / str(number), seed=number)
+        ended = write_run(folder / "sweep" / str(number), seed=number)
+        ending = Ending(error="ValueError", text=SCRIPT, step=5, num_steps=100, checkpoint=None, go_on="python -m vime.run")
+        write_ending(ended.path, ending)
     return {name: write_run(folder / name, seed=seed) for seed, name in enumerate(("first", "second"))}
 
 
@@ -310,6 +313,9 @@ def test_the_runs_of_a_sweep_are_compared_with_one_click(page: Any):
     page.get_by_role("heading", name="2 runs").wait_for()
     wait_for(page, lambda: curve(page, "Parallel coordinates: each line is a run", 1)[:1], [1])
     assert page.locator("table[aria-label^=Scores] tbody a").all_inner_texts() == ["seed=0", "seed=1"]
+    page.get_by_role("link", name="seed=0").click()
+    assert SCRIPT in page.locator(".problem").inner_text()
+    assert "ValueError after 5 of 100 steps" in page.locator(".problem").inner_text()
 
 
 @pytest.mark.parametrize("width", [800, 1440])

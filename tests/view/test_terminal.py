@@ -9,6 +9,7 @@ from rich.console import Console
 from tests.report.test_html import make_run
 from tests.view.test_index import rollout
 from vime.files.jsonl import append_line, write_lines
+from vime.report.ending import Ending, write_ending
 from vime.view.runs import Runs
 from vime.view.terminal import HEIGHT, chart, screen
 
@@ -36,9 +37,13 @@ def test_the_screen_shows_curves_rollouts_and_faults_and_no_control_characters(t
     lines = [rollout(1, n, stop_reason="time\x1b]0;limit", reward=0.4375) for n in range(3)]
     write_lines(directory.path / "rollouts" / "step_000001.jsonl", lines)
     append_line(directory.path / "faults.jsonl", {"step": 3, "event": "\x1b[2Jrestarted [bold]"})
+    told = "Traceback …\nValueError: \x1b[2Jno such column"
+    ending = Ending(error="ValueError", text=told, step=5, num_steps=100, checkpoint=4, go_on="python -m vime.run resume=true")
+    write_ending(directory.path, ending)
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"), color_system=None)
     console.print(screen(Runs([directory.path]).all()[0], width=80))
     text = console.export_text()
-    for word in ("reward/mean, reward", "last 0.625", "0.4375", "3m10s left", "restarted [bold]", "limit"):
+    words = ("reward/mean, reward", "last 0.625", "0.4375", "3m10s left", "restarted [bold]", "limit")
+    for word in (*words, "of step 4", "no such column", "resume=true"):
         assert word in text, word
     assert "\x1b" not in text

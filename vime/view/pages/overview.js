@@ -15,7 +15,7 @@ export async function open(words) {
     tail = element("div");
   const charts = new Map();
   const redraw = () => {
-    head.replaceChildren(...header(about, rows), ...alarms(about, run));
+    head.replaceChildren(...header(about, rows), ...ending(about), ...alarms(about, run));
     drawScores(scores, charts, about);
     drawCurves(grid, charts, about, curves(rows), settings);
     tail.replaceChildren(...faults(about), ...evalLogs(about), consoleLog(about, run));
@@ -60,6 +60,12 @@ function header(about, rows) {
     element("p", { class: "sub" }, what),
     element("div", { class: "tiles" }, tiles),
   ];
+}
+
+function ending({ ending: ended }) {
+  if (!ended) return [];
+  const lines = ended.lines.map((line) => element("p", {}, line));
+  return [element("div", { class: "card problem" }, lines, ended.text ? element("pre", { class: "log" }, ended.text) : null)];
 }
 
 function alarms(about, run) {
