@@ -42,7 +42,7 @@ function header(about, rows) {
   const tiles = [tile(`${steps} / ${config.trainer.num_steps}`, "steps")];
   if (last("reward/mean") != null)
     tiles.push(tile(short(last("reward/mean")), "reward of the last step", String(last("reward/mean"))));
-  if (about.eta_seconds != null && state !== "finished")
+  if (about.eta_seconds != null && state !== "finished" && !about.ending)
     tiles.push(tile(duration(about.eta_seconds), "left, without evaluations"));
   if (last("time/step_seconds") != null) tiles.push(tile(duration(last("time/step_seconds")), "last step"));
   if (last("train/tokens_per_second") != null) tiles.push(tile(short(last("train/tokens_per_second")), "tokens/s in the trainer"));
