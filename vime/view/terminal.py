@@ -92,7 +92,7 @@ def _title(name: str, about: dict[str, Any]) -> Text:
 
 def _head(about: dict[str, Any]) -> RenderableType:
     steps = about["step_lines"][-1] if about["step_lines"] else "no step has ended yet"
-    left = f", {duration(about['eta_seconds'])} left" if about["eta_seconds"] is not None else ""
+    left = f", {duration(about['eta_seconds'])} left" if about["eta_seconds"] is not None and about["ending"] is None else ""
     head = _plain(f"{about['name']}: {about['state']}{left}\n{steps}", style="bold")
     if about["ending"] is None:
         return head
