@@ -50,7 +50,7 @@ def main() -> None:
     """Measures both parts and shows them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long each page stays open")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long each page stays open; 0 opens none")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of runs that are trained; 0 trains none")
     parser.add_argument("--steps", type=int, default=12, help="steps of each of these runs")
     parser.add_argument("--keep", type=Path, help="the folder of these runs, which is removed otherwise")
@@ -61,7 +61,7 @@ def main() -> None:
         train_side(given.run, given.side, given.steps)
         return
     result = Result(title="What the viewer costs", columns=("measured", "limit"))
-    for page, share in idle(given.run, given.seconds).items():
+    for page, share in (idle(given.run, given.seconds) if given.seconds else {}).items():
         result.add(
             "viewer", f"server with the page `{page}` open while nothing changes", ours=share, reference=1.0, unit="% of a core"
         )
