@@ -24,7 +24,7 @@ from vime.report.html import write_page
 from vime.report.metrics import Curve, curves, read_metrics
 from vime.report.run_directory import find_runs, read_config
 from vime.report.sections import chart_grid
-from vime.report.settings import differences, flatten
+from vime.report.settings import differences, flatten, sweep_names
 from vime.report.step_line import duration
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, score_text
@@ -36,8 +36,6 @@ METRICS = (
     *("train/logprob_difference_max", "rollout/turns_mean", "rollout/response_tokens_mean", "time/step_seconds"),
 )
 """Curves that are shown, where the runs have them."""
-MAX_NAMING = 4
-"""Most settings of which the name of a sweep's run is made."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_SPARKLINE_WIDTH, MIN_SPARKLINE_WIDTH = 40, 8
 
@@ -161,9 +159,12 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         paths = find_runs(given.runs)
     except FileNotFoundError as error:
         parser.error(str(error))
-    runs = named([read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)])
+    runs = [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
+    differing = differences([run.settings for run in runs])
+    names = sweep_names([run.name for run in runs], differing)
+    runs = [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
     width = max(MIN_SPARKLINE_WIDTH, min(MAX_SPARKLINE_WIDTH, (console.width - 34) // len(runs) - 12))
-    blocks = {"Settings that differ": differences([run.settings for run in runs]), "Results": score_rows(runs)}
+    blocks = {"Settings that differ": differing, "Results": score_rows(runs)}
     for title, rows in (blocks | {"Curves": curve_rows(runs, width)}).items():
         console.print(_table(title, runs, rows))
     if given.markdown:
@@ -180,17 +181,6 @@ def _table(title: str, runs: list[Run], rows: dict[str, list[str]]) -> Table:
     for key, values in (rows or {"none": ["" for _ in runs]}).items():
         table.add_row(key, *values)
     return table
-
-
-def named(runs: list[Run]) -> list[Run]:
-    """The runs, those of a sweep by the settings in which they differ: their folders are only numbers."""
-    rows = differences([run.settings for run in runs])
-    told = [
-        ", ".join(f"{key.rpartition('.')[2]}={values[number]}" for key, values in rows.items()) for number in range(len(runs))
-    ]
-    are_short = len(rows) <= MAX_NAMING and len(set(told)) == len(runs)
-    numbers = all(run.name.rpartition("/")[2].isdigit() for run in runs)
-    return [replace(run, name=name) for run, name in zip(runs, told)] if are_short and numbers else runs
 
 
 def _names(paths: list[Path]) -> list[str]:

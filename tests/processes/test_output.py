@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from vime.processes.output import shorten
+
 PROGRAM = """
 import contextlib, logging, os, subprocess, sys
 from pathlib import Path
@@ -16,6 +20,27 @@ logging.getLogger("my.agent").debug("too much")
 with contextlib.suppress(OSError):  # a full disk
     os.write(1, b"by a library in C\\n")
 subprocess.run(["echo", "by a program"])
+"""
+
+ENDLESS = """
+import subprocess, sys, time
+from pathlib import Path
+from vime.processes import output
+output.MAX_BYTES, output.LOOK_SECONDS = 10_000, 0.01
+path = Path(sys.argv[1])
+output.send_output_to(path)
+program = subprocess.Popen(["sh", "-c", "while echo by a program; do sleep 0.001; done"])
+number = 0
+while not path.with_suffix(".earlier.log").exists():
+    print(number, "by the process")
+    number += 1
+while path.stat().st_size > output.MAX_BYTES // 2 or "by a program" not in path.read_text():
+    time.sleep(0.001)
+program.kill()
+program.wait()
+while path.stat().st_size > output.MAX_BYTES:
+    time.sleep(0.001)
+print("last")
 """
 
 
@@ -41,3 +66,26 @@ def test_a_full_disk_costs_lines_and_not_the_agent() -> None:
 def test_a_folder_that_cannot_be_made_costs_the_file_and_not_the_process(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where the folder should be")
     assert b"printed" in run(str(tmp_path / "logs" / "worker-0.log")).stdout
+
+
+@pytest.mark.parametrize("num_lines", [1, 9, 10, 11, 1000])
+def test_a_log_that_is_full_is_emptied_and_its_last_lines_are_kept(tmp_path: Path, num_lines: int) -> None:
+    path, earlier = tmp_path / "worker-0.log", tmp_path / "worker-0.earlier.log"
+    lines = [f"line {number:04d}\n" for number in range(num_lines)]
+    with path.open("a") as writer:
+        writer.writelines(lines)
+        writer.flush()
+        shorten(path, max_bytes=105)
+        is_full = num_lines > 10
+        assert earlier.exists() == is_full
+        assert (earlier if is_full else path).read_text() == "".join(lines[-10:])
+        writer.write("after\n")
+        writer.flush()
+    assert path.read_text() == ("after\n" if is_full else "".join([*lines, "after\n"])), "who has it open writes at its end"
+
+
+def test_a_process_and_its_programs_write_on_after_their_log_was_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.log"
+    subprocess.run([sys.executable, "-c", ENDLESS, str(path)], check=True, timeout=60)
+    assert "last\n" in path.read_text() and path.read_bytes()[:1] != b"\0"
+    assert 0 < path.with_suffix(".earlier.log").stat().st_size <= 10_000

@@ -12,6 +12,7 @@ import yaml
 
 from vime.config import DatasetConfig, RunConfig
 from vime.files.provenance import plain
+from vime.report.axes import axes_of
 from vime.report.charts import Series, line_chart, smoothing
 from vime.report.html import with_ends, write_report
 from vime.report.metrics import MetricsWriter
@@ -153,6 +154,13 @@ def test_steps_have_whole_marks_and_close_values_marks_that_differ() -> None:
     near = line_chart("b", [Series(label="b", x=[1.0, 2.0], y=[1.0, 1.004])])
     marks = re.findall(r'class="tick end"[^>]*>([^<]+)', near)
     assert len(marks) == len(set(marks)) > 1
+
+
+@pytest.mark.parametrize("value", [5.0, -2.0, 3e-7])
+def test_a_constant_is_drawn_on_an_axis_from_0_and_not_around_itself(value: float) -> None:
+    axes = axes_of([1.0, 2.0], [value, value])
+    ends = sorted([axes.y_low, axes.y_high], key=abs)
+    assert ends[0] == 0 and abs(value) < abs(ends[1]) < 2 * abs(value)
 
 
 def test_what_does_not_change_is_named_and_not_drawn() -> None:

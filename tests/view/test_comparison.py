@@ -58,6 +58,7 @@ def test_rows_that_both_runs_have_complete_are_compared(runs: dict[str, Run]):
     assert (pair["base"], pair["run"], pair["row"], pair["dataset"]) == ("a", "b", "scaffold", "docs")
     assert [pair[key] for key in ("difference", "low", "high")] == [wanted.difference, wanted.low, wanted.high]
     assert list(found["differences"].values()) == [[found["differences"]["trainer.lr"][0], "0.25"]]
+    assert found["labels"] == ["a", "b"]
 
 
 def test_a_run_without_a_complete_row_says_what_it_lacks(runs: dict[str, Run]):

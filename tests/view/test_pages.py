@@ -23,6 +23,7 @@ from vime.files.jsonl import write_lines
 from vime.files.provenance import plain
 from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
+from vime.report.ending import Ending, write_ending
 from vime.report.metrics import MetricsWriter
 from vime.report.run_directory import RunDirectory
 from vime.report.summary import RunScore, append_scores
@@ -64,14 +65,15 @@ def sample_of(start: list[int], reply: list[int]) -> Sample:
 
 
 def write_step(directory: RunDirectory, step: int, *, num_groups: int = 3) -> None:
-    """Groups of four rollouts, of which the last two of each are solved and the second ran out of time."""
+    """Groups of four rollouts, of which the last two of each are solved and the second ran out of time, once before any reply."""
     groups, advantages, logprobs = [], {}, {}
     for number in range(num_groups):
         index = step * num_groups + number
         rollouts = []
         for member in range(4):
-            samples = [sample_of([2, 3, 4], [5, 6]), sample_of([2, 3], [4, 2, 2])]
             stop = StopReason.TIME_LIMIT if member == 1 else StopReason.ANSWERED
+            is_early = member == 1 and number == num_groups - 1  # before the first reply
+            samples = [] if is_early else [sample_of([2, 3, 4], [5, 6]), sample_of([2, 3], [4, 2, 2])]
             rollouts.append(
                 Rollout(
                     rollout_id=index * 1_000_000 + member,
@@ -148,6 +150,10 @@ def log(directory: RunDirectory, step: int, seed: int) -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
     folder = tmp_path_factory.mktemp("outputs")
+    for number in range(2):
+        ended = write_run(folder / "sweep" / str(number), seed=number)
+        ending = Ending(error="ValueError", text=SCRIPT, step=5, num_steps=100, checkpoint=None, go_on="python -m vime.run")
+        write_ending(ended.path, ending)
     return {name: write_run(folder / name, seed=seed) for seed, name in enumerate(("first", "second"))}
 
 
@@ -259,6 +265,16 @@ def test_a_rollout_is_found_by_reward_and_stop_reason_and_read_token_by_token(pa
     assert page.locator(".beside .reward").all_inner_texts() == ["0", "0", "0.6667", "1"]
 
 
+def test_a_rollout_that_ended_before_any_reply_is_shown_with_its_error(page: Any):
+    page.evaluate("location.hash = '#rollouts?run=first&stop_reason=time_limit'")
+    page.get_by_text("1 to 3 of 3 rollouts").wait_for()
+    page.keyboard.press("Enter")
+    page.get_by_text("It ended before the model had replied", exact=False).wait_for()
+    assert SCRIPT in page.locator(".facts").inner_text()
+    page.get_by_role("link", name="Its group side by side").click()
+    page.get_by_text("It ended before the model had replied.").wait_for()
+
+
 def test_the_same_item_is_seen_before_and_after_training(page: Any):
     page.get_by_role("link", name="first").click()
     page.get_by_role("link", name="Changed items").click()
@@ -290,6 +306,16 @@ def test_two_runs_are_compared_and_figures_are_saved(page: Any, runs: dict[str, 
     with page.expect_download() as saved:
         figure.get_by_role("button", name="SVG").click()
     assert saved.value.path().read_text().startswith("<svg")
+
+
+def test_the_runs_of_a_sweep_are_compared_with_one_click(page: Any):
+    page.get_by_role("link", name="compare the 2 runs of its sweep").first.click()
+    page.get_by_role("heading", name="2 runs").wait_for()
+    wait_for(page, lambda: curve(page, "Parallel coordinates: each line is a run", 1)[:1], [1])
+    assert page.locator("table[aria-label^=Scores] tbody a").all_inner_texts() == ["seed=0", "seed=1"]
+    page.get_by_role("link", name="seed=0").click()
+    assert SCRIPT in page.locator(".problem").inner_text()
+    assert "ValueError after 5 of 100 steps" in page.locator(".problem").inner_text()
 
 
 @pytest.mark.parametrize("width", [800, 1440])

@@ -9,6 +9,7 @@ from rich.console import Console
 from tests.report.test_html import make_run
 from tests.view.test_index import rollout
 from vime.files.jsonl import append_line, write_lines
+from vime.report.ending import Ending, write_ending
 from vime.view.runs import Runs
 from vime.view.terminal import HEIGHT, chart, screen
 
@@ -42,3 +43,17 @@ def test_the_screen_shows_curves_rollouts_and_faults_and_no_control_characters(t
     for word in ("reward/mean, reward", "last 0.625", "0.4375", "3m10s left", "restarted [bold]", "limit"):
         assert word in text, word
     assert "\x1b" not in text
+
+
+def test_a_run_that_ended_before_its_time_shows_its_error_and_no_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = make_run(tmp_path / "outputs" / "run")
+    write_lines(directory.path / "metrics.jsonl", [{"step": 5, "time": 1.0, "reward/mean": 0.5, "time/step_seconds": 2.0}])
+    told = "Traceback …\nValueError: \x1b[2Jno such column"
+    ending = Ending(error="ValueError", text=told, step=5, num_steps=100, checkpoint=4, go_on="python -m vime.run resume=true")
+    write_ending(directory.path, ending)
+    console = Console(width=80, record=True, file=(tmp_path / "out").open("w"), color_system=None)
+    console.print(screen(Runs([directory.path]).all()[0], width=80))
+    text = console.export_text()
+    assert "ValueError after 5 of 100 steps; the last checkpoint is of step 4" in text
+    assert "no such column" in text and "resume=true" in text and " left" not in text and "\x1b" not in text

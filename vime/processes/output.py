@@ -1,16 +1,25 @@
 """Sends what a process of Ray writes to a file of the run folder: its stdout, its stderr and its log records.
 
-Ray keeps them in a temporary folder that is removed with the run.
+Ray keeps them in a temporary folder that is removed with the run. The file has a limit: what grew beyond it is moved to a second
+file, which holds the last of what stood before.
 """
 
 import io
 import logging
 import os
+import stat
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+MAX_BYTES = 32 * 2**20
+"""Beyond this the file is emptied, and its last so many bytes are kept in the second file."""
+LOOK_SECONDS = 5.0
+"""How often the size is looked at; what is written in between may exceed the limit."""
+COPY_BYTES = 2**20
 logger = logging.getLogger(__name__)
 
 
@@ -27,7 +36,10 @@ class LogFile(io.FileIO):
 
 
 def send_output_to(path: Path) -> None:
-    """From now on this process writes to the end of a file, also what libraries in C and programs that it starts write."""
+    """From now on this process writes to the end of a file, also what libraries in C and programs that it starts write.
+
+    `worker-0.log` and `worker-0.earlier.log`, which takes its place once it is full, hold at most `MAX_BYTES` each.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -43,6 +55,35 @@ def send_output_to(path: Path) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(min(root.level or logging.INFO, logging.INFO))
+    threading.Thread(target=_keep_short, args=(path,), name="log size", daemon=True).start()
+
+
+def shorten(path: Path, *, max_bytes: int) -> None:
+    """Empties a file of more than `max_bytes`, after its last lines of at most so many bytes are copied to `….earlier.log`.
+
+    The file itself stays, because programs that the process has started hold it open; all of them write at its end. A line that
+    is written between copy and emptying is lost. Raises OSError, with the file emptied, if the disk has no room for the copy.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size <= max_bytes:
+        return
+    try:
+        with path.open("rb") as file, path.with_suffix(".earlier.log").open("wb") as earlier:
+            file.seek(-max_bytes - 1, os.SEEK_END)
+            file.readline()  # the rest of a line whose beginning is left out
+            while part := file.read(COPY_BYTES):
+                earlier.write(part)
+    finally:
+        os.truncate(path, 0)
+
+
+def _keep_short(path: Path) -> None:
+    while True:
+        time.sleep(LOOK_SECONDS)
+        try:
+            shorten(path, max_bytes=MAX_BYTES)
+        except OSError as error:  # the disk is full, or the folder is gone
+            logger.warning("%s could not be shortened: %s", path, error)
 
 
 def _text(number: int) -> io.TextIOWrapper:

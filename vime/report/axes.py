@@ -40,6 +40,8 @@ def axes_of(xs: list[float], ys: list[float]) -> Axes:
         low, high = math.floor(math.log10(low)), math.ceil(math.log10(high))
     elif low >= 0 and low < 0.5 * high:
         low, high = 0.0, high * 1.05
+    elif low == high:  # around itself, its marks would differ in the last digits only
+        low, high = (min(0.0, 1.25 * low), max(0.0, 1.25 * high)) if low else (0.0, 1.0)
     else:
         margin = max(0.06 * (high - low), FLAT * abs(high)) or 1.0
         low, high = low - margin, high + margin

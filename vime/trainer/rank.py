@@ -2,7 +2,11 @@
 
 import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ray
@@ -31,18 +35,14 @@ class TrainerRank:
 
     def address(self) -> str:
         """host:port at which the ranks can meet, on this rank's machine."""
-        from vime.trainer import cpu_shim
-
-        cpu_shim.install()
+        import_megatron()
         from vime.trainer.parallel import free_port
 
         return f"{self._host()}:{free_port(self._host())}"
 
     def init(self, address: str) -> None:
         """Joins the world and loads the model. Raises `ConfigError` or `CheckpointError` for a checkpoint that does not fit."""
-        from vime.trainer import cpu_shim
-
-        cpu_shim.install()
+        import_megatron()
         from vime.trainer import parallel
         from vime.trainer.engine import Engine
 
@@ -104,6 +104,34 @@ class TrainerRank:
         cluster = self._config.cluster
         one_machine = cluster.num_nodes == 1 or cluster.host == LOOPBACK
         return LOOPBACK if one_machine else ray.util.get_node_ip_address()
+
+
+def import_megatron() -> None:
+    """Imports the engine, made to run on this device.
+
+    Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
+    for temporary files, which stay behind when Ray kills the process. So it finds none.
+    """
+    with _hidden("wandb"):
+        from vime.trainer import cpu_shim
+
+        cpu_shim.install()
+        import vime.trainer.engine  # noqa: F401
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Within the block an import of this module fails, as if it were not installed; whoever has it already keeps it."""
+    missing = object()
+    kept: Any = sys.modules.get(module, missing)
+    hidden: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+    hidden[module] = None
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+        if kept is not missing:
+            sys.modules[module] = kept
 
 
 def num_neighbours(config: RunConfig, rank: int) -> int:

@@ -61,6 +61,7 @@ def serve(runs: Runs, *, port: int) -> None:
     listener = bound(port)
     port, token = listener.getsockname()[1], secrets.token_urlsafe(TOKEN_BYTES)
     app = application(runs, token=token, port=port)
+    listener.listen()  # whoever opens the address before the server answers waits for it instead of being refused
     settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
     logger.info("%d runs: http://%s:%d/?token=%s", len(runs.all()), min(HOSTS), port, token)
     uvicorn.Server(settings).run(sockets=[listener])

@@ -7,18 +7,19 @@ from typing import Any
 from vime.report.items import Evaluation, read_evaluation
 from vime.report.paired import compare
 from vime.report.run_directory import read_config
-from vime.report.settings import differences, flatten
+from vime.report.settings import differences, flatten, sweep_names
 from vime.report.summary import IncompleteRunError, read_summary
 from vime.view.index import Index
 from vime.view.runs import Run
 
 
 def compare_runs(runs: list[Run]) -> dict[str, Any]:
-    """Settings in which the runs differ, and their summaries."""
-    settings = [flatten(read_config(run.path)) for run in runs]
+    """Settings in which the runs differ, what to call the runs by them, and their summaries."""
+    found = differences([flatten(read_config(run.path)) for run in runs])
     return {
+        "labels": sweep_names([run.name for run in runs], found),
         "runs": [{"name": run.name, "state": run.state(), "summary": read_summary(run.path)} for run in runs],
-        "differences": differences(settings),
+        "differences": found,
     }
 
 

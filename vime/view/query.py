@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from vime.view.index import COLUMNS, NAMED
+from vime.view.search import Search
 
 SORTS = ("step", "reward", "advantage", "num_tokens", "num_turns", "seconds", "item")
 MAX_LIMIT = 1000
@@ -79,12 +80,9 @@ def find(
     """
     if sort and sort not in SORTS:
         raise ValueError(f"rollouts are not ordered by {sort!r}, but by {', '.join(SORTS)}")
-    where, values = _where(database, filters)
     direction = "DESC" if descending else "ASC"
-    order = f"{sort} {direction}, id {direction}" if sort else f"id {direction}"
-    total = database.execute(f"SELECT count(*) FROM {where}", values).fetchone()[0]
-    sql = f"SELECT rollouts.id, {', '.join(COLUMNS)} FROM {where} ORDER BY {order} LIMIT ? OFFSET ?"
-    found = database.execute(sql, (*values, min(limit, MAX_LIMIT), offset)).fetchall()
+    order = f"ORDER BY {sort} {direction}, rollouts.id {direction}" if sort else f"ORDER BY rollouts.id {direction}"
+    total, found = _search(database, filters).page(database, order=order, limit=min(limit, MAX_LIMIT), offset=offset)
     return Page(total=total, rows=_named(database, found))
 
 
@@ -111,29 +109,23 @@ def place_of(database: sqlite3.Connection, rollout: int) -> tuple[str, int, int]
     return database.execute(sql, (rollout,)).fetchone()
 
 
-def _where(database: sqlite3.Connection, filters: Filters) -> tuple[str, list[Any]]:
-    """Tables and conditions, with the values of their question marks."""
-    terms: list[str] = []
-    values: list[Any] = []
-    tables = "rollouts"
+def _search(database: sqlite3.Connection, filters: Filters) -> Search:
+    """The filters in the words of the database."""
+    terms: list[tuple[str, Any]] = []
     for field in fields(filters):
         name, value = field.name, getattr(filters, field.name)
-        if value is None:
+        if value is None or name in ("tool", "text"):
             continue
-        if name == "text":
-            tables = "texts CROSS JOIN rollouts ON rollouts.id = texts.rowid"
-            terms.append("texts MATCH ?")
-            values.append(_match(value))
-        elif name == "tool":
-            terms.append("rollouts.id IN (SELECT rollout FROM tools WHERE tool = ?)")
-            values.append(_number(database, value))
-        elif name in LOWEST or name in HIGHEST:
-            terms.append(f"{LOWEST.get(name) or HIGHEST[name]} {'>=' if name in LOWEST else '<='} ?")
-            values.append(value)
+        if name in LOWEST or name in HIGHEST:
+            terms.append((f"{LOWEST.get(name) or HIGHEST[name]} {'>=' if name in LOWEST else '<='} ?", value))
         else:
-            terms.append(f"{name} = ?")
-            values.append(_number(database, value) if name in NAMED else value)
-    return f"{tables} WHERE {' AND '.join(terms)}" if terms else tables, values
+            terms.append((f"{name} = ?", _number(database, value) if name in NAMED else value))
+    return Search(
+        columns=tuple(term for term, _ in terms),
+        values=tuple(value for _, value in terms),
+        tool=None if filters.tool is None else _number(database, filters.tool),
+        match=None if filters.text is None else _match(filters.text),
+    )
 
 
 def _match(text: str) -> str:

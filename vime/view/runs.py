@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from vime.files.jsonl import read_lines
+from vime.report.ending import ENDED
 from vime.report.run_directory import CONFIG, LOCK
 from vime.report.summary import SCORES, SUMMARY
 from vime.view.index import Index
@@ -22,7 +23,7 @@ LOOK_SECONDS = 2.0
 """So often new runs are looked for."""
 UPDATE_BYTES = 8 * 2**20
 """So much is indexed before a request is answered; the page asks again for the rest."""
-WATCHED = ("metrics.jsonl", "faults.jsonl", SCORES, SUMMARY, CONFIG, LOCK, "rollouts", "evaluation")
+WATCHED = ("metrics.jsonl", "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
 
 
 class Run:

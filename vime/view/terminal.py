@@ -90,10 +90,14 @@ def _title(name: str, about: dict[str, Any]) -> Text:
     return _plain(f"{name}, {unit}" if unit else name)
 
 
-def _head(about: dict[str, Any]) -> Text:
+def _head(about: dict[str, Any]) -> RenderableType:
     steps = about["step_lines"][-1] if about["step_lines"] else "no step has ended yet"
-    left = f", {duration(about['eta_seconds'])} left" if about["eta_seconds"] is not None else ""
-    return _plain(f"{about['name']}: {about['state']}{left}\n{steps}", style="bold")
+    left = f", {duration(about['eta_seconds'])} left" if about["eta_seconds"] is not None and about["ending"] is None else ""
+    head = _plain(f"{about['name']}: {about['state']}{left}\n{steps}", style="bold")
+    if about["ending"] is None:
+        return head
+    last = about["ending"]["text"].rstrip().rpartition("\n")[2]  # of a traceback, the error itself
+    return Group(head, *[_plain(line, style="red") for line in (*about["ending"]["lines"], last) if line])
 
 
 def _rollouts(run: Run) -> RenderableType:

@@ -4,6 +4,8 @@ import { get } from "./api.js";
 import { anchor, element, short } from "./dom.js";
 import { messageList } from "./turns.js";
 
+const EMPTY = ["It ended before the model had replied.", "The last message calls a tool and has no text."];
+
 export async function openGroup(words) {
   const run = words.get("run"),
     group = words.get("group");
@@ -90,15 +92,16 @@ function cards(run, rollouts) {
           [
             row.advantage != null ? `advantage ${short(row.advantage)}` : null,
             row.stop_reason + (row.failed ? " (failed)" : ""),
-            `${short(row.num_turns)} turns`,
+            `${short(row.num_turns)} ${row.num_turns === 1 ? "turn" : "turns"}`,
             `${short(row.num_tokens)} tokens`,
             row.seconds != null ? `${short(row.seconds)} s` : null,
           ]
             .filter(Boolean)
+            .map((part) => part.replaceAll(" ", "\u00a0")) // a number stays beside its unit
             .join(" · "),
         ),
         row.error ? element("div", { class: "text bad" }, row.error) : null,
-        element("div", { class: "text" }, row.response || "The last message calls a tool and has no text."),
+        element("div", { class: "text" }, row.response.trim() || EMPTY[Number(row.num_samples > 0)]),
       ),
     ),
   );

@@ -169,6 +169,7 @@ function layout({ spec, log }) {
     legend: { orientation: "h", y: -0.26, x: 0, font: { color: soft, size: 11.5 } },
     showlegend: spec.series.length > 1 || spec.kind === "stack",
     barmode: "group",
+    bargap: Math.max(0.2, 1 - 0.2 * (spec.series[0]?.x.length ?? 0)), // few bars are not drawn wider than many
     xaxis: {
       ...axis,
       title: label(spec.xTitle ?? "step"),

@@ -32,6 +32,7 @@ export async function open(words) {
     Promise.all(names.map((run) => get("run", { run }))),
     load(state),
   ]);
+  state.labels = found.labels;
   state.units = Object.assign({}, ...abouts.map((about) => about.units));
   draw(state);
   const nodes = [
@@ -40,10 +41,10 @@ export async function open(words) {
     element("h2", {}, "Curves"),
     state.grid,
     element("h2", {}, "Settings that differ"),
-    settings(found, names),
+    settings(found, state.labels),
     element("h2", {}, "Scores"),
     scores(found, state),
-    names.length > 1 ? pairs(names) : "",
+    names.length > 1 ? pairs(names, state.labels) : "",
     ...parallel(found, state),
   ];
   return {
@@ -88,7 +89,7 @@ function draw(state) {
   state.other ??= all.find((name) => !shown.includes(name));
   const nodes = [...shown, state.other].filter(Boolean).map((name, place) => {
     const series = state.names.flatMap((run, number) =>
-      state.curves[number][name] ? [{ label: run, number, ...state.curves[number][name] }] : [],
+      state.curves[number][name] ? [{ label: state.labels[number], number, ...state.curves[number][name] }] : [],
     );
     const spec = { title: name, unit: state.units[name], series, smoothing: 1 / 40 },
       key = place < shown.length ? name : "other";
@@ -151,7 +152,7 @@ function scores({ runs }, state) {
     {
       name: "run",
       value: ({ run }) => run.name,
-      cell: ({ run }) => element("td", {}, anchor("overview", { run: run.name }, run.name)),
+      cell: ({ run, place }) => element("td", {}, anchor("overview", { run: run.name }, state.labels[place])),
     },
     {
       name: "state",

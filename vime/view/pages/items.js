@@ -80,7 +80,7 @@ function pictures({ items }, first, second) {
       {
         title: `Difference of each item's mean score, ${second} minus ${first}`,
         unit: "items",
-        xTitle: "difference",
+        xTitle: "difference of scores from 0 to 1",
         kind: "bars",
         series,
         xAxis: { type: "category" },

@@ -20,14 +20,14 @@ export function evalLogs(about) {
   const names = [...new Set(logs.flatMap(([, log]) => Object.keys(log.metrics ?? {})))].sort();
   if (!names.length) return [];
   const columns = [
-    { name: "evaluation", value: ([name]) => name, cell: ([name]) => element("td", {}, name) },
-    ...names.map((name) => ({
-      name: name.replaceAll("_", " "),
-      value: ([, log]) => log.metrics?.[name],
-      cell: ([, log]) => numeric(log.metrics?.[name]),
+    { name: "metric", value: (name) => name, cell: (name) => element("td", {}, name.replaceAll("_", " ")) },
+    ...logs.map(([evaluation, log]) => ({
+      name: evaluation,
+      value: (name) => log.metrics?.[name],
+      cell: (name) => numeric(log.metrics?.[name]),
     })),
   ];
-  return [element("h2", {}, "What the method says of its evaluations"), sortable(columns, logs, { caption: "Evaluation logs" })];
+  return [element("h2", {}, "What the method says of its evaluations"), sortable(columns, names, { caption: "Evaluation logs" })];
 }
 
 export function consoleLog(about, run) {

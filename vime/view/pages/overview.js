@@ -15,7 +15,7 @@ export async function open(words) {
     tail = element("div");
   const charts = new Map();
   const redraw = () => {
-    head.replaceChildren(...header(about, rows), ...alarms(about, run));
+    head.replaceChildren(...header(about, rows), ...ending(about), ...alarms(about, run));
     drawScores(scores, charts, about);
     drawCurves(grid, charts, about, curves(rows), settings);
     tail.replaceChildren(...faults(about), ...evalLogs(about), consoleLog(about, run));
@@ -42,10 +42,10 @@ function header(about, rows) {
   const tiles = [tile(`${steps} / ${config.trainer.num_steps}`, "steps")];
   if (last("reward/mean") != null)
     tiles.push(tile(short(last("reward/mean")), "reward of the last step", String(last("reward/mean"))));
-  if (about.eta_seconds != null && state !== "finished")
+  if (about.eta_seconds != null && state !== "finished" && !about.ending)
     tiles.push(tile(duration(about.eta_seconds), "left, without evaluations"));
   if (last("time/step_seconds") != null) tiles.push(tile(duration(last("time/step_seconds")), "last step"));
-  if (last("train/tokens_per_second") != null) tiles.push(tile(short(last("train/tokens_per_second")), "trained tokens/s"));
+  if (last("train/tokens_per_second") != null) tiles.push(tile(short(last("train/tokens_per_second")), "tokens/s in the trainer"));
   if (summary)
     tiles.push(
       tile(duration(summary.wall_seconds), "wall time"),
@@ -60,6 +60,12 @@ function header(about, rows) {
     element("p", { class: "sub" }, what),
     element("div", { class: "tiles" }, tiles),
   ];
+}
+
+function ending({ ending: ended }) {
+  if (!ended) return [];
+  const lines = ended.lines.map((line) => element("p", {}, line));
+  return [element("div", { class: "card problem" }, lines, ended.text ? element("pre", { class: "log" }, ended.text) : null)];
 }
 
 function alarms(about, run) {
@@ -83,6 +89,8 @@ function alarms(about, run) {
             min_step: Math.max(1, alarm.step - 9),
             max_step: alarm.step,
             failed: alarm.metric.includes("failed") ? 1 : "",
+            sort: "reward",
+            order: "up",
           },
           "Rollouts of these steps",
         ),
@@ -126,7 +134,7 @@ function drawScores(place, charts, about) {
   );
   const nodes = [element("h2", {}, "Scores")];
   if (series.length) {
-    const spec = { title: "Score by data set, mean ± SD over runs", unit: "% solved", xTitle: "", kind: "bars", series };
+    const spec = { title: "Score by data set, mean ± SD over runs", unit: "% solved", xTitle: "data set", kind: "bars", series };
     keep(charts, "scores", spec, true);
     nodes.push(charts.get("scores").node);
   }

@@ -5,14 +5,18 @@ import { chart } from "./chart.js";
 import { element, numeric, problem, short, sortable } from "./dom.js";
 
 /** A section that fills itself: the intervals take a while for many runs. */
-export function pairs(names) {
+export function pairs(names, labels) {
   const place = element(
     "section",
     {},
     element("p", { class: "note", role: "status" }, "Paired differences are being computed …"),
   );
   get("paired", { run: names }).then(
-    ({ paired }) => place.replaceChildren(...drawn(paired, names[0])),
+    ({ paired }) => {
+      const called = (run) => labels[names.indexOf(run)];
+      const shown = paired.map((pair) => ({ ...pair, run: called(pair.run) }));
+      place.replaceChildren(...drawn(shown, labels[0]));
+    },
     (error) => place.replaceChildren(problem(error.message)),
   );
   return place;

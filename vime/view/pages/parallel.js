@@ -21,8 +21,8 @@ export function parallel(found, state) {
     return [Math.min(...all), Math.max(...all)];
   });
   const scaled = (value, [low, high]) => (value == null ? null : high === low ? 0.5 : (value - low) / (high - low));
-  const series = state.names.map((run, place) => ({
-    label: run,
+  const series = state.names.map((_, place) => ({
+    label: state.labels[place],
     x: usable.map((axis) => axis.name),
     y: usable.map((axis, one) => scaled(axis.values[place], ends[one])),
     text: usable.map((axis) => `${axis.name} = ${short(axis.values[place])}`),

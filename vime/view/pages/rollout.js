@@ -11,7 +11,7 @@ export async function open(words) {
     id = words.get("id");
   const found = await get("rollout", { run, id });
   const content = element("div"),
-    tree = element("div", { class: "card" });
+    tree = found.line.samples.length ? element("div", { class: "card" }) : "";
   const state = {
     run,
     id,
@@ -33,13 +33,14 @@ export async function open(words) {
     element(
       "div",
       { class: "columns" },
-      element("div", {}, facts(line, isItem), tree),
+      element("div", {}, line.samples.length > 1 ? [tree, facts(line, isItem)] : [facts(line, isItem), tree]),
       element("div", {}, ...given(line), content),
     ),
   ];
   const spans = timelineChart(found, line);
   if (spans) nodes.push(element("h2", {}, "Where its time went"), spans);
-  await choose(state, state.sample);
+  if (line.samples.length) await choose(state, state.sample);
+  else content.append(element("p", { class: "card" }, "It ended before the model had replied: there is no sequence of tokens."));
   return { title: name, nodes, runs: [run], keys: (key) => press(state, list, key) };
 }
 
@@ -170,6 +171,11 @@ const MODES = {
   version: "weight version",
 };
 
+/** Whether its replies are trained; where tokens are recorded, those of a sequence that was left out lack the trainer's logprobs. */
+const isTrained = (line, sample, names) =>
+  !("strict" in line) && !sample.remove_sample && (names.includes("trainer_log_probs") || !names.includes("tokens"));
+const UNTRAINED = "this sequence was not trained";
+
 async function drawSample(state) {
   const { line, recorded } = state.found,
     sample = line.samples[state.sample];
@@ -191,7 +197,7 @@ async function drawSample(state) {
         "data-mode": key,
         "aria-pressed": String(key === mode),
         disabled: !has[key],
-        title: has[key] ? null : "not recorded in this run (logger.rollouts=tokens)",
+        title: has[key] ? null : names.includes("tokens") ? UNTRAINED : "not recorded in this run (logger.rollouts=tokens)",
         onclick: () => {
           state.mode = key;
           sessionStorage.setItem("tokens", key);
@@ -209,7 +215,7 @@ async function drawSample(state) {
   );
   const body =
     mode === "none"
-      ? turnList(sample)
+      ? turnList(sample, { trained: isTrained(line, sample, names) })
       : tokenView(await get("tokens", { run: state.run, id: state.id, sample: state.sample }), mode);
   const about =
     sample.advantage != null ? `advantage ${short(sample.advantage)}` : line.step != null ? "no advantage recorded" : "";

@@ -21,6 +21,8 @@ const SORTED = {
   seconds: "seconds",
 };
 
+const LOWEST_FIRST = new Set(["reward", "advantage"]);
+
 export async function open(words) {
   const run = words.get("run");
   const [facets, found] = await Promise.all([get("facets", { run }), get("rollouts", Object.fromEntries(words))]);
@@ -150,7 +152,7 @@ function fill(state) {
       key
         ? element(
             "button",
-            { type: "button", onclick: () => go(state, { sort: key, order: key === sort && !up ? "up" : "down" }) },
+            { type: "button", onclick: () => go(state, { sort: key, order: (key === sort ? !up : LOWEST_FIRST.has(key)) ? "up" : "down" }) },
             title,
           )
         : title,

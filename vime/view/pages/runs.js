@@ -29,6 +29,7 @@ function draw(place, runs, chosen) {
     else chosen.delete(name);
     compare.disabled = chosen.size < 2;
   };
+  const sweeps = sweepsOf(runs.map((run) => run.name));
   const rows = runs.map((run) =>
     element(
       "tr",
@@ -46,6 +47,7 @@ function draw(place, runs, chosen) {
       element("td", { class: "left" }, anchor("overview", { run: run.name }, run.name)),
       element("td", { class: "left" }, anchor("rollouts", { run: run.name }, "rollouts")),
       element("td", { class: `left ${run.state}` }, run.state),
+      element("td", { class: "left" }, ...whole(run.name, sweeps)),
     ),
   );
   const table = element(
@@ -57,11 +59,27 @@ function draw(place, runs, chosen) {
       element(
         "tr",
         {},
-        ["", "run", "", "state"].map((name) => element("th", { class: "left" }, name)),
+        ["", "run", "", "state", ""].map((name) => element("th", { class: "left" }, name)),
       ),
     ),
     element("tbody", {}, rows),
   );
   if (runs.length) place.replaceChildren(element("div", { class: "card" }, table), compare);
   else place.replaceChildren(element("div", { class: "card" }, "There is no run in the folders that the viewer was given yet."));
+}
+
+/** The runs of each sweep, which stand in folders with numbers below the same folder. */
+function sweepsOf(names) {
+  const found = new Map();
+  for (const name of names) if (/(^|\/)\d+$/.test(name)) found.set(above(name), [...(found.get(above(name)) ?? []), name]);
+  return found;
+}
+
+const above = (name) => name.slice(0, Math.max(0, name.lastIndexOf("/")));
+
+function whole(name, sweeps) {
+  const runs = sweeps.get(above(name)) ?? [];
+  if (runs.length < 2 || !runs.includes(name)) return [];
+  const sorted = [...runs].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  return [anchor("compare", { run: sorted }, `compare the ${runs.length} runs of its sweep`)];
 }

@@ -35,7 +35,7 @@ export function timelineChart(found, line) {
   if (!kinds.length) return null;
   const series = [{ label: "seconds", x: kinds.map(([kind]) => kind), y: kinds.map(([, value]) => value) }];
   return chart(
-    { title: "Seconds by kind (this rollout was not traced)", unit: "s", xTitle: "", kind: "bars", series },
+    { title: "Seconds by kind (this rollout was not traced)", unit: "s", xTitle: "kind", kind: "bars", series },
     { wide: true },
   ).node;
 }

@@ -5,7 +5,7 @@ import { element, short } from "./dom.js";
 
 const PART = 4000;
 const ABOUT = {
-  mask: "Blue tokens were sampled by the model and are trained; the others stand between the replies.",
+  mask: "Blue tokens were sampled by the model, and are trained if the sequence is; the others stand between the replies.",
   logprob: "The stronger the colour, the less likely the token was when it was sampled (full at a logprob of -5).",
   difference:
     "The stronger the colour, the more the trainer's logprob differs from the sampler's (a logarithmic scale, full from 1 nat on).",
@@ -64,7 +64,7 @@ function look(data, mode, number) {
   if (mode === "version") return [color(data.weight_versions?.[number] ?? 0), trained ? 0.4 : 0];
   if (!trained) return [color(0), 0];
   if (mode === "logprob") return [color(1), 0.9 * Math.min(1, -(data.rollout_log_probs?.[number] ?? 0) / 5)];
-  if (mode === "advantage") return [data.advantage > 0 ? color(2) : "#d33", 0.8 * Math.min(1, Math.abs(data.advantage ?? 0) / 2)];
+  if (mode === "advantage") return [data.advantage > 0 ? color(2) : "#d33", 0.6 * Math.min(1, Math.abs(data.advantage ?? 0) / 2)];
   const difference = Math.abs(gap(data, number) ?? 0);
   return [color(4), difference ? Math.max(0.06, Math.min(0.9, (Math.log10(difference) + 6) / 6)) : 0];
 }
@@ -77,7 +77,10 @@ function gap(data, number) {
 function numbers(data, number) {
   const trained = data.loss_mask?.[number],
     line = (name, value) => `${name.padEnd(18)}${value ?? "not recorded"}`;
-  const shown = [line("token", data.tokens[data.num_prompt + number]), line("trained", trained ? "yes" : "no")];
+  const shown = [
+    line("token", data.tokens[data.num_prompt + number]),
+    line("trained", !trained ? "no" : data.trainer_log_probs ? "yes" : "no, the sequence was not trained"),
+  ];
   if (trained) {
     shown.push(
       line("logprob", data.rollout_log_probs?.[number]),

@@ -5,7 +5,7 @@ import { element, short } from "./dom.js";
 const START = /<\|im_start\|>([^\n<]*)\n?|<\|start_header_id\|>([^<]*)<\|end_header_id\|>\n*/g;
 const END = /<\|im_end\|>\n?|<\|eot_id\|>/g;
 const CALL = /(<tool_call>[\s\S]*?(?:<\/tool_call>|$))/;
-const TITLES = { prompt: "prompt", reply: "reply, trained", environment: "not trained: results of tools, other agents" };
+const TITLES = { prompt: "prompt", environment: "not trained: results of tools, other agents" };
 const FOLD_CHARACTERS = 4000;
 
 /** Cuts a text into [{role, text}]; what stands before the first mark has no role. */
@@ -35,7 +35,7 @@ export function messageList(list) {
 }
 
 /** The turns of a sample; without recorded turns, its last reply. */
-export function turnList(sample) {
+export function turnList(sample, { trained }) {
   if (!sample.turns?.length) {
     const text =
       sample.response ||
@@ -52,7 +52,7 @@ export function turnList(sample) {
   let number = 0;
   return sample.turns.map((turn) => {
     if (turn.kind === "reply") number += 1;
-    const title = turn.kind === "reply" ? `${TITLES.reply} (turn ${number})` : TITLES[turn.kind];
+    const title = turn.kind === "reply" ? `reply${trained ? ", trained" : ""} (turn ${number})` : TITLES[turn.kind];
     const parts =
       turn.text == null
         ? [{ role: "", text: "The text was not recorded." }]
