@@ -21,6 +21,7 @@ class CalculatorConfig(MethodConfig):
     generate: str = "agentic.calculator.generate.generate"
     reward: str | None = "agentic.calculator.reward.reward"
     eval_log: str | None = "agentic.calculator.eval_log.eval_log"
+    rehearsal: str | None = "agentic.calculator.rehearsal.CalculatorRehearsal"
     single_turn: str = "agentic.calculator.generate.single_turn"
     max_calculations: Natural = 3
     """Calculations before the answer; a further one ends the rollout."""

@@ -61,4 +61,4 @@ async def test_agents_that_begin_at_once_are_connected_while_the_event_loop_is_b
     most = int(Path("/proc/sys/net/core/somaxconn").read_text())
     with ExitStack() as connections:
         for _ in range(min(AGENTS, most)):  # nothing is awaited, so none of them is taken meanwhile
-            connections.enter_context(socket.create_connection((url.hostname, url.port), timeout=20))
+            connections.enter_context(socket.create_connection((url.hostname, url.port or 0), timeout=20))
