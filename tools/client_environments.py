@@ -39,10 +39,10 @@ class Environment:
         finished = self.folder / "finished"
         if not finished.exists():
             self._install()
+            finished.touch()
         if self.reads_vime:
             [site] = self.folder.glob("lib/python*/site-packages")
             (site / "vime.pth").write_text(f"{ROOT}\n")
-        finished.touch()
 
     def _install(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

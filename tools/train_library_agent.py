@@ -26,6 +26,7 @@ from vime.files.jsonl import read_lines
 from vime.files.record import REPLY
 
 SECONDS = 3600.0
+NUM_PROMPTS = 6
 AT_ENDS = 3
 """Steps at the beginning and at the end whose mean rewards are compared."""
 
@@ -34,7 +35,7 @@ AT_ENDS = 3
 class Agent:
     """An agent of another library and the run that trains it; `{python}` in its words is its environment's interpreter.
 
-    Example: `Agent(title="An agent in LangGraph, …", program="tools/clients/…", packages=("langgraph",), num_prompts=6, …)`.
+    Example: `Agent(title="An agent in LangGraph, …", program="tools/clients/…", packages=("langgraph",), words=(…))`.
     """
 
     title: str
@@ -43,8 +44,6 @@ class Agent:
     packages: tuple[str, ...]
     """Whose versions the page names."""
     words: tuple[str, ...]
-    num_prompts: int
-    """Of a step."""
 
 
 AGENTS = {
@@ -64,7 +63,6 @@ AGENTS = {
             "algorithm=grpo",
             "trainer.lr=5e-4",
         ),
-        num_prompts=6,
     ),
     "strands": Agent(
         title="An agent of Strands, trained as it is",
@@ -72,7 +70,6 @@ AGENTS = {
         environment=STRANDS,
         packages=("strands-agents", "openai"),
         words=("+experiment=database_tiny_strands", "method.generate='run {python} agentic/database/agents/strands_agent.py'"),
-        num_prompts=6,
     ),
 }
 
@@ -85,8 +82,8 @@ def settings(agent: Agent, name: str, *, seed: int, num_steps: int, num_rollouts
         "evaluation.rows=[]",
         f"seed={seed}",
         f"trainer.num_steps={num_steps}",
-        f"rollout.num_prompts={agent.num_prompts}",
-        f"rollout.num_samples_per_prompt={num_rollouts // agent.num_prompts}",
+        f"rollout.num_prompts={NUM_PROMPTS}",
+        f"rollout.num_samples_per_prompt={num_rollouts // NUM_PROMPTS}",
         "rollout.max_concurrent_rollouts=8",
     ]
 

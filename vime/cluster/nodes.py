@@ -16,11 +16,10 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from vime.cluster.placement import Place
-from vime.cluster.ports import free_port
+from vime.cluster.ports import LOOPBACK, free_port
 from vime.config import RunConfig
 from vime.errors import ServerError
 
-LOOPBACK = "127.0.0.1"
 RESERVE_TIMEOUT_SECONDS = 60.0
 PORT_TIMEOUT_SECONDS = 30.0
 OWN_DEVICES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}

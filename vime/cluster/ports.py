@@ -5,6 +5,7 @@ import random
 import socket
 from pathlib import Path
 
+LOOPBACK = "127.0.0.1"
 LOWEST_FREE_PORT, DEFAULT_EPHEMERAL_PORT, NUM_PORT_TRIES = 20000, 32768, 100  # Ray gives its workers ports up to 19,999
 
 

@@ -46,9 +46,8 @@ def tokenizer_of(model: ModelConfig) -> tuple[Any, str]:
         try:
             loaded: Any = Qwen2Tokenizer.from_pretrained(qwen3_tokenizer.fetched())
         except (OSError, subprocess.SubprocessError):
-            return tiny_model.tokenizer_of_texts(
-                []
-            ), "tokenizer: bytes and a short chat template, because Qwen3's cannot be fetched"
+            words = "tokenizer: bytes and a short chat template, because Qwen3's cannot be fetched"
+            return tiny_model.tokenizer_of_texts([]), words
         if model.family is not Family.qwen2:
             return loaded, "tokenizer: Qwen3's own, with its chat template"
         loaded.chat_template = tiny_model.CHAT_TEMPLATE

@@ -5,12 +5,12 @@ the retrieval service. What becomes small: model, batch, steps, items, runs, the
 replaced.
 """
 
-import socket
 from dataclasses import fields, replace
 from pathlib import Path
 
 import psutil
 
+from vime.cluster.ports import LOOPBACK, free_port
 from vime.config import (
     Before,
     ClusterConfig,
@@ -168,7 +168,7 @@ def _served(config: RunConfig, shrunk: Shrunk, *, has_own: bool) -> dict[str, Se
         found[name] = model
     if not behind:
         return found
-    port = free_port()
+    port = free_port(LOOPBACK, 0)
     most = max(found[name].max_model_len for name in behind)
     for name in behind:
         found[name] = _behind(found[name], port, name)
@@ -186,7 +186,7 @@ def _served(config: RunConfig, shrunk: Shrunk, *, has_own: bool) -> dict[str, Se
 
 def _behind(model: ServedModelConfig, port: int, name: str) -> ServedModelConfig:
     """A frozen model whose name the common server answers to, in the way in which it is called."""
-    address = f"http://127.0.0.1:{port}"
+    address = f"http://{LOOPBACK}:{port}"
     is_chat = model.api.value == "chat"
     chat = replace(model.chat, api_key_variable=None, max_requests_per_minute=None) if is_chat else model.chat
     return ServedModelConfig(
@@ -200,10 +200,3 @@ def _behind(model: ServedModelConfig, port: int, name: str) -> ServedModelConfig
         reasoning_parser=model.reasoning_parser,
         max_model_len=model.max_model_len,
     )
-
-
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,8 +12,8 @@ from typing import Any
 import ray
 
 from vime.cluster.layout import world_size
-from vime.cluster.nodes import LOOPBACK
 from vime.cluster.placement import trainer_places, transport
+from vime.cluster.ports import LOOPBACK
 from vime.config import RunConfig
 from vime.processes.output import send_output_to
 from vime.trainer.shard import Shard
