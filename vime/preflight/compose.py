@@ -92,10 +92,7 @@ def choose(number: int, some: Any, none: Any) -> Any:
 
 
 def fast_precision() -> str:
-    """The number format in which this machine's processor multiplies matrices faster: bfloat16 if it has AMX, otherwise float32.
-
-    A processor that has bfloat16 without AMX, or not at all, is several times slower in it.
-    """
+    """The number format in which this machine's processor multiplies faster: bfloat16 if it has AMX, otherwise float32."""
     processor = Path("/proc/cpuinfo")
     has_amx = processor.is_file() and "amx_bf16" in processor.read_text().split()
     return (Precision.bfloat16 if has_amx else Precision.float32).value
