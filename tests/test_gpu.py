@@ -38,13 +38,13 @@ def samples(count: int) -> list[TrainSample]:
 async def sync_train_sync(config: Any, folder: Path) -> list[dict[str, float]]:
     """Metrics of two syncs, with an update and a checkpoint between them."""
     async with training(config, folder, say=lambda text: None) as system:
-        first = await system.sync(0)
+        first = await system.sync(0) | await system.compared()
         trained = await system.train([samples(16)], 0)
         assert trained["train/grad_norm"] > 0
-        second = await system.sync(1)
+        second = await system.sync(1) | await system.compared()
         async with system.trainer_awake() as trainer:
             await trainer.save_hugging_face(folder / "model")
-        third = await system.sync(2)
+        third = await system.sync(2) | await system.compared()
     return [first, second, third]
 
 

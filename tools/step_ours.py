@@ -79,7 +79,7 @@ class Ours:
     """A running system."""
 
     def __init__(self, session: Session, system: Training, *, not_ours: Collection[int]) -> None:
-        self._session, self._system, self._not_ours = session, system, not_ours
+        self._session, self.system, self._not_ours = session, system, not_ours
         self._version = 0
         self._batches: Rollouts | None = None
 
@@ -89,7 +89,7 @@ class Ours:
         config = self._session.config
         config = replace(config, rollout=replace(config.rollout, max_staleness=staleness))
         source, bar = Source(case, first=self._version * MANY_STEPS), self._session.console.rollouts
-        workers = self._system.agents.workers
+        workers = self.system.agents.workers
         self._batches = Rollouts(config, source, workers, journal=None, state=None, version=self._version, bar=bar)
 
     async def step(self, *, num_left: int = 1) -> Step:
@@ -97,7 +97,7 @@ class Ours:
         assert self._batches is not None
         cpu, started = self.cpu_times(), time.perf_counter()
         self._batches.begin(self._version, num_left=num_left)
-        await train_step(self._session, self._system, self._batches, self._version)
+        await train_step(self._session, self.system, self._batches, self._version)
         wall = time.perf_counter() - started
         self._version += 1
         spent = self.spent_since(cpu)
@@ -133,9 +133,14 @@ class Ours:
 
 
 @asynccontextmanager
-async def running(case: StepCase, checkpoint: Path, *, precision: str, not_ours: Collection[int]) -> AsyncIterator[Ours]:
-    """The system on a model; `case` gives the sizes of a batch. Processes `not_ours` are not counted as the system's."""
-    composed = compose_run(_words(case, checkpoint, precision), check=find_problems)
+async def running(
+    case: StepCase, checkpoint: Path, *, precision: str, not_ours: Collection[int], words: Collection[str] = ()
+) -> AsyncIterator[Ours]:
+    """The system on a model, with more `words` of a command line; `case` gives the sizes of a batch.
+
+    Processes `not_ours` are not counted as the system's.
+    """
+    composed = compose_run([*_words(case, checkpoint, precision), *words], check=find_problems)
     with redirect_stdout(sys.stderr), Session.open(composed) as session:
         async with training(session.config, session.directory.path, say=session.console.say) as system:
             await system.sync(0)

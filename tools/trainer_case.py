@@ -32,6 +32,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1536, "vocab_size": 8192},
         **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64},
     },
+    "0.5B": {  # Qwen2.5-0.5B's
+        **{"num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4864, "vocab_size": 151936},
+        **{"num_attention_heads": 14, "num_key_value_heads": 2, "head_dim": 64},
+    },
     "7B": {  # Qwen2.5-7B's layers and vocabulary, as many layers as one GPU trains
         **{"num_hidden_layers": 8, "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064},
         **{"num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 128},

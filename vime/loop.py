@@ -69,7 +69,8 @@ async def _train(source: Any, session: Session) -> None:
         if state is not None:
             source.load(state["source"])
         journal = _open_journal(session, first_step)
-        console.first_sync(await system.sync(first_step))
+        await system.sync(first_step)
+        console.first_sync(await system.compared())
         evaluator = session.evaluator(system.agents.workers)
         if first_step == 0 and config.evaluation.before is Before.full:
             await session.evaluate_before(evaluator)
@@ -86,6 +87,7 @@ async def _train(source: Any, session: Session) -> None:
         finally:
             await system.pin.cancel()
             await batches.stop()
+        await system.compared()
         if TRAINED in config.evaluation.rows:
             await session.evaluate(evaluator, TRAINED, version=config.trainer.num_steps)
         async with system.trainer_awake() as trainer:
@@ -111,9 +113,11 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     await clock.start()
     batch = await batches.next(step)
     await clock.mark("generation")
+    metrics = batch.metrics | await system.compared()  # this batch began with the weights of that sync
+    await clock.mark("sync")
     if takes_turns(session.config):
         await system.released()  # the servers sleep while the trainer works
-    metrics = batch.metrics | await system.train(batch.updates, step)
+    metrics |= await system.train(batch.updates, step)
     logprobs = await system.trained_logprobs(batch.updates)
     if takes_turns(session.config) and is_saved_after(session.config, step + 1):
         await system.checkpoints.begin(step=step + 1)  # later the servers would have to sleep once more for it
@@ -132,6 +136,7 @@ async def save_if_due(session: Session, system: Learner, batches: Batches, step:
     """A checkpoint where one is due after `step` batches."""
     await system.checkpoints.check()
     if is_saved_after(session.config, step):
+        await system.compared()  # a resumed run uses what the servers sample from now on
         driver = {**await batches.state(step, oldest_step=system.checkpoints.oldest_step()), **session.state()}
         async with nullcontext() if takes_turns(session.config) else system.trainer_awake():
             await system.checkpoints.save(step=step, driver=driver)
@@ -154,6 +159,7 @@ def _evaluate_during(session: Session, system: Training, evaluator: Evaluator, s
 
 async def _evaluate_and_note(session: Session, system: Training, evaluator: Evaluator, step: int) -> None:
     """The scores decide, with `trainer.keep_best`, which checkpoint stays."""
+    await system.compared()
     scores = await session.evaluate(evaluator, TRAINED, version=step, label=f"step{step}", num_runs=1)
     await system.checkpoints.note_scores(step=step, scores=scores)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from vime.cluster.placement import takes_turns
@@ -55,7 +56,11 @@ class Training(Learner):
             self.agents.watches.add(self._delivery.restore(name))
 
     async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """One batch; see `TrainerGroup.train`. Servers that share the trainer's GPUs sleep until the next sync."""
+        """One batch; see `TrainerGroup.train`. Servers that share the trainer's GPUs sleep until the next sync.
+
+        Comes after the probe of the last sync, and raises what `compared` raises.
+        """
+        await self.compared()
         async with self._turns.training() as trainer:
             metrics = await trainer.train(updates, step)
             self.policy.trained_version = step + 1
@@ -70,7 +75,7 @@ class Training(Learner):
         await self.pin.released()
 
     async def sync(self, version: int) -> dict[str, float]:
-        """Brings the trainer's weights to the servers as `version`, and proves it by digest and probe.
+        """Brings the trainer's weights to the servers as `version`; `compared` waits for the probe of them.
 
         Agents at work go on under the new weights, or with `rollout.in_flight_updates=false` end their calls first. If no server
         was reached, it waits for one, for `serving.recovery_timeout_seconds`, and begins again. Raises `ServerError`,
@@ -91,6 +96,10 @@ class Training(Learner):
             deadline = min(deadline, time.monotonic() + self._config.serving.recovery_timeout_seconds)
             await self.agents.serving.until_one_is_ready(deadline=deadline)
 
+    async def compared(self) -> dict[str, float]:
+        """Waits for the probe of the last sync, which goes on beside whatever follows the sync; see `WeightDelivery.compared`."""
+        return await self._delivery.compared()
+
     async def metrics(self) -> dict[str, float]:
         """See `Agents.metrics`."""
         return await self.agents.metrics()
@@ -98,6 +107,13 @@ class Training(Learner):
     async def events(self) -> list[dict[str, Any]]:
         """See `Agents.events`."""
         return await self.agents.events()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends the probe, and then the learner."""
+        await self._delivery.stop()
+        await super().__aexit__(kind, error, traceback)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from vime.preflight.compose import compose_run
-from vime.system import training
+from vime.system import Training, training
 
 pytestmark = pytest.mark.slow
 SHAPE = {
@@ -32,23 +32,28 @@ async def kill(actor: Any) -> None:
     supervisor.children()[0].send_signal(signal.SIGKILL)
 
 
+async def synced(system: Training, version: int) -> dict[str, float]:
+    """Metrics of one sync and of its probe."""
+    return await system.sync(version) | await system.compared()
+
+
 async def lose_servers(config: Any, folder: Path) -> list[dict[str, float]]:
     """Metrics of each sync: the second server is killed before the third and back before the fourth, both before the last."""
     async with training(config, folder, say=lambda text: None) as system:
         serving = system.agents.serving
-        metrics = [await system.sync(version) for version in (0, 1)]
+        metrics = [await synced(system, version) for version in (0, 1)]
         await kill(serving.actors("actor")["actor-1"])
         while not await serving.events():
             await asyncio.sleep(0.2)
-        metrics.append(await system.sync(2))
+        metrics.append(await synced(system, 2))
         deadline = time.monotonic() + 300
         while (events := [event["event"] for event in await serving.events()]) != ["recovered"]:
             assert events == [] and time.monotonic() < deadline
             await asyncio.sleep(0.2)
-        metrics.append(await system.sync(3))
+        metrics.append(await synced(system, 3))
         for actor in serving.actors("actor").values():
             await kill(actor)
-        metrics.append(await system.sync(4))
+        metrics.append(await synced(system, 4))
     return metrics
 
 

@@ -1,4 +1,4 @@
-"""Delivers the trainer's weights: sends each new version and verifies it, and gives a restarted server the current one."""
+"""Delivers the trainer's weights: sends each new version and compares it, and gives a restarted server the current one."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from vime.sync.direct_sync import DirectSync
 from vime.sync.file_sync import FileSync, give
 from vime.sync.probe import Tolerance, probe
 from vime.sync.turns import Turns
+from vime.tasks import cancel
 from vime.trainer.group import TrainerGroup
 from vime.weights.policy import Policy
 
@@ -29,18 +30,35 @@ class WeightDelivery:
         self._turns, self._policy = turns, policy
         self._files = FileSync(serving, trainer, config, policy)
         self._direct = DirectSync(serving, trainer, policy) if transport(config) in DIRECT else None
+        self._probing: asyncio.Task[dict[str, float]] | None = None
 
     async def sync(self, version: int) -> dict[str, float]:
-        """Sends and, if `sync/num_servers` were reached, probes; afterwards the servers have the turn, also those that are down.
+        """Sends and, if `sync/num_servers` were reached, begins to probe: `compared` has the result.
 
-        Raises WeightSyncError or ServerError.
+        Of servers that share the trainer's GPUs the probe is over, because they have the turn afterwards, also those that are
+        down. Raises WeightSyncError or ServerError, also of an earlier probe that nobody has waited for.
         """
+        await self.compared()
         metrics = await self._turns.send(partial(self.send, version))
         if metrics["sync/num_servers"]:
             # The trainer is free meanwhile: the probe waits for a server that has just been lost, and that one for its weights.
-            metrics |= await self.probe(version)
-        await self._turns.to_servers()
+            self._probing = asyncio.create_task(self.probe(version))
+        if self._turns.shared:
+            await self.compared()
+            await self._turns.to_servers()
         return metrics
+
+    async def compared(self) -> dict[str, float]:
+        """Waits for the probe of the last sync, and returns its metrics: `probe/…`.
+
+        Raises WeightSyncError if a server and the trainer disagree, ServerError if none answered.
+        """
+        return {} if self._probing is None else await asyncio.shield(self._probing)
+
+    async def stop(self) -> None:
+        """Ends a probe that nobody waits for any more."""
+        if self._probing is not None:
+            await cancel([self._probing])
 
     async def send(self, version: int) -> dict[str, float]:
         """Sends the trainer's weights to all servers that are up."""

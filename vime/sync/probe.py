@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,12 +79,13 @@ async def probe(
 ) -> dict[str, float]:
     """Compares every server of `endpoint` with the trainer, with the cache as the sync left it and with the prefix cached.
 
-    Returns `probe/max_difference_cold` and `_cached` and `probe/mean_difference`, in nats, and `probe/num_servers`; raises
-    WeightSyncError if a difference, or the mean of a server's, is above `tolerance`. A server that has just
-    restarted and is still without its weights answers with an older version than `minimum_version`: it is asked again, for
+    Returns `probe/max_difference_cold` and `_cached` and `probe/mean_difference`, in nats, `probe/num_servers`, and
+    `probe/seconds`; raises WeightSyncError if a difference, or the mean of a server's, is above `tolerance`. A server that has
+    just restarted and is still without its weights answers with an older version than `minimum_version`: it is asked again, for
     `serving.recovery_timeout_seconds`. After that it is left out while there are others; raises ServerError if there is none.
     With no server at all there is nothing to compare.
     """
+    started = time.monotonic()
     prompts = probe_prompts(vocab_size, max_model_len=endpoint.max_model_len, seed=seed)
     config = replace(serving or ServingConfig(), silence_timeout_seconds=SILENCE_TIMEOUT_SECONDS)
     ask = partial(_generate, prompts, config, temperature=temperature, seed=seed, minimum_version=minimum_version)
@@ -101,11 +103,8 @@ async def probe(
     metrics = {"probe/num_servers": float(len(found))}
     if not found:
         return metrics
-    lengths = {answer.tokens: len(answer.logprobs) for some in found.values() for answer in some}
-    unique = list(lengths)  # with one seed, servers that agree sample the same
-    expected = await trainer_logprobs([list(tokens) for tokens in unique], list(lengths.values()))
-    by_tokens = dict(zip(unique, expected, strict=True))
-    differences = {url: _differences(some, by_tokens) for url, some in found.items()}
+    expected = await _expected([answer for some in found.values() for answer in some], trainer_logprobs)
+    differences = {url: _differences(some, expected) for url, some in found.items()}
     cold, cached, mean = (max(of_server[index] for of_server in differences.values()) for index in range(3))
     _check(endpoint.name, differences, tolerance=tolerance)
     return {
@@ -113,6 +112,7 @@ async def probe(
         "probe/max_difference_cold": cold,
         "probe/max_difference_cached": cached,
         "probe/mean_difference": mean,
+        "probe/seconds": time.monotonic() - started,
     }
 
 
@@ -145,6 +145,19 @@ async def _generate(
         return found
     finally:
         await client.close()
+
+
+async def _expected(answers: list[Answer], trainer_logprobs: TrainerLogprobs) -> dict[tuple[int, ...], list[float]]:
+    """The trainer's logprobs of what was sampled, by an answer's tokens.
+
+    With one seed, servers that agree sample the same, and a short answer is the beginning of a long one: one sequence for all.
+    """
+    lengths = {answer.tokens: len(answer.logprobs) for answer in sorted(answers, key=lambda answer: -len(answer.tokens))}
+    holder = {tokens: next(other for other in lengths if other[: len(tokens)] == tokens) for tokens in lengths}
+    asked = list(dict.fromkeys(holder.values()))
+    logprobs = await trainer_logprobs([list(tokens) for tokens in asked], [lengths[tokens] for tokens in asked])
+    known = dict(zip(asked, logprobs, strict=True))
+    return {tokens: known[longest][: lengths[tokens]] for tokens, longest in holder.items()}
 
 
 def _differences(answers: list[Answer], expected: dict[tuple[int, ...], list[float]]) -> tuple[float, float, float]:

@@ -40,7 +40,7 @@ class Turns(Generic[AnyTrainer]):
     """
 
     def __init__(self, servers: Servers, trainer: AnyTrainer, *, shared: bool) -> None:
-        self._servers, self._trainer, self._shared = servers, trainer, shared
+        self._servers, self._trainer, self.shared = servers, trainer, shared
         self._lock = asyncio.Lock()
         self._trainers = True
 
@@ -55,7 +55,7 @@ class Turns(Generic[AnyTrainer]):
     async def awake(self) -> AsyncIterator[AnyTrainer]:
         """The trainer, able to work (to save, say); whoever had the turn has it again afterwards, with the same weights."""
         async with self._lock:
-            if not self._shared or self._trainers:
+            if not self.shared or self._trainers:
                 yield self._trainer
                 return
             try:
@@ -75,7 +75,7 @@ class Turns(Generic[AnyTrainer]):
         Everything else of the trainer's has left before the servers take memory for theirs. Returns what `send` returns.
         """
         async with self._lock:
-            if not self._shared:
+            if not self.shared:
                 return await send()
             await self._to_trainer(keep_weights=False)
             await self._trainer.offload(weights=False)
@@ -86,14 +86,14 @@ class Turns(Generic[AnyTrainer]):
 
     async def to_servers(self) -> None:
         """Frees all of the trainer's memory on the GPUs; servers that are down may then start again."""
-        if self._shared:
+        if self.shared:
             async with self._lock:
                 self._trainers = False
                 await self._trainer.offload(weights=True)
                 await self._servers.may_start()
 
     async def _to_trainer(self, *, keep_weights: bool) -> None:
-        if self._shared and not self._trainers:
+        if self.shared and not self._trainers:
             await self._servers.sleep(keep_weights=keep_weights)
             await self._trainer.onload()
         self._trainers = True

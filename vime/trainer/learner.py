@@ -57,6 +57,10 @@ class Learner:
         """Brings the weights to no server."""
         return {}
 
+    async def compared(self) -> dict[str, float]:
+        """There is no server to compare with the trainer."""
+        return {}
+
     async def metrics(self) -> dict[str, float]:
         """No server has any."""
         return {}

@@ -49,8 +49,9 @@ def payload_folder(run_id: str) -> Path:
 class WeightDigest:
     """Digest of named tensors in any order; equal digests mean equal names, dtypes, shapes and (but for chance, 2^-64) bytes.
 
-    A tensor's bytes, as 32-bit words w_i in chunks of `CHUNK_WORDS`, give the sum over chunks c of r_c times the sum of r_i w_i
-    modulo 2^64, with fixed random odd r: it sees every lost, changed or moved word, and a GPU computes it where the tensor is.
+    Bytes in host memory are hashed by XXH3 (128 bits). Those in a GPU's, as 32-bit words w_i in chunks of `CHUNK_WORDS`, give the
+    sum over chunks c of r_c times the sum of r_i w_i modulo 2^64, with fixed random odd r: it sees every lost, changed or moved
+    word, and the GPU computes it where the tensor is. So the digests of one tensor in both places differ.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class WeightDigest:
     def update(self, name: str, tensor: "torch.Tensor") -> None:
         """Adds one tensor (any device; a name given twice is an error)."""
         assert name not in self._digests, f"weight {name!r} arrived twice"
-        described = f"{name} {tensor.dtype} {tuple(tensor.shape)} {_fingerprint(tensor.detach())}"
+        described = f"{name} {tensor.dtype} {tuple(tensor.shape)} {fingerprint(tensor.detach())}"
         self._digests[name] = hashlib.blake2b(described.encode(), digest_size=16).digest()
 
     @property
@@ -75,9 +76,19 @@ class WeightDigest:
         return total.hexdigest()
 
 
-def _fingerprint(tensor: "torch.Tensor") -> int:
-    """The sum of the class above; suffixes: B bytes, W words of a block, C its chunks, F factors, one per word of a chunk."""
+def fingerprint(tensor: "torch.Tensor") -> int:
+    """A number for the bytes of one tensor, as the class above says."""
+    if tensor.device.type != "cpu":
+        return sum_of_words(tensor)
     import torch  # not at the top: the driver passes payloads on and needs no torch
+    import xxhash
+
+    return xxhash.xxh3_128(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data).intdigest()
+
+
+def sum_of_words(tensor: "torch.Tensor") -> int:
+    """The sum of the class above; suffixes: B bytes, W words of a block, C its chunks, F factors, one per word of a chunk."""
+    import torch
 
     bytes_B = tensor.contiguous().reshape(-1).view(torch.uint8)
     if bytes_B.numel() % 4 or bytes_B.storage_offset() % 4:

@@ -43,7 +43,7 @@ class DirectSender:
     ) -> None:
         self._clients = ServerClients(urls, num_workers, serving, secret=secret)
         self._is_sender = rank == 0
-        self._source = ExportSource(export)
+        self._source = ExportSource(export, to_host=backend is WeightTransfer.gloo)
         self._engine = _trainer_engine(
             backend, self._clients, self._source, rank=rank, host=host, world_size=1 + sum(num_workers)
         )
@@ -82,10 +82,13 @@ class DirectSender:
 
 
 class ExportSource:
-    """`export()`, which yields full Hugging Face tensors in the same order each time, with a digest of the last pass."""
+    """`export()`, which yields full Hugging Face tensors in the same order each time, with a digest of the last pass.
 
-    def __init__(self, export: Export) -> None:
-        self._export = export
+    With `to_host` the digest is that of the tensors in host memory, which is where they arrive.
+    """
+
+    def __init__(self, export: Export, *, to_host: bool = False) -> None:
+        self._export, self._to_host = export, to_host
         self._metadata: list[tuple[str, torch.dtype, tuple[int, ...]]] | None = None
         self._passing: Iterator[tuple[str, torch.Tensor]] = iter(())
         self.digest = WeightDigest()
@@ -101,7 +104,7 @@ class ExportSource:
         self.digest, self.num_bytes = WeightDigest(), 0
         self._passing = self._export()
         for name, tensor in self._passing:
-            self.digest.update(name, tensor)
+            self.digest.update(name, tensor.cpu() if self._to_host else tensor)
             self.num_bytes += tensor.nbytes
             yield name, tensor
 

@@ -21,7 +21,7 @@ from vime.weights.payload import WeightDigest
 from vime.weights.proof import Proof
 
 NUM_HASHERS = 2
-"""Hashing reads about 1 GB/s per thread."""
+"""Hashing reads as fast as memory gives; noting the values that the proof will compare takes longer."""
 
 
 @dataclass

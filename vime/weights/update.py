@@ -38,7 +38,7 @@ async def apply_payload(
 
     Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
     `keep_cache`. A server that is `asleep` is only given the memory
-    for its weights, and sleeps on. Returns the seconds of it all, of the pause and of the proof, and how many tensors the
+    for its weights, and sleeps on. Returns the seconds of the check, of the pause and of the proof, and how many tensors the
     proof could not read. Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old
     weights) or if its layers do not compute with what was sent (it then stays paused), ServerError or
     aiohttp's errors if the server does not do its part (it must then be restarted: it may hold half of the new weights).
@@ -64,7 +64,7 @@ async def apply_payload(
     if not asleep:
         await control.resume_generation(keep_cache=keep_cache)
     finished = time.monotonic()
-    return {"seconds": finished - started, "pause_seconds": finished - paused, **proof}
+    return {"check_seconds": paused - started, "pause_seconds": finished - paused, **proof}
 
 
 class Control:
