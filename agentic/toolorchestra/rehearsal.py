@@ -26,7 +26,7 @@ ASKED = {"Write one search query": "query", "Then write one Python program": "pr
 """Words of an expert's prompt, and what it is asked for; in any other prompt for advice, or to serve the customer."""
 ACTS = (
     *("every_tool", "judged_right", "wrong", "no_call", "malformed", "wrong_alias", "turns", "cut", "time", "silent_expert"),
-    *("program_fails", "judged_wrong", "judge_unreadable"),
+    *("program_fails", "judged_wrong", "judge_unreadable", "broken_expert"),
 )
 SERVICE_ACTS = ("serve", "expert_serves", "steps", "errors", "turn_cut", "serve_time")
 ANSWERS = {
@@ -91,6 +91,8 @@ class ToolOrchestraRehearsal(Rehearsal):
         act = self._acts.get(asked.session) or self.act(asked, ACTS)  # a baseline that is asked once begins here
         if JUDGING in asked.prompt:
             return Reply(text="They differ." if act == "judge_unreadable" else f"Compared.\nVERDICT: {act != 'judged_wrong'}")
+        if act == "broken_expert" and _asked_for(asked.prompt) != "answer":
+            return Reply(text="", error="the expert's server answered 503")
         return Reply(text=self._expert(asked, act, gold))
 
     def expected(self) -> dict[str, list[str]]:
@@ -106,11 +108,10 @@ class ToolOrchestraRehearsal(Rehearsal):
             "expert's call": [end.value for end in CallEnd],
         }
         found["expert's model"] = sorted({method.experts[alias].model for alias in aliases})
-        found["ending"] = [
-            end.value
-            for end in Ending
-            if self._serves() or end not in (Ending.CUSTOMER_STOP, Ending.MAX_STEPS, Ending.TOO_MANY_ERRORS)
-        ]
+        never = set() if self._serves() else {Ending.CUSTOMER_STOP, Ending.TOO_MANY_ERRORS}
+        steps_last = any(steps <= turns for steps, turns in self._limits_of_service())
+        never |= set() if steps_last else {Ending.MAX_STEPS}
+        found["ending"] = [end.value for end in Ending if end not in never]
         if method.shaping.judge:
             found["judge"] = ["accepts", "refuses", "unreadable"]
         return found | {"stop reason": ["answered", "malformed", "turn_limit", "token_limit", "time_limit"]}
@@ -134,7 +135,15 @@ class ToolOrchestraRehearsal(Rehearsal):
             yield "judge", "accepts" if counts.get("judge_accepted") else "refuses"
 
     def _serves(self) -> bool:
-        return any(SHOP_ROWS in str(dataset) or TAU2_ROWS in str(dataset) for dataset in self.config.data.evaluation)
+        return any(_has_customers(dataset) for dataset in self.config.data.evaluation)
+
+    def _limits_of_service(self) -> Iterator[tuple[int, int]]:
+        """Most steps of a conversation and turns of a rollout, in training and in the evaluation, where customers are served."""
+        limits = ToolOrchestraConfig.of(self.config).limits
+        if _has_customers(self.config.data.train):
+            yield limits.environment_steps, limits.turns
+        if self._serves():
+            yield limits.evaluation_environment_steps, limits.evaluation_turns
 
     def _solve(self, asked: Asked, act: str) -> Reply:
         """The orchestrator's next call in the question-answering mode."""
@@ -146,9 +155,8 @@ class ToolOrchestraRehearsal(Rehearsal):
             return Reply(text=fixed[act], cut=act == "cut")
         if act == "wrong_alias" and number == 0:
             return Reply(text=call_text(ANSWER, {ALIAS[ANSWER]: "nobody"}))
-        goes_on = act in ("turns", "time") or number < {"every_tool": len(others), "silent_expert": 3, "program_fails": 2}.get(
-            act, 0
-        )
+        num_calls = {"every_tool": len(others), "silent_expert": 3, "broken_expert": 1, "program_fails": 2}.get(act, 0)
+        goes_on = act in ("turns", "time") or number < num_calls
         if not goes_on or not others:
             return Reply(text=self._call(ANSWER, offered[ANSWER]))
         if act == "program_fails":
@@ -175,7 +183,7 @@ class ToolOrchestraRehearsal(Rehearsal):
 
     def _expert(self, asked: Asked, act: str, gold: str) -> str:
         """What an expert says who is asked for a query, a program, an answer or advice, or who serves the customer."""
-        kind = next((kind for words, kind in ASKED.items() if words in asked.prompt), "")
+        kind = _asked_for(asked.prompt)
         if act == "silent_expert" and kind != "answer":
             return ""
         if kind == "query":
@@ -202,6 +210,11 @@ class ToolOrchestraRehearsal(Rehearsal):
         return self._turns[asked.session] - 1
 
 
+def _asked_for(prompt: str) -> str:
+    """What an expert is asked for: a query, a program or an answer; empty for advice or service."""
+    return next((kind for words, kind in ASKED.items() if words in prompt), "")
+
+
 def offered_in(prompt: str) -> dict[str, list[str]]:
     """The experts that the tools of a prompt offer, by tool; the schemas are JSON, one a line."""
     found: dict[str, list[str]] = {}
@@ -221,6 +234,10 @@ def _functions(prompt: str) -> Iterator[dict[str, Any]]:
 def call_text(tool: str, arguments: dict[str, Any]) -> str:
     """A call as the model writes it, in the form of the parser `hermes`."""
     return f"<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
+
+
+def _has_customers(dataset: DatasetConfig) -> bool:
+    return SHOP_ROWS in str(dataset) or TAU2_ROWS in str(dataset)
 
 
 def _in_the_shop(dataset: DatasetConfig, *, seed: int) -> bool:

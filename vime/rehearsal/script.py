@@ -48,6 +48,8 @@ class Reply:
     """Whether the reply is cut off at its end, as if it had reached its token limit."""
     seconds: float = 0.0
     """Seconds that the reply is said to have taken, which the agent's clock counts."""
+    error: str = ""
+    """What the call fails with, in place of a reply."""
 
 
 class Rehearsal:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vime.config import RunConfig, ServingConfig
+from vime.errors import ServerError
 from vime.hooks import load_hook
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rehearsal.script import Asked, Rehearsal, Reply
@@ -36,10 +37,13 @@ class ScriptedClients:
         return ScriptedClient(make_client(endpoint, serving), endpoint.name, tokenizer, self)
 
     def reply(self, model: str, prompt: str, *, session: str, max_tokens: int) -> Reply | None:
-        """What the script replies to a call."""
+        """What the script replies to a call. Raises `ServerError` where the script has it fail."""
         asked = Asked(model=model, prompt=prompt, session=session, turn=self._turns[session], max_tokens=max_tokens)
         self._turns[session] += 1
-        return self.rehearsal.reply(asked)
+        reply = self.rehearsal.reply(asked)
+        if reply is not None and reply.error:
+            raise ServerError(reply.error)
+        return reply
 
     @property
     def rehearsal(self) -> Rehearsal:

@@ -18,7 +18,6 @@ from vime.serving import fixed_products, forced_tokens
 from vime.serving.cpu_seeds import keep_seeds
 from vime.serving.token_stream import enrich_streams
 
-
 NOT_ON_CPU = ("sklearn", "scipy", "triton")
 """Packages that vLLM and transformers import where they are installed, for what no text model on a CPU needs."""
 
