@@ -27,7 +27,7 @@ from vime.report.summary import IncompleteRunError
 
 ABOUT = ("seed", "commit", "date", "hardware", "checkpoint", "steps", "minutes", "sampling")
 INTRODUCTION = """\
-Percent of all items, failures included as 0, mean ± standard deviation over {num_seeds} seeds. Written by
+Percent of all items, failures included as 0, {over}. Written by
 `python tools/seed_table.py RUN…`.
 """
 
@@ -38,15 +38,19 @@ def shares(items: Items) -> dict[str, float]:
     return {name: 100 * fmean(item["metrics"].get(name, 0.0) for item in items) for name in names}
 
 
-def section(name: str, runs: list[OurRun]) -> dict[str, Any]:
-    """One recipe: by data set and row, each metric's value of each seed. Raises `ValueError` if a seed occurs twice."""
+def section(name: str, runs: list[OurRun], metrics: list[str] | None = None) -> dict[str, Any]:
+    """One recipe: by data set and row, the value of each of these metrics (of all by default) of each seed.
+
+    Raises `ValueError` if a seed occurs twice.
+    """
     seeds = [run.about["seed"] for run in runs]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{name}: give one run of each seed, not {', '.join(map(str, seeds))}")
     scores: dict[str, dict[str, dict[str, list[float]]]] = {}
     for run in runs:
         for (dataset, row), items in run.items.items():
-            for metric, value in shares(items).items():
+            found = shares(items)
+            for metric, value in ((name, found[name]) for name in metrics or found if name in found):
                 scores.setdefault(dataset, {}).setdefault(row, {}).setdefault(metric, []).append(value)
     return {
         "name": name,
@@ -61,7 +65,7 @@ def markdown(sections: list[dict[str, Any]], *, title: str, out: Path) -> str:
     """The page."""
     lines = [f"# {title}", ""]
     for one in sections:
-        lines += [f"## {one['name']}", INTRODUCTION.format(num_seeds=len(one["runs"]))]
+        lines += [f"## {one['name']}", INTRODUCTION.format(over=_over(len(one["runs"])))]
         for dataset, rows in one["scores"].items():
             metrics = list(dict.fromkeys(metric for found in rows.values() for metric in found))
             lines += [
@@ -78,10 +82,14 @@ def markdown(sections: list[dict[str, Any]], *, title: str, out: Path) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _over(num_seeds: int) -> str:
+    return f"mean ± standard deviation over {num_seeds} seeds" if num_seeds > 1 else "of one seed"
+
+
 def _spread(values: list[float]) -> str:
     if not values:
         return "–"
-    return f"{fmean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f} (one seed)"
+    return f"{fmean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -94,13 +102,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or sweeps of them")
     parser.add_argument("--title", default="Seeds", help="heading of the page")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="path of the page, without its ending")
+    parser.add_argument(
+        "--metrics", nargs="+", metavar="NAME", help="the columns (all metrics); each must be a share of the items"
+    )
     given = parser.parse_args(arguments)
     by_name: dict[str, list[OurRun]] = {}
     try:
         for path in find_runs(given.runs):
             run = read_our_run(path)
             by_name.setdefault(run.name, []).append(run)
-        sections = [section(name, sorted(runs, key=lambda run: run.about["seed"])) for name, runs in by_name.items()]
+        sections = [
+            section(name, sorted(runs, key=lambda run: run.about["seed"]), given.metrics) for name, runs in by_name.items()
+        ]
     except (IncompleteRunError, FileNotFoundError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     for one in sections:

@@ -11,7 +11,7 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     about, label = samples[-1].metadata, samples[-1].label[0]
     strict = is_number(about["answer"], label)
     computed = bool(about["values"]) and is_number(about["values"][-1], label)
-    metrics = {"strict": float(strict), "lenient": float(strict or computed), "calculations": float(len(about["values"]))}
+    metrics = {"strict": float(strict), "lenient": float(strict or computed), "calculated": float(bool(about["values"]))}
     return Reward(score=metrics["strict"], metrics=metrics | {"answered": float(about["answer"] is not None)})
 
 

@@ -56,7 +56,7 @@ async def test_lines_are_trained_and_the_values_between_them_are_not():
     trained = [token for token, is_trained in zip(sample.tokens[-sample.response_length :], sample.loss_mask) if is_trained]
     assert trained == [token for line in said for token in TOKENIZER.encode(line, add_special_tokens=False)]
     assert all(prompt == sample.tokens[: len(prompt)] for prompt in server.prompts), "what was sampled stays as it is"
-    assert scored.score == 1.0 and scored.metrics == {"strict": 1.0, "lenient": 1.0, "calculations": 2.0, "answered": 1.0}
+    assert scored.score == 1.0 and scored.metrics == {"strict": 1.0, "lenient": 1.0, "calculated": 1.0, "answered": 1.0}
     assert sample.stop_reason is StopReason.ANSWERED
 
 
@@ -139,9 +139,9 @@ def test_numbers_of_a_published_row_stand_in_its_text():
     assert row(published) == {"question": "7 red and 2.5 or 11 green ?", "answer": "9"}
 
 
-def test_an_evaluation_counts_calculations_and_answers():
-    found = eval_log(None, [{"metrics": {"calculations": 2.0, "answered": 1.0}}, {"metrics": {}}])
-    assert found.metrics == {"calculations an item": 1.0, "items that are answered": 0.5}
+def test_an_evaluation_says_how_often_it_computes_and_answers():
+    found = eval_log(None, [{"metrics": {"calculated": 1.0, "answered": 1.0}}, {"metrics": {}}])
+    assert found.metrics == {"items with a calculation": 0.5, "items that are answered": 0.5}
 
 
 def test_a_context_must_hold_all_lines():
