@@ -34,7 +34,8 @@ def test_the_formula_of_the_plan_is_the_count(
     from vime.trainer import attention
     from vime.trainer.saved_tensors import kept_bytes
 
-    monkeypatch.setattr(attention, "_wide_below", lambda: 0)  # short sequences are widened on the CPU alone
+    monkeypatch.setattr(attention, "WIDE_BELOW", 0)  # short sequences are widened on the CPU alone
+    monkeypatch.setattr(attention, "WIDE_BACKWARD_UNTIL", 0)
     config = make_config(
         models(family), precision=precision, recompute=recompute, megatron_args={"bias_activation_fusion": fused}
     )

@@ -18,9 +18,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from vime.trainer.packed_sequences import PackedSequences
 
-WIDE_BELOW, WIDE_BELOW_WITH_AMX = 768, 256
-"""The CPU's attention kernel is slower in bfloat16 than in float32 for sequences shorter than this: 2 times at 170, on a
-processor with AMX 1.1 to 1.5 times, where it is up to 2 times as fast from 512 on."""
+WIDE_BELOW = 768
+"""Without AMX the CPU's attention kernel is slower in bfloat16 than in float32 for sequences shorter than this: 2 times at 170."""
+WIDE_BACKWARD_UNTIL = 16384
+"""With AMX only its backward pass is, where tokens of a sequence times channels of a head are at most as many: up to 5 times."""
 
 
 class PackedAttention(torch.nn.Module):
@@ -103,8 +104,11 @@ class PackedAttention(torch.nn.Module):
         sees_QS: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention under a causal mask, or under `sees_QS` if that is given."""
-        dtype = query_BHSD.dtype
-        widen = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu" and query_BHSD.shape[2] < _wide_below()
+        dtype, length = query_BHSD.dtype, query_BHSD.shape[2]
+        narrow_on_cpu = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu"
+        if narrow_on_cpu and has_amx() and sees_QS is None and length * query_BHSD.shape[3] <= WIDE_BACKWARD_UNTIL:
+            return _WideBackward.apply(query_BHSD, key_BGSD, value_BGSD, self.softmax_scale)
+        widen = narrow_on_cpu and not has_amx() and length < WIDE_BELOW
         query, key, value = (x.float() if widen else x for x in (query_BHSD, key_BGSD, value_BGSD))
         if query.is_cuda and query.dtype is torch.float32:
             key, value = (whole_heads(x, query.shape[1]) for x in (key, value))
@@ -120,8 +124,35 @@ def whole_heads(x_BGSD: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=1)
-def _wide_below() -> int:
-    return WIDE_BELOW_WITH_AMX if torch.cpu.get_capabilities().get("amx_bf16") else WIDE_BELOW
+def has_amx() -> bool:
+    """Whether the processor multiplies bfloat16 matrices by itself."""
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+class _WideBackward(torch.autograd.Function):
+    """Causal attention by the CPU's kernel, forward in bfloat16 and backward in float32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_BHSD: torch.Tensor, key_BGSD: torch.Tensor, value_BGSD: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        key, value = (whole_heads(x, query_BHSD.shape[1]) for x in (key_BGSD, value_BGSD))
+        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        output, logsumexp = attend(query_BHSD, key, value, 0.0, True, scale=scale)
+        ctx.save_for_backward(query_BHSD, key_BGSD, value_BGSD, output, logsumexp)
+        ctx.scale = scale
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        *narrow, logsumexp = ctx.saved_tensors
+        query, key, value, output = (x.float() for x in narrow)
+        num_heads, num_groups = query.shape[1], key.shape[1]
+        whole = [whole_heads(x, num_heads) for x in (key, value)]
+        attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        found = attend_backward(gradients[0].float(), query, *whole, output, logsumexp, 0.0, True, scale=ctx.scale)
+        of_key, of_value = (x.unflatten(1, (num_groups, -1)).sum(2) for x in found[1:])
+        return found[0].to(narrow[0].dtype), of_key.to(narrow[0].dtype), of_value.to(narrow[0].dtype), None
 
 
 class _Pad(torch.autograd.Function):

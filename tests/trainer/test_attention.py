@@ -1,0 +1,37 @@
+"""Attention in bfloat16 on the CPU, whose backward pass is float32's for short sequences: equal to float64's to rounding."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vime.trainer import attention
+
+
+class Attention:
+    """What `_attend` reads of its module."""
+
+    softmax_scale = 0.3
+
+
+@pytest.mark.parametrize("num_groups", [1, 2, 4])
+@pytest.mark.parametrize("length", [1, 7, 64, 300])
+@pytest.mark.parametrize("limit", [0, 1 << 20])
+def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int, limit: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attention, "has_amx", lambda: True)
+    monkeypatch.setattr(attention, "WIDE_BACKWARD_UNTIL", limit)
+    generator = torch.Generator().manual_seed(length)
+    shapes = [(3, heads, length, 32) for heads in (4, num_groups, num_groups)]
+    drawn = [torch.randn(shape, generator=generator).bfloat16() for shape in shapes]
+    towards = torch.randn(shapes[0], generator=generator)
+    narrow, wide = [x.clone().requires_grad_() for x in drawn], [x.double().requires_grad_() for x in drawn]
+    own: Any = Attention()
+    found = attention.PackedAttention._attend(own, *narrow)
+    expected = F.scaled_dot_product_attention(*wide, is_causal=True, scale=0.3, enable_gqa=True)
+    (found.float() * towards).sum().backward()
+    (expected * towards.double()).sum().backward()
+    assert found.dtype is torch.bfloat16
+    for ours, theirs in [(found, expected), *((ours.grad, theirs.grad) for ours, theirs in zip(narrow, wide, strict=True))]:
+        assert ours is not None and theirs is not None and ours.shape == theirs.shape
+        torch.testing.assert_close(ours.double(), theirs, rtol=0.02, atol=0.01 * float(1 + theirs.abs().max()))
