@@ -28,7 +28,8 @@ def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int
     narrow, wide = [x.clone().requires_grad_() for x in drawn], [x.double().requires_grad_() for x in drawn]
     own: Any = Attention()
     found = attention.PackedAttention._attend(own, *narrow)
-    expected = F.scaled_dot_product_attention(*wide, is_causal=True, scale=0.3, enable_gqa=True)
+    query, key, value = wide
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3, enable_gqa=True)
     (found.float() * towards).sum().backward()
     (expected * towards.double()).sum().backward()
     assert found.dtype is torch.bfloat16
