@@ -19,7 +19,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from vime.trainer.packed_sequences import PackedSequences
 
 WIDE_BELOW = 768
-"""Without AMX the CPU's attention kernel is slower in bfloat16 than in float32 for shorter sequences than this: 2 times at 170."""
+"""Without AMX the CPU's attention kernel is slower in bfloat16 than in float32 below this many tokens: 2 times at 170."""
 WIDE_BACKWARD_UNTIL = 16384
 """With AMX only its backward pass is, where tokens of a sequence times channels of a head are at most as many: up to 5 times."""
 
