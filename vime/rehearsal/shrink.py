@@ -16,6 +16,7 @@ from vime.config import (
     ClusterConfig,
     EvaluationConfig,
     LoggerConfig,
+    Mode,
     ModelConfig,
     Precision,
     RolloutConfig,
@@ -29,6 +30,8 @@ from vime.rehearsal.local_data import Shrunk, local_dataset, local_retrieval
 
 NUM_STEPS = NUM_PROMPTS = NUM_LAYERS = 2
 NUM_SAMPLES = 4
+NUM_RUNS_ALONE = 8
+"""Most runs of an evaluation without training, whose rollouts are all that is played."""
 HIDDEN_SIZE, HEAD_DIM, NUM_HEADS = 64, 32, 2
 NUM_EXPERTS, EXPERTS_PER_TOKEN, EXPERT_SIZE = 4, 2, 64
 CACHE_BYTES = 2**29
@@ -59,7 +62,7 @@ def shrink(config: RunConfig) -> Shrunk:
     small.cluster = ClusterConfig()
     small.trainer = _trainer(config.trainer)
     small.rollout = _rollout(config.rollout)
-    small.evaluation = _evaluation(config.evaluation)
+    small.evaluation = _evaluation(config.evaluation, least=NUM_RUNS_ALONE if config.mode is Mode.eval else 1)
     small.serving = replace(config.serving, models=_served(config, shrunk, has_own=has_own))
     small.logger = LoggerConfig(tracker=TrackerName.none)
     small.retrieval = local_retrieval(config, shrunk)
@@ -137,9 +140,12 @@ def _rollout(rollout: RolloutConfig) -> RolloutConfig:
     )
 
 
-def _evaluation(evaluation: EvaluationConfig) -> EvaluationConfig:
-    """Every row in as few runs as pass@k needs, before and after training, so that the table is filled by one command."""
-    runs = max(evaluation.pass_at, default=1)
+def _evaluation(evaluation: EvaluationConfig, *, least: int) -> EvaluationConfig:
+    """Every row in as few runs as pass@k needs, before and after training, so that the table is filled by one command.
+
+    It has `least` runs where the experiment itself has them, for without training they are all that its agents do.
+    """
+    runs = max([least, *evaluation.pass_at])
     return replace(
         evaluation,
         num_runs=min(evaluation.num_runs, runs),
