@@ -6,6 +6,9 @@ SHELL := /bin/bash
 # .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Without GPUs, slow tests that start no servers run beside those that do; GPUs belong to one test at a time.
+SLOW_WORKERS := $(if $(wildcard /dev/nvidia0),0,logical)
+
 help:  ## Show these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -22,7 +25,7 @@ quick: setup  ## Run the tests that start no server, no Ray and no trainer
 	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist worksteal
 
 test: quick  ## Run all tests, with real vLLM, Megatron and Ray
-	@.venv/bin/python -m pytest -m slow
+	@.venv/bin/python -m pytest -m slow --numprocesses $(SLOW_WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 check: setup  ## Lint, format check, type check, and a reader for every field of the configuration
 	@.venv/bin/ruff check .

@@ -15,7 +15,7 @@ import pytest
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 
 GUIDE = Path(__file__).resolve().parent.parent / "agentic" / "README.md"
 FILE = re.compile(r"# (\S+\.(?:py|jsonl|yaml))\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 SOURCE = '''
 """One file with every function that a run can be given; each leaves a mark when it is called."""
 

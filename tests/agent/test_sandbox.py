@@ -58,14 +58,25 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def started_processes() -> set[psutil.Process]:
-    """All below this process, and all of the host that are in a sandbox, whoever their parent is."""
-    return {*psutil.Process().children(recursive=True), *(process for process in psutil.process_iter() if is_inside(process))}
+    """All below this process, and all of the host that are in a sandbox, whoever their parent is, but those of other workers."""
+    this = psutil.Process()
+    workers = {*psutil.Process(os.getppid()).children()} - {this}
+    inside = {process for process in psutil.process_iter() if is_inside(process) and not is_below(process, workers)}
+    return inside | {*this.children(recursive=True)}
 
 
 def is_inside(process: psutil.Process) -> bool:
-    """Whether a process of the host is in a sandbox that this process started: it holds our program's text."""
+    """Whether a process of the host is in a sandbox that tests started: it holds our program's text."""
     try:
         return MARK in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def is_below(process: psutil.Process, others: set[psutil.Process]) -> bool:
+    """Whether one of the others started a process."""
+    try:
+        return bool(others & {*process.parents()})
     except psutil.Error:
         return False
 

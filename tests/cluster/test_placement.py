@@ -118,6 +118,7 @@ def two_nodes() -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_actors_are_on_the_node_of_their_place_and_see_its_gpus(two_nodes: dict[str, Any]):
     (first, one), (second, both), (third, none) = two_nodes["seen"]
     assert first == two_nodes["own"] and second == third != first
@@ -127,6 +128,7 @@ def test_actors_are_on_the_node_of_their_place_and_see_its_gpus(two_nodes: dict[
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_a_run_holds_its_gpus_until_it_ends(two_nodes: dict[str, Any]):
     assert two_nodes["length"] == two_nodes["again"] == 2
     assert two_nodes["left"] == 1

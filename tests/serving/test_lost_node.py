@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ from ray.cluster_utils import Cluster
 
 from vime.files.jsonl import read_lines
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 
 NUM_STEPS = 3
 WAIT_SECONDS = 500
@@ -34,7 +35,9 @@ def servers_below(raylet: psutil.Process) -> list[psutil.Process]:
 
 
 def test_a_lost_server_node_does_not_end_the_run(tmp_path: Path):
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    # Ray asks for signs of life more often than by default; a node that is slow to answer has as long as by default.
+    head: dict[str, Any] = {"num_cpus": 2, "include_dashboard": False, "_system_config": {"health_check_period_ms": 500}}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     second = cluster.add_node(num_cpus=2)
     raylet = psutil.Process(second.all_processes["raylet"][0].process.pid)
     folder = tmp_path / "run"
