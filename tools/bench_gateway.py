@@ -35,6 +35,8 @@ LOADS = (
 HISTORIES = (1_000, 10_000, 100_000)
 SMALL_LOADS = (Load(sessions=2, engine_seconds=0.1, think_seconds=0.0, turns=2, flat_turns=2),)
 SMALL_HISTORIES = (1_000, 2_000)
+STREAMED_CALLS, SMALL_STREAMED_CALLS = 15, 3
+"""Of one agent, each of which takes half a second of the engine."""
 VLLM_CALLS = 12
 
 
@@ -66,7 +68,8 @@ def measure_all(sides: list[Side], engine: EngineProcess, options: argparse.Name
     streamed = loads[min(1, len(loads) - 1)]
     steps: list[Callable[..., None]] = [partial(measure_load, load=load) for load in loads]
     steps += [partial(measure_history, num_tokens=size) for size in histories]
-    steps += [partial(measure_stream, load=streamed)]
+    num_calls = SMALL_STREAMED_CALLS if options.small else STREAMED_CALLS
+    steps += [partial(measure_stream, load=streamed, num_calls=num_calls)]
     for seed in range(options.rounds):
         for number, step in enumerate(steps):
             for side in sides:

@@ -87,11 +87,11 @@ def measure_history(side: Side, engine: EngineProcess, *, num_tokens: int, found
     side.close()
 
 
-def measure_stream(side: Side, engine: EngineProcess, *, load: Load, found: Found, seed: int) -> None:
+def measure_stream(side: Side, engine: EngineProcess, *, load: Load, num_calls: int, found: Found, seed: int) -> None:
     """When the first text of a streamed reply arrives: at one agent by the clock, at many from their requests on."""
     engine.pace(STREAM_SECONDS)
     engine.log()
-    measured = _run(Work(targets=side.open(1), turns=NUM_HISTORY_CALLS, stream=True, seed=seed), found)
+    measured = _run(Work(targets=side.open(1), turns=num_calls, stream=True, seed=seed), found)
     log = engine.log()
     found.first_lag += [at - entry["first"] for at, entry in zip(measured.first_at, log) if "first" in entry]
     side.close()
