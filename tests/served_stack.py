@@ -13,6 +13,20 @@ from vime.sync.probe import Tolerance, probe
 from vime.weights.payload import WeightDigest, WeightPayload
 from vime.weights.policy import Policy
 
+TIED_SHAPE = {
+    "family": "qwen2",
+    "tie_word_embeddings": True,
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "intermediate_size": 128,
+    "vocab_size": 320,
+    "max_position_embeddings": 1024,
+}
+"""`model` of a run with the checkpoint `tied` of `conftest.py`."""
+
 
 class HuggingFaceTrainer:
     """Stands in for the trainer: Hugging Face in float32, whose weights move at random."""

@@ -12,7 +12,7 @@ import pytest
 
 from tools.driven_run import DrivenRun
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 NUM_STEPS = 3
 OVERRIDES = [
     "+method=memagent",
@@ -22,10 +22,7 @@ OVERRIDES = [
     "trainer.save_every=100",
     "rollout.num_prompts=4",
     "rollout.num_samples_per_prompt=4",
-    "evaluation.rows=[trained]",
-    "evaluation.num_runs=2",
-    "evaluation.extra_temperatures=[]",
-    *(f"data.evaluation.{number}.num_items=4" for number in range(3)),
+    "evaluation.rows=[]",
 ]
 WAIT_SECONDS = 600
 TIMES = ("time/", "seconds/", "utilization/", "sync/", "machine/")

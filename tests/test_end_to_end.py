@@ -5,7 +5,6 @@ It is run as users have it: from a wheel of this checkout in an environment of i
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +19,7 @@ from tools.driven_run import ROOT, DrivenRun, num_steps_done
 from vime.data.source import RowSource
 from vime.preflight.compose import compose_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_turn]
 NUM_STEPS, NUM_PROMPTS = 6, 4
 OVERRIDES = [
     "+method=memagent",
@@ -31,7 +30,7 @@ OVERRIDES = [
     "evaluation.rows=[scaffold,trained]",
     "evaluation.num_runs=1",
     "evaluation.extra_temperatures=[]",
-    *(f"data.evaluation.{number}.num_items=8" for number in range(3)),
+    *(f"data.evaluation.{number}.num_items=4" for number in range(3)),
 ]
 WAIT_SECONDS = 400
 PACKAGES = ("vime", "agentic", "conf")
@@ -161,17 +160,15 @@ def test_nothing_of_the_run_is_left(killed_and_resumed: dict, ended: str):
     assert killed_and_resumed["leftovers"][ended] == []
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)], ids=["ctrl_c", "terminated_twice"])
-def test_an_interrupted_run_ends_in_order_and_leaves_nothing(
-    start: Callable[..., DrivenRun], tmp_path: Path, signals: tuple[signal.Signals, ...]
-):
+def test_a_run_that_is_terminated_twice_ends_in_order_and_leaves_nothing(start: Callable[..., DrivenRun], tmp_path: Path):
+    """Ctrl-C goes the same way without the second signal: see `test_run.py`."""
     folder = tmp_path / "run"
     run = start(folder)
     server_log = folder / "logs" / "actor-0.log"
     run.wait_for(lambda: server_log.exists() and server_log.stat().st_size, seconds=WAIT_SECONDS)
     driver = run.driver
-    for number in signals:
-        driver.send_signal(number)
-    assert run.finish(seconds=WAIT_SECONDS) == (143 if signal.SIGTERM in signals else 130), run.log_tail()
+    for _ in range(2):
+        driver.terminate()
+    assert run.finish(seconds=WAIT_SECONDS) == 143, run.log_tail()
     assert "Traceback" not in run.log_tail() and "interrupted" in run.log_tail()
     assert run.leftovers() == []

@@ -15,18 +15,6 @@ from vime.system import training
 from vime.types import Sample
 
 pytestmark = pytest.mark.slow
-SHAPE = {
-    "family": "qwen2",
-    "tie_word_embeddings": True,
-    "num_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "intermediate_size": 128,
-    "vocab_size": 320,
-    "max_position_embeddings": 1024,
-}
 TEMPERATURE = 0.8
 
 
@@ -60,11 +48,13 @@ async def reward(context, samples):
     return 0.0
 
 
-def test_trainer_and_server_agree_over_a_whole_batch(checkpoints: dict[str, Path], tmp_path: Path):
+def test_trainer_and_server_agree_over_a_whole_batch(checkpoints: dict[str, Path], ray_cluster: None, tmp_path: Path):
+    from tests.served_stack import TIED_SHAPE
+
     overrides = [
         "+method=memagent",
         f"model.checkpoint={checkpoints['tied']}",
-        *(f"model.{key}={value}" for key, value in SHAPE.items()),
+        *(f"model.{key}={value}" for key, value in TIED_SHAPE.items()),
         f"method.generate={__file__}:generate",
         f"method.reward={__file__}:reward",
         f"rollout.temperature={TEMPERATURE}",

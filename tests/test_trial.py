@@ -1,9 +1,11 @@
 """`mode=try` on a real server: an agent is shown turn by turn, and one that raises ends with its line and without a trainer."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,23 +25,41 @@ async def reward(context, samples):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_one_prompt_goes_through_the_users_functions(tmp_path: Path, is_broken: bool) -> None:
-    (tmp_path / "mine.py").write_text(AGENT)
-    row = '{"question": "Who owns Halin?", "answer": "Boxed"' + (', "broken": 1}' if is_broken else "}")
-    (tmp_path / "questions.jsonl").write_text(row + "\n")
-    words = ["method.generate=mine.py:generate", "method.reward=mine.py:reward", "data.train.path=questions.jsonl"]
-    command = [sys.executable, "-m", "vime.run", *words, "mode=try", f"output_dir={tmp_path / 'run'}"]
+def try_it(folder: Path, row: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """One prompt of a user's own file through the user's functions."""
+    (folder / "mine.py").write_text(AGENT)
+    (folder / "questions.jsonl").write_text(row + "\n")
+    hooks = ["method.generate=mine.py:generate", "method.reward=mine.py:reward", "data.train.path=questions.jsonl"]
+    command = [sys.executable, "-m", "vime.run", *hooks, "mode=try", f"output_dir={folder / 'run'}", *words]
     path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     shown = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": path}
+        command, cwd=folder, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": path}
     )
-    assert shown.returncode == int(is_broken), shown.stderr
     for text in ("user: Who owns Halin?", "the agent begins", "call 1: actor", "reply:"):
-        assert text in shown.stdout
+        assert text in shown.stdout, shown.stderr
     assert "INFO vime_hook_mine" in shown.stderr and "Unclosed" not in shown.stderr
-    assert ("(mine.py:9)" in shown.stdout) == is_broken == ("reward: 0.25" not in shown.stdout)
-    assert (
-        not list((tmp_path / "run" / "logs").glob("trainer*")) and (tmp_path / "run" / "rollouts" / "step_000000.jsonl").exists()
-    )
+    assert (folder / "run" / "rollouts" / "step_000000.jsonl").exists()
+    return shown
+
+
+@pytest.mark.slow
+@pytest.mark.in_turn
+def test_one_prompt_goes_through_the_users_functions(tmp_path: Path) -> None:
+    shown = try_it(tmp_path, '{"question": "Who owns Halin?", "answer": "Boxed"}')
+    assert shown.returncode == 0 and "reward: 0.25" in shown.stdout and "(mine.py:9)" not in shown.stdout, shown.stderr
+    logs = {path.name for path in (tmp_path / "run" / "logs").iterdir()}
+    assert "actor-0.log" in logs and not [name for name in logs if name.startswith("trainer")]
+
+
+def test_a_function_that_raises_ends_it_with_its_line(served: dict[str, Any], tmp_path: Path) -> None:
+    from tests.served_stack import TIED_SHAPE
+
+    stack = served["tied"]
+    stack.trainer.step()
+    asyncio.run(stack.sync(stack.trainer.export()))
+    words = [*(f"model.{key}={value}" for key, value in TIED_SHAPE.items()), "serving.models.actor.max_model_len=1024"]
+    words += [f"model.checkpoint={stack.endpoint.tokenizer}", f"serving.models.actor.urls=[{stack.endpoint.url}]"]
+    row = '{"question": "Who owns Halin?", "answer": "Boxed", "broken": 1}'
+    shown = try_it(tmp_path, row, *words)
+    assert shown.returncode == 1 and "(mine.py:9)" in shown.stdout and "reward: 0.25" not in shown.stdout, shown.stderr
+    assert not (tmp_path / "run" / "logs" / "actor-0.log").exists()

@@ -1,6 +1,5 @@
 """Under tensor parallelism each worker proves the part that it holds: two workers, without servers."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,29 +9,23 @@ from pathlib import Path
 import pytest
 
 from vime.cluster.ports import free_port
+from vime.files.jsonl import read_lines
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parent / "proof_rank.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).parent / "proof_ranks.py"
 LAYER = "model.layers.1.self_attn"
 
 
-def test_each_rank_finds_what_is_missing_or_misplaced_in_its_part(two_key_checkpoint: Path):
+def test_each_rank_finds_what_is_missing_or_misplaced_in_its_part(two_key_checkpoint: Path, tmp_path: Path):
     environment = {**os.environ, "VLLM_DIST_IDENT": uuid.uuid4().hex, "VLLM_LOGGING_LEVEL": "ERROR", "TORCHDYNAMO_DISABLE": "1"}
-    port = free_port("127.0.0.1", 0)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(port), str(two_key_checkpoint)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        output, _ = rank.communicate(timeout=300)
-        proofs = [json.loads(line.removeprefix("PROOF ")) for line in output.splitlines() if line.startswith("PROOF ")]
-        whole, swapped, *dropped = proofs
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = [str(free_port("127.0.0.1", 0)), str(two_key_checkpoint), str(tmp_path)]
+    done = subprocess.run([sys.executable, str(SCRIPT), *words], env=environment, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-6000:]
+    for rank in range(2):
+        whole, swapped, *dropped = read_lines(tmp_path / f"rank{rank}.jsonl")
         assert whole["wrong"] == whole["unread"] == [] and whole["num_read"] == 25
         assert [line.split(":")[0] for line in swapped["wrong"]] == [f"{LAYER}.{part}_proj.weight" for part in "kv"]
         names = [f"{LAYER}.q_proj.weight", f"{LAYER}.o_proj.weight", "lm_head.weight"]

@@ -1,6 +1,8 @@
-"""One of two tensor-parallel vLLM workers without an engine around it: loads, and prints what the proof says, case by case.
+"""Two tensor-parallel vLLM workers without engines around them: they load, and write what the proof says, case by case.
 
-python proof_rank.py RANK PORT CHECKPOINT
+    python proof_ranks.py PORT CHECKPOINT FOLDER
+
+They are forked from one process that has imported vLLM; rank i writes a line of JSON for each case into `rank{i}.jsonl`.
 """
 
 import json
@@ -15,6 +17,7 @@ from vllm.distributed import init_distributed_environment, initialize_model_para
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import get_model
 
+from tests.trainer.forked import fork_ranks
 from vime.serving.plugin import register
 from vime.weights.transfer import FileEngine, FileUpdateInfo
 
@@ -24,9 +27,8 @@ CASES: list[dict[str, str | None]] = [{}, {KEY: VALUE, VALUE: KEY}, {QUERY: None
 """What the loader gets instead of a tensor; None is nothing."""
 
 
-def main() -> None:
+def run(rank: int, port: int, checkpoint: Path, folder: Path) -> None:
     """Runs the cases."""
-    rank, port, checkpoint = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     torch.accelerator.empty_cache = lambda: None  # as vLLM's CPU worker does
     register()
@@ -39,7 +41,7 @@ def main() -> None:
     made = EngineArgs(model=str(checkpoint), load_format="dummy", dtype="bfloat16", enforce_eager=True, **arguments)
     config = made.create_engine_config()
     config.parallel_config.rank = rank
-    with set_current_vllm_config(config):
+    with set_current_vllm_config(config), (folder / f"rank{rank}.jsonl").open("w") as file:
         init_distributed_environment(2, rank, f"tcp://127.0.0.1:{port}", rank, "gloo")
         initialize_model_parallel(2)
         model: Any = get_model(vllm_config=config)
@@ -57,8 +59,9 @@ def main() -> None:
             engine.start_weight_update()
             engine.receive_weights(FileUpdateInfo(files=[str(checkpoint / "model.safetensors")]))
             engine.finish_weight_update()
-            print("PROOF " + json.dumps(engine.proof.check(model)), flush=True)
+            file.write(json.dumps(engine.proof.check(model)) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    port, checkpoint, folder = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+    sys.exit(fork_ranks(2, lambda rank: run(rank, port, checkpoint, folder)))
