@@ -42,7 +42,9 @@ class Runner:
         self.seen.append(prompt.index)
         failed = prompt.index == 3
         reason = StopReason.SERVER_LOST if failed else StopReason.ANSWERED
-        return Rollout(rollout_id=0, group_index=0, reward=float(prompt.index % 2 == 0), stop_reason=reason)
+        unfinished = [Sample(tokens=[1, 2], response="hal", response_length=1, loss_mask=[1])] if failed else []
+        reward = float(prompt.index % 2 == 0)
+        return Rollout(rollout_id=0, group_index=0, reward=reward, stop_reason=reason, unfinished=unfinished)
 
 
 @pytest.fixture
@@ -66,8 +68,9 @@ def test_the_file_keeps_the_question_and_what_is_returned_does_not_grow_with_it(
         evaluator = Evaluator(config, runner=Runner(), folder=tmp_path, recorder=Recorder(RolloutDetail.turns))
         returned.append(asyncio.run(evaluator.run([JOB], version=0))[JOB])
     assert returned[0] == returned[1] and not any(set(item) & set(SHOWN) for item in returned[0])
-    questions = {item["index"]: item["messages"][-1]["content"] for item in read_items(tmp_path / JOB.file_name)}
-    assert questions == {number: f"q{number}" for number in range(8)}
+    items = {item["index"]: item for item in read_items(tmp_path / JOB.file_name)}
+    assert {number: item["messages"][-1]["content"] for number, item in items.items()} == {n: f"q{n}" for n in range(8)}
+    assert [(number, item["unfinished"][0]["response"]) for number, item in items.items() if "unfinished" in item] == [(3, "hal")]
 
 
 def test_an_interrupted_evaluation_runs_only_what_is_missing(config: RunConfig, tmp_path: Path):

@@ -147,11 +147,26 @@ async def test_what_was_sampled_before_the_time_limit_is_kept_and_its_reward_is_
     assert batch_metrics([group], version=6)["rollout/response_tokens_mean"] == 6
 
 
-async def test_an_evaluation_has_no_use_for_half_a_result(make_worker: Any, server: SimulatedServer):
-    server.hang_after = 0
-    worker = make_worker(generate_timeout_seconds=0.1)
+async def test_an_evaluation_shows_half_a_result_to_readers_only(make_worker: Any, server: SimulatedServer):
+    server.hang_after = 1
+    worker = make_worker(generate_timeout_seconds=0.5)
     rollout = await worker.run_item(prompt=PROMPT, row="scaffold", temperature=1.0, version=5)
     assert (rollout.stop_reason, rollout.samples, rollout.reward) == (StopReason.TIME_LIMIT, [], 0.0)
+    assert [sample.tokens for sample in rollout.unfinished] == [[1, 2, 2, 7, 9, 4, 5]]
+    assert [sample.loss_mask for sample in rollout.unfinished] == [[1, 1, 0, 1, 1]]
+    assert Rollout.from_dict(from_json(to_json(rollout.to_dict()))) == rollout
+
+
+async def raising(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
+    await context.models["actor"].complete([1, 2], max_tokens=4)
+    raise KeyError("mine")
+
+
+async def test_what_the_model_had_said_when_a_hook_raised_is_kept_but_not_trained(make_worker: Any):
+    worker = make_worker(generate="raising", max_retries=0)
+    (rollout,) = (await worker.run_group(prompt=PROMPT, slot=1, num_rollouts=1, version=5)).rollouts
+    assert (rollout.stop_reason, rollout.samples) == (StopReason.GENERATE_RAISED, [])
+    assert [sample.tokens for sample in rollout.unfinished] == [[1, 2, 2, 7]]
 
 
 async def test_an_outage_is_not_the_agents_time_nor_that_of_a_worker_that_may_be_stuck(make_worker: Any, server: SimulatedServer):

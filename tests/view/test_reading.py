@@ -94,6 +94,15 @@ def test_a_rollout_without_recorded_tokens_opens_as_well(tmp_path: Path, monkeyp
     assert read_rollout(run, 1)["recorded"] == [[]] and read_tokens(run, 1, 0)["texts"] is None
 
 
+def test_what_the_model_had_said_before_the_agent_failed_stands_for_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    said = {"response": "half a reply", "metadata": {}}
+    lines = [rollout(1, 0, samples=[], unfinished=[said]), rollout(1, 1)]
+    run = run_with(tmp_path, monkeypatch, lines)
+    found = read_rollout(run, 1)["line"]
+    assert found["samples"] == [said] and found["unfinished"] is True and "unfinished" not in read_rollout(run, 2)["line"]
+    assert [row["response"] for row in side_by_side(run, Filters(text="half"))] == ["half a reply"]
+
+
 def test_the_timeline_is_that_of_this_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = run_with(tmp_path, monkeypatch, [rollout(1, number, group_index=4) for number in range(3)])
     events: list[dict[str, Any]] = [

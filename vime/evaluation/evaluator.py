@@ -24,7 +24,7 @@ from vime.types import Prompt, Rollout
 
 logger = logging.getLogger(__name__)
 
-SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries", "traceback")
+SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries", "traceback", "unfinished")
 """What an item's file has for readers, besides the turns and tokens of its samples."""
 
 
@@ -103,7 +103,7 @@ class Evaluator:
         """What only a reader of the file wants to know: of a long evaluation it would fill the memory."""
         if self._recorder.detail is RolloutDetail.none:
             return {}
-        samples = [self._recorder.row(sample) for sample in rollout.samples]
+        samples, unfinished = ([self._recorder.row(one) for one in found] for found in (rollout.samples, rollout.unfinished))
         return {
             "messages": prompt.messages,
             "generation_seconds": rollout.generation_seconds,
@@ -112,6 +112,7 @@ class Evaluator:
             "num_retries": rollout.num_retries,
             **({"traceback": rollout.traceback} if rollout.traceback else {}),
             "samples": samples,
+            **({"unfinished": unfinished} if unfinished else {}),
         }
 
 

@@ -44,4 +44,5 @@ def rollout_row(
             recorder.row(sample, advantage=value, logprobs=logprobs.get(id(sample.tokens)))
             for sample, value in zip(rollout.samples, of_samples, strict=True)
         ],
+        **({"unfinished": [recorder.row(sample) for sample in rollout.unfinished]} if rollout.unfinished else {}),
     }

@@ -74,7 +74,6 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
-        _keep_what_was_sampled(rollout, context, template)
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
@@ -91,6 +90,8 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
         else:
             rollout.error = f"generate says so itself (status={samples[-1].status.value}, stop_reason={end.value})"
     rollout.generation_seconds = time.monotonic() - started
+    if rollout.error:
+        _keep_what_was_sampled(rollout, context, template)
     return rollout
 
 
@@ -101,12 +102,23 @@ def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
 
 
 def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
-    """Builds the samples of a rollout that ran out of time before `generate` returned; an evaluation does not need them."""
-    found = [] if context.evaluation else context.sampled.samples(unspoilt(template))
+    """Builds samples of what was sampled before `generate` failed.
+
+    A rollout that ran out of time is trained on them; of other failures and in evaluations, whose hooks read whole results only,
+    they are for readers.
+    """
+    is_trained = rollout.counting.trained and not context.evaluation
+    found = context.sampled.samples(unspoilt(template))
     try:
-        rollout.samples = check_samples(found, template) if found else []
+        found = check_samples(found, template) if found else []
     except SampleError as error:  # a logprob that is not finite, say, of which `generate` could not be told any more
-        rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, blamed(error)
+        found = []
+        if is_trained:
+            rollout.stop_reason, rollout.error = StopReason.GENERATE_RAISED, blamed(error)
+    if is_trained:
+        rollout.samples = found
+    else:
+        rollout.unfinished = found
 
 
 async def _score(rollout: Rollout, *, hooks: Hooks, config: RolloutConfig, context: Context) -> None:

@@ -44,6 +44,8 @@ class Rollout:
     rollout_id: int
     group_index: int
     samples: list[Sample] = field(default_factory=list)
+    unfinished: list[Sample] = field(default_factory=list)
+    """What the model had said when `generate` failed, or an evaluation's item ran out of time: for readers, never trained."""
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     status: Status = Status.PENDING
@@ -81,6 +83,7 @@ class Rollout:
         return {
             **as_dict(self),
             "samples": [sample.to_dict() for sample in self.samples],
+            "unfinished": [sample.to_dict() for sample in self.unfinished],
             "spans": [as_dict(span) for span in self.spans],
         }
 
@@ -91,6 +94,7 @@ class Rollout:
             **{
                 **data,
                 "samples": [Sample.from_dict(sample) for sample in data["samples"]],
+                "unfinished": [Sample.from_dict(sample) for sample in data.get("unfinished", ())],
                 "status": Status(data["status"]),
                 "stop_reason": StopReason(data["stop_reason"]),
                 "spans": [Span(**span) for span in data["spans"]],

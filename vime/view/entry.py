@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vime.files.record import ENVIRONMENT, REPLY
+from vime.files.serialization import from_json
 
 TRAINING, EVALUATION = "training", "evaluation"
 TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
@@ -45,6 +46,12 @@ class Entry:
     tools: tuple[str, ...]
     text: str
     """What a search finds it by: the messages it began with, its replies, what stands between them, its error."""
+
+
+def read_line(data: bytes) -> dict[str, Any]:
+    """A line of a file; where the agent failed, `samples` are what the model had said until then, and `unfinished` is true."""
+    line = from_json(data)
+    return {**line, "samples": line["unfinished"], "unfinished": True} if line.get("unfinished") else line
 
 
 def entry_of(line: dict[str, Any]) -> Entry:

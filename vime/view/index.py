@@ -15,8 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
-from vime.files.serialization import from_json
-from vime.view.entry import Entry, entry_of
+from vime.view.entry import Entry, entry_of, read_line
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +173,7 @@ class Index:
             for start, line in _lines(file, start=row[1]):
                 end = start + len(line)
                 if line.strip():
-                    self._insert(database, row[0], start, len(line), entry_of(from_json(line)))
+                    self._insert(database, row[0], start, len(line), entry_of(read_line(line)))
             database.execute("UPDATE files SET num_bytes = ?, mark = ? WHERE id = ?", (end, _mark(file, end), row[0]))
             database.execute("COMMIT")
         return end - row[1]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from vime.files.record import TRAINER, VERSIONS
-from vime.files.serialization import from_json
 from vime.model.pieces import TokenPieces
 from vime.report.run_directory import VOCABULARY
 from vime.report.trace import FIRST_GROUP
 from vime.types import COLUMNS, Column
+from vime.view.entry import read_line
 from vime.view.query import Filters, find, place_of
 from vime.view.runs import Run
 
@@ -27,7 +27,7 @@ def read_rollout(run: Run, rollout: int) -> dict[str, Any]:
 
     Raises FileNotFoundError if there is no such entry.
     """
-    line = read_line(run, rollout)
+    line = line_of(run, rollout)
     samples = [{key: value for key, value in sample.items() if key not in NUMBERS} for sample in line["samples"]]
     recorded = [[name for name in NUMBERS if name in sample] for sample in line["samples"]]
     return {
@@ -38,7 +38,7 @@ def read_rollout(run: Run, rollout: int) -> dict[str, Any]:
     }
 
 
-def read_line(run: Run, rollout: int) -> dict[str, Any]:
+def line_of(run: Run, rollout: int) -> dict[str, Any]:
     """The whole line of an entry. Raises FileNotFoundError if there is no such entry, or if its file has changed since."""
     index, _ = run.indexed()
     with closing(index.connection()) as database:
@@ -48,7 +48,7 @@ def read_line(run: Run, rollout: int) -> dict[str, Any]:
     name, start, size = place
     with run.file(name).open("rb") as file:
         file.seek(start)
-        return from_json(file.read(size))
+        return read_line(file.read(size))
 
 
 def read_tokens(run: Run, rollout: int, sample: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def read_tokens(run: Run, rollout: int, sample: int) -> dict[str, Any]:
     `num_prompt` tokens come first; each list of numbers is of those after them. Raises FileNotFoundError if the rollout has no
     such sample.
     """
-    line = read_line(run, rollout)
+    line = line_of(run, rollout)
     if not 0 <= sample < len(line["samples"]):
         raise FileNotFoundError(f"rollout {rollout} has no sample {sample}")
     row = line["samples"][sample]
@@ -133,7 +133,7 @@ def side_by_side(run: Run, filters: Filters) -> list[dict[str, Any]]:
         rows = find(database, filters, descending=False, limit=MAX_SHOWN).rows
     found = []
     for row in rows:
-        line = read_line(run, row["id"])
+        line = line_of(run, row["id"])
         replies = [sample.get("response", "") for sample in line["samples"]]
         turns = [
             turn.get("text", "") for sample in line["samples"] for turn in sample.get("turns", ()) if turn["kind"] == "reply"
