@@ -4,6 +4,7 @@ import io
 import logging
 from pathlib import Path
 
+import pytest
 from rich.console import Console as RichConsole
 
 from vime.config import Before, DatasetConfig, RunConfig
@@ -113,6 +114,23 @@ def test_bars_end_when_their_block_raises() -> None:
             bar.say("two of two")
         console.step(1, METRICS)
     assert "step  1/60" in output.getvalue()
+
+
+def test_what_was_broken_off_is_not_called_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vime.report.console.PLAIN_LINE_SECONDS", 0.0)
+    console, output = make_console()
+    with pytest.raises(KeyboardInterrupt), console:
+        with console.progress("evaluating", total=3):
+            pass
+        console.say("waiting for 1 server")
+        with console.progress("evaluating again", total=3):
+            raise KeyboardInterrupt
+    ends = [
+        (line.split(" after ")[0].strip(), line.rpartition(": ")[2])
+        for line in output.getvalue().splitlines()
+        if " after " in line
+    ]
+    assert ends == [("evaluating 0/3", "done"), ("waiting for 1 server", "done"), ("evaluating again 0/3", "broken off")]
 
 
 def test_the_table_shows_every_row_and_where_the_report_is(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The server answers with what the files hold, only to who has the token, only for the given runs, and only reads."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 from tests.report.test_html import make_run, scores
 from tests.view.test_index import append, item, rollout
 from vime.files.jsonl import append_line, write_lines
+from vime.report.ending import INTERRUPTED, Ending, write_ending
 from vime.report.html import write_report
 from vime.report.metrics import read_metrics
 from vime.report.run_directory import RunDirectory
@@ -69,6 +71,24 @@ def test_what_the_server_says_equals_the_files_the_report_and_the_table(run: Run
     for entry in found["rows"]:
         line = asked.get(f"/api/rollout?run=run&id={entry['id']}").json()["line"]
         assert line == lines[entry["rollout_id"]]
+
+
+def test_runs_of_one_name_in_two_folders_are_told_apart_and_the_last_one_stands_first(tmp_path: Path):
+    folders = [tmp_path / "mine" / "outputs", tmp_path / "yours" / "outputs"]
+    for number, path in enumerate([folders[0] / "demo" / "0", folders[1] / "demo" / "0", folders[0] / "demo" / "1"]):
+        made = make_run(path).path / "config.yaml"
+        os.utime(made, (number, number))
+    named = {run.name: run.path for run in Runs(folders).all()}
+    assert list(named) == ["demo/1", "yours/outputs/demo/0", "mine/outputs/demo/0"]
+    assert named["yours/outputs/demo/0"] == folders[1] / "demo" / "0"
+
+
+def test_a_run_that_failed_or_was_interrupted_is_called_so(run: RunDirectory):
+    asked, states = client(run.path), []
+    for error in ("ValueError", INTERRUPTED):
+        write_ending(run.path, Ending(error=error, text="", step=5, num_steps=100, checkpoint=None, go_on="python"))
+        states.append(asked.get("/api/runs").json()["runs"][0]["state"])
+    assert states == ["failed", "interrupted"]
 
 
 def test_metrics_are_sent_once_and_all_again_when_they_were_cut_back(run: RunDirectory):

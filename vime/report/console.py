@@ -55,13 +55,13 @@ class Bar:
         elif time.monotonic() - self._last_line > PLAIN_LINE_SECONDS:
             self._plain_line(text)
 
-    def close(self) -> None:
-        """Takes the bar off the screen; outside a terminal a line tells of long activities."""
+    def close(self, *, is_done: bool = True) -> None:
+        """Takes the bar off the screen; outside a terminal a line tells of long activities, and whether they ended."""
         if self._task is not None:
             self._console._remove_task(self._task)
             self._task = None
         elif not self._console.is_terminal and time.monotonic() - self._started > PLAIN_LINE_SECONDS:
-            self._plain_line("done")
+            self._plain_line("done" if is_done else "broken off")
 
     def _plain_line(self, text: str = "") -> None:
         self._last_line = time.monotonic()
@@ -102,7 +102,7 @@ class Console:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._end_activity()
+        self._end_activity(is_done=error is None)
         self._progress.stop()
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
@@ -144,11 +144,12 @@ class Console:
     def progress(self, label: str, *, total: int | None = None) -> Iterator[Bar]:
         """A bar, or a spinner without `total`, while the block runs."""
         self._end_activity()
-        bar = Bar(self, label, total)
+        bar, is_done = Bar(self, label, total), False
         try:
             yield bar
+            is_done = True
         finally:
-            bar.close()
+            bar.close(is_done=is_done)
 
     @contextmanager
     def rollouts(self, step: int, num_groups: int) -> Iterator[Bar]:
@@ -176,7 +177,7 @@ class Console:
 
     def ended(self, ending: Ending, report: Path) -> None:
         """Where a run stands that ends before its time, and how it goes on; the error itself is shown by the program."""
-        self._end_activity()
+        self._end_activity(is_done=False)
         for line in [*ending.lines(), f"report  {report}", f"logs    {report.parent / 'logs'}"]:
             self._print(line)
 
@@ -201,7 +202,7 @@ class Console:
         if self._num_tasks == 0:
             self._progress.stop()
 
-    def _end_activity(self) -> None:
+    def _end_activity(self, *, is_done: bool = True) -> None:
         if self._activity is not None:
-            self._activity.close()
+            self._activity.close(is_done=is_done)
             self._activity = None

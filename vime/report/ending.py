@@ -47,7 +47,7 @@ class Ending:
         """Where the run stands and how it goes on."""
         kept = f"the last checkpoint is of step {self.checkpoint}" if self.checkpoint is not None else "there is no checkpoint"
         where = f"{self.error} after {self.step} of {self.num_steps} steps; {kept}" if self.num_steps else self.error
-        begins = "" if self.checkpoint is not None or not self.num_steps else ", from the beginning"
+        begins = "" if self.checkpoint is not None or not self.num_steps else " from the beginning"
         return [where, f"go on{begins} with: {self.go_on}"] if self.go_on else [where]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from vime.evaluation.conditions import shown_rows
 from vime.files.serialization import from_json
-from vime.report.ending import ENDED, read_ending
 from vime.report.html import partial_datasets
 from vime.report.metrics import curves
 from vime.report.run_directory import read_config
@@ -62,7 +61,7 @@ def overview(run: Run) -> dict[str, Any]:
     return {
         "name": run.name,
         "state": run.state(),
-        "ending": _ending(run),
+        "ending": None if (ending := run.ending()) is None else {"lines": ending.lines(), "text": ending.text},
         "config": config,
         "summary": summary,
         "datasets": datasets,
@@ -103,16 +102,6 @@ def log_end(run: Run, name: str) -> str:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - LOG_BYTES, 0))
         return file.read().decode("utf-8", errors="replace")
-
-
-def _ending(run: Run) -> dict[str, Any] | None:
-    """How the run ended, if it did before its time: where it stands and how it goes on, and the text of its error."""
-    try:
-        run.file(ENDED)
-    except FileNotFoundError:
-        return None
-    ending = read_ending(run.path)
-    return {"lines": ending.lines(), "text": ending.text} if ending is not None else None
 
 
 def _step_lines(rows: list[dict[str, Any]], num_steps: int, left: list[float]) -> list[str]:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import threading
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import psutil
 
 from vime.files.jsonl import read_lines
-from vime.report.ending import ENDED
+from vime.report.ending import ENDED, Ending, read_ending
 from vime.report.run_directory import CONFIG, LOCK
 from vime.report.summary import SCORES, SUMMARY
 from vime.view.index import Index
@@ -79,15 +80,27 @@ class Run:
         return digest.hexdigest() + self.state()
 
     def state(self) -> str:
-        """`finished`, `running` (a process of this machine writes there), or `unfinished`."""
+        """`finished`, `running` (a process of this machine writes there), `failed`, `interrupted`, or `unfinished` (killed)."""
         if (self.path / SUMMARY).exists():
             return "finished"
+        ending = self.ending()
+        return "running" if self._is_written() else "unfinished" if ending is None else ending.state
+
+    def ending(self) -> Ending | None:
+        """How the run ended, if it did before its time and was not killed."""
+        try:
+            self.file(ENDED)
+        except FileNotFoundError:
+            return None
+        return read_ending(self.path)
+
+    def _is_written(self) -> bool:
+        """Whether a process of this machine writes there."""
         try:
             words = (self.path / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
         except FileNotFoundError:
-            return "unfinished"
-        is_alive = len(words) == 4 and words[1].isdigit() and words[3] == os.uname().nodename and psutil.pid_exists(int(words[1]))
-        return "running" if is_alive else "unfinished"
+            return False
+        return len(words) == 4 and words[1].isdigit() and words[3] == os.uname().nodename and psutil.pid_exists(int(words[1]))
 
 
 class Runs:
@@ -107,10 +120,18 @@ class Runs:
         """The runs, those that were started last first."""
         with self._lock:
             if time.monotonic() - self._looked >= LOOK_SECONDS:
-                found = {path: name for folder in self._folders for path, name in _runs_in(folder).items()}
-                self._runs = {path: self._runs.get(path) or Run(name, path) for path, name in found.items()}
+                names = self._names()
+                self._runs = {path: self._runs.get(path) or Run(name, path) for path, name in names.items()}
                 self._looked = time.monotonic()
             return list(self._runs.values())
+
+    def _names(self) -> dict[Path, str]:
+        """The runs by path, newest configuration first. Where two have the same name, what differs in their paths is added."""
+        found = {path: name for folder in self._folders for path, name in _runs_in(folder).items()}
+        num_called = Counter(found.values())
+        above = Path(os.path.commonpath(self._folders))
+        named = {path: name if num_called[name] == 1 else str(path.relative_to(above)) for path, name in found.items()}
+        return {path: named[path] for path in sorted(found, key=_started, reverse=True)}
 
     def get(self, name: str) -> Run:
         """The run of this name. Raises FileNotFoundError for any other text: names are looked up and never joined to a path."""
@@ -121,16 +142,24 @@ class Runs:
 
 
 def _runs_in(folder: Path) -> dict[Path, str]:
-    """Run folders by path with their names, newest configuration first; links that lead out of the folder are not followed."""
+    """Run folders by path with their names; links that lead out of the folder are not followed."""
     if (folder / CONFIG).exists() and _is_whole(folder):
         return {folder: f"{folder.parent.name}/{folder.name}"}
-    found: dict[Path, float] = {}
+    found: dict[Path, str] = {}
     for depth in range(1, DEPTH + 1):
         for file in folder.glob("/".join(["*"] * depth) + f"/{CONFIG}"):
             run = file.parent.resolve()
             if run.is_relative_to(folder) and run.parent.name != "earlier" and _is_whole(run):
-                found[run] = file.stat().st_mtime
-    return {run: str(run.relative_to(folder)) for run in sorted(found, key=lambda run: -found[run])}
+                found[run] = str(run.relative_to(folder))
+    return found
+
+
+def _started(run: Path) -> float:
+    """When its configuration was written; 0 if it is gone."""
+    try:
+        return (run / CONFIG).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _is_whole(run: Path) -> bool:

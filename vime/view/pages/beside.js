@@ -40,19 +40,24 @@ export async function openItem(words) {
     groups.set(name, [...(groups.get(name) ?? []), row]);
   }
   const ordered = [...groups].sort(([, a], [, b]) => a[0].step - b[0].step || order(a[0].condition) - order(b[0].condition));
-  const parts = ordered.flatMap(([name, rows]) => [
+  const parts = ordered.map(([name, rows]) =>
     element(
-      "h2",
+      "section",
       {},
-      `${name} (weights of step ${rows[0].step})`,
-      element("span", { class: "note" }, ` mean score ${short(rows.reduce((sum, row) => sum + row.reward, 0) / rows.length)}`),
+      element(
+        "h2",
+        {},
+        `${name} (weights of step ${rows[0].step})`,
+        element("span", { class: "note" }, ` mean score ${short(rows.reduce((sum, row) => sum + row.reward, 0) / rows.length)}`),
+      ),
+      cards(run, rows),
     ),
-    cards(run, rows),
-  ]);
+  );
+  const isOnce = ordered.every(([, rows]) => rows.length === 1); // then all evaluations have room beside each other
   return {
     title: `Item ${item}`,
     runs: [run],
-    nodes: [element("h1", {}, `Item ${item} of ${dataset}, before and after`), ...question(rollouts), ...parts],
+    nodes: [element("h1", {}, `Item ${item} of ${dataset}, before and after`), ...question(rollouts), element("div", { class: isOnce ? "beside" : null }, parts)],
   };
 }
 

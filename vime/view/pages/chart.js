@@ -110,6 +110,7 @@ function traces(spec) {
     const width = spec.smoothing ? Math.max(1, spec.smoothing * series.y.length) : 0;
     const few = series.y.length < 20,
       mode = spec.kind === "dots" ? "markers" : few || spec.kind === "points" ? "lines+markers" : "lines";
+    const dash = isHidden(spec.series, place) ? "dash" : "solid";
     const base = {
       type: "scatter",
       name,
@@ -119,20 +120,24 @@ function traces(spec) {
       marker: { size: spec.kind === "dots" ? 9 : 5, color: own },
     };
     if (!width || few || spec.exact)
-      return [{ ...base, y: series.y, line: { color: own, width: spec.lineWidth ?? 2 }, ...error }];
+      return [{ ...base, y: series.y, line: { color: own, width: spec.lineWidth ?? 2, dash }, ...error }];
     return [
       { ...base, y: series.y, mode: "lines", line: { color: own, width: 1 }, opacity: 0.3, showlegend: false, hoverinfo: "skip" },
       {
         ...base,
         y: smooth(series.y, width),
         mode: "lines",
-        line: { color: own, width: 2 },
+        line: { color: own, width: 2, dash },
         customdata: series.y,
         hovertemplate: "%{y:.4g} (here %{customdata:.4g})",
       },
     ];
   });
 }
+
+/** Whether a line has all values of an earlier one, which shows through its gaps if it is dashed. */
+const isHidden = (series, place) =>
+  series.slice(0, place).some((one) => one.y.length > 1 && one.y.length === series[place].y.length && one.y.every((value, i) => value === series[place].y[i]));
 
 function layout({ spec, log }) {
   const ink = style("--ink"),

@@ -170,7 +170,7 @@ function scores({ runs }, state) {
       value: ({ run }) => score(run, key)?.mean,
       cell: ({ run }) => {
         const one = score(run, key);
-        return element("td", { title: one ? String(one.mean) : null }, one ? `${short(one.mean)} ± ${short(one.sd)}` : "–");
+        return element("td", { title: one ? String(one.mean) : null }, one ? short(one.mean) + (one.num_runs > 1 ? ` ± ${short(one.sd)}` : "") : "–");
       },
     })),
     {

@@ -58,7 +58,7 @@ function summary({ items, paired }) {
   const text = `${count((by) => by > 0)} of ${items.length} items got better, ${count((by) => by < 0)} worse, ${count((by) => by === 0)} are scored as before.`;
   const sure =
     paired && !paired.problem
-      ? ` Mean difference ${short(paired.difference)} points, 95 % interval ${short(paired.low)} to ${short(paired.high)} (paired bootstrap over ${paired.num_items} items)${paired.is_different ? "." : ", which includes 0."}`
+      ? ` Mean difference ${short(paired.difference)} points, 95\u00a0% interval ${short(paired.low)} to ${short(paired.high)} (paired bootstrap over ${paired.num_items} items)${paired.is_different ? "." : ", which includes 0."}`
       : "";
   return [
     element("p", {}, text, sure),

@@ -30,29 +30,35 @@ export function evalLogs(about) {
   return [element("h2", {}, "What the method says of its evaluations"), sortable(columns, names, { caption: "Evaluation logs" })];
 }
 
-export function consoleLog(about, run) {
-  const text = element(
-    "pre",
-    { class: "log", tabindex: "0", "aria-label": "console" },
-    about.step_lines.join("\n") || "No step has ended yet.",
-  );
-  const choose = async (event) => {
-    text.textContent = event.target.value
-      ? (await get("log", { run, name: event.target.value })).text || "The log is empty."
-      : about.step_lines.join("\n");
-    text.scrollTop = text.scrollHeight;
+/** The lines of the steps, or the end of a log that is chosen, which stays chosen; `follow` reads the log again. */
+export function consoleLog(run) {
+  let steps = [],
+    logs = [];
+  const text = element("pre", { class: "log", tabindex: "0", "aria-label": "console" }),
+    select = element("select", { onchange: () => show(true) }, element("option", { value: "" }, "steps"));
+  const show = async (toEnd) => {
+    const name = select.value,
+      isAtEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 4;
+    const said = name ? (await get("log", { run, name })).text || "The log is empty." : steps.join("\n") || "No step has ended yet.";
+    if (name !== select.value || said === text.textContent) return;
+    text.textContent = said;
+    if (toEnd || isAtEnd) text.scrollTop = text.scrollHeight;
   };
-  const select = element(
-    "select",
-    { onchange: choose },
-    element("option", { value: "" }, "steps"),
-    about.logs.map((name) => element("option", { value: name }, name)),
-  );
-  return element(
+  const node = element(
     "section",
     {},
     element("h2", {}, "Console"),
     element("div", { class: "controls" }, element("label", {}, "log", select)),
     element("div", { class: "card" }, text),
   );
+  return {
+    node,
+    update(about) {
+      steps = about.step_lines;
+      for (const name of about.logs.filter((one) => !logs.includes(one))) select.append(element("option", { value: name }, name));
+      logs = about.logs;
+      return show();
+    },
+    follow: () => (select.value ? show() : undefined),
+  };
 }

@@ -80,6 +80,7 @@ async function poll() {
     const now = await changes(view.runs);
     if (view !== current) return;
     if (seen && now !== seen) await view.refresh?.();
+    else if (now.includes("running")) await view.follow?.();
     seen = now;
     live.textContent = now.includes("running") ? "live" : "";
   } catch (error) {

@@ -12,20 +12,23 @@ export async function open(words) {
   const head = element("div"),
     scores = element("div"),
     grid = element("div", { class: "charts" }),
-    tail = element("div");
+    tail = element("div"),
+    log = consoleLog(run);
   const charts = new Map();
   const redraw = () => {
     head.replaceChildren(...header(about, rows), ...ending(about), ...alarms(about, run));
     drawScores(scores, charts, about);
     drawCurves(grid, charts, about, curves(rows), settings);
-    tail.replaceChildren(...faults(about), ...evalLogs(about), consoleLog(about, run));
+    tail.replaceChildren(...faults(about), ...evalLogs(about));
+    log.update(about);
   };
   redraw();
   return {
     title: about.config.name,
     runs: [run],
     keys: () => false,
-    nodes: [head, scores, element("h2", {}, "Training"), controls(settings, redraw), grid, tail],
+    nodes: [head, scores, element("h2", {}, "Training"), controls(settings, redraw), grid, tail, log.node],
+    follow: log.follow,
     async refresh() {
       [about, rows] = await Promise.all([get("run", { run }), metrics(run)]);
       redraw();
@@ -104,20 +107,21 @@ function drawScores(place, charts, about) {
   const datasets = Object.entries(about.datasets);
   if (!datasets.length) return place.replaceChildren();
   const labels = Object.entries(about.labels).filter(([row]) => datasets.some(([, rows]) => rows[row]?.mean != null));
+  const isOnce = datasets.some(([, rows]) => labels.some(([row]) => rows[row]?.num_runs === 1)); // there is no deviation over runs
   const series = labels.map(([row, label]) => {
     const found = datasets.filter(([, rows]) => rows[row]?.mean != null);
     return {
       label,
       x: found.map(([name]) => name),
       y: found.map(([, rows]) => rows[row].mean),
-      error: found.map(([, rows]) => rows[row].sd),
+      error: found.map(([, rows]) => (isOnce ? rows[row].standard_error : rows[row].sd)),
     };
   });
   const columns = [
     { name: "data set", value: (one) => one.dataset, cell: (one) => element("td", {}, one.dataset) },
     { name: "row", left: true, value: (one) => one.label, cell: (one) => element("td", { class: "left" }, one.label) },
     { name: "score, %", value: (one) => one.score.mean, cell: (one) => numeric(one.score.mean) },
-    { name: "± SD over runs", value: (one) => one.score.sd, cell: (one) => numeric(one.score.sd) },
+    { name: "± SD over runs", value: (one) => one.score.sd, cell: (one) => numeric(one.score.num_runs > 1 ? one.score.sd : null) },
     { name: "± SE over items", value: (one) => one.score.standard_error, cell: (one) => numeric(one.score.standard_error) },
     { name: "lenient, %", value: (one) => one.score.lenient?.mean, cell: (one) => numeric(one.score.lenient?.mean) },
     {
@@ -134,7 +138,8 @@ function drawScores(place, charts, about) {
   );
   const nodes = [element("h2", {}, "Scores")];
   if (series.length) {
-    const spec = { title: "Score by data set, mean ± SD over runs", unit: "% solved", xTitle: "data set", kind: "bars", series };
+    const title = `Score by data set, mean ± ${isOnce ? "SE over items" : "SD over runs"}`;
+    const spec = { title, unit: "% solved", xTitle: "data set", kind: "bars", series };
     keep(charts, "scores", spec, true);
     nodes.push(charts.get("scores").node);
   }
@@ -183,18 +188,8 @@ function drawCurves(grid, charts, about, found, settings) {
     .filter((name) => !shown.has(name))
     .sort();
   if (others.length) {
-    const picked = settings.other && others.includes(settings.other) ? settings.other : others[0];
-    const select = element(
-      "select",
-      {
-        onchange: (event) => {
-          settings.other = event.target.value;
-          settings.redraw();
-        },
-      },
-      others.map((name) => element("option", { value: name, selected: name === picked }, name)),
-    );
     settings.redraw = () => drawCurves(grid, charts, about, found, settings);
+    const picked = pick(settings, others);
     add(`other ${picked}`, {
       title: picked,
       unit: about.units[picked],
@@ -202,11 +197,22 @@ function drawCurves(grid, charts, about, found, settings) {
       marks,
       smoothing: settings.smoothing,
     });
-    wanted.push(element("label", {}, "another metric", select));
+    wanted.push(settings.picker.node);
   }
   if (wanted.length !== grid.children.length || wanted.some((node, place) => node !== grid.children[place]))
     grid.replaceChildren(...wanted);
   if (!wanted.length) grid.replaceChildren(element("p", { class: "note" }, "No step has been trained yet."));
+}
+
+/** The metric that is chosen among the others. The list stays the same node while it is up to date, so that it can stay open. */
+function pick(settings, others) {
+  if (settings.picker?.others.join() !== others.join()) {
+    const chosen = settings.picker?.select.value;
+    const options = others.map((name) => element("option", { value: name, selected: name === chosen }, name));
+    const select = element("select", { onchange: () => settings.redraw() }, options);
+    settings.picker = { others, select, node: element("label", {}, "another metric", select) };
+  }
+  return settings.picker.select.value;
 }
 
 function keep(charts, key, spec, wide) {

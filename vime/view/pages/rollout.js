@@ -34,7 +34,7 @@ export async function open(words) {
       "div",
       { class: "columns" },
       element("div", {}, line.samples.length > 1 ? [tree, facts(line, isItem)] : [facts(line, isItem), tree]),
-      element("div", {}, ...given(line), content),
+      element("div", {}, ...failure(line), ...given(line), content),
     ),
   ];
   const spans = timelineChart(found, line);
@@ -91,6 +91,17 @@ function facts(line, isItem) {
       ),
     ),
   );
+}
+
+function failure(line) {
+  const parts = [];
+  if (line.traceback)
+    parts.push(
+      element("details", { class: "card", open: true }, element("summary", {}, "What was raised"), element("pre", {}, line.traceback)),
+    );
+  if (line.unfinished)
+    parts.push(element("p", { class: "card" }, "The agent did not come to its end: this is what the model had said until then. It is not trained."));
+  return parts;
 }
 
 function given(line) {
@@ -173,7 +184,7 @@ const MODES = {
 
 /** Whether its replies are trained; where tokens are recorded, those of a sequence that was left out lack the trainer's logprobs. */
 const isTrained = (line, sample, names) =>
-  !("strict" in line) && !sample.remove_sample && (names.includes("trainer_log_probs") || !names.includes("tokens"));
+  !("strict" in line) && !line.unfinished && !sample.remove_sample && (names.includes("trainer_log_probs") || !names.includes("tokens"));
 const UNTRAINED = "this sequence was not trained";
 
 async function drawSample(state) {
