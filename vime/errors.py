@@ -5,7 +5,9 @@ The others end a run that cannot go on honestly.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +90,11 @@ class WeightSyncError(VimeError, RuntimeError):
 
 class InfrastructureError(VimeError, RuntimeError):
     """Too large a share of rollouts failed for reasons that are not the agent's."""
+
+    def __init__(self, text: str, *, groups: Sequence[Any] = ()) -> None:
+        """`groups` are some in which a rollout failed (`vime.types.Group`), for the run folder."""
+        super().__init__(text)
+        self.groups = list(groups)
 
 
 class RepeatabilityError(VimeError, RuntimeError):

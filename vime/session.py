@@ -14,7 +14,7 @@ import psutil
 
 from vime.algorithm.advantage import Advantages
 from vime.config import AlgorithmName, Mode, RolloutDetail, RunConfig
-from vime.errors import ConfigError
+from vime.errors import ConfigError, InfrastructureError
 from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, Job, rows_of
 from vime.evaluation.evaluator import Evaluator, ItemRunner, forget_items_after
 from vime.evaluation.protocol import check_same, load_prompts, protocol_of
@@ -193,6 +193,8 @@ class Session:
         logger.info("the run ends: %s %s", ending.error, ending.text)
         try:
             write_ending(path, ending)
+            if isinstance(error, InfrastructureError) and self.config.logger.rollouts is not RolloutDetail.none and error.groups:
+                self.directory.write_rollouts(step + 1, error.groups, recorder=self._recorder)
             self.console.ended(ending, write_report(path))
         except OSError as broken:  # a full disk, perhaps what ended the run
             logger.warning("the end of the run is not written down: %s", broken)

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from vime.config import TRY, RunConfig
+from vime.config import TRY, RolloutConfig, RunConfig
 from vime.errors import InfrastructureError
 from vime.preflight.compose import compose_run
 from vime.report.ending import ending_of, read_ending
+from vime.report.run_directory import RunDirectory
+from vime.rollout.tally import Tally
 from vime.session import Session
+from vime.types import Group, Prompt, Rollout, StopReason
 
 
 def test_a_failed_run_has_a_report_with_the_error_on_top(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +26,26 @@ def test_a_failed_run_has_a_report_with_the_error_on_top(tmp_path: Path, capfd: 
     assert "InfrastructureError after 0 of" in shown and "report.html" in shown and "logs" in shown
     with Session.open(compose_run([*words, "resume=true"])):
         assert read_ending(tmp_path / "run") is None, "the run goes on"
+
+
+def test_the_rollouts_that_failed_are_kept_when_they_end_the_run(tmp_path: Path) -> None:
+    tally = Tally(RolloutConfig(num_prompts=1, num_samples_per_prompt=2))
+    failed = {
+        "stop_reason": StopReason.GENERATE_RAISED,
+        "error": "KeyError: 'hint' (my_agent.py:10)",
+        "traceback": "at my_agent.py",
+    }
+    prompt = Prompt(index=0, row=0, messages=[], ground_truth=[])
+    group = Group(prompt=prompt, rollouts=[Rollout(rollout_id=number, group_index=0, **failed) for number in range(2)])
+    tally.add(group)
+    error = tally.problem()
+    assert error is not None and error.groups == [group]
+    with pytest.raises(InfrastructureError), Session.open(compose_run(["+method=memagent", f"output_dir={tmp_path / 'run'}"])):
+        raise error
+    kept = RunDirectory(tmp_path / "run").read_rollouts(1)
+    assert [(line["stop_reason"], line["traceback"]) for line in kept] == [("generate_raised", "at my_agent.py")] * 2
+    tally.take()
+    assert tally.problem() is None
 
 
 def test_an_interrupted_run_names_step_checkpoint_and_command(tmp_path: Path) -> None:

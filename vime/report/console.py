@@ -126,6 +126,8 @@ class Console:
 
     def scores(self, row: str, version: int, scores: Mapping[str, float]) -> None:
         """The scores of an evaluation that has ended, in percent by data set (`docs_20`), and the steps that its weights have."""
+        if not scores:
+            return
         shown = ", ".join(f"{name} {value:.1f}" for name, value in scores.items())
         self._print(f"  evaluated {row.replace('_', ' ')} after step {version}: {shown}")
 

@@ -31,11 +31,12 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
     if datasets and not supervised:
         measured = rows_of(config)
         rows = ", ".join(label for row, label in shown_rows(config.mode.name, measured).items() if row in measured)
-        lines.append(f"  evaluation  {datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}")
+        what = f"{datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}"
+        lines.append(f"  evaluation  {what if measured else 'none before or after training'}")
         also = ", ".join(f"{temperature:g}" for temperature in evaluation.extra_temperatures if SCAFFOLD in table_rows(config))
         total = num_item_runs(config, table_rows(config))
         more = [f"the scaffold also once at temperature {also}"] if also else []
-        more += [f"{total:,} rollouts"] if total is not None else []
+        more += [f"{total:,} rollouts"] if total else []
         lines += [f"              {'; '.join(more)}"] if more else []
     return lines
 

@@ -1,13 +1,16 @@
 """Counts what happened to groups and rollouts since the last batch, and decides whether the run can continue."""
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 
 from vime.config import RolloutConfig
 from vime.errors import InfrastructureError
 from vime.types import Group, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
+
+MAX_KEPT = 16
+"""So many of the groups in which a rollout failed are kept since the last batch, to show them if the run ends."""
 
 
 class Tally:
@@ -22,6 +25,7 @@ class Tally:
         self._causes: Counter[str] = Counter()
         self._tracebacks: dict[str, str] = {}
         """One for each cause that a hook raised."""
+        self._failed_groups: deque[Group] = deque(maxlen=MAX_KEPT)
         self._filter_error = ""
 
     def add(self, group: Group, *, known: dict[int, Rollout] | None = None) -> None:
@@ -45,6 +49,8 @@ class Tally:
                 self._causes[cause] += 1
                 self._tracebacks.setdefault(cause, rollout.traceback)
                 logger.info("rollout %d has failed: %s", rollout.rollout_id, cause)
+                if not self._failed_groups or self._failed_groups[-1] is not group:
+                    self._failed_groups.append(group)
 
     def add_filter_failure(self, error: Exception) -> None:
         """Counts a group for which `rollout.filter` raised, and logs the first such error of the run."""
@@ -57,7 +63,7 @@ class Tally:
         """The reason to end the run, if the counts since the last batch leave no hope for it."""
         for find in (self._failed, self._refused, self._filtered, self._filter_broken):
             if (text := find()) is not None:
-                return InfrastructureError(text)
+                return InfrastructureError(text, groups=self._failed_groups)
         return None
 
     def take(self) -> dict[str, float]:
@@ -66,6 +72,7 @@ class Tally:
         self.counts.clear()
         self._causes.clear()
         self._tracebacks.clear()
+        self._failed_groups.clear()
         return metrics
 
     def _failed(self) -> str | None:

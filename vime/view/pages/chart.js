@@ -24,9 +24,10 @@ export function smooth(values, width) {
   });
 }
 
-/** What a chart needs: {title, unit, xTitle, kind, series: [{label, x, y, error, text, number}], marks: [{step, text}], smoothing, names}. */
+/** What a chart needs: {title, unit, xTitle, kind, series: [{label, x, y, error, text, number}], marks: [{step, text}], smoothing, height}. In "dots", x are names beside the axis. */
 export function chart(spec, { wide = false } = {}) {
   const plot = element("div", { class: "plot", role: "img", "aria-label": spec.title });
+  if (spec.height) plot.style.height = `${spec.height}px`;
   const state = { spec, log: false, visible: false, node: null };
   const logButton = element("button", { type: "button", "aria-pressed": "false", title: "logarithmic axis" }, "log");
   logButton.addEventListener("click", () => {
@@ -42,7 +43,7 @@ export function chart(spec, { wide = false } = {}) {
       "figcaption",
       {},
       element("span", {}, spec.title),
-      spec.kind === "stack" ? null : logButton,
+      ["stack", "points", "dots"].includes(spec.kind) ? null : logButton,
       save("SVG", () => saveSvg(plot, state)),
       save("CSV", () => download(`${fileName(state)}.csv`, "text/csv", csv(state.spec))),
     ),
@@ -93,6 +94,10 @@ function traces(spec) {
           },
         }
       : {};
+    if (spec.kind === "dots") {
+      const marker = { size: 9, color: own };
+      return [{ type: "scatter", mode: "markers", name, x: series.y, y: series.x, text: series.text, marker, error_x: error.error_y }];
+    }
     if (spec.kind === "bars") return [{ type: "bar", name, x: series.x, y: series.y, marker: { color: own }, ...error }];
     if (spec.kind === "stack")
       return [
@@ -109,7 +114,7 @@ function traces(spec) {
       ];
     const width = spec.smoothing ? Math.max(1, spec.smoothing * series.y.length) : 0;
     const few = series.y.length < 20,
-      mode = spec.kind === "dots" ? "markers" : few || spec.kind === "points" ? "lines+markers" : "lines";
+      mode = few || spec.kind === "points" ? "lines+markers" : "lines";
     const dash = isHidden(spec.series, place) ? "dash" : "solid";
     const base = {
       type: "scatter",
@@ -117,7 +122,7 @@ function traces(spec) {
       x: series.x,
       text: series.text,
       mode,
-      marker: { size: spec.kind === "dots" ? 9 : 5, color: own },
+      marker: { size: 5, color: own },
     };
     if (!width || few || spec.exact)
       return [{ ...base, y: series.y, line: { color: own, width: spec.lineWidth ?? 2, dash }, ...error }];
@@ -178,7 +183,7 @@ function layout({ spec, log }) {
     xaxis: {
       ...axis,
       title: label(spec.xTitle ?? "step"),
-      tickformat: spec.kind === "bars" ? null : ",d",
+      ...(spec.kind === "bars" ? {} : wholeSteps(spec)),
       ...(spec.xAxis ?? {}),
     },
     yaxis: {
@@ -195,6 +200,13 @@ function layout({ spec, log }) {
     annotations: [...notes, ...(spec.annotations ?? [])],
     uirevision: spec.title,
   };
+}
+
+/** Ticks at whole steps: of a few steps Plotly would mark halves as well, and round their labels. */
+function wholeSteps(spec) {
+  const steps = spec.series.flatMap((series) => series.x).filter((x) => typeof x === "number");
+  const isShort = steps.length && Math.max(...steps) - Math.min(...steps) < 8;
+  return { tickformat: ",d", ...(isShort ? { dtick: 1 } : {}) };
 }
 
 /** A curve that never changes is drawn over 0 instead of around itself, where the ticks would differ in the last digits only. */

@@ -56,6 +56,7 @@ export function consoleLog(run) {
     update(about) {
       steps = about.step_lines;
       for (const name of about.logs.filter((one) => !logs.includes(one))) select.append(element("option", { value: name }, name));
+      if (!logs.length && !steps.length && about.logs.includes("driver.log")) select.value = "driver.log"; // it says how the start goes
       logs = about.logs;
       return show();
     },

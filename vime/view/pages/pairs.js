@@ -34,7 +34,7 @@ function drawn(paired, base) {
       "Second minus first in points of 0 to 100, over the same items, with a 95 % interval of a bootstrap over items.",
     ),
   ];
-  const names = good.map((pair) => `${pair.run}: ${pair.dataset}, ${pair.row}`.replaceAll("_", " "));
+  const names = good.map((pair) => `${pair.run}: ${pair.dataset}, ${pair.row}`);
   if (good.length) {
     const series = [
       {
@@ -50,12 +50,14 @@ function drawn(paired, base) {
       chart(
         {
           title: "Paired differences with 95 % intervals",
-          unit: "points",
-          xTitle: "",
+          unit: "",
+          xTitle: "points",
+          height: 90 + 24 * good.length,
           kind: "dots",
           exact: true,
           series,
-          xAxis: { type: "category", tickformat: "" },
+          xAxis: { tickformat: "", zerolinecolor: "gray" },
+          yAxis: { type: "category", autorange: "reversed" },
         },
         { wide: true },
       ).node,
