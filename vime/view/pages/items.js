@@ -5,23 +5,38 @@ import { chart } from "./chart.js";
 import { anchor, element, link, numeric, short, sortable } from "./dom.js";
 
 export async function open(words) {
-  const run = words.get("run");
+  const run = words.get("run"),
+    place = element("div");
+  let seen = "";
+  const fill = async () => {
+    const found = await read(run, words),
+      now = JSON.stringify(found);
+    if (now !== seen) place.replaceChildren(...draw(run, found));
+    seen = now;
+  };
+  await fill();
+  return { title: "Changed items", runs: [run], nodes: [element("h1", {}, "Changed items"), place], refresh: fill };
+}
+
+/** What is compared with what, and what came out: the rows that are asked for, otherwise the trained agent with what was before it. */
+async function read(run, words) {
   const [facets, about] = await Promise.all([get("facets", { run }), get("run", { run })]);
   const datasets = facets.dataset.filter((name) => about.config.data.evaluation.some((one) => one.name === name));
-  const rows = [
-    ...facets.condition,
-    ...facets.label.filter((label) => label.startsWith("step")).map((label) => `trained:${label}`),
-  ];
+  const steps = facets.label.filter((label) => label.startsWith("step")).sort((a, b) => a.localeCompare(b, "en", { numeric: true })),
+    isOver = !steps.length || Object.values(about.datasets).some((scores) => scores.trained);
+  const rows = [...facets.condition.filter((row) => row !== "trained" || isOver), ...steps.map((label) => `trained:${label}`)];
+  if (!datasets.length || rows.length < 2) return null;
+  const usual = ["single_turn", "scaffold", "trained"].filter((row) => rows.includes(row)),
+    newest = usual.includes("trained") ? "trained" : rows.findLast((row) => row.startsWith("trained:"));
   const dataset = words.get("dataset") || datasets[0],
-    first = words.get("first") || (rows.includes("scaffold") ? "scaffold" : rows[0]),
-    second = words.get("second") || (rows.includes("trained") ? "trained" : rows.at(-1));
-  const nodes = [element("h1", {}, "Changed items")];
-  if (!datasets.length || rows.length < 2)
-    return {
-      title: "Changed items",
-      runs: [run],
-      nodes: [...nodes, element("p", { class: "card" }, "There are no two evaluations to compare yet.")],
-    };
+    second = words.get("second") || newest || usual.at(-1) || rows.at(-1),
+    first = words.get("first") || usual.findLast((row) => row !== second) || rows[0];
+  return { datasets, rows, dataset, first, second, ...(await get("items", { run, dataset, first, second })) };
+}
+
+function draw(run, found) {
+  if (!found) return [element("p", { class: "card" }, "There are no two evaluations to compare yet.")];
+  const { datasets, rows, dataset, first, second } = found;
   const select = (name, label, all, chosen) =>
     element(
       "label",
@@ -37,8 +52,7 @@ export async function open(words) {
         all.map((one) => element("option", { value: one, selected: one === chosen }, one.replace(":", ", "))),
       ),
     );
-  const found = await get("items", { run, dataset, first, second });
-  nodes.push(
+  return [
     element(
       "div",
       { class: "controls" },
@@ -49,8 +63,7 @@ export async function open(words) {
     ...summary(found),
     ...pictures(found, first, second),
     table(run, dataset, found),
-  );
-  return { title: "Changed items", runs: [run], nodes, refresh: null };
+  ];
 }
 
 function summary({ items, paired }) {
