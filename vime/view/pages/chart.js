@@ -115,7 +115,7 @@ function traces(spec) {
     const width = spec.smoothing ? Math.max(1, spec.smoothing * series.y.length) : 0;
     const few = series.y.length < 20,
       mode = few || spec.kind === "points" ? "lines+markers" : "lines";
-    const dash = isHidden(spec.series, place) ? "dash" : "solid";
+    const dash = place >= NUM_COLORS ? "dot" : isHidden(spec.series, place) ? "dash" : "solid"; // colours repeat
     const base = {
       type: "scatter",
       name,

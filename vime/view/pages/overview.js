@@ -5,6 +5,8 @@ import { chart } from "./chart.js";
 import { anchor, duration, element, numeric, short, sortable } from "./dom.js";
 import { consoleLog, evalLogs, faults } from "./logs.js";
 
+const MANY = 6; // a legend of more lines needs the whole width
+
 export async function open(words) {
   const run = words.get("run");
   let [about, rows] = await Promise.all([get("run", { run }), metrics(run)]);
@@ -65,10 +67,11 @@ function header(about, rows) {
   ];
 }
 
-function ending({ ending: ended }) {
+function ending({ ending: ended, name, state }) {
   if (!ended) return [];
+  const failed = state === "failed" ? anchor("rollouts", { run: name, failed: 1 }, "Rollouts that failed") : null;
   const lines = ended.lines.map((line) => element("p", {}, line));
-  return [element("div", { class: "card problem" }, lines, ended.text ? element("pre", { class: "log" }, ended.text) : null)];
+  return [element("div", { class: "card problem" }, lines, ended.text ? element("pre", { class: "log" }, ended.text) : null, failed)];
 }
 
 function alarms(about, run) {
@@ -154,7 +157,7 @@ function drawCurves(grid, charts, about, found, settings) {
   }));
   const wanted = [];
   const add = (key, spec) => {
-    keep(charts, key, spec);
+    keep(charts, key, spec, spec.series.length > MANY);
     wanted.push(charts.get(key).node);
   };
   for (const { title, metrics: names, exact } of about.panels) {
