@@ -47,7 +47,7 @@ function draw(place, runs, chosen) {
       element("td", { class: "left" }, anchor("overview", { run: run.name }, run.name)),
       element("td", { class: "left" }, anchor("rollouts", { run: run.name }, "rollouts")),
       element("td", { class: `left ${run.state}` }, run.state),
-      element("td", { class: "left" }, ...whole(run.name, sweeps)),
+      element("td", { class: "left sweep" }, ...whole(run.name, sweeps)),
     ),
   );
   const table = element(
