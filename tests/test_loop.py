@@ -24,6 +24,9 @@ class Parts:
     async def next(self, step: int) -> Batch:
         return Batch(updates=[])
 
+    async def compared(self) -> dict[str, float]:
+        return {}
+
     async def released(self) -> None:
         pass
 
