@@ -25,6 +25,7 @@ class Parts:
         return Batch(updates=[])
 
     async def compared(self) -> dict[str, float]:
+        self.happened.append("compare")
         return {}
 
     async def released(self) -> None:
@@ -124,15 +125,16 @@ async def two_steps(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
 async def test_on_shared_gpus_the_trainers_state_is_taken_before_the_servers_wake(monkeypatch: pytest.MonkeyPatch):
     happened = await two_steps(monkeypatch, "cluster=one_gpu")
     assert happened == [
-        *["train", "sync", "log"],
-        *["train", "begin to save step 2", "sync", "log"],
-        "save step 2 with {'buffer': (2, 1), 'totals': 7}",
+        *["compare", "train", "sync", "log"],
+        *["compare", "train", "begin to save step 2", "sync", "log"],
+        *["compare", "save step 2 with {'buffer': (2, 1), 'totals': 10}"],
     ]
 
 
 async def test_elsewhere_a_checkpoint_does_not_hold_up_the_sync(monkeypatch: pytest.MonkeyPatch):
     happened = await two_steps(monkeypatch)
-    assert happened[3:] == ["train", "sync", "log", "trainer awake", "save step 2 with {'buffer': (2, 1), 'totals': 6}"]
+    saved = ["compare", "trainer awake", "save step 2 with {'buffer': (2, 1), 'totals': 9}"]
+    assert happened[4:] == ["compare", "train", "sync", "log", *saved]
 
 
 class Pins:

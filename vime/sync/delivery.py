@@ -39,6 +39,7 @@ class WeightDelivery:
         down. Raises WeightSyncError or ServerError, also of an earlier probe that nobody has waited for.
         """
         await self.compared()
+        self._probing = None
         metrics = await self._turns.send(partial(self.send, version))
         if metrics["sync/num_servers"]:
             # The trainer is free meanwhile: the probe waits for a server that has just been lost, and that one for its weights.
