@@ -12,6 +12,7 @@ from vime.gateway.reading import Reader
 from vime.gateway.sampled_answers import SampledAnswers
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
+from vime.trajectory.plain_text import control_tokens
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +22,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="session")
 def reader(tokenizer: Any) -> Reader:
+    control_tokens(tokenizer).hasten()  # as a worker does that opens sessions
     return Reader(tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
 
 
