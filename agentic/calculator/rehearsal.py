@@ -37,6 +37,7 @@ class CalculatorRehearsal(Rehearsal):
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
         """Its calculations and its answer."""
         metrics = rollout["metrics"]
-        yield from (("line", "calculation") for _ in range(int(metrics.get("calculations", 0))))
+        if metrics.get("calculated"):
+            yield "line", "calculation"
         if metrics.get("answered"):
             yield "answer", "right" if metrics["strict"] else "wrong"
