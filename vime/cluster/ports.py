@@ -6,6 +6,8 @@ import socket
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+BACKLOG = 4096
+"""Connections that the kernel holds until an event loop takes them: many agents begin at once. Beyond it some would be reset."""
 LOWEST_FREE_PORT, DEFAULT_EPHEMERAL_PORT, NUM_PORT_TRIES = 20000, 32768, 100  # Ray gives its workers ports up to 19,999
 
 

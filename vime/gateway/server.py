@@ -17,6 +17,7 @@ from typing import Any, cast
 import orjson
 from aiohttp import web
 
+from vime.cluster.ports import BACKLOG, LOOPBACK
 from vime.errors import SampleError, ServerError, describe
 from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
@@ -30,10 +31,7 @@ from vime.trajectory.messages import read_json
 logger = logging.getLogger(__name__)
 
 MOST_BODY_BYTES = 64 * 2**20
-BACKLOG = 4096
-"""Connections that the kernel holds until the event loop takes them: many agents begin at once. Beyond it some would be reset."""
 LOST = "attempt_lost"
-LOOPBACK = "127.0.0.1"
 RETRY_HEADER = "x-stainless-retry-count"
 """How often an SDK has sent this request before."""
 PREFIX = "/s/{secret}"

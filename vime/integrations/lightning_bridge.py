@@ -18,12 +18,12 @@ from typing import Any, Literal, Protocol
 import aiohttp
 from aiohttp import web
 
+from vime.cluster.ports import BACKLOG, LOOPBACK
 from vime.integrations.lightning_call import EventSplitter, RecordedCall, RolloutState, data_of
 
 POLL_SECONDS = 0.1
 MOST_BODY_BYTES = 64 * 2**20
 CHAT = "chat/completions"
-LOOPBACK = "127.0.0.1"
 OWN_HEADERS = {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
 """Of a request: what belongs to one connection, or to the body as it came."""
 RETRY_HEADER = "x-stainless-retry-count"
@@ -91,7 +91,7 @@ class Bridge:
         app.router.add_route("*", f"/{self._secret}/rollout/{{rollout}}/attempt/{{attempt}}/v1/{{tail:.+}}", self._pass_on)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, LOOPBACK, 0).start()
+        await web.TCPSite(self._runner, LOOPBACK, 0, backlog=BACKLOG).start()
         self.url = f"http://{LOOPBACK}:{self._runner.addresses[0][1]}/{self._secret}"
         self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0))
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import TaskID
 
+from vime.cluster.ports import BACKLOG
 from vime.config import RetrievalConfig
 from vime.errors import ConfigError
 from vime.processes.secret import VARIABLE, given_secret, is_loopback
@@ -94,7 +95,7 @@ async def _serve(service: RetrievalService, host: str, port: int) -> int:
     runner = web.AppRunner(service.application(), access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
         logger.info("listening on http://%s:%d", host, port)
         waiting = [asyncio.create_task(event.wait()) for event in (stopped, service.failed)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
