@@ -161,7 +161,8 @@ class ToolOrchestraRehearsal(Rehearsal):
             return Reply(text=self._call(ANSWER, offered[ANSWER]))
         if act == "program_fails":
             others = [pair for pair in others if pair[0] == "enhance_reasoning"] or others
-        tool, alias = others[0] if act == "silent_expert" else others[number % len(others)]
+        tool, alias = others[0] if act == "silent_expert" else min(others, key=lambda pair: self._uses[pair])
+        self._uses[tool, alias] += 1
         extra = {"query": "Is it so?"} if tool == CALL_EXPERT else {}
         return Reply(text=call_text(tool, {ALIAS[tool]: alias, **extra}), seconds=limits.seconds if act == "time" else 0.0)
 
