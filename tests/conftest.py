@@ -11,6 +11,7 @@ import gc
 import hashlib
 import os
 import pickle
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+os.environ.setdefault("VIME_STRANDS_PYTHON", sys.executable)  # so that its experiment composes where Strands has no environment
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker: threads would only spin in wait of each other
 
