@@ -1,5 +1,8 @@
 """`deterministic=true`: two runs of one seed give the same tokens, rewards and weights, although these are drawn at random.
 
+One starts by itself; the other is the second of a sweep, and takes over Ray, the server and the trainer of a run that has trained
+with another learning rate. So what is equal shows as well that nothing of a run is left in the next.
+
 That another seed draws other tokens is shown in `rollout/test_seeds.py`.
 """
 
@@ -35,11 +38,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     """The folders of finished runs."""
     found, runs = {}, []
     try:
-        for name in ("first", "again"):
+        for name, words in {"first": ["trainer.lr=5e-4"], "sweep": ["trainer.lr=1e-3,5e-4", "--multirun"]}.items():
             found[name] = tmp_path_factory.mktemp("deterministic") / name
-            runs.append(DrivenRun(found[name], OVERRIDES, environment={}))
+            runs.append(DrivenRun(found[name], [*OVERRIDES, *words], environment={}))
             assert runs[-1].finish(seconds=WAIT_SECONDS) == 0, runs[-1].log_tail()
-        yield found
+        yield {"first": found["first"], "other": found["sweep"] / "0", "again": found["sweep"] / "1"}
     finally:
         for run in runs:
             run.kill()
@@ -65,6 +68,11 @@ def test_two_runs_of_one_seed_have_the_same_metrics_but_for_times(folders: dict[
     first, again = metrics(folders["first"]), metrics(folders["again"])
     assert len(first) >= NUM_STEPS and {"reward/mean", "train/loss", "train/grad_norm"} <= first[0].keys()
     assert first == again
+
+
+def test_the_second_run_of_the_sweep_used_the_server_of_the_first(folders: dict[str, Path]):
+    assert (folders["again"] / "logs" / "actor-0.log").samefile(folders["other"] / "logs" / "actor-0.log")
+    assert metrics(folders["other"]) != metrics(folders["again"])
 
 
 def test_they_have_the_same_tokens_and_weights(folders: dict[str, Path]):

@@ -21,7 +21,7 @@ FLOORS = (
     {"algorithm", "checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},
-    {"gateway", "retrieval", "sync", "view"},
+    {"gateway", "retrieval", "sync", "view", "warm"},
     {"agent"},
     {"preflight"},
     {"rehearsal"},

@@ -17,17 +17,19 @@ import errno
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from vime.config import TRY, Mode
 from vime.errors import ConfigError, Problem, VimeError
 from vime.new.write import write_agent
-from vime.preflight.compose import CONF, compose_run, register_schemas
+from vime.preflight.compose import CONF, Composed, compose_run, register_schemas
 from vime.preflight.documentation import help_topics, show_documentation
 from vime.preflight.overrides import LISTED_GROUPS
 from vime.preflight.search_path import FoundFolders, option_folders, search_path_word, with_search_path
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
+from vime.warm.client import run_on_new_host, run_on_waiting_host
 
 CONFIG_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 MULTIRUN = ("--multirun", "-m")
@@ -70,7 +72,9 @@ def main(arguments: list[str] | None = None) -> None:
     except ConfigError as error:
         report(error)
         sys.exit(CONFIG_ERROR)
-    sys.exit(run(overrides, sweep=len(overrides) < len(words)))
+    sweep = len(overrides) < len(words)
+    code = None if sweep else run_warm(overrides)
+    sys.exit(run(overrides, sweep=sweep) if code is None else code)
 
 
 def take_config_dirs(words: list[str]) -> list[str]:
@@ -107,17 +111,29 @@ def check_flags(flags: list[str], *, sweep: bool) -> None:
         raise ConfigError([Problem(key=" ".join(flags), value="", remedy=remedy)])
 
 
-def run(overrides: list[str], *, sweep: bool = False) -> int:
-    """One run, or a sweep of them; returns the exit code."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs are started to ignore it
-    signal.signal(signal.SIGTERM, end_in_order)
-    started = False
+def run_warm(overrides: list[str]) -> int | None:
+    """The exit code of a run on the host that an earlier one has left for this folder (`cluster.keep_warm`); None without one."""
+    take_signals()
+    try:
+        return run_on_waiting_host(overrides)
+    except KeyboardInterrupt:  # the host has said so
+        return interrupted()
+
+
+def run(overrides: list[str], *, sweep: bool = False, started: float | None = None) -> int:
+    """One run, or a sweep of them; returns the exit code. A host that makes runs for others says when each was `started`."""
+    take_signals()
+    has_started = False
     try:
         if sweep:
             return run_sweep(overrides)
         composed = compose_run(overrides, check=find_problems)
         if composed.sweep:
             return run_sweep(overrides)
+        if started is not None:
+            composed = replace(composed, started=started)
+        elif (code := run_on_own_host(composed)) is not None:
+            return code
         if composed.config.rehearse:
             from vime.rehearse import rehearse
 
@@ -128,7 +144,7 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
             show_plan(composed.config)
             return 0
 
-        started = True
+        has_started = True
         if composed.config.mode is TRY:
             from vime import trial
 
@@ -139,7 +155,7 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         (loop.train if composed.config.mode is Mode.train else loop.evaluate)(composed)
         return 0
     except ConfigError as error:
-        report(error, started=started)
+        report(error, started=has_started)
         return CONFIG_ERROR
     except VimeError as error:
         sys.stderr.write(f"\n{type(error).__name__}: {error}\n")
@@ -152,7 +168,29 @@ def run(overrides: list[str], *, sweep: bool = False) -> int:
         return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
-        return TERMINATED if signal.getsignal(signal.SIGTERM) is ignore else INTERRUPTED
+        return interrupted()
+
+
+def run_on_own_host(composed: Composed) -> int | None:
+    """The exit code of the run in a process that stays for the next one, if it asks for that (`cluster.keep_warm`)."""
+    config = composed.config
+    if not config.cluster.keep_warm or config.rehearse or config.mode not in (Mode.train, Mode.eval):
+        return None
+    try:
+        return run_on_new_host(composed.overrides, seconds=config.cluster.keep_warm, started=composed.started)
+    except KeyboardInterrupt:  # the host has said so
+        return interrupted()
+
+
+def take_signals() -> None:
+    """SIGINT and SIGTERM interrupt the run, also in a background job of a script, which is started to ignore the first."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, end_in_order)
+
+
+def interrupted() -> int:
+    """The exit code after an interruption."""
+    return TERMINATED if signal.getsignal(signal.SIGTERM) is ignore else INTERRUPTED
 
 
 def end_in_order(*_: object) -> None:

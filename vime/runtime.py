@@ -1,7 +1,8 @@
 """Ray and the nodes of a run, from its first process to its last.
 
 `with Runtime(config, say=print) as runtime:` guarantees that nothing of the run is left afterwards, not even if the driver is
-killed: a reaper beside it ends the processes and removes the temporary folders of a driver that is gone.
+killed: a reaper beside it ends the processes and removes the temporary folders of a driver that is gone. In a process that runs
+several, one after another (`vime.warm`), `running` hands Ray and the parts that are kept from one to the next.
 """
 
 import logging
@@ -11,8 +12,9 @@ import signal
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ import ray
 from ray._private import utils as ray_utils  # no public way to keep its handler of SIGTERM out
 
 from vime.cluster.nodes import Nodes
+from vime.cluster.placement import takes_turns
 from vime.config import RunConfig
 from vime.memory.tokens import object_store_bytes
 from vime.processes.reaper import start_reaper
+from vime.processes.secret import run_secret
+from vime.processes.spare import Spare
 from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
@@ -33,9 +38,12 @@ IMPATIENT = 3
 class Runtime:
     """A Ray of its own, or the cluster of `cluster.ray_address`; a Ray that this process uses already is left as it is."""
 
-    def __init__(self, config: RunConfig, *, say: Callable[[str], None]) -> None:
+    def __init__(self, config: RunConfig, *, say: Callable[[str], None], keeps: bool = False) -> None:
+        """With `keeps`, the parts of a run stay for the next one that fits; see `running`."""
         self.run_id = uuid.uuid4().hex[:8]
         self.nodes = Nodes(config)
+        self.secret = run_secret(config.cluster.host)
+        self.spare = Spare(keeps=keeps)
         self._config = config
         self._say = say
         self._ray_dir = Path("/tmp") / f"vime-{self.run_id}"  # short, because sockets in it must have short paths
@@ -63,6 +71,19 @@ class Runtime:
             self._reaper.terminate()
             self._reaper.wait(STOP_TIMEOUT_SECONDS)
 
+    def fits(self, config: RunConfig) -> bool:
+        """Whether another run can use this Ray and these nodes."""
+        has_room = object_store_bytes(config) <= object_store_bytes(self._config)
+        is_same = replace(config.cluster, keep_warm=0) == replace(self._config.cluster, keep_warm=0)
+        return ray.is_initialized() and has_room and is_same
+
+    async def close(self) -> None:
+        """Ends the parts that are left, and Ray."""
+        try:
+            await self.spare.end()
+        finally:
+            self.__exit__()
+
     def _start_ray(self) -> None:
         address = self._config.cluster.ray_address
         self._say(f"joining Ray at {address}" if address else "starting Ray")
@@ -79,6 +100,43 @@ class Runtime:
             }
         with signals_wait():
             ray.init(address=address or "local", **options)  # not a cluster that happens to run on this machine
+
+
+class Between:
+    """What stays between the runs of this process."""
+
+    keeps = False
+    """Whether runs leave their parts to the next one."""
+    runtime: Runtime | None = None
+
+
+@asynccontextmanager
+async def running(config: RunConfig, *, say: Callable[[str], None]) -> AsyncIterator[Runtime]:
+    """The runtime of a run: a new one, which ends with the run, unless this process keeps the parts of its runs.
+
+    Then it may be that of an earlier run, and stays if this one ends well. Parts on shared GPUs, which belong now to the trainer
+    and now to the servers, are never kept. Raises what `Runtime` raises.
+    """
+    runtime, Between.runtime = Between.runtime, None
+    if runtime is not None and not runtime.fits(config):
+        await runtime.close()
+        runtime = None
+    keeps = Between.keeps and not takes_turns(config)
+    runtime = runtime or Runtime(config, say=say, keeps=keeps).__enter__()
+    try:
+        yield runtime
+        if keeps:
+            Between.runtime = runtime
+    finally:
+        if Between.runtime is None:
+            await runtime.close()
+
+
+async def end_kept() -> None:
+    """Ends what the last run of this process has left."""
+    runtime, Between.runtime = Between.runtime, None
+    if runtime is not None:
+        await runtime.close()
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import psutil
 
 from vime.algorithm.advantage import Advantages
 from vime.config import AlgorithmName, Mode, RolloutDetail, RunConfig
@@ -52,7 +51,7 @@ class Session:
         trace = directory.path / "trace.json" if settings.trace_share else None
         self.trace = TraceWriter(trace, max_bytes=settings.max_trace_bytes)
         self._tracker = Tracker(composed.config, directory.path)
-        self._started = psutil.Process().create_time()
+        self._started = composed.started
         self._evaluation_seconds = 0.0
         self._totals: dict[str, Any] = {
             "num_rollouts": 0,

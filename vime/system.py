@@ -20,11 +20,12 @@ from vime.cluster.placement import takes_turns
 from vime.config import RunConfig
 from vime.evaluation.pin import Pin
 from vime.rollout.agents import Agents, launched
-from vime.runtime import Runtime
+from vime.runtime import Runtime, running
+from vime.serving.programs import SERVER
 from vime.sync.delivery import WeightDelivery
 from vime.sync.turns import Turns
 from vime.tasks import together
-from vime.trainer.group import TrainerGroup
+from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
 from vime.types import TrainSample
 from vime.weights.policy import Policy
@@ -40,7 +41,7 @@ class Training(Learner):
     def __init__(
         self, config: RunConfig, run_dir: Path, runtime: Runtime, agents: Agents, policy: Policy, *, say: Say, warn: Say
     ) -> None:
-        super().__init__(config, run_dir, runtime.run_id, runtime.nodes, warn=warn)
+        super().__init__(config, run_dir, runtime.run_id, runtime.nodes, warn=warn, spare=runtime.spare)
         self.agents, self.policy = agents, policy
         self.usage = agents.workers.usage
         self.pin = Pin()
@@ -119,7 +120,8 @@ class Training(Learner):
 @asynccontextmanager
 async def evaluation(config: RunConfig, run_dir: Path, *, say: Say) -> AsyncIterator[Agents]:
     """Agents of served models whose weights stay as they are."""
-    with Runtime(config, say=say) as runtime:
+    async with running(config, say=say) as runtime:
+        await runtime.spare.end(RANK)
         async with launched(config, run_dir, runtime, policy=None) as agents:
             await agents.ready(say)
             yield agents
@@ -128,8 +130,9 @@ async def evaluation(config: RunConfig, run_dir: Path, *, say: Say) -> AsyncIter
 @asynccontextmanager
 async def supervised(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = logger.warning) -> AsyncIterator[Learner]:
     """A learner without agents."""
-    with Runtime(config, say=say) as runtime:
-        async with Learner(config, run_dir, runtime.run_id, runtime.nodes, warn=warn) as learner:
+    async with running(config, say=say) as runtime:
+        await runtime.spare.end(SERVER)
+        async with Learner(config, run_dir, runtime.run_id, runtime.nodes, warn=warn, spare=runtime.spare) as learner:
             await learner.start()
             yield learner
 
@@ -138,17 +141,17 @@ async def supervised(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = 
 async def training(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = logger.warning) -> AsyncIterator[Training]:
     """Agents and a learner, side by side; but servers that share the learner's GPUs first, since they measure what is free."""
     policy = Policy()
-    with Runtime(config, say=say) as runtime:
-        async with (
-            launched(config, run_dir, runtime, policy=policy) as agents,
-            Training(config, run_dir, runtime, agents, policy, say=say, warn=warn) as system,
-        ):
-            if takes_turns(config):
-                await agents.ready(say)
-                await agents.serving.sleep(keep_weights=False)
-                await system.start()
-            else:
-                await together([agents.ready(say), system.start()])
-            system.watch()
-            say("bringing the trainer's weights to the servers")
-            yield system
+    async with (
+        running(config, say=say) as runtime,
+        launched(config, run_dir, runtime, policy=policy) as agents,
+        Training(config, run_dir, runtime, agents, policy, say=say, warn=warn) as system,
+    ):
+        if takes_turns(config):
+            await agents.ready(say)
+            await agents.serving.sleep(keep_weights=False)
+            await system.start()
+        else:
+            await together([agents.ready(say), system.start()])
+        system.watch()
+        say("bringing the trainer's weights to the servers")
+        yield system

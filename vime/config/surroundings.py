@@ -179,6 +179,10 @@ class ClusterConfig:
     """How weights travel from the trainer to the servers."""
     ray_address: str | None = None
     """Address of a running Ray cluster; null starts one for this run."""
+    keep_warm: Natural = 0
+    """Seconds for which Ray, the servers and the trainer of a run that has ended well wait for the next run from the same folder,
+    which takes over what it would start in the same way. 0 ends them with the run, and those that wait. Runs of a sweep always
+    hand them on."""
     host: str = "127.0.0.1"
     """Address that servers listen on; 0.0.0.0 means on each node the address by which Ray knows it. On any address but the
     loopback one, servers, router and retrieval service answer only to the secret of the run."""

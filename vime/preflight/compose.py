@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -42,6 +43,8 @@ class Composed:
     overrides: list[str] = field(default_factory=list)
     sweep: dict[str, str] = field(default_factory=dict)
     """Values that the configuration itself lists (`+sweep=…`), for one run each."""
+    started: float = field(default_factory=lambda: psutil.Process().create_time())
+    """When the program was started, in seconds since 1970."""
 
 
 def register_schemas() -> None:

@@ -1,11 +1,13 @@
-"""A sweep: one run for every combination of the listed values, each in a separate process with its own run folder.
+"""A sweep: one run for every combination of the listed values, each with its own run folder.
 
-The runs come one after another, or side by side by a launcher (`vime.preflight.launchers`). A run that fails, or that cannot even
-be configured, does not end the sweep; the table at the end shows them all.
+The runs come one after another in one process, where each takes over Ray, servers and trainer of the last (`vime.warm`). By a
+launcher they run side by side in separate processes (`vime.preflight.launchers`). A run that fails, or that cannot even be
+configured, does not end the sweep; the table at the end shows them all.
 """
 
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +25,11 @@ from rich.table import Table
 from vime.errors import ConfigError, Problem
 from vime.evaluation.conditions import AT, shown_rows
 from vime.preflight.compose import register_schemas
-from vime.preflight.launchers import BASIC, LAUNCHER, refused, run_point, run_side_by_side, without_launcher
+from vime.preflight.launchers import BASIC, LAUNCHER, ONE_RUN, refused, run_side_by_side, without_launcher
 from vime.preflight.search_path import CONF, quoted, with_search_path
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, spread_text
+from vime.warm.client import OwnHost
 
 PIPE_WIDTH = 10_000
 """Columns where nobody's terminal breaks lines."""
@@ -65,9 +68,10 @@ def run_sweep(overrides: list[str]) -> int:
         codes = run_side_by_side(commands, tree=sweep.tree, folder=sweep.folder)
     else:
         codes = []
-        for number, command in enumerate(commands):
-            sys.stderr.write(f"\n[{number + 1}/{len(commands)}] {' '.join(sweep.points[number])}\n")
-            codes.append(run_point(command))
+        with closing(OwnHost()) as host:
+            for number, command in enumerate(commands):
+                sys.stderr.write(f"\n[{number + 1}/{len(commands)}] {' '.join(sweep.points[number])}\n")
+                codes.append(host.run([*ONE_RUN, *command]))
     show(sweep.points, codes, sweep.folder)
     return next((code for code in codes if code), 0)
 

@@ -114,6 +114,11 @@ class Keeper:
         if restart:
             await self.process.kill()
 
+    def renew(self, log: str) -> None:
+        """Forgets past events; the log of the program is found under this name from now on."""
+        self._events.take()
+        self.process.share_log(log)
+
     async def stop(self) -> None:
         """Ends the program and its processes."""
         if self._keeping is not None:

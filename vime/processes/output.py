@@ -21,6 +21,8 @@ LOOK_SECONDS = 5.0
 """How often the size is looked at; what is written in between may exceed the limit."""
 COPY_BYTES = 2**20
 logger = logging.getLogger(__name__)
+_paths: list[Path] = []
+"""Where the output of this process went; the last is where it goes now."""
 
 
 class LogFile(io.FileIO):
@@ -55,6 +57,7 @@ def send_output_to(path: Path) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(min(root.level or logging.INFO, logging.INFO))
+    _paths.append(path)
     threading.Thread(target=_keep_short, args=(path,), name="log size", daemon=True).start()
 
 
@@ -78,7 +81,7 @@ def shorten(path: Path, *, max_bytes: int) -> None:
 
 
 def _keep_short(path: Path) -> None:
-    while True:
+    while path is _paths[-1]:
         time.sleep(LOOK_SECONDS)
         try:
             shorten(path, max_bytes=MAX_BYTES)

@@ -112,6 +112,17 @@ class ProgramProcess:
                 start_new_session=True,
             )
 
+    def share_log(self, path: str) -> None:
+        """Gives the log a second name, in the folder of another run; where that cannot be done, a line there says where it is."""
+        earlier = self.spec.log
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).hardlink_to(earlier)
+            self.spec = replace(self.spec, log=path)
+        except OSError:  # another file system, or there is such a log
+            with contextlib.suppress(OSError), Path(path).open("a") as log:
+                log.write(f"the log of this program goes on in {earlier}\n")
+
     def pid(self) -> int | None:
         """Process id of what was launched: the supervisor's parent, the program's grandparent."""
         return self._process.pid if self._process is not None else None

@@ -65,7 +65,17 @@ async def launched(config: RunConfig, run_dir: Path, runtime: Runtime, *, policy
     With a `policy` the servers of the trained model have random weights until the first sync.
     """
     async with AsyncExitStack() as stack:
-        serving = Serving(config, run_dir, runtime.run_id, runtime.nodes, policy=policy, awaits_weights=policy is not None)
+        serving = Serving(
+            config,
+            run_dir,
+            runtime.run_id,
+            runtime.nodes,
+            policy=policy,
+            awaits_weights=policy is not None,
+            secret=runtime.secret,
+            spare=runtime.spare,
+        )
+        await serving.take_over()
         services = [Retrieval(config, run_dir, runtime.run_id, runtime.nodes)] if config.retrieval.is_there else []
         for part in (serving, *services):
             stack.push_async_callback(stop_within, part, seconds=STOP_SECONDS)

@@ -23,7 +23,7 @@ class Fleet:
         """Raises ServerError if a chosen port is in use."""
         self.servers = planner.servers(name, model)
         self.router: KeptProgram | None = None
-        self._metrics_before: dict[str, ServerMetrics] = {}
+        self._metrics_before = {server.spec.name: server.counted for server in self.servers if server.counted is not None}
         if len(model.urls) > 1 or len(self.servers) > 1:
             urls = {ServerRole.regular: [url.rstrip("/") for url in model.urls]} if model.urls else by_role(self.servers)
             self.router = planner.router(name, urls)
@@ -42,11 +42,13 @@ class Fleet:
         return next((program for program in reversed(self.programs) if not program.lost), None)
 
     def start(self) -> None:
-        """Makes all actors and has the servers launch; the router waits for `start_router`."""
-        for program in self.programs:
+        """Makes all actors and has the servers launch that were not taken over; the router waits for `start_router`."""
+        created = [program for program in self.programs if program.actor is None]
+        for program in created:
             program.create_actor()
-        for server in self.servers:
-            server.launch()
+        for program in created:
+            if program is not self.router:
+                program.launch()
 
     async def start_router(self, limit_seconds: float) -> None:
         """Launches the router if there is one, and waits until it answers."""

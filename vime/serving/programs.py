@@ -1,20 +1,34 @@
 """Which programs serve the models of a run: a vLLM server per replica of each group, and a router for a model of several."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
 
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place, ServerGroup, server_groups, server_places
 from vime.config import RunConfig, ServedModelConfig, ServerRole
 from vime.processes.kept import KeptProgram, program_spec
 from vime.processes.program import ProgramSpec
+from vime.processes.spare import Spare
 from vime.serving.flags import DUMMY, checkpoint_of, is_cpu, server_arguments, server_command, server_environment
 from vime.serving.router import router_command
 from vime.serving.server import ServerActor
+from vime.serving.server_metrics import ServerMetrics
 from vime.weights.policy import Policy
+
+logger = logging.getLogger(__name__)
+
+SERVER = "servers"
+"""The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
+RENEW_SECONDS = 10.0
+"""For a server to forget the run that it served."""
 
 
 class ServerProgram(KeptProgram):
@@ -39,6 +53,42 @@ class ServerProgram(KeptProgram):
         self._plan = plan
         self.is_asleep = False
         """Whether the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
+        self.counted: ServerMetrics | None = None
+        """The counters of a server that was taken over from an ended run, when it was."""
+
+    def take_over(self, spare: Spare) -> None:
+        """Takes over the server of an ended run that was started in the same way, if there is one which still answers."""
+        kept: ServerProgram | None = spare.take(SERVER, self._key())
+        if kept is None:
+            return
+        try:
+            self.counted = ray.get(kept.actor.renew.remote(self.spec.log), timeout=RENEW_SECONDS)
+        except (RayError, GetTimeoutError) as error:
+            logger.warning("%s of the last run cannot be taken over: %r", self.spec.name, error)
+        if self.counted is None:
+            spare.put(SERVER, self._key(), kept, end=kept.stop)  # which ends it before another is started
+            return
+        self.actor, self.actor_name, self.url = kept.actor, kept.actor_name, kept.url
+        self.spec = replace(self.spec, port=kept.spec.port)
+
+    def leave(self, spare: Spare) -> bool:
+        """Leaves the server to the next run; returns False if it is to be ended, as one on a port that the user chose."""
+        if self.actor is None or self.lost or self.group.settings.port:
+            return False
+        return spare.put(SERVER, self._key(), self, end=self.stop)
+
+    def _key(self) -> str:
+        """How the server is started: all of its specification but what every run, or the seed of a run, has of its own.
+
+        The seed of a server that awaits weights only says which random numbers it begins with: calls of a run that is to be
+        repeated exactly (`deterministic=true`) bring seeds of their own.
+        """
+        spec = self._plan(0)
+        command = spec.command
+        if self._starts_random:
+            seed = command.index("--seed")
+            command = [*command[:seed], *command[seed + 2 :]]
+        return repr(replace(spec, command=command, log="", remove=[]))
 
     def actor_arguments(self) -> dict[str, Any]:
         """The state that the successor of a lost actor needs: the weights, and whether the server is asleep."""
@@ -65,10 +115,14 @@ class Planner:
         secret: str | None,
         policy: Policy,
         awaits_weights: bool = False,
+        spare: Spare | None = None,
     ) -> None:
-        """With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
+        """Servers of an ended run are in `spare`.
+
+        With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
         self._config, self._nodes, self._run_id = config, nodes, run_id
         self._policy, self._awaits_weights = policy, awaits_weights
+        self._spare = spare or Spare()
         self._places = server_places(config)
         self._spec = partial(
             program_spec,
@@ -99,6 +153,7 @@ class Planner:
                     nodes=self._nodes,
                     run_id=self._run_id,
                 )
+                server.take_over(self._spare)
                 servers.append(server)
         return servers
 

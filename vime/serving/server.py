@@ -81,6 +81,24 @@ class Server:
         """See `Keeper.pid`."""
         return await self._keeper.pid()
 
+    async def renew(self, log: str) -> ServerMetrics | None:
+        """Becomes a server of another run: drops all requests, the prefix cache, and the weights that it should hold.
+
+        Its log goes on under the name `log` as well. Returns its counters, or None if it is not ready now; then it must be ended.
+        """
+        async with self._lock:
+            if not self._keeper.is_ready or self._is_asleep:
+                return None
+            try:
+                await self._control.post("/pause?mode=abort&clear_cache=true")
+                await self._control.resume_generation(keep_cache=False)
+            except (*UNREACHABLE, ServerError):
+                return None
+            self._policy, self._asked_for = Policy(), None
+            self._wants_weights.clear()
+            self._keeper.renew(log)
+            return await self.metrics()
+
     async def stop(self) -> None:
         """Ends the server and its processes."""
         await self._keeper.stop()

@@ -13,11 +13,12 @@ from vime.config import ChatConfig, ModelAPI, RunConfig
 from vime.errors import ServerError
 from vime.processes.kept import START_MARGIN_SECONDS, KeptProgram
 from vime.processes.secret import given_secret, run_secret
+from vime.processes.spare import Spare
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import until_answering
 from vime.serving.flags import checkpoint_of, max_model_len_of
 from vime.serving.fleet import Fleet, reach
-from vime.serving.programs import Planner, ServerProgram
+from vime.serving.programs import SERVER, Planner, ServerProgram
 from vime.tasks import cancel
 from vime.weights.payload import payload_folder
 from vime.weights.policy import Policy
@@ -40,6 +41,7 @@ class Serving:
         policy: Policy | None = None,
         awaits_weights: bool = False,
         secret: str | None = None,
+        spare: Spare | None = None,
     ) -> None:
         """Without `nodes`, all servers run on this machine; without `secret`, one is made where it is needed.
 
@@ -52,10 +54,22 @@ class Serving:
         self._config, self._run_dir, self._run_id = config, run_dir, run_id
         self._nodes = nodes
         self._policy, self._awaits_weights = policy or Policy(), awaits_weights
+        self._spare = spare or Spare()
         self._fleets: dict[str, Fleet] = {}
+
+    async def take_over(self) -> None:
+        """Takes over servers of an ended run that this one would start in the same way, and ends the others; before `start`."""
+        self._planned()
+        await self._spare.end(SERVER)
 
     def start(self) -> None:
         """Starts all servers side by side and returns at once; raises ServerError if a chosen port is in use."""
+        for fleet in self._planned().values():
+            fleet.start()
+
+    def _planned(self) -> dict[str, Fleet]:
+        if self._fleets:
+            return self._fleets
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
@@ -68,10 +82,10 @@ class Serving:
             secret=self.secret,
             policy=self._policy,
             awaits_weights=self._awaits_weights,
+            spare=self._spare,
         )
         self._fleets = {name: Fleet(name, model, planner) for name, model in self._config.serving.models.items()}
-        for fleet in self._fleets.values():
-            fleet.start()
+        return self._fleets
 
     async def ready(self, on_progress: Callable[[str], None] | None = None) -> None:
         """Waits until every server is healthy, then for the routers; raises ServerError with the log's end if one is not."""
@@ -181,8 +195,9 @@ class Serving:
         return {f"serving/{name}/{key}": value for name, of in zip(self._fleets, found) for key, value in of.items()}
 
     async def stop(self) -> None:
-        """Ends all servers and routers."""
-        await asyncio.gather(*[program.stop() for program in self.programs()])
+        """Ends all routers, and all servers but those that are left to the next run."""
+        left = [server for fleet in self._fleets.values() for server in fleet.servers if server.leave(self._spare)]
+        await asyncio.gather(*[program.stop() for program in self.programs() if program not in left])
         shutil.rmtree(self.payload_folder, ignore_errors=True)
 
     def _servers(self) -> list[ServerProgram]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vime.cluster.nodes import Nodes
 from vime.cluster.placement import trainer_places, transport
 from vime.config import RunConfig, WeightTransfer
 from vime.errors import TrainingError
+from vime.processes.spare import Spare
 from vime.tasks import together
 from vime.trainer.rank import TrainerRank
 from vime.trainer.shard import PackedUpdate, Shard
@@ -24,6 +26,8 @@ from vime.weights.payload import WeightPayload, payload_folder
 
 logger = logging.getLogger(__name__)
 
+RANK = "trainer ranks"
+"""The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
 ACTOR_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 """Threads that wait sleep. Spinning, they halve the speed of a trainer that shares its cores with servers."""
 DETERMINISTIC_ENVIRONMENT = {
@@ -42,28 +46,40 @@ class TrainerGroup:
     ends the run with a `TrainingError` that names it.
     """
 
-    def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None) -> None:
-        """Without `nodes`, all ranks run on this machine."""
+    def __init__(
+        self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes | None = None, *, spare: Spare | None = None
+    ) -> None:
+        """Without `nodes`, all ranks run on this machine; those of an ended run are in `spare`."""
         self._config = config
-        self._nodes = nodes
+        self._nodes, self._spare = nodes, spare or Spare()
+        self._key = ""
         self._weights_dir = _weights_dir(config, run_dir, run_id)
         self._ranks: list[Any] = []
+        self._renewals: list[Any] = []
         self._addresses: Any = None
 
     def start(self) -> None:
-        """Creates the actors and returns at once; their imports run meanwhile."""
+        """Creates the actors, or takes over those of an ended run, and returns at once; their imports run meanwhile."""
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
-        actor = ray.remote(TrainerRank)
-        for rank, place in enumerate(trainer_places(self._config, world_size(self._config.trainer))):
-            environment = ACTOR_ENVIRONMENT | (DETERMINISTIC_ENVIRONMENT if self._config.deterministic else {})
-            options = self._nodes.options(place, devices=True, environment=environment)
-            self._ranks.append(actor.options(max_restarts=0, **options).remote(self._config, rank))
+        environment = ACTOR_ENVIRONMENT | (DETERMINISTIC_ENVIRONMENT if self._config.deterministic else {})
+        places = trainer_places(self._config, world_size(self._config.trainer))
+        options = [self._nodes.options(place, devices=True, environment=environment) for place in places]
+        self._key = repr(options)
+        self._ranks = self._spare.take(RANK, self._key) or []
+        if self._ranks:
+            self._renewals = [rank.renew.remote(self._config) for rank in self._ranks]
+        else:
+            actor = ray.remote(TrainerRank)
+            created = [actor.options(max_restarts=0, **option) for option in options]
+            self._ranks = [each.remote(self._config, rank) for rank, each in enumerate(created)]
         self._addresses = [rank.address.remote() for rank in self._ranks]
 
     async def ready(self) -> None:
         """Waits until every rank has loaded the model. Raises what a rank raised."""
+        await self._spare.end(RANK)
+        await self._results("start", self._renewals)
         addresses = await self._results("start", self._addresses)
         await self._all("init", addresses[0])
 
@@ -140,10 +156,10 @@ class TrainerGroup:
         await self._engines("save_hugging_face", folder)
 
     async def stop(self) -> None:
-        """Ends the ranks and removes the exported weights; safe to call at any time, and twice."""
-        for rank in self._ranks:
-            ray.kill(rank)
-        self._ranks = []
+        """Ends the ranks or leaves them to the next run, and removes the exported weights; safe at any time, also twice."""
+        ranks, self._ranks = self._ranks, []
+        if not ranks or not self._spare.put(RANK, self._key, ranks, end=partial(_kill, ranks)):
+            await _kill(ranks)
         shutil.rmtree(self._weights_dir, ignore_errors=True)
 
     async def _engines(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
@@ -172,6 +188,11 @@ class TrainerGroup:
                 ) from error
 
         return await together(one(rank, call) for rank, call in enumerate(calls))
+
+
+async def _kill(ranks: list[Any]) -> None:
+    for rank in ranks:
+        ray.kill(rank)
 
 
 def _weights_dir(config: RunConfig, run_dir: Path, run_id: str) -> Path:

@@ -12,6 +12,7 @@ from vime.checkpoint import CHECKPOINTS, Checkpoints
 from vime.cluster.nodes import Nodes
 from vime.config import RunConfig
 from vime.files.folders import tidy
+from vime.processes.spare import Spare
 from vime.tasks import stop_within
 from vime.trainer.group import TrainerGroup
 from vime.types import TrainSample
@@ -26,9 +27,18 @@ class Learner:
     usage: Callable[[], Awaitable[Any]] | None = None
     """Asks for what the servers did (`vime.rollout.traffic.ModelUsage`), where there are servers."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, run_id: str, nodes: Nodes, *, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        run_id: str,
+        nodes: Nodes,
+        *,
+        warn: Callable[[str], None],
+        spare: Spare | None = None,
+    ) -> None:
         tidy(run_dir)
-        self.trainer = TrainerGroup(config, run_dir, run_id, nodes)
+        self.trainer = TrainerGroup(config, run_dir, run_id, nodes, spare=spare)
         self.checkpoints = Checkpoints(run_dir / CHECKPOINTS, config.trainer, self.trainer, warn=warn)
 
     async def start(self) -> None:

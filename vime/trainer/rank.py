@@ -1,5 +1,6 @@
 """`TrainerRank`: the Ray actor in whose process one rank's `Engine` works. Every method is a collective over all ranks."""
 
+import gc
 import logging
 import os
 import sys
@@ -33,6 +34,17 @@ class TrainerRank:
         self._engine: Any = None
         self._sender: Any = None
 
+    def renew(self, config: RunConfig) -> None:
+        """Becomes a rank of another run: leaves the world, and frees the model and the optimizer; `address` and `init` follow."""
+        from vime.trainer import parallel
+
+        if self._sender is not None:
+            self._sender.close()
+        self._engine = None
+        gc.collect()
+        parallel.shutdown()
+        self.__init__(config, self._rank)
+
     def address(self) -> str:
         """host:port at which the ranks can meet, on this rank's machine."""
         import_megatron()
@@ -43,13 +55,12 @@ class TrainerRank:
     def init(self, address: str) -> None:
         """Joins the world and loads the model. Raises `ConfigError` or `CheckpointError` for a checkpoint that does not fit."""
         import_megatron()
+        import torch
+
         from vime.trainer import parallel
         from vime.trainer.engine import Engine
 
-        if self._config.deterministic:
-            import torch
-
-            torch.use_deterministic_algorithms(True)
+        torch.use_deterministic_algorithms(self._config.deterministic)
         parallel.initialize(
             self._config.trainer,
             rank=self._rank,

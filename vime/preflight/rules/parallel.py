@@ -182,11 +182,12 @@ def weight_transfer(config: RunConfig) -> list[Problem]:
 
 
 def turns(config: RunConfig) -> list[Problem]:
-    """Trainer and servers that share GPUs take turns, so training is synchronous."""
-    if not takes_turns(config) or config.rollout.max_staleness <= 0:
+    """Trainer and servers that share GPUs take turns, so training is synchronous, and they are not kept for a next run."""
+    if not takes_turns(config):
         return []
     remedy = "trainer and servers take turns on the GPUs (cluster.colocated=true): use 0, or choose cluster=two_nodes"
-    return [Problem(key="rollout.max_staleness", value=config.rollout.max_staleness, remedy=remedy)]
+    values = {"rollout.max_staleness": config.rollout.max_staleness, "cluster.keep_warm": config.cluster.keep_warm}
+    return [Problem(key=key, value=value, remedy=remedy) for key, value in values.items() if value > 0]
 
 
 def nodes(config: RunConfig) -> list[Problem]:
