@@ -11,8 +11,8 @@ import os
 import shutil
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,8 @@ def install() -> bool:
     _use_cpu_generator()
     _name_missing_kernel()
     _give_split_sizes_as_numbers()
-    torch._dynamo.config.disable = True  # Megatron's small fusions: compiling them for the CPU costs more than it gains
+    # Megatron's small fusions: compiling them for the CPU costs more than it gains. The compiler reads this when it is imported.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     logger.info("no CUDA device: Megatron-core runs on the CPU")
     return True
 
@@ -122,12 +123,28 @@ def can_compile() -> bool:
 
 def _use_cpu_generator() -> None:
     """Recomputation and Megatron's tracker of random states seed, save and restore the device's; here that is the CPU's."""
-    from megatron.core.tensor_parallel import random as megatron_random
+    with _nothing_compiled():
+        from megatron.core.tensor_parallel import random as megatron_random
 
     torch.cuda.manual_seed = torch.default_generator.manual_seed  # type: ignore[assignment]
     torch.cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()  # type: ignore[assignment]
     megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()  # type: ignore[assignment]
     megatron_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)  # type: ignore[assignment]
+
+
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """Within the block `torch.compile` returns what it is given.
+
+    Megatron decorates its fused functions by it as they are imported, and the compiler that none of them meets on a CPU takes two
+    seconds of a processor to import.
+    """
+    compile_function = torch.compile
+    torch.compile = lambda function=None, **_: function if function is not None else lambda decorated: decorated  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = compile_function
 
 
 def _name_missing_kernel() -> None:

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,9 +121,11 @@ def import_megatron() -> None:
     """Imports the engine, made to run on this device.
 
     Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
-    for temporary files, which stay behind when Ray kills the process. So it finds none.
+    for temporary files, which stay behind when Ray kills the process. So it finds none; and no Triton where there is no GPU.
     """
-    with _hidden("wandb"):
+    import torch
+
+    with _hidden("wandb"), nullcontext() if torch.cuda.is_available() else _hidden("triton"):
         from vime.trainer import cpu_shim
 
         cpu_shim.install()

@@ -11,8 +11,6 @@ import torch
 from megatron.core.models.common.embeddings.yarn_rotary_pos_embedding import _yarn_get_concentration_factor_from_config
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
-from transformers import PretrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from vime.errors import ConfigError, Problem
 from vime.model.architecture import ROPE_THETA, ROPE_TYPE, Architecture
@@ -42,6 +40,9 @@ def scale_rotary(model: GPTModel, architecture: Architecture) -> None:
 
 def inverse_frequencies(architecture: Architecture) -> tuple[torch.Tensor, float]:
     """Angle per position of each pair of channels, [head_dim / 2], and the factor of cosines and sines."""
+    from transformers import PretrainedConfig  # a second of imports, which a model without scaling does not need
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     fields: dict[str, Any] = dict(
         hidden_size=architecture.hidden_size,
         num_attention_heads=architecture.num_attention_heads,
