@@ -11,7 +11,7 @@ from megatron.core import parallel_state, tensor_parallel
 
 from vime.cluster.layout import world_size
 from vime.config import TrainerConfig
-from vime.trainer import products
+from vime.trainer import freed_memory, products
 
 
 def device() -> torch.device:
@@ -40,6 +40,7 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num
     size = world_size(config)
     torch.set_num_threads(num_threads(config, num_neighbours or size))
     if not torch.cuda.is_available():
+        freed_memory.keep()
         products.install(config.cpu_products)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=f"tcp://{address}", world_size=size, rank=rank)
