@@ -11,14 +11,15 @@ SHAPES = [(5, 8), (1, 3, 4), (37, 2, 16), (0, 8)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("function", ["_RMSNorm", "_CpuRMSNorm"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_outputs_and_gradients_are_those_of_float64(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float):
+def test_outputs_and_gradients_are_those_of_float64(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float, function: str):
     generator = torch.Generator().manual_seed(len(shape))
     drawn = torch.randn(shape, generator=generator).to(dtype), (1 + torch.rand(shape[-1], generator=generator)).to(dtype)
     towards = torch.randn(shape, generator=generator)
     x, weight = (value.clone().requires_grad_() for value in drawn)
     wide_x, wide_weight = (value.double().requires_grad_() for value in drawn)
-    apply: Any = norm._RMSNorm.apply
+    apply: Any = getattr(norm, function).apply
     found = apply(x, weight, 1e-6)
     expected = torch.nn.functional.rms_norm(wide_x, (shape[-1],), wide_weight, eps=1e-6)
     (found.float() * towards).sum().backward()
