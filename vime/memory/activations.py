@@ -9,7 +9,7 @@ feed-forward network, k chosen of E experts of width f, T tensor-parallel ranks 
   row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well
   `(q + g)·b/T`, and a float32 number per head;
 - the feed-forward network keeps both halves before the gate and the gated product, `3·w·b/T`; where the gate is not one fused
-  operation (without CUDA), two more intermediate results;
+  operation (`megatron_args.bias_activation_fusion=false`), two more intermediate results;
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
   `5·E + 24·k` bytes.
 
@@ -95,5 +95,5 @@ def _split(trainer: TrainerConfig) -> int:
 
 
 def _is_fused(config: RunConfig) -> bool:
-    """Whether activation and gate are one fused operation: on CUDA, unless `trainer.megatron_args` says otherwise."""
-    return bool(config.trainer.megatron_args.get("bias_activation_fusion", config.cluster.gpus_per_node > 0))
+    """Whether activation and gate are one fused operation: unless `trainer.megatron_args` says otherwise."""
+    return bool(config.trainer.megatron_args.get("bias_activation_fusion", True))

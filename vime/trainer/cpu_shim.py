@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vime.trainer import swiglu
+
 logger = logging.getLogger(__name__)
 
 _installed: list[TorchFunctionMode] = []
@@ -107,6 +109,7 @@ def install() -> bool:
     _use_cpu_generator()
     _name_missing_kernel()
     _give_split_sizes_as_numbers()
+    swiglu.install()
     # Megatron's small fusions: compiling them for the CPU costs more than it gains. The compiler reads this when it is imported.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     logger.info("no CUDA device: Megatron-core runs on the CPU")
