@@ -2,6 +2,7 @@
 
     python tools/bench_trainer.py [--trl-python ENVIRONMENT/bin/python] [--sizes 3M 35M] [--samples 32] [--repeats 5]
                                   [--json PATH] [--markdown PATH]
+    python tools/bench_trainer.py --profile  # where the time of ours goes, by kind of work
     python tools/bench_trainer.py --mfu      # on a CUDA device: the share of its matrix-product rate, Qwen2.5-7B's shapes
 
 All train on the same sequences; a token is one of a prompt or response, padding is none. The sides are processes that take
@@ -25,6 +26,7 @@ from bench_rows import Result, add_options, finish
 from sample_lengths import TINY
 from side_turns import Side
 from trainer_case import Case, draw_case, executed_flops, needed_flops, write_case
+from trainer_profile import AUTOGRAD, KINDS, PYTHON
 from trainer_sides import RATE_FLOPS
 
 TOOLS = Path(__file__).resolve().parent
@@ -56,11 +58,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="CPU threads of each side (all)")
     parser.add_argument("--trl-python", type=Path, help="Python of an environment with TRL; without it TRL is left out")
     parser.add_argument("--mfu", action="store_true", help="Qwen2.5-7B's shapes on a CUDA device, nothing else")
+    parser.add_argument("--profile", action="store_true", help="a table of ours by kind of work, nothing else")
     add_options(parser)
     arguments = parser.parse_args()
     result = Result(title="The training step", columns=("ours", "reference"))
     if arguments.mfu:
         measure_mfu(result, arguments)
+    elif arguments.profile:
+        result = profile(arguments)
     else:
         with started(arguments) as sides:
             for size, precision, name in product(arguments.sizes, arguments.precisions, arguments.cases):
@@ -73,10 +78,7 @@ def measure(
     result: Result, arguments: argparse.Namespace, sides: dict[str, Side], *, size: str, precision: str, name: str
 ) -> None:
     """Adds the rows of one case, and a line for each goal that it misses."""
-    lengths = TINY[name](arguments.samples, 0)
-    if name == "MemAgent":  # several sequences a rollout
-        lengths = TINY[name](-(-arguments.samples // SEQUENCES_PER_ROLLOUT), 0)[: arguments.samples]
-    case = draw_case(size, precision, lengths)
+    case = draw_case(size, precision, lengths(name, arguments.samples))
     times = take_turns(case, sides, arguments.repeats)
     label = f"{size} {precision}, {name}"
     rate = RATE_FLOPS / median(times["rate"].cpu)
@@ -93,6 +95,37 @@ def measure(
     result.add("trainer", f"{label}: matrix products alone", ours=speed["ours"], reference=bound, unit="tokens/CPU s")
     for row in result.rows[first:]:  # a run takes minutes: show what there is
         sys.stderr.write(f"{row.case:<60} {row.ours:>12,.0f} {row.reference:>12,.0f} {row.ratio:>6.2f}  {row.unit}\n")
+
+
+def lengths(name: str, num_samples: int) -> list[tuple[int, int]]:
+    """Prompt and response tokens of the sequences of a step."""
+    if name == "MemAgent":  # several sequences a rollout
+        return TINY[name](-(-num_samples // SEQUENCES_PER_ROLLOUT), 0)[:num_samples]
+    return TINY[name](num_samples, 0)
+
+
+def profile(arguments: argparse.Namespace) -> Result:
+    """Seconds of our step by kind of work, and their share of the whole step; medians of the turns."""
+    result = Result(title="Where the time of a training step goes", columns=("seconds", "whole step"))
+    threads = arguments.threads
+    side = Side([sys.executable, str(TOOLS / "trainer_sides.py"), "profile", str(threads)], num_threads=threads)
+    try:
+        for size, precision, name in product(arguments.sizes, arguments.precisions, arguments.cases):
+            case = draw_case(size, precision, lengths(name, arguments.samples))
+            with tempfile.TemporaryDirectory() as folder:
+                write_case(case, Path(folder))
+                side.begin(Path(folder))
+                turns = [side.turn() for _ in range(arguments.repeats)]
+            seconds = {kind: median(turn[kind] for turn in turns) for kind in turns[0]}
+            for kind in (*KINDS, AUTOGRAD, PYTHON):
+                label = f"{size} {precision}, {name}: {kind}"
+                result.add("trainer profile", label, ours=seconds[kind], reference=seconds["whole"], unit="s")
+    finally:
+        side.close()
+    result.notes.append(
+        f"Medians of {arguments.repeats} turns under PyTorch's profiler, {threads} threads; ratio: share of the step."
+    )
+    return result
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Two sides of the trainer's benchmark: this project's engine, and a plain Hugging Face step; `bench_trainer.py` starts them.
 
-    python tools/trainer_sides.py ours|hugging_face|rate NUM_THREADS
+    python tools/trainer_sides.py ours|profile|hugging_face|rate NUM_THREADS
 
 `ours` is `vime.trainer.engine.Engine.train`, as a rank of a run calls it: packing, forward, loss, backward, clipping, Adam,
-metrics. `hugging_face` is what one writes first: right-padded batches, logits of all places, a clipped policy loss, AdamW; in
-bfloat16 its weights and moments are bfloat16 too, which is less work than float32 masters. `rate` multiplies matrices.
+metrics; `profile` is the same under PyTorch's profiler. `hugging_face` is what one writes first: right-padded batches, logits
+of all places, a clipped policy loss, AdamW; in bfloat16 its weights and moments are bfloat16 too, which is less work than
+float32 masters. `rate` multiplies matrices.
 """
 
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import bench_rows
 from side_turns import serve
 from trainer_case import LR, SHAPES, Case, padded_batches, read_case
+from trainer_profile import profiled
 
 MATRIX_SIZE, NUM_PRODUCTS = 1024, 8
 RATE_FLOPS = 2 * MATRIX_SIZE**3 * NUM_PRODUCTS
@@ -57,6 +59,11 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
         for sequence in case.sequences
     ]
     return lambda: _checked(engine.train([samples], 0)["train/grad_norm"])
+
+
+def profile(case: Case, folder: Path, num_threads: int) -> Callable[[], dict[str, float]]:
+    """The engine's step, with its seconds by kind of work."""
+    return profiled(ours(case, folder, num_threads))
 
 
 def hugging_face(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
@@ -116,5 +123,5 @@ def _checked(grad_norm: float) -> None:
 
 
 if __name__ == "__main__":
-    build = {"ours": ours, "hugging_face": hugging_face, "rate": rate}[sys.argv[1]]
+    build = {"ours": ours, "profile": profile, "hugging_face": hugging_face, "rate": rate}[sys.argv[1]]
     serve(lambda folder: build(read_case(folder), folder, int(sys.argv[2])))
