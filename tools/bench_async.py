@@ -1,12 +1,13 @@
-"""Steps per hour with a long tail: synchronous, one step off and asynchronous, beside what the machine could do at best.
+"""Steps per hour with a long tail: synchronous, one step off and asynchronous, each beside what an ideal machine would do.
 
-    python tools/bench_async.py [--steps 16] [--staleness 8] [--json PATH] [--markdown PATH]
+    python tools/bench_async.py [--steps 24] [--staleness 8] [--json PATH] [--markdown PATH]
 
 Real runs of the tiny MemAgent task with every part real, whose agents call a tool of log-normal time (`tools/long_tail.py`). The
-bound is one step per max(generation, training): training (with its sync) as long as in the synchronous run, where nothing runs
-beside it; generation as long as a batch's rollouts take if as many groups are in flight as the staleness admits. Where servers
-and trainer share cores, they also share what a step computes: the second bound is the least processor time of a step, of
-any mode, by the number of cores. The rounds of the modes alternate, so that a busy machine slows all of them alike.
+bound of a mode is a simulation (`tools/async_bound.py`) of the same steps with the same tool times, batches, `max_staleness` and
+rules of admission, in which nothing costs time but tools, training and the processor's work: training (with its sync) as long as
+in the synchronous run, where nothing runs beside it, on all cores; a rollout's tokens as much of one core as in the mode that
+needs least. A second bound knows no rules and no tools: the least processor time of a step of any mode, divided by the cores. The
+rounds of the modes alternate, so that a busy machine slows all of them alike.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -24,9 +26,14 @@ from typing import Any
 
 import numpy as np
 import psutil
+from async_bound import Ended, Run, Simulation
 from bench_rows import ROOT, Result, add_options, finish
+from long_tail import tool_seconds
+
+from vime.types import rollout_id_of
 
 NUM_PROMPTS, NUM_SAMPLES = 8, 4
+RESAMPLED = "rollout/num_rollouts_resampled"
 WARM_UP = 3
 """Steps left out: the first compile, and until the pipeline is full nothing waits as it will."""
 
@@ -38,8 +45,8 @@ class Mode:
     name: str
     staleness: int
     rows: list[dict[str, float]] = field(default_factory=list)
-    busy_seconds: float = 0.0
-    """Of all cores together, in the measured steps."""
+    processor_seconds: float = 0.0
+    """Of the run's processes, in the measured steps."""
 
     def mean(self, name: str) -> float:
         """Over all measured steps; a metric that a step lacks is 0 there."""
@@ -48,7 +55,12 @@ class Mode:
     @property
     def work(self) -> float:
         """Processor seconds of a step."""
-        return self.busy_seconds / len(self.rows)
+        return self.processor_seconds / len(self.rows)
+
+    @property
+    def num_sampled(self) -> float:
+        """Rollouts of a step, with those that are sampled again."""
+        return NUM_PROMPTS * NUM_SAMPLES + self.mean(RESAMPLED)
 
     @property
     def steps_per_hour(self) -> float:
@@ -56,13 +68,18 @@ class Mode:
         return 3600 / self.mean("time/step_seconds")
 
 
-class BusyClock:
-    """The seconds that this machine's cores were busy, all together, at any time while it is entered."""
+class ProcessorClock:
+    """The processor seconds that a process and its descendants had used, at any time while it is entered."""
 
-    def __enter__(self) -> "BusyClock":
-        self._samples: list[tuple[float, float]] = []
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._used: dict[int, float] = {}
+        """By process, also of those that have ended."""
+        self._samples: list[tuple[float, float]] = [(time.time(), 0.0)]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "ProcessorClock":
         self._thread.start()
         return self
 
@@ -71,15 +88,19 @@ class BusyClock:
         self._thread.join()
 
     def between(self, start: float, end: float) -> float:
-        """Busy core-seconds from one time to another."""
+        """Processor seconds from one time to another."""
         times, values = zip(*self._samples, strict=True)
         first, last = np.interp([start, end], times, values)
         return float(last - first)
 
     def _sample(self) -> None:
-        while not self._ended.wait(0.2):
-            cpu = psutil.cpu_times()
-            self._samples.append((time.time(), sum(cpu) - cpu.idle - cpu.iowait - cpu.guest))
+        while not self._ended.wait(0.5):
+            with suppress(psutil.NoSuchProcess):
+                for process in [self._process, *self._process.children(recursive=True)]:
+                    with suppress(psutil.NoSuchProcess):
+                        times = process.cpu_times()
+                        self._used[process.pid] = times.user + times.system
+            self._samples.append((time.time(), sum(self._used.values())))
 
 
 def measure(mode: Mode, *, steps: int, folder: Path, environment: dict[str, str]) -> None:
@@ -96,42 +117,59 @@ def measure(mode: Mode, *, steps: int, folder: Path, environment: dict[str, str]
         f"output_dir={folder}",
     ]
     command = [sys.executable, "-m", "vime.run", *words]
-    with BusyClock() as clock:
-        subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **environment}, stdout=sys.stderr)
+    run = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=sys.stderr)
+    with run, ProcessorClock(run.pid) as clock:
+        run.wait()
+    if run.returncode:
+        raise subprocess.CalledProcessError(run.returncode, command)
     lines: list[dict[str, Any]] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in lines if "time/step_seconds" in row][:steps]
     mode.rows += rows[WARM_UP:]
-    mode.busy_seconds += clock.between(rows[WARM_UP - 1]["time"], rows[-1]["time"])
+    mode.processor_seconds += clock.between(rows[WARM_UP - 1]["time"], rows[-1]["time"])
 
 
-def bound_seconds(modes: list[Mode]) -> tuple[float, float]:
-    """Seconds of a step's generation and training, each as if the other were free."""
-    synchronous, last = modes[0], modes[-1]
+def ideal(modes: list[Mode], mode: Mode, options: argparse.Namespace) -> Ended:
+    """The mode's run on an ideal machine, of as many steps."""
+    synchronous, num_cores = modes[0], len(os.sched_getaffinity(0))
     training = synchronous.mean("time/training_seconds") + synchronous.mean("time/sync_seconds")
-    group_seconds = synchronous.mean("time/generation_seconds")  # a synchronous step waits for its slowest group
-    return group_seconds / (last.staleness + 1), training
+
+    def tool(slot: int, member: int) -> float:
+        identity = rollout_id_of(slot, member)
+        return tool_seconds(identity, median_seconds=options.median_seconds, sigma=options.sigma)
+
+    run = Run(
+        num_steps=options.steps + mode.staleness,
+        num_prompts=NUM_PROMPTS,
+        num_samples=NUM_SAMPLES,
+        max_staleness=mode.staleness,
+        num_cores=num_cores,
+        training_seconds=training,
+        rollout_seconds=min((each.work - training * num_cores) / each.num_sampled for each in modes),
+        tool_seconds=tool,
+    )
+    return Simulation(run).end()
 
 
-def fill(result: Result, modes: list[Mode]) -> None:
+def fill(result: Result, modes: list[Mode], options: argparse.Namespace) -> None:
     """Each mode beside the bounds, and where the time of its steps went."""
-    generation, training = bound_seconds(modes)
     num_cores = len(os.sched_getaffinity(0))
     work = min(mode.work for mode in modes)
-    shared = work / num_cores
-    bounds = {
-        "each as if the other were free": max(generation, training),
-        "on shared cores": max(generation, training, shared),
-    }
-    for name, seconds in bounds.items():
-        for mode in modes:
-            case = f"{mode.name} (max_staleness={mode.staleness}); bound {name}"
-            result.add("async", case, ours=mode.steps_per_hour, reference=3600 / seconds, unit="steps/h")
+    notes: list[str] = []
+    for mode in modes:
+        ended = ideal(modes, mode, options)
+        seconds = fmean(ended.step_seconds[WARM_UP : options.steps])
+        case = f"{mode.name} (max_staleness={mode.staleness}); bound simulated"
+        result.add("async", case, ours=mode.steps_per_hour, reference=3600 / seconds, unit="steps/h")
+        notes.append(f"{describe(mode, modes[0])}; on the ideal machine {ended.num_resampled} rollouts are sampled again")
+    for mode in modes:
+        case = f"{mode.name} (max_staleness={mode.staleness}); bound of the cores, with any policy"
+        result.add("async", case, ours=mode.steps_per_hour, reference=3600 * num_cores / work, unit="steps/h")
+    training = modes[0].mean("time/training_seconds") + modes[0].mean("time/sync_seconds")
     result.notes.append(
-        f"bounds: generation {generation:.2f} s (the synchronous {generation * (modes[-1].staleness + 1):.2f} s, "
-        f"{modes[-1].staleness + 1} batches at a time); training with sync {training:.2f} s; on shared cores "
-        f"{shared:.2f} s, the least processor time of a step in any mode, {work:.2f} s, by {num_cores}"
+        f"bounds: training with sync {training:.2f} s; the least processor time of a step in any mode, {work:.2f} s, on "
+        f"{num_cores} cores; simulated, a step waits for nothing but tools, training and cores"
     )
-    result.notes += [describe(mode, modes[0]) for mode in modes]
+    result.notes += notes
 
 
 def describe(mode: Mode, synchronous: Mode) -> str:
@@ -146,16 +184,16 @@ def describe(mode: Mode, synchronous: Mode) -> str:
         f"{mode.name}: {len(mode.rows)} steps of {step:.2f} s, {mode.work:.2f} s of processor time: "
         + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items())
         + f"; {len(waited)} of them waited more than a second for a batch, {sum(waited):.0f} s in all"
-        + (" (for a group that would be too old in the next)" if mode.staleness > 1 else "")
         + f"; training took {slower:.2f} times as long as alone"
         + f"; tokens were {mode.mean('rollout/staleness_mean'):.1f} versions old, at most {oldest:.0f}"
+        + f"; {sum(row.get(RESAMPLED, 0.0) for row in mode.rows):.0f} rollouts were sampled again"
     )
 
 
 def main() -> None:
     """Runs the modes in rounds and shows the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--staleness", type=int, default=8, help="of the asynchronous mode")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--median-seconds", type=float, default=0.5, help="of the tool")
@@ -176,7 +214,7 @@ def main() -> None:
             for mode in modes if number % 2 == 0 else reversed(modes):
                 place = Path(folder) / f"{mode.staleness}-{number}"
                 measure(mode, steps=options.steps, folder=place, environment=environment)
-    fill(result, modes)
+    fill(result, modes, options)
     finish(result, options)
 
 

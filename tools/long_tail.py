@@ -21,6 +21,6 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     return await memagent.generate(context, sample, sampling)
 
 
-def tool_seconds(rollout_id: int) -> float:
+def tool_seconds(rollout_id: int, *, median_seconds: float = MEDIAN_SECONDS, sigma: float = SIGMA) -> float:
     """What the tool takes in this rollout."""
-    return random.Random(rollout_id).lognormvariate(0.0, SIGMA) * MEDIAN_SECONDS
+    return random.Random(rollout_id).lognormvariate(0.0, sigma) * median_seconds

@@ -13,6 +13,7 @@ from vime.algorithm.filter import dynamic_sampling
 from vime.config import RolloutConfig
 from vime.errors import InfrastructureError
 from vime.rollout.buffer import Buffer
+from vime.rollout.group_run import Resampled
 from vime.rollout.journal import Journal
 from vime.rollout.producer import Producer
 from vime.rollout.progress import Progress
@@ -63,6 +64,9 @@ class Runner:
             rollout.reward, rollout.stop_reason = float(member), self.stop(prompt.index, member)
             finished[member] = rollout
         return Group(index=slot, prompt=prompt, rollouts=list(finished.values()), weight_version=version)
+
+    async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None:
+        return None
 
     async def progress(self) -> dict[int, Progress]:
         return {}

@@ -1,7 +1,8 @@
 """The buffer between generation and training: one slot per group, from the admission of its prompt until it is trained.
 
 A group must be trained while its oldest token is at most `max_staleness` versions old. So the trainer takes groups in the order
-in which they finish, older weights first, and waits for an unfinished one only if it could not be trained in time otherwise.
+in which they finish, older weights first, and waits for an unfinished one only if it could not be trained in time otherwise. The
+finished rollouts of a group that is then `late` can be sampled again, so that it can be trained later.
 No call iterates over all slots, so its cost does not grow with the number of groups in flight.
 """
 
@@ -100,22 +101,49 @@ class Buffer:
         Groups are ordered by slot. All but `num_spare` of the remaining groups can still be trained in time, unless waiting would
         not help because nothing relevant is being generated, as after resuming with a smaller bound.
         """
-        chosen: dict[int, int] = {}
-        for sampled in sorted(self._finished):
-            if sampled >= version - max_staleness:
-                chosen[sampled] = min(num_groups - sum(chosen.values()), len(self._finished[sampled]))
-        if sum(chosen.values()) < num_groups:
+        chosen = self._chosen(num_groups, oldest=version - max_staleness)
+        if chosen is None or self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare):
             return None
-        left = generating = 0
-        for sampled in sorted({*self._finished, *self._generating}):
-            generating += len(self._generating.get(sampled, ()))
-            left += len(self._finished.get(sampled, ())) + len(self._generating.get(sampled, ())) - chosen.get(sampled, 0)
-            if generating and left > max(0, sampled + max_staleness - version) * num_groups + num_spare:
-                return None
         numbers = sorted(self._finished[sampled].popleft() for sampled, count in chosen.items() for _ in range(count))
         self._forget_empty()
         groups = [self._slots.pop(number).group for number in numbers]
         return [group for group in groups if group is not None]
+
+    def late(self, num_groups: int, *, version: int, max_staleness: int, num_spare: int = 0) -> list[int]:
+        """The unfinished groups for which a batch waits although there are enough others, once half of all groups have finished.
+
+        Before that their rollouts are no slower than most.
+        """
+        chosen = self._chosen(num_groups, oldest=version - max_staleness)
+        if chosen is None:
+            return []
+        due = self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare)
+        return due if 2 * (self.num_generating - len(due)) <= len(self) else []
+
+    def _chosen(self, num_groups: int, *, oldest: int) -> dict[int, int] | None:
+        """How many finished groups of each version make the next batch, None if there are too few."""
+        chosen: dict[int, int] = {}
+        for sampled in sorted(self._finished):
+            if sampled >= oldest:
+                chosen[sampled] = min(num_groups - sum(chosen.values()), len(self._finished[sampled]))
+        return chosen if sum(chosen.values()) == num_groups else None
+
+    def _due(self, chosen: dict[int, int], num_groups: int, *, version: int, max_staleness: int, num_spare: int) -> list[int]:
+        """The unfinished groups, one at least of which could not be trained in time after the batch `chosen`."""
+        due: list[int] = []
+        last = left = 0
+        for sampled in sorted({*self._finished, *self._generating}):
+            due += sorted(self._generating.get(sampled, ()))
+            left += len(self._finished.get(sampled, ())) + len(self._generating.get(sampled, ())) - chosen.get(sampled, 0)
+            if due and left > max(0, sampled + max_staleness - version) * num_groups + num_spare:
+                last = len(due)
+        return due[:last]
+
+    def resampled(self, number: int, *, version: int) -> None:
+        """Notes that a group being generated has no tokens older than `version` any more."""
+        slot = self._take_out(number)
+        slot.version = version
+        self._generating[version].add(number)
 
     def expire(self, oldest: int) -> dict[int, Group | None]:
         """Resets slots with tokens older than version `oldest` to waiting; returns their groups (None if unfinished) by slot."""

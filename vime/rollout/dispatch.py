@@ -95,6 +95,14 @@ class Dispatcher:
         apart = [company.station for company in dict.fromkeys(self._companies.values())]
         return [*self._shared, *(station for station in apart if station is not None)]
 
+    def find(self, method: str, **arguments: Any) -> tuple[Station, Work] | None:
+        """The work with this method and these arguments among others, and where it is; None if no worker has it."""
+        for station in self.stations():
+            for work in station.work:
+                if work.method == method and arguments.items() <= work.arguments.items():
+                    return station, work
+        return None
+
     async def run(self, method: str, arguments: dict[str, Any], *, again: Callable[[Work], None] = lambda work: None) -> Any:
         """Returns a worker's result; `again` gets the work before each repetition. Raises WorkerLost if it kills workers."""
         work = Work(number=next(self._numbers), method=method, arguments=arguments)

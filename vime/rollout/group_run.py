@@ -1,7 +1,8 @@
 """Runs the rollouts of one prompt side by side until the first n of m have finished, and reports their progress."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 from vime.rollout.progress import Progress
 from vime.rollout.turn_log import TurnLog
@@ -11,8 +12,20 @@ RunMember = Callable[[int, TurnLog], Awaitable[Rollout]]
 """Runs the rollout of one member, given the turns kept from an earlier run."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resampled:
+    """Of a group whose stale rollouts are sampled again: no token is older than `version` now.
+
+    Example: members 0 and 2 had finished under version 3, and member 1 is still at its first tool: `Resampled(version=7,
+    members=(0, 2))`.
+    """
+
+    version: int
+    members: tuple[int, ...]
+
+
 class GroupRun:
-    """One group being generated; `progress` can be called at any time."""
+    """One group being generated; `progress` and `resample` can be called at any time."""
 
     def __init__(
         self, prompt: Prompt, *, slot: int, version: int, num_rollouts: int, num_wanted: int, progress: Progress | None
@@ -26,26 +39,31 @@ class GroupRun:
         members = [*progress.turns, *range(first, first + missing)][:missing]
         self._logs = {member: TurnLog(progress.turns.get(member)) for member in members}
         self._told = set(self._finished)
+        self._tasks: dict[asyncio.Future[Rollout], int] = {}
+        """Rollouts at work, and their members."""
+        self._run_member: RunMember | None = None
+        """None before the rollouts begin and after enough of them have ended."""
+        self._joined = asyncio.Event()
+        """Set when rollouts are added to those at work."""
 
     async def run(self, run_member: RunMember) -> Group:
         """Returns the group once `num_wanted` rollouts that count have finished, or all have; aborts the others."""
-        tasks: dict[asyncio.Future[Rollout], int] = {}
         if not self._has_enough():
-            tasks = {asyncio.ensure_future(run_member(member, log)): member for member, log in self._logs.items()}
-        running = set(tasks)
+            self._run_member = run_member
+            self._begin(self._logs)
         try:
-            while running and not self._has_enough():
-                ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                self._finished |= {tasks[task]: task.result() for task in ended}
+            while self._tasks and not self._has_enough():
+                await self._one_ends()
         finally:
-            for task in running:
+            self._run_member = None
+            for task in self._tasks:
                 task.cancel()
-        for task, result in zip(running, await asyncio.gather(*running, return_exceptions=True)):
+        for task, result in zip(self._tasks, await asyncio.gather(*self._tasks, return_exceptions=True)):
             if isinstance(result, asyncio.CancelledError):
-                result = stopped_rollout(self._slot, tasks[task], StopReason.ABORTED, "enough others had ended")
+                result = stopped_rollout(self._slot, self._tasks[task], StopReason.ABORTED, "enough others had ended")
             elif isinstance(result, BaseException):
                 raise result
-            self._finished[tasks[task]] = result
+            self._finished[self._tasks[task]] = result
         rollouts = [self._finished[member] for member in sorted(self._finished)]
         return Group(index=self._slot, prompt=self._prompt, rollouts=rollouts, weight_version=self._version)
 
@@ -65,6 +83,44 @@ class GroupRun:
         new = {member: rollout for member, rollout in self._finished.items() if member not in self._told}
         self._told |= new.keys()
         return {member: rollout for member, rollout in new.items() if rollout.counting.in_baseline}
+
+    def resample(self, *, oldest: int, version: int) -> Resampled | None:
+        """Samples the finished rollouts with tokens older than `oldest` again, from the servers' `version`.
+
+        Rollouts at work go on, however long they have taken, so that none is left out because it is slow. Returns None, and
+        nothing changes, if one of them has such tokens itself, or a call in flight that may give some.
+        """
+        if self._run_member is None:
+            return None
+        unfinished = [self._logs[member].oldest_version(unknown=self._version) for member in self._tasks.values()]
+        if any(known is not None and known < oldest for known in unfinished):
+            return None
+        finished = {member: rollout.oldest_version for member, rollout in self._finished.items()}
+        stale = {member for member, known in finished.items() if known is not None and known < oldest}
+        kept = [*unfinished, *(known for member, known in finished.items() if member not in stale)]
+        self._version = min([version, *(known for known in kept if known is not None)])
+        self._told -= stale
+        for member in stale:
+            del self._finished[member]
+            self._logs[member] = TurnLog()
+        self._begin(stale)
+        self._joined.set()
+        return Resampled(version=self._version, members=tuple(sorted(stale)))
+
+    def _begin(self, members: Iterable[int]) -> None:
+        assert self._run_member is not None, f"the group of slot {self._slot} does not run"
+        self._tasks |= {asyncio.ensure_future(self._run_member(member, self._logs[member])): member for member in members}
+
+    async def _one_ends(self) -> None:
+        """Waits until a rollout has ended, or until there are new ones to wait for."""
+        self._joined.clear()
+        joined = asyncio.ensure_future(self._joined.wait())
+        try:
+            await asyncio.wait({*self._tasks, joined}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            joined.cancel()
+        for task in [task for task in self._tasks if task.done()]:
+            self._finished[self._tasks.pop(task)] = task.result()
 
     def _has_enough(self) -> bool:
         return sum(rollout.counting.in_baseline for rollout in self._finished.values()) >= self._num_wanted

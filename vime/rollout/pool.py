@@ -18,7 +18,7 @@ from vime.cluster.placement import Place
 from vime.config import RunConfig
 from vime.rehearsal.scripted_client import ScriptedClients
 from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
-from vime.rollout.group_run import stopped_rollout
+from vime.rollout.group_run import Resampled, stopped_rollout
 from vime.rollout.progress import Progress
 from vime.rollout.ray_worker import RayWorker, raise_again
 from vime.rollout.suspects import Work
@@ -105,6 +105,23 @@ class WorkerPool:
         except (WorkerLost, RayTaskError) as error:
             raise_again(error)
             return _failed(prompt.index, 0, error)
+
+    async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None:
+        """Has the stale rollouts of an unfinished group sampled again (`GroupRun.resample`); None if that cannot be."""
+        found = self._dispatcher.find("run_group", slot=slot)
+        if found is None:
+            return None
+        station, work = found
+        assert isinstance(station.worker, RayWorker)
+        call = station.worker.actor.resample.remote(slot=slot, oldest=oldest, version=version)
+        try:
+            resampled: Resampled | None = await asyncio.wait_for(call, self._answer_seconds)
+        except (RayActorError, asyncio.TimeoutError) as error:
+            logger.warning("a rollout worker did not answer to resample: %r", error)
+            return None
+        if resampled is not None:
+            work.resampled(resampled.members, version=resampled.version)
+        return resampled
 
     async def progress(self) -> dict[int, Progress]:
         """The progress of all unfinished groups, by slot, without workers that do not answer."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from vime.config import RolloutConfig
 from vime.errors import CheckpointError
 from vime.rollout.buffer import Buffer
+from vime.rollout.group_run import Resampled
 from vime.rollout.journal import Journal
 from vime.rollout.progress import Progress
 from vime.rollout.tally import Tally
@@ -33,6 +34,8 @@ class Runner(Protocol):
     async def run_group(
         self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None
     ) -> Group: ...
+
+    async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None: ...
 
     async def progress(self) -> dict[int, Progress]: ...
 
@@ -58,6 +61,8 @@ class Producer:
         self._keep = keep
         self._version = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._resampling: dict[int, asyncio.Task[None]] = {}
+        """Requests to sample the stale rollouts of late groups again, by slot."""
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._tally = Tally(config)
@@ -85,17 +90,19 @@ class Producer:
         keeps too few groups.
         """
         config = self._config
+        bound = {
+            "version": self._version,
+            "max_staleness": config.max_staleness,
+            "num_spare": config.num_oversampled_prompts,
+        }
         while True:
             if self._error is not None:
                 raise self._error
-            groups = self._buffer.take(
-                config.num_prompts,
-                version=self._version,
-                max_staleness=config.max_staleness,
-                num_spare=config.num_oversampled_prompts,
-            )
+            groups = self._buffer.take(config.num_prompts, **bound)
             if groups is not None:
                 break
+            for slot in self._buffer.late(config.num_prompts, **bound) if config.max_staleness else ():
+                self._resample(slot)
             self._changed.clear()
             await self._changed.wait()
         self._expire(self._version + 1 - config.max_staleness)
@@ -106,7 +113,7 @@ class Producer:
 
     async def stop(self) -> None:
         """Cancels all running groups, after which every finished group is in the journal."""
-        await cancel(self._tasks.values())
+        await cancel([*self._resampling.values(), *self._tasks.values()])
         if self._journal is not None:
             await self._journal.settle()
 
@@ -161,6 +168,21 @@ class Producer:
                 return
             self._check()
 
+    def _resample(self, slot: int) -> None:
+        """Asks for the stale rollouts of an unfinished group to be sampled again, unless that has been asked for."""
+        if slot not in self._resampling:
+            task = self._resampling[slot] = asyncio.create_task(self._resample_stale(slot, self._version))
+            task.add_done_callback(lambda done: self._resampling.pop(slot))
+            task.add_done_callback(self._fail_with)
+
+    async def _resample_stale(self, slot: int, version: int) -> None:
+        running, oldest = self._tasks[slot], version + 1 - self._config.max_staleness
+        resampled = await self._runner.resample(slot=slot, oldest=oldest, version=version)
+        if resampled is not None and self._tasks.get(slot) is running and self._buffer[slot].group is None:
+            self._tally.counts["rollouts_resampled"] += len(resampled.members)
+            self._buffer.resampled(slot, version=resampled.version)
+            self._changed.set()
+
     def _is_kept(self, group: Group) -> bool:
         """Whether the filter keeps the group; a group for which it raises is kept and counted."""
         if self._keep is None:
@@ -205,6 +227,9 @@ class Producer:
     def _ended(self, slot: int, task: "asyncio.Task[None]") -> None:
         if self._tasks.get(slot) is task:
             del self._tasks[slot]
+        self._fail_with(task)
+
+    def _fail_with(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 

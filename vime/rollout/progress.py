@@ -1,5 +1,6 @@
 """`Progress`: the completed parts of an unfinished group, kept across a restart so that they are not sampled again."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,11 @@ class Progress:
         finished = {**self.finished, **finished}
         turns = {member: turns for member, turns in self.turns.items() if member not in finished}
         return Progress(prompt_index=self.prompt_index, version=self.version, finished=finished, turns=turns)
+
+    def without(self, members: Collection[int], *, version: int) -> "Progress":
+        """This progress without the finished rollouts of some members; the rest has no tokens older than `version`."""
+        finished = {member: rollout for member, rollout in self.finished.items() if member not in members}
+        return Progress(prompt_index=self.prompt_index, version=version, finished=finished, turns=self.turns)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; `from_dict` reads it back equal."""

@@ -53,6 +53,10 @@ class Call:
                 parts.append(Column(call.turn.output_ids, np.int32))
         return Column(np.concatenate([part.array for part in reversed(parts)]), np.int32) if len(parts) > 1 else self._rest
 
+    def versions(self, unknown: int) -> set[int]:
+        """The weight versions of its tokens, with `unknown` for those that may still arrive."""
+        return {*self.turn.weight_versions} | (set() if self._is_finished else {unknown})
+
     @property
     def turn(self) -> Turn:
         """What the call has produced so far, without prompt and message."""
@@ -124,6 +128,10 @@ class Sampled:
         call.others = self._calls
         self._calls.append(call)
         self._tokenizer = tokenizer
+
+    def versions(self, unknown: int) -> set[int]:
+        """The weight versions of all tokens, with `unknown` for calls that have not ended."""
+        return {version for call in self._calls for version in call.versions(unknown)}
 
     def samples(self, template: Sample) -> list[Sample]:
         """Trainable sequences that contain every sampled token exactly once; an empty list if nothing was sampled."""

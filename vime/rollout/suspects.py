@@ -6,7 +6,7 @@ the others; a half that loses its worker is split again, until the work that kil
 says, every loss makes a company smaller, so the search ends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,13 @@ class Work:
     num_losses: int = 0
     is_deadly: bool = False
     """Whether it has lost a worker that had no other work."""
+
+    def resampled(self, members: Collection[int], *, version: int) -> None:
+        """Forgets rollouts of a group that are sampled again; what is left of it has no tokens older than `version`."""
+        self.heard = {member: rollout for member, rollout in self.heard.items() if member not in members}
+        progress = self.arguments["progress"]
+        progress = progress.without(members, version=version) if progress is not None else None
+        self.arguments |= {"version": version, "progress": progress}
 
 
 def companies(lost: Sequence[Work], *, culprit: int) -> list[list[Work]]:

@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 
+from vime.rollout.sampled import Sampled
 from vime.rollout.seeds import Seeds
 from vime.types import Integers, Turn
 
@@ -19,12 +20,14 @@ KEY_CHARACTERS = 32
 class TurnLog:
     """The turns of one rollout; `saved` are those of an earlier run of the same rollout."""
 
-    __slots__ = ("_num_asked", "_pending", "seeds", "turns")
+    __slots__ = ("_num_asked", "_pending", "sampled", "seeds", "turns")
 
     def __init__(self, saved: list[Turn] | None = None) -> None:
         self.turns: list[Turn] = []
         self.seeds: Seeds | None = None
         """Seeds of the calls that are sampled; None leaves seeding to the servers."""
+        self.sampled: Sampled | None = None
+        """What the trained model has sampled in the current attempt, whether a turn is kept of it or not."""
         self._pending: dict[str, list[Turn]] = {}
         self._num_asked: Counter[str] = Counter()
         self._expect(saved or [])
@@ -46,6 +49,12 @@ class TurnLog:
     def saved(self) -> list[Turn]:
         """All turns that another run could use, including those of an earlier run that were not asked for yet."""
         return [*self.turns, *(turn for turns in self._pending.values() for turn in turns)]
+
+    def oldest_version(self, unknown: int) -> int | None:
+        """The weight version of the oldest token of this rollout, None without tokens; that of calls in flight is `unknown`."""
+        versions = {version for turn in self.saved() for version in turn.weight_versions}
+        versions |= self.sampled.versions(unknown) if self.sampled is not None else set()
+        return min(versions, default=None)
 
     def start_again(self, *, keep_turns: bool) -> None:
         """Begins a new attempt, whose calls get the turns of this one if `keep_turns`, and are otherwise all sampled."""

@@ -18,7 +18,7 @@ from vime.rollout import black_box
 from vime.rollout.black_box import BlackBox
 from vime.rollout.context import Context, Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
-from vime.rollout.group_run import GroupRun
+from vime.rollout.group_run import GroupRun, Resampled
 from vime.rollout.isolation import Hooks, run_rollout, template_of
 from vime.rollout.outside_agent import calls_over_http, load_generate
 from vime.rollout.places import Places
@@ -162,6 +162,11 @@ class RolloutWorker:
         """The progress of all unfinished groups, by slot."""
         return {slot: group_run.progress() for slot, group_run in self._groups.items()}
 
+    async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None:
+        """Samples the stale rollouts of an unfinished group again (`GroupRun.resample`); None if that cannot be."""
+        group_run = self._groups.get(slot)
+        return group_run.resample(oldest=oldest, version=version) if group_run is not None else None
+
     async def hold(self, timeout_seconds: float) -> bool:
         """Holds new calls to the trained model until `release`; returns False if calls in flight did not end in time."""
         return await self._served.traffic.hold(timeout_seconds)
@@ -207,7 +212,7 @@ class RolloutWorker:
 
         def make_context(attempt: int) -> Context:
             sessions.append(f"{session}-{attempt}")
-            return self._served.context(
+            context = self._served.context(
                 sessions[-1],
                 sampling=sampling,
                 version=version,
@@ -216,6 +221,8 @@ class RolloutWorker:
                 turns=turns,
                 baseline=baseline,
             )
+            turns.sampled = context.sampled
+            return context
 
         async with self._places.taken(trace, queues=not evaluation):
             try:

@@ -74,6 +74,12 @@ class Rollout:
         return COUNTS[self.stop_reason]
 
     @property
+    def oldest_version(self) -> int | None:
+        """The weight version of its oldest token that would be trained; None if there is none."""
+        samples = [sample for sample in self.samples if not sample.remove_sample] if self.counting.trained else []
+        return min((version for sample in samples for version in sample.trained_versions), default=None)
+
+    @property
     def num_response_tokens(self) -> int:
         """Sampled tokens over all samples."""
         return sum(sample.num_trained_tokens for sample in self.samples)
@@ -115,8 +121,8 @@ class Group:
     @property
     def oldest_version(self) -> int:
         """The weight version of its oldest token that would be trained; `weight_version` if there is none."""
-        samples = [s for rollout in self.rollouts if rollout.counting.trained for s in rollout.samples if not s.remove_sample]
-        return min((version for sample in samples for version in sample.trained_versions), default=self.weight_version)
+        versions = [rollout.oldest_version for rollout in self.rollouts]
+        return min((version for version in versions if version is not None), default=self.weight_version)
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
