@@ -2,11 +2,11 @@
 
 The simulated run has the same tool times, batches and `max_staleness` as a real one, and admits, waits for and resamples groups
 by the rules of `vime.rollout.buffer`. Nothing else costs time: a message arrives at once, a call has no latency of its own, the
-processor's work is divided among the cores without loss, and the trainer always gets its share of them first.
+processor's work is divided among the cores without loss, and the trainer always has them first.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vime.rollout.buffer import Buffer
 from vime.types import Group, Prompt
@@ -34,6 +34,8 @@ class Run:
     """Of one core, for a rollout's tokens."""
     tool_seconds: Callable[[int, int], float]
     """Of a group's member, before it samples."""
+    oldest_first: bool = True
+    """Whether the rollouts of older groups have the cores first; otherwise all have equal shares, as in a server's batch."""
     resamples: bool = True
     """Whether stale rollouts of a late group are sampled again; otherwise the whole group is waited for."""
 
@@ -58,6 +60,10 @@ class Ended:
     ages: list[int] = field(default_factory=list)
     """Of the oldest token."""
     num_resampled: int = 0
+
+    def between(self, first: int, last: int) -> "Ended":
+        """The steps from one to before another."""
+        return replace(self, step_seconds=self.step_seconds[first:last], ages=self.ages[first:last])
 
 
 class Simulation:
@@ -121,19 +127,20 @@ class Simulation:
         """Goes on to whatever ends next: a tool, a rollout, or the step in training."""
         in_tools = [m for members in self._members.values() for m in members if m.version < 0]
         sampling = [m for members in self._members.values() for m in members if m.version >= 0 and m.work > EPSILON]
-        cores = 0.0 if self._training else float(self._run.num_cores)
-        rate = min(1.0, cores / len(sampling)) if sampling else 0.0
+        served = sampling[: self._run.num_cores] if self._run.oldest_first else sampling
+        served = [] if self._training else served
+        rate = min(1.0, self._run.num_cores / len(served)) if served else 0.0
         waits = [member.tool_end - self._now for member in in_tools]
-        waits += [min(member.work for member in sampling) / rate] if rate else []
+        waits += [min(member.work for member in served) / rate] if served else []
         waits += [self._training] if self._training else []
         seconds = max(0.0, min(waits))
         self._now += seconds
-        for member in sampling:
+        for member in served:
             member.work -= seconds * rate
         for member in in_tools:
             if member.tool_end <= self._now + EPSILON:
                 member.version = self._version
-        for slot in {member.slot for member in sampling}:
+        for slot in {member.slot for member in served}:
             self._finish_if_done(slot)
         if self._training:
             self._training -= seconds

@@ -9,7 +9,9 @@ import pytest
 
 from tests.virtual_time import run
 from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
+from vime.rollout.progress import Progress
 from vime.rollout.suspects import Work
+from vime.types import Rollout, StopReason
 
 START_SECONDS, GROUP_SECONDS, DEADLY_SECONDS = 10.0, 60.0, 20.0
 JUDGEMENT_SECONDS = 0.01
@@ -94,6 +96,36 @@ class Simulation:
 
     async def _watch(self, station: Station) -> None:
         return
+
+
+def test_work_is_found_where_it_is_and_forgets_what_is_sampled_again():
+    async def main() -> None:
+        simulation = Simulation(rightly, num_workers=2)
+        dispatcher = simulation.dispatcher
+        await dispatcher.start()
+        old = Progress(prompt_index=3, version=4, finished={0: rollout(0), 1: rollout(1)})
+        runs = [
+            asyncio.ensure_future(dispatcher.run("run_group", {"deadly": False, "slot": slot, "version": 4, "progress": old}))
+            for slot in range(4)
+        ]
+        await asyncio.sleep(1)
+        assert dispatcher.find("run_group", slot=4) is None and dispatcher.find("run_item", slot=3) is None
+        found = dispatcher.find("run_group", slot=3)
+        assert found is not None and found[1] in found[0].work and found[1].arguments["slot"] == 3
+        work = found[1]
+        work.heard = {1: rollout(1), 2: rollout(2)}
+        work.resampled((0, 1), version=7)
+        assert list(work.heard) == [2] and work.arguments["version"] == 7
+        assert work.arguments["progress"] == Progress(prompt_index=3, version=7) and len(old.finished) == 2
+        await asyncio.gather(*runs)
+        assert dispatcher.find("run_group", slot=3) is None
+        dispatcher.stop()
+
+    run(main())
+
+
+def rollout(member: int) -> Rollout:
+    return Rollout(rollout_id=member, group_index=0, stop_reason=StopReason.ANSWERED)
 
 
 def expected(kinds: list[bool]) -> list[str]:

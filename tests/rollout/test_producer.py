@@ -42,11 +42,16 @@ class Runner:
         self.kept: list[list[int]] = []
         self.token_age = 0
         self.stop = stop
+        self.resamples = False
+        self.asked: list[int] = []
+        self.versions: dict[int, int] = {}
+        """Of a slot's oldest token."""
 
     async def run_group(
         self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None
     ) -> Group:
         self.started.append((prompt.index, version))
+        self.versions[slot] = version
         finished = dict(progress.finished) if progress else {}
         self.kept.append(sorted(finished))
         try:
@@ -59,14 +64,19 @@ class Runner:
             raise
         first = max(finished, default=-1) + 1
         for member in range(first, first + num_rollouts - len(finished)):
-            sample = Sample(loss_mask=[1], weight_versions=[version - self.token_age])
+            sample = Sample(loss_mask=[1], weight_versions=[self.versions[slot] - self.token_age])
             rollout = Rollout(rollout_id=rollout_id_of(slot, member), group_index=slot, samples=[sample], error="broken hook")
             rollout.reward, rollout.stop_reason = float(member), self.stop(prompt.index, member)
             finished[member] = rollout
         return Group(index=slot, prompt=prompt, rollouts=list(finished.values()), weight_version=version)
 
     async def resample(self, *, slot: int, oldest: int, version: int) -> Resampled | None:
-        return None
+        self.asked.append(slot)
+        await asyncio.sleep(0)
+        if not self.resamples:
+            return None
+        self.versions[slot] = version
+        return Resampled(version=version, members=(0, 1))
 
     async def progress(self) -> dict[int, Progress]:
         return {}
@@ -149,6 +159,93 @@ def test_finished_groups_overtake_a_slow_one_until_it_would_be_too_old():
         runner.held = set()
         groups, _ = await waiting
         assert sorted([g.prompt.index for g in groups] + first) == list(range(8))
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_a_late_group_whose_stale_rollouts_are_sampled_again_is_trained_later_and_no_prompt_is_lost():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.held, runner.resamples = {0}, True
+        producer, _ = make(runner, max_staleness=1)
+        seen: list[int] = []
+        resampled = 0.0
+        for step in range(6):
+            if step == 4:
+                runner.held = set()
+            producer.set_version(step, num_batches_left=6 - step)
+            groups, metrics = await asyncio.wait_for(producer.batch(), 5)
+            assert all(0 <= step - group.oldest_version <= 1 for group in groups)
+            resampled += metrics.get("rollout/num_rollouts_resampled", 0.0)
+            seen += [group.prompt.index for group in groups]
+            assert step >= 4 or 0 not in seen, "the batch went without it"
+        assert sorted(seen) == list(range(24)) and not runner.cancelled
+        assert set(runner.asked) == {0} and resampled == 2 * len(runner.asked) >= 6
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_a_group_is_not_late_before_half_of_all_groups_have_finished():
+    buffer, source = Buffer(), CountingSource()
+    bound = {"version": 3, "max_staleness": 3}
+    for version in (0, 0, 1, 1, 2, 2, 3, 3):
+        buffer.admit(source.next())
+        buffer.start(version, max_staleness=3)
+    for slot in (1, 2, 3):
+        assert buffer.late(2, **bound) == []
+        buffer.finish(slot, Group(prompt=buffer[slot].prompt, weight_version=slot // 2))
+        assert buffer.take(2, **bound) is None, "slot 0 must be trained now or never"
+    assert buffer.late(2, **bound) == [], "it is no slower than most"
+    buffer.finish(4, Group(prompt=buffer[4].prompt, weight_version=2))
+    assert buffer.take(2, **bound) is None and buffer.late(2, **bound) == [0]
+    buffer.resampled(0, version=3)
+    assert buffer.late(2, **bound) == []
+    groups = buffer.take(2, **bound)
+    assert groups is not None and [group.prompt.index for group in groups] == [1, 2]
+
+
+def test_in_synchronous_training_nothing_is_late():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.held, runner.resamples = {1}, True
+        producer, _ = make(runner, num_oversampled_prompts=0)
+        producer.set_version(0)
+        waiting = asyncio.create_task(producer.batch())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done() and not runner.asked
+        runner.held = set()
+        await waiting
+        await producer.stop()
+
+    within_limits(scenario())
+
+
+def test_an_answer_about_a_group_that_has_finished_meanwhile_changes_nothing():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.held, runner.resamples = {0}, True
+        answer = asyncio.Event()
+
+        async def resample(*, slot: int, oldest: int, version: int) -> Resampled:
+            runner.held = set()
+            await answer.wait()
+            return Resampled(version=version, members=(0,))
+
+        runner.resample = resample
+        buffer = Buffer()
+        producer, _ = make(runner, buffer=buffer, max_staleness=1)
+        producer.set_version(0)
+        await next_batch(producer)
+        producer.set_version(1)
+        batch, metrics = await next_batch(producer)
+        assert 0 in batch and "rollout/num_rollouts_resampled" not in metrics
+        answer.set()
+        producer.set_version(2)
+        batch, metrics = await next_batch(producer)
+        assert "rollout/num_rollouts_resampled" not in metrics
         await producer.stop()
 
     within_limits(scenario())

@@ -10,6 +10,7 @@ import pytest
 from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.files.serialization import from_json, to_json
+from vime.rollout.group_run import Resampled
 from vime.rollout.metrics import batch_metrics
 from vime.rollout.progress import Progress
 from vime.rollout.worker import RolloutWorker
@@ -31,6 +32,8 @@ class SimulatedServer:
         self.fail_after: int | None = None
         self.hang_after: int | None = None
         self.lose_before = False
+        self.tool = asyncio.Event()
+        """Ends the tool of `after_a_tool`."""
 
     def finish(self, session_id: str) -> None:
         """Sessions are nothing to it."""
@@ -186,6 +189,63 @@ async def test_the_first_n_of_m_make_the_group_and_the_rest_is_aborted_and_count
     answered, aborted = StopReason.ANSWERED, StopReason.ABORTED
     assert reasons == [answered, aborted, answered, aborted, answered]
     assert [rollout.counting.in_baseline for rollout in group.rollouts] == [True, False, True, False, True]
+
+
+async def until_finished(worker: RolloutWorker, *, slot: int, number: int) -> None:
+    """Waits until so many rollouts of an unfinished group have finished."""
+    for _ in range(10_000):
+        found = (await worker.progress()).get(slot)
+        if found is not None and len(found.finished) == number:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never happened")
+
+
+async def after_a_tool(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
+    """Member 1 calls a tool before the model, and member 3 after it."""
+    tool = context.models["actor"].client.tool
+    if sample.member == 1:
+        await tool.wait()
+    samples = await generate(context, sample, sampling)
+    if sample.member == 3:
+        await tool.wait()
+    return samples
+
+
+async def test_stale_rollouts_are_sampled_again_and_a_slow_one_without_tokens_goes_on(make_worker: Any, server: SimulatedServer):
+    worker = make_worker(generate="after_a_tool")
+    running = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=2, num_rollouts=3, version=5))
+    await until_finished(worker, slot=2, number=2)
+    server.version = 6
+    assert await worker.resample(slot=9, oldest=6, version=6) is None, "no such group"
+    assert await worker.resample(slot=2, oldest=5, version=6) == Resampled(version=5, members=()), "nothing is stale"
+    assert await worker.resample(slot=2, oldest=6, version=6) == Resampled(version=6, members=(0, 2))
+    progress = (await worker.progress())[2]
+    assert progress.version == 6 and not progress.finished
+    await until_finished(worker, slot=2, number=2)
+    assert len((await worker.progress())[2].finished) == 2, "they are known while the slow one is still at its tool"
+    server.tool.set()
+    group = await running
+    assert [rollout.member for rollout in group.rollouts] == [0, 1, 2] and len(server.prompts) == 5 * NUM_TURNS
+    assert group.oldest_version == group.weight_version == 6
+    assert [rollout.stop_reason for rollout in group.rollouts] == [StopReason.ANSWERED] * 3
+    assert await worker.resample(slot=2, oldest=7, version=7) is None, "it has ended"
+
+
+@pytest.mark.parametrize("reason", ["a call in flight", "a turn"])
+async def test_a_slow_rollout_with_old_tokens_of_its_own_is_waited_for(make_worker: Any, server: SimulatedServer, reason: str):
+    server.hold = {"0"} if reason == "a call in flight" else set()
+    worker = make_worker(generate="after_a_tool")
+    running = asyncio.create_task(worker.run_group(prompt=PROMPT, slot=2, num_rollouts=4, version=5))
+    num_ended = 1 if server.hold else 2
+    await until_finished(worker, slot=2, number=num_ended)
+    await asyncio.sleep(0.05)
+    server.version = 6
+    assert await worker.resample(slot=2, oldest=6, version=6) is None
+    assert len((await worker.progress())[2].finished) == num_ended, "nothing has changed"
+    server.hold = set()
+    server.tool.set()
+    assert (await running).oldest_version == 5
 
 
 async def test_a_cancelled_group_leaves_its_slot_to_the_one_that_came_after(make_worker: Any, server: SimulatedServer):

@@ -43,6 +43,7 @@ PANELS: dict[str, dict[str, str]] = {
         "rollout/num_groups_filtered": "filtered groups",
         "rollout/num_groups_repeated": "completed groups",
         "rollout/num_groups_refused": "groups refused as too old",
+        "rollout/num_rollouts_resampled": "stale rollouts sampled again",
         "rollout/num_groups_aborted": "aborted groups",
         "rollout/num_aborted": "aborted rollouts",
         "rollout/num_prompts_given_up": "prompts given up",

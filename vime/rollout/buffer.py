@@ -115,10 +115,9 @@ class Buffer:
         Before that their rollouts are no slower than most.
         """
         chosen = self._chosen(num_groups, oldest=version - max_staleness)
-        if chosen is None:
+        if chosen is None or 2 * self.num_finished < len(self):
             return []
-        due = self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare)
-        return due if 2 * (self.num_generating - len(due)) <= len(self) else []
+        return self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare)
 
     def _chosen(self, num_groups: int, *, oldest: int) -> dict[int, int] | None:
         """How many finished groups of each version make the next batch, None if there are too few."""
