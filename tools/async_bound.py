@@ -6,7 +6,7 @@ processor's work is divided among the cores without loss, and the trainer always
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from vime.rollout.buffer import Buffer
 from vime.types import Group, Prompt
@@ -32,8 +32,8 @@ class Run:
     """Of a step with its weight sync, on all cores."""
     rollout_seconds: float
     """Of one core, for a rollout's tokens."""
-    tool_seconds: Callable[[int, int], float]
-    """Of a group's member, before it samples."""
+    tool_seconds: Callable[[int, int, int], float]
+    """Of a group's member, before it samples for the first time (0), for the second (1), …."""
     oldest_first: bool = True
     """Whether the rollouts of older groups have the cores first; otherwise all have equal shares, as in a server's batch."""
     resamples: bool = True
@@ -46,6 +46,8 @@ class Member:
 
     slot: int
     number: int
+    attempt: int
+    tool_seconds: float
     tool_end: float
     work: float
     version: int = -1
@@ -60,10 +62,8 @@ class Ended:
     ages: list[int] = field(default_factory=list)
     """Of the oldest token."""
     num_resampled: int = 0
-
-    def between(self, first: int, last: int) -> "Ended":
-        """The steps from one to before another."""
-        return replace(self, step_seconds=self.step_seconds[first:last], ages=self.ages[first:last])
+    tool_seconds: list[float] = field(default_factory=list)
+    """Of each rollout that is kept."""
 
 
 class Simulation:
@@ -94,9 +94,10 @@ class Simulation:
         for slot in self._buffer.start(self._version, max_staleness=run.max_staleness):
             self._members[slot] = [self._member(slot, number) for number in range(run.num_samples)]
 
-    def _member(self, slot: int, number: int) -> Member:
-        end = self._now + self._run.tool_seconds(slot, number)
-        return Member(slot=slot, number=number, tool_end=end, work=self._run.rollout_seconds)
+    def _member(self, slot: int, number: int, attempt: int = 0) -> Member:
+        seconds = self._run.tool_seconds(slot, number, attempt)
+        end, work = self._now + seconds, self._run.rollout_seconds
+        return Member(slot=slot, number=number, attempt=attempt, tool_seconds=seconds, tool_end=end, work=work)
 
     def _begin_step(self) -> None:
         if self._training:
@@ -118,7 +119,7 @@ class Simulation:
         if any(member.work > EPSILON and 0 <= member.version < oldest for member in members):
             return
         stale = [member for member in members if 0 <= member.version < oldest]
-        self._members[slot] = [self._member(slot, m.number) if m in stale else m for m in members]
+        self._members[slot] = [self._member(slot, m.number, m.attempt + 1) if m in stale else m for m in members]
         self._ended.num_resampled += len(stale)
         versions = [member.version for member in self._members[slot] if member.version >= 0]
         self._buffer.resampled(slot, version=min([self._version, *versions]))
@@ -152,6 +153,7 @@ class Simulation:
         if all(member.version >= 0 and member.work <= EPSILON for member in members):
             del self._members[slot]
             oldest = min(member.version for member in members)
+            self._ended.tool_seconds += [member.tool_seconds for member in members]
             self._buffer.finish(slot, Group(index=slot, prompt=self._buffer[slot].prompt, weight_version=oldest))
 
     def _end_step(self) -> None:

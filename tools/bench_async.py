@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from async_bound import Ended, Run, Simulation
+from async_bound import Run, Simulation
 from bench_rows import ROOT, Result, add_options, finish
 from long_tail import tool_seconds
 
@@ -34,6 +34,8 @@ from vime.types import rollout_id_of
 
 NUM_PROMPTS, NUM_SAMPLES = 8, 4
 RESAMPLED = "rollout/num_rollouts_resampled"
+LONG = 500
+"""Steps in which it shows what resampling prefers."""
 WARM_UP = 3
 """Steps left out: the first compile, and until the pipeline is full nothing waits as it will."""
 
@@ -128,16 +130,16 @@ def measure(mode: Mode, *, steps: int, folder: Path, environment: dict[str, str]
     mode.processor_seconds += clock.between(rows[WARM_UP - 1]["time"], rows[-1]["time"])
 
 
-def ideal(modes: list[Mode], mode: Mode, options: argparse.Namespace, *, resamples: bool = True) -> Ended:
-    """The mode's measured steps on an ideal machine, with the order of work that makes more of them in an hour."""
+def simulated(modes: list[Mode], mode: Mode, options: argparse.Namespace) -> Run:
+    """The mode's run on an ideal machine; what is sampled again calls a tool of the same time."""
     synchronous, num_cores = modes[0], len(os.sched_getaffinity(0))
     training = synchronous.mean("time/training_seconds") + synchronous.mean("time/sync_seconds")
 
-    def tool(slot: int, member: int) -> float:
+    def tool(slot: int, member: int, attempt: int) -> float:
         identity = rollout_id_of(slot, member)
         return tool_seconds(identity, median_seconds=options.median_seconds, sigma=options.sigma)
 
-    run = Run(
+    return Run(
         num_steps=options.steps + mode.staleness,
         num_prompts=NUM_PROMPTS,
         num_samples=NUM_SAMPLES,
@@ -146,10 +148,29 @@ def ideal(modes: list[Mode], mode: Mode, options: argparse.Namespace, *, resampl
         training_seconds=training,
         rollout_seconds=min((each.work - training * num_cores) / each.num_sampled for each in modes),
         tool_seconds=tool,
-        resamples=resamples,
     )
+
+
+def ideal_seconds(run: Run, *, num_steps: int) -> float:
+    """Of a measured step on the ideal machine, with the better one of two orders of work."""
     ends = [Simulation(replace(run, oldest_first=oldest_first)).end() for oldest_first in (True, False)]
-    return min((ended.between(WARM_UP, options.steps) for ended in ends), key=lambda ended: sum(ended.step_seconds))
+    return min(fmean(ended.step_seconds[WARM_UP:num_steps]) for ended in ends)
+
+
+def preference(run: Run, options: argparse.Namespace) -> str:
+    """Whether long or short rollouts are preferred, if what is sampled again calls a tool of another time."""
+
+    def tool(slot: int, member: int, attempt: int) -> float:
+        identity = rollout_id_of(slot, member) + attempt * NUM_SAMPLES
+        return tool_seconds(identity, median_seconds=options.median_seconds, sigma=options.sigma)
+
+    fresh = replace(run, num_steps=LONG, tool_seconds=tool)
+    resampled, waited = Simulation(fresh).end(), Simulation(replace(fresh, resamples=False)).end()
+    return (
+        f"in {LONG} simulated steps in which what is sampled again has a tool of another time, {resampled.num_resampled:,} "
+        f"rollouts are sampled again, and the tools of those that are trained take {fmean(resampled.tool_seconds):.3f} s on "
+        f"average, {fmean(waited.tool_seconds):.3f} s if late groups are waited for"
+    )
 
 
 def fill(result: Result, modes: list[Mode], options: argparse.Namespace) -> None:
@@ -158,13 +179,14 @@ def fill(result: Result, modes: list[Mode], options: argparse.Namespace) -> None
     work = min(mode.work for mode in modes)
     notes: list[str] = []
     for mode in modes:
-        ended, waited = ideal(modes, mode, options), ideal(modes, mode, options, resamples=False)
-        seconds = fmean(ended.step_seconds)
+        run = simulated(modes, mode, options)
+        seconds = ideal_seconds(run, num_steps=options.steps)
+        waited = ideal_seconds(replace(run, resamples=False), num_steps=options.steps)
         case = f"{mode.name} (max_staleness={mode.staleness}); bound simulated"
         result.add("async", case, ours=mode.steps_per_hour, reference=3600 / seconds, unit="steps/h")
         notes.append(
-            f"{describe(mode, modes[0])}; a step of the ideal machine takes {seconds:.2f} s, "
-            f"{fmean(waited.step_seconds):.2f} s if it waits for late groups as they are"
+            f"{describe(mode, modes[0])}; a step of the ideal machine takes {seconds:.2f} s, {waited:.2f} s if it waits for late "
+            f"groups as they are; {preference(run, options)}"
         )
     for mode in modes:
         case = f"{mode.name} (max_staleness={mode.staleness}); bound of the cores, with any policy"

@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from vime.cluster.nodes import Nodes
 from vime.config import MethodConfig, RolloutConfig, RunConfig
 from vime.rollout import pool as pool_module
+from vime.rollout.group_run import Resampled
 from vime.rollout.pool import WorkerPool
 from vime.rollout.ray_worker import RayWorker
 from vime.types import Prompt, Sample, StopReason
@@ -48,6 +49,10 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
         except asyncio.CancelledError:
             (marks / "cancelled").touch()
             raise
+    if word == "tool":
+        (marks / f"ran_{sample.member}").open("a").write("x")
+        while sample.member == 1 and not (marks / "done").exists():
+            await asyncio.sleep(0.01)
     if word == "halfway":
         member = sample.member
         (marks / f"ran_{member}").open("a").write("x")
@@ -119,6 +124,21 @@ async def test_of_a_group_that_loses_its_worker_the_rollouts_that_had_ended_are_
     (tmp_path / "told").touch()
     assert await running == [StopReason.ANSWERED] * 2
     assert [(tmp_path / f"ran_{member}").read_text() for member in (0, 1)] == ["x", "xx"]
+
+
+async def test_stale_rollouts_are_sampled_again_and_what_is_known_of_them_is_forgotten(pool: WorkerPool, tmp_path: Path):
+    running = asyncio.create_task(run(pool, "tool", tmp_path, slot=4))
+    await until(lambda: any(work.heard for station in pool._dispatcher.stations() for work in station.work))
+    found = pool._dispatcher.find("run_group", slot=4)
+    assert found is not None
+    assert await pool.resample(slot=5, oldest=1, version=1) is None
+    assert await pool.resample(slot=4, oldest=1, version=1) == Resampled(version=1, members=(0,))
+    assert found[1].heard == {} and found[1].arguments["version"] == 1
+    await until(lambda: found[1].heard)
+    (tmp_path / "done").touch()
+    assert await running == [StopReason.ANSWERED] * 2
+    assert [(tmp_path / f"ran_{member}").read_text() for member in (0, 1)] == ["xx", "x"]
+    assert await pool.resample(slot=4, oldest=1, version=1) is None
 
 
 class Nothing:

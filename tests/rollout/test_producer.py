@@ -180,8 +180,11 @@ def test_a_late_group_whose_stale_rollouts_are_sampled_again_is_trained_later_an
             resampled += metrics.get("rollout/num_rollouts_resampled", 0.0)
             seen += [group.prompt.index for group in groups]
             assert step >= 4 or 0 not in seen, "the batch went without it"
+            if 1 <= step < 4:
+                saved = (await producer.state())["slots"]["0"]
+                assert (saved["version"], saved["group"]) == (step, None), "a resumed run knows its bound"
         assert sorted(seen) == list(range(24)) and not runner.cancelled
-        assert set(runner.asked) == {0} and resampled == 2 * len(runner.asked) >= 6
+        assert runner.asked == [0] * len(runner.asked) and resampled == 2 * len(runner.asked) >= 6
         await producer.stop()
 
     within_limits(scenario())
@@ -204,6 +207,29 @@ def test_a_group_is_not_late_before_half_of_all_groups_have_finished():
     assert buffer.late(2, **bound) == []
     groups = buffer.take(2, **bound)
     assert groups is not None and [group.prompt.index for group in groups] == [1, 2]
+
+
+def test_a_late_group_that_must_be_waited_for_is_asked_for_once_under_the_same_weights():
+    async def scenario() -> None:
+        runner = Runner()
+        runner.held = {0, 11}
+        producer, _ = make(runner, max_staleness=1)
+        producer.set_version(0)
+        await next_batch(producer)
+        producer.set_version(1)
+        waiting = asyncio.create_task(producer.batch())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        runner.held = {0}
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done() and runner.asked == [0]
+        runner.held = set()
+        groups, _ = await waiting
+        assert 0 in [group.prompt.index for group in groups]
+        await producer.stop()
+
+    within_limits(scenario())
 
 
 def test_in_synchronous_training_nothing_is_late():

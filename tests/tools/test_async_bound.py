@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -15,11 +16,11 @@ QUICK = Run(
     num_cores=2,
     training_seconds=0.5,
     rollout_seconds=0.0625,
-    tool_seconds=lambda slot, member: 0.0,
+    tool_seconds=lambda slot, member, attempt: 0.0,
 )
 
 
-def one_long_call(slot: int, member: int) -> float:
+def one_long_call(slot: int, member: int, attempt: int) -> float:
     """25 s once, and none elsewhere."""
     return 25.0 if (slot, member) == (20, 1) else 0.0
 
@@ -54,10 +55,21 @@ def test_one_call_of_25_s_stalls_8_steps_of_1_and_a_half_unless_the_rest_of_its_
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 8])
 @pytest.mark.parametrize(("resamples", "oldest_first"), [(True, True), (True, False), (False, True)])
 def test_no_token_is_trained_too_old_and_every_step_is_made(max_staleness: int, resamples: bool, oldest_first: bool):
-    def tool(slot: int, member: int) -> float:
+    def tool(slot: int, member: int, attempt: int) -> float:
         return random.Random(slot * 10 + member).lognormvariate(0.0, 1.5)
 
     run = replace(QUICK, max_staleness=max_staleness, resamples=resamples, oldest_first=oldest_first, tool_seconds=tool)
     ended = Simulation(run).end()
     assert len(ended.step_seconds) == len(ended.ages) == 40
     assert all(0 <= age <= max_staleness for age in ended.ages)
+
+
+@pytest.mark.parametrize("max_staleness", [1, 8])
+def test_resampling_does_not_favour_short_rollouts(max_staleness: int):
+    def tool(slot: int, member: int, attempt: int) -> float:
+        return random.Random(f"{slot} {member} {attempt}").lognormvariate(0.0, 1.0)
+
+    run = replace(QUICK, num_steps=200, max_staleness=max_staleness, tool_seconds=tool)
+    resampled, waited = Simulation(run).end(), Simulation(replace(run, resamples=False)).end()
+    assert len(resampled.tool_seconds) == len(waited.tool_seconds) == 200 * 32 and resampled.num_resampled > 0
+    assert fmean(waited.tool_seconds) <= fmean(resampled.tool_seconds) <= 1.03 * fmean(waited.tool_seconds)

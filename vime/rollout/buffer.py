@@ -102,7 +102,9 @@ class Buffer:
         not help because nothing relevant is being generated, as after resuming with a smaller bound.
         """
         chosen = self._chosen(num_groups, oldest=version - max_staleness)
-        if chosen is None or self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare):
+        if chosen is None:
+            return None
+        if self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare) is not None:
             return None
         numbers = sorted(self._finished[sampled].popleft() for sampled, count in chosen.items() for _ in range(count))
         self._forget_empty()
@@ -117,7 +119,9 @@ class Buffer:
         chosen = self._chosen(num_groups, oldest=version - max_staleness)
         if chosen is None or 2 * self.num_finished < len(self):
             return []
-        return self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare)
+        due = self._due(chosen, num_groups, version=version, max_staleness=max_staleness, num_spare=num_spare)
+        held = self._generating.items()
+        return [] if due is None else sorted(number for sampled, numbers in held if sampled <= due for number in numbers)
 
     def _chosen(self, num_groups: int, *, oldest: int) -> dict[int, int] | None:
         """How many finished groups of each version make the next batch, None if there are too few."""
@@ -127,16 +131,16 @@ class Buffer:
                 chosen[sampled] = min(num_groups - sum(chosen.values()), len(self._finished[sampled]))
         return chosen if sum(chosen.values()) == num_groups else None
 
-    def _due(self, chosen: dict[int, int], num_groups: int, *, version: int, max_staleness: int, num_spare: int) -> list[int]:
-        """The unfinished groups, one at least of which could not be trained in time after the batch `chosen`."""
-        due: list[int] = []
-        last = left = 0
+    def _due(self, chosen: dict[int, int], num_groups: int, *, version: int, max_staleness: int, num_spare: int) -> int | None:
+        """The last version whose unfinished groups could not all be trained in time after the batch `chosen`, None if all can."""
+        due = None
+        left = generating = 0
         for sampled in sorted({*self._finished, *self._generating}):
-            due += sorted(self._generating.get(sampled, ()))
+            generating += len(self._generating.get(sampled, ()))
             left += len(self._finished.get(sampled, ())) + len(self._generating.get(sampled, ())) - chosen.get(sampled, 0)
-            if due and left > max(0, sampled + max_staleness - version) * num_groups + num_spare:
-                last = len(due)
-        return due[:last]
+            if generating and left > max(0, sampled + max_staleness - version) * num_groups + num_spare:
+                due = sampled
+        return due
 
     def resampled(self, number: int, *, version: int) -> None:
         """Notes that a group being generated has no tokens older than `version` any more."""

@@ -62,7 +62,7 @@ class Producer:
         self._version = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._resampling: dict[int, asyncio.Task[None]] = {}
-        """Requests to sample the stale rollouts of late groups again, by slot."""
+        """Requests to sample the stale rollouts of late groups again, by slot: one for each version at most."""
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._tally = Tally(config)
@@ -75,6 +75,7 @@ class Producer:
         """
         config, self._version = self._config, version
         self._expire(version - config.max_staleness)
+        self._resampling = {slot: task for slot, task in self._resampling.items() if not task.done()}
         num_batches = 1 if config.partial_rollouts else config.max_staleness + 1
         if num_batches_left is not None:
             num_batches = min(num_batches, num_batches_left)
@@ -169,10 +170,9 @@ class Producer:
             self._check()
 
     def _resample(self, slot: int) -> None:
-        """Asks for the stale rollouts of an unfinished group to be sampled again, unless that has been asked for."""
+        """Asks for the stale rollouts of an unfinished group to be sampled again, unless that was asked under these weights."""
         if slot not in self._resampling:
             task = self._resampling[slot] = asyncio.create_task(self._resample_stale(slot, self._version))
-            task.add_done_callback(lambda done: self._resampling.pop(slot))
             task.add_done_callback(self._fail_with)
 
     async def _resample_stale(self, slot: int, version: int) -> None:
