@@ -1,13 +1,16 @@
 """A run that ends before its time says why, where it stands and how it goes on, in its folder and on top of its report."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vime.config import TRY, RolloutConfig, RunConfig
 from vime.errors import InfrastructureError
+from vime.files.command_line import setting
 from vime.preflight.compose import compose_run
+from vime.preflight.sweep import expand
 from vime.report.ending import ending_of, read_ending
 from vime.report.run_directory import RunDirectory
 from vime.rollout.tally import Tally
@@ -65,3 +68,18 @@ def test_an_error_of_our_own_has_its_traceback_and_a_try_does_not_go_on(tmp_path
     except AssertionError as error:
         ending = ending_of(error, RunConfig(mode=TRY), tmp_path, overrides=[], step=0)
     assert "Traceback" in ending.text and "3 != 4" in ending.text and ending.lines() == ["AssertionError"]
+
+
+def test_the_command_of_a_point_of_a_sweep_goes_on_with_its_settings(tmp_path: Path) -> None:
+    folder = tmp_path / "my runs, [1]"
+    words = ["name='a, b','c d'", "+data.train.generator_args={split: train, kinds: [x, y]}", f"output_dir='{folder}'"]
+    for number, point in enumerate(expand(words).points):
+        own = [setting("logger.group", folder.name), *point, setting("output_dir", str(folder / str(number)))]
+        first = compose_run(own)
+        with pytest.raises(KeyboardInterrupt), Session.open(first):
+            raise KeyboardInterrupt
+        ending = read_ending(folder / str(number))
+        assert ending is not None
+        again = compose_run(shlex.split(ending.go_on)[3:])
+        assert replace(again.config, resume=False) == first.config
+        assert again.config.logger.group == folder.name and again.config.name == ("a, b", "c d")[number]

@@ -25,7 +25,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict, read_write
 
 from vime.errors import ConfigError, Problem
-from vime.preflight.search_path import quoted
+from vime.files.command_line import setting
 from vime.processes.launch import die_with_parent
 
 STOP_SECONDS = 90.0
@@ -99,7 +99,7 @@ def run_point(words: list[str]) -> int:
 
 def run_side_by_side(commands: list[list[str]], *, tree: DictConfig, folder: Path) -> list[int]:
     """Runs every point by the launcher of a composed tree; returns their exit codes."""
-    place = ("hydra.sweep.subdir=.", f"hydra.sweep.dir={quoted(str(folder))}")
+    place = ("hydra.sweep.subdir=.", setting("hydra.sweep.dir", str(folder)))
     with read_write(tree.hydra), open_dict(tree.hydra):
         tree.hydra.job.config_name = None
         tree.hydra.overrides.hydra = ["hydra.output_subdir=null", "hydra/job_logging=none", *place]

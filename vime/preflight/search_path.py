@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from vime.errors import ConfigError, Problem
+from vime.files.command_line import quoted
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 """The folder of configuration files: beside the package, in a checkout and in an installation."""
@@ -54,12 +55,6 @@ def search_path_word(folders: list[Path]) -> str:
     """The word that makes Hydra search folders, as absolute paths."""
     entries = [quoted(f"file://{folder.absolute()}") for folder in folders]
     return f"{KEY}=[{','.join(entries)}]"
-
-
-def quoted(text: str) -> str:
-    """Quotes a text so that Hydra reads it as one value, whatever characters it has."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def option_folders(words: list[str]) -> list[Path]:

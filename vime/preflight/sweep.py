@@ -24,9 +24,10 @@ from rich.table import Table
 
 from vime.errors import ConfigError, Problem
 from vime.evaluation.conditions import AT, shown_rows
+from vime.files.command_line import setting
 from vime.preflight.compose import register_schemas
 from vime.preflight.launchers import BASIC, LAUNCHER, ONE_RUN, refused, run_side_by_side, without_launcher
-from vime.preflight.search_path import CONF, quoted, with_search_path
+from vime.preflight.search_path import CONF, with_search_path
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, spread_text
 from vime.warm.client import OwnHost
@@ -58,9 +59,9 @@ def run_sweep(overrides: list[str]) -> int:
     Raises `ConfigError` if the words cannot be read at all, or if vime does not know their launcher or sweeper.
     """
     sweep = expand(overrides)
-    group = f"logger.group={quoted(sweep.folder.name)}"  # before the point's words, of which one may choose another
+    group = setting("logger.group", sweep.folder.name)  # before the point's words, of which one may choose another
     commands = [
-        [group, *without_launcher(point), f"output_dir={quoted(str(sweep.folder / str(n)))}"]
+        [group, *without_launcher(point), setting("output_dir", str(sweep.folder / str(n)))]
         for n, point in enumerate(sweep.points)
     ]
     if sweep.tree is not None and sweep.launcher != BASIC:

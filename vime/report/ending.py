@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from vime.checkpoint import CHECKPOINTS
 from vime.config import Mode, RunConfig
 from vime.errors import VimeError
+from vime.files.command_line import command, setting
 from vime.files.jsonl import write_text
 from vime.files.provenance import override_without_secret, without_secret_text
 
@@ -57,14 +57,14 @@ def ending_of(error: BaseException, config: RunConfig, path: Path, *, overrides:
     told = str(error) if isinstance(error, VimeError) else "".join(traceback.format_exception(error))
     found = [int(match[1]) for folder in (path / CHECKPOINTS).glob("*") if (match := _CHECKPOINT.fullmatch(folder.name))]
     words = [override_without_secret(word) for word in overrides if not word.startswith(("resume=", "output_dir="))]
-    command = ["python", "-m", "vime.run", *words, "resume=true", f"output_dir={path}"]
+    words += ["resume=true", setting("output_dir", str(path))]
     return Ending(
         error=INTERRUPTED if is_interrupted else type(error).__name__,
         text="" if is_interrupted else without_secret_text(told),
         step=step,
         num_steps=config.trainer.num_steps if config.mode is Mode.train else 0,
         checkpoint=max(found, default=None),
-        go_on=shlex.join(command) if config.mode in (Mode.train, Mode.eval) else "",
+        go_on=command(words) if config.mode in (Mode.train, Mode.eval) else "",
     )
 
 

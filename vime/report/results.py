@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from vime.evaluation.conditions import SCAFFOLD, label_of
+from vime.files.command_line import command
 from vime.hooks import load_hook
 from vime.report.columns import Cell, Column, Items, Measured, cells
 from vime.report.items import read_evaluation
@@ -121,7 +122,7 @@ def _about(path: Path, config: dict[str, Any], summary: dict[str, Any]) -> dict[
         "run": config["name"],
         "seed": config["seed"],
         "commit": (text("commit.txt").split("\n") or [""])[0][:12] + (" with changes" if text("code.diff").strip() else ""),
-        "command": " ".join(["python -m vime.run", *(_quoted(word) for word in words if not word.startswith(OF_ONE_START))]),
+        "command": command([word for word in words if not word.startswith(OF_ONE_START)]),
         "hardware": f"{hardware}, {machine.get('memory_gib')} GiB",
         "date": summary.get("finished", "")[:10],
         "sampling": f"temperature {evaluation['temperature']:g}, top-p {evaluation['top_p']:g}, {evaluation['num_runs']} runs",
@@ -209,7 +210,3 @@ def thin(curve: list[list[float]]) -> list[list[float]]:
     if len(curve) <= CURVE_POINTS:
         return curve
     return [curve[round(i * (len(curve) - 1) / (CURVE_POINTS - 1))] for i in range(CURVE_POINTS)]
-
-
-def _quoted(word: str) -> str:
-    return f"'{word}'" if any(sign in word for sign in " []{}$*?") else word
