@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.report.test_html import make_run
+from tests.report.test_html import make_run, scores
 from tests.view.test_index import append
 from vime.report.paired import compare
+from vime.report.summary import append_scores
 from vime.view.comparison import changed_items, compare_runs, paired
 from vime.view.runs import Run, Runs
 
@@ -59,6 +60,15 @@ def test_rows_that_both_runs_have_complete_are_compared(runs: dict[str, Run]):
     assert [pair[key] for key in ("difference", "low", "high")] == [wanted.difference, wanted.low, wanted.high]
     assert list(found["differences"].values()) == [[found["differences"]["trainer.lr"][0], "0.25"]]
     assert found["labels"] == ["a", "b"]
+
+
+def test_what_a_run_in_progress_has_scored_is_compared_as_well(runs: dict[str, Run]):
+    append_scores(runs["b"].path, [scores("scaffold", 0, [1.0, 0.0, 0.0])])
+    _, of_second = compare_runs([runs["a"], runs["b"]])["runs"]
+    assert of_second["datasets"]["docs_24"]["scaffold"] == {"num_done": 1, "num_runs": 2, "num_items": 3}
+    append_scores(runs["b"].path, [scores("scaffold", 1, [0.0, 0.0, 0.0])])
+    _, of_second = compare_runs([runs["a"], runs["b"]])["runs"]
+    assert of_second["datasets"]["docs_24"]["scaffold"]["mean"] == pytest.approx(100 / 6, abs=1e-3)
 
 
 def test_a_run_without_a_complete_row_says_what_it_lacks(runs: dict[str, Run]):

@@ -25,7 +25,7 @@ from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
 from vime.report.ending import Ending, write_ending
 from vime.report.metrics import MetricsWriter
-from vime.report.run_directory import RunDirectory
+from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import RunScore, append_scores
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
@@ -325,11 +325,47 @@ def test_two_runs_are_compared_and_figures_are_saved(page: Any, runs: dict[str, 
 def test_the_runs_of_a_sweep_are_compared_with_one_click(page: Any):
     page.get_by_role("link", name="compare the 2 runs of its sweep").first.click()
     page.get_by_role("heading", name="2 runs").wait_for()
-    wait_for(page, lambda: curve(page, "Parallel coordinates: each line is a run", 1)[:1], [1])
+    title = "Parallel coordinates: each line is a run"
+    page.get_by_role("img", name=title).scroll_into_view_if_needed()
+    wait_for(page, lambda: curve(page, title, 1)[:1], [1])
     assert page.locator("table[aria-label^=Scores] tbody a").all_inner_texts() == ["seed=0", "seed=1"]
     page.get_by_role("link", name="seed=0").click()
     assert SCRIPT in page.locator(".problem").inner_text()
     assert "ValueError after 5 of 100 steps" in page.locator(".problem").inner_text()
+
+
+def test_the_list_of_runs_follows_a_run_in_progress(page: Any, runs: dict[str, RunDirectory]):
+    lock = runs["second"].path / LOCK
+    lock.write_text(f"process {os.getpid()} of {os.uname().nodename}\n")
+    shown = page.get_by_role("row", name="second")
+    shown.get_by_text("5 / 100").wait_for()
+    assert "3m10s" in shown.inner_text()
+    log(runs["second"], 6, 1)
+    shown.get_by_text("6 / 100").wait_for()
+    assert shown.locator("td").nth(6).inner_text() == "1.6"
+    lock.unlink()
+
+
+def test_a_table_stays_sorted_while_its_run_goes_on(page: Any, runs: dict[str, RunDirectory]):
+    runs["first"].write_fault(1, {"server": "actor/0", "event": "restarted"})
+    page.get_by_role("link", name="first").click()
+    table = page.get_by_role("table", name="Faults")
+    steps = table.locator("tbody tr td:first-child")
+    table.get_by_role("button", name="step").click()
+    assert steps.all_inner_texts() == ["3", "1"]
+    runs["first"].write_fault(2, {"server": "actor/0", "event": "restarted"})
+    wait_for(page, lambda: steps.all_inner_texts(), ["3", "2", "1"])
+
+
+def test_the_scores_of_a_comparison_follow_a_run_in_progress(page: Any, runs: dict[str, RunDirectory]):
+    page.evaluate("location.hash = '#compare?run=first&run=second'")
+    page.get_by_role("table", name="Paired differences").wait_for()
+    table = page.locator("table[aria-label^=Scores]")
+    assert table.get_by_role("button", name="single turn").count() == 0
+    shared = {"dataset": "docs", "row": "single_turn", "run": 0, "temperature": 1.0, "num_items": 2}
+    append_scores(runs["second"].path, [RunScore(**shared, strict=[0.0, 1.0], lenient=[1.0, 1.0])])
+    table.get_by_role("button", name="docs, single turn").wait_for()
+    assert "50.0" in table.locator("tbody tr").nth(1).inner_text()
 
 
 @pytest.mark.parametrize("width", [800, 1440])

@@ -14,7 +14,7 @@ from vime.files.jsonl import append_line, write_lines
 from vime.report.ending import INTERRUPTED, Ending, write_ending
 from vime.report.html import write_report
 from vime.report.metrics import read_metrics
-from vime.report.run_directory import RunDirectory
+from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import append_scores, summarize_runs
 from vime.report.tables import score_text
 from vime.view.routes import ROUTES
@@ -89,6 +89,22 @@ def test_a_run_that_failed_or_was_interrupted_is_called_so(run: RunDirectory):
         write_ending(run.path, Ending(error=error, text="", step=5, num_steps=100, checkpoint=None, go_on="python"))
         states.append(asked.get("/api/runs").json()["runs"][0]["state"])
     assert states == ["failed", "interrupted"]
+
+
+def test_the_list_says_how_far_each_run_has_come_as_its_overview_does(run: RunDirectory):
+    asked = client(run.path.parent)
+    (run.path / LOCK).write_text(f"process {os.getpid()} of {os.uname().nodename}\n")
+    (listed,) = asked.get("/api/runs").json()["runs"]
+    about = asked.get("/api/run", params={"run": "run"}).json()
+    assert listed["state"] == "running" and listed["eta_seconds"] == about["eta_seconds"] == 2.5 * (listed["num_steps"] - 30)
+    assert (listed["step"], listed["num_steps"]) == (30, about["config"]["trainer"]["num_steps"])
+    assert listed["reward"] == METRICS[-1]["reward/mean"]
+    before = asked.get("/api/changes").json()
+    append_line(run.path / "metrics.jsonl", {**METRICS[-1], "step": 31, "reward/mean": 0.5})
+    assert asked.get("/api/changes").json() != before
+    assert asked.get("/api/runs").json()["runs"][0]["reward"] == 0.5
+    (run.path / LOCK).unlink()
+    assert asked.get("/api/runs").json()["runs"][0]["eta_seconds"] is None
 
 
 def test_metrics_are_sent_once_and_all_again_when_they_were_cut_back(run: RunDirectory):

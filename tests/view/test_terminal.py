@@ -1,6 +1,7 @@
 """The terminal shows the run's numbers, within its width, and no text of a run can control it."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ def test_the_screen_shows_curves_rollouts_and_faults_and_no_control_characters(t
     directory = make_run(tmp_path / "outputs" / "run")
     (directory.path / "rollouts").mkdir()
     rows = [{"step": n, "time": 1.0, "reward/mean": n / 8, "time/step_seconds": 2.0} for n in range(1, 6)]
-    write_lines(directory.path / "metrics.jsonl", rows)
+    more = {"train/loss": 0.5, "train/grad_norm": 1.0, "rollout/response_tokens_mean": 50.0, "train/logprob_difference_max": 0.0}
+    write_lines(directory.path / "metrics.jsonl", [row | more for row in rows])
     lines = [rollout(1, n, stop_reason="time\x1b]0;limit", reward=0.4375) for n in range(3)]
     write_lines(directory.path / "rollouts" / "step_000001.jsonl", lines)
     append_line(directory.path / "faults.jsonl", {"step": 3, "event": "\x1b[2Jrestarted [bold]"})
@@ -43,6 +45,7 @@ def test_the_screen_shows_curves_rollouts_and_faults_and_no_control_characters(t
     for word in ("reward/mean, reward", "last 0.625", "0.4375", "3m10s left", "restarted [bold]", "limit"):
         assert word in text, word
     assert "\x1b" not in text
+    assert re.search(r"^step +5/100 .*eta +3m10s$", text, re.MULTILINE), "the line of the step is not broken"
 
 
 def test_a_run_that_ended_before_its_time_shows_its_error_and_no_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

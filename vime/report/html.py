@@ -51,14 +51,14 @@ def write_report(run_path: Path) -> Path:
     rows = read_metrics(run_path / "metrics.jsonl")
     datasets = summary["datasets"] if summary else partial_datasets(config, read_scores(run_path))
     labels = shown_rows(config["mode"], measured_rows(datasets.values()))
-    found = with_ends(curves(rows), _complete(datasets), num_steps=config["trainer"]["num_steps"])
+    found = with_ends(curves(rows), complete(datasets), num_steps=config["trainer"]["num_steps"])
     body = [
         _head(run_path, config, summary, rows),
         _ending(run_path),
         score_table(datasets, labels),
         pass_table(datasets, labels),
         temperature_table(summary["untrained_temperatures"] if summary else {}),
-        chart_grid(score_charts(_complete(datasets), labels)),
+        chart_grid(score_charts(complete(datasets), labels)),
         _section("Training", chart_grid(training_charts(found)) + still_metrics(found)),
         eval_log_section(_eval_logs(run_path / "evaluation"), list(datasets)),
         rows_table("Faults", read_lines(run_path / "faults.jsonl")[-MAX_FAULTS:]),
@@ -116,7 +116,8 @@ def with_ends(found: dict[str, Curve], datasets: dict[str, dict[str, Any]], *, n
     return found
 
 
-def _complete(datasets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def complete(datasets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The rows of each data set that have all of their runs."""
     return {name: {row: score for row, score in rows.items() if "mean" in score} for name, rows in datasets.items()}
 
 

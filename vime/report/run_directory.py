@@ -36,6 +36,7 @@ CONFIG = "config.yaml"
 VOCABULARY = "vocabulary.json"
 LOCK = ".lock"
 """The program that writes into the folder holds a lock on this file; the lock ends with the program."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is built in, is six times as fast
 PROVENANCE = (CONFIG, "overrides.yaml", "versions.json", "commit.txt", "code.diff", "machine.json")
 
 
@@ -201,7 +202,7 @@ def read_config(path: Path) -> dict[str, Any]:
     file = path / CONFIG
     if not file.exists():
         raise FileNotFoundError(f"{path} is not a run folder: it has no {CONFIG}")
-    return yaml.safe_load(file.read_text(encoding="utf-8"))
+    return yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
 
 
 def find_runs(paths: list[Path]) -> list[Path]:

@@ -4,22 +4,40 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+from vime.report.html import partial_datasets
 from vime.report.items import Evaluation, read_evaluation
 from vime.report.paired import compare
 from vime.report.run_directory import read_config
 from vime.report.settings import differences, flatten, sweep_names
-from vime.report.summary import IncompleteRunError, read_summary
+from vime.report.summary import IncompleteRunError, read_scores, read_summary
 from vime.view.index import Index
 from vime.view.runs import Run
 
 
 def compare_runs(runs: list[Run]) -> dict[str, Any]:
-    """Settings in which the runs differ, what to call the runs by them, and their summaries."""
-    found = differences([flatten(read_config(run.path)) for run in runs])
+    """Settings in which the runs differ, what to call the runs by them, and what each has scored so far."""
+    configs = [read_config(run.path) for run in runs]
+    found = differences([flatten(config) for config in configs])
     return {
         "labels": sweep_names([run.name for run in runs], found),
-        "runs": [{"name": run.name, "state": run.state(), "summary": read_summary(run.path)} for run in runs],
+        "runs": [_scores(run, config) for run, config in zip(runs, configs)],
         "differences": found,
+    }
+
+
+def scored(run: Run, config: dict[str, Any], summary: dict[str, Any] | None) -> dict[str, Any]:
+    """Scores by data set and row: those of the summary, or of a run that has not finished its complete rows."""
+    return summary["datasets"] if summary else partial_datasets(config, read_scores(run.path))
+
+
+def _scores(run: Run, config: dict[str, Any]) -> dict[str, Any]:
+    summary = read_summary(run.path)
+    return {
+        "name": run.name,
+        "state": run.state(),
+        "datasets": scored(run, config, summary),
+        "num_steps": config["trainer"]["num_steps"],
+        "wall_seconds": summary["wall_seconds"] if summary else None,
     }
 
 

@@ -8,17 +8,18 @@ from typing import Any
 
 from vime.evaluation.conditions import shown_rows
 from vime.files.serialization import from_json
-from vime.report.html import partial_datasets
+from vime.report.html import complete, with_ends
 from vime.report.metrics import curves
 from vime.report.run_directory import read_config
 from vime.report.sections import EXACT, TIME_SHARES, panels
-from vime.report.step_line import Eta, step_line
-from vime.report.summary import read_scores, read_summary
+from vime.report.step_line import step_line
+from vime.report.summary import read_summary
 from vime.report.tables import measured_rows
 from vime.view.alarms import alarms
-from vime.view.runs import Run
+from vime.view.comparison import scored
+from vime.view.progress import SECONDS, seconds_left
+from vime.view.runs import METRICS, Run
 
-METRICS = "metrics.jsonl"
 MAX_FAULTS = 500
 LOG_BYTES = 64 * 1024
 """So much of the end of a log is shown."""
@@ -53,11 +54,11 @@ def overview(run: Run) -> dict[str, Any]:
     Raises FileNotFoundError if the folder holds no run any more.
     """
     config, summary, rows = read_config(run.path), read_summary(run.path), run.lines(METRICS)
-    found = curves(rows)
-    datasets = summary["datasets"] if summary else partial_datasets(config, read_scores(run.path))
-    time_left = Eta(config["trainer"]["num_steps"])
-    steps = [row for row in rows if "time/step_seconds" in row]
-    left = [time_left.after(row["step"], row["time/step_seconds"]) for row in steps]
+    datasets = scored(run, config, summary)
+    num_steps = config["trainer"]["num_steps"]
+    found = with_ends(curves(rows), complete(datasets), num_steps=num_steps)
+    steps = [row for row in rows if SECONDS in row]
+    left = seconds_left(steps, num_steps)
     return {
         "name": run.name,
         "state": run.state(),
@@ -72,7 +73,7 @@ def overview(run: Run) -> dict[str, Any]:
         "panels": [{"title": title, "metrics": names, "exact": title in EXACT} for title, names in panels(found).items()],
         "time_shares": TIME_SHARES,
         "units": {name: unit_of(name) for name in found},
-        "step_lines": _step_lines(steps, config["trainer"]["num_steps"], left),
+        "step_lines": _step_lines(steps, num_steps, left),
         "eval_logs": _eval_logs(run),
         "logs": sorted(path.name for path in (run.path / "logs").glob("*.log")),
     }
@@ -107,10 +108,11 @@ def log_end(run: Run, name: str) -> str:
 def _step_lines(rows: list[dict[str, Any]], num_steps: int, left: list[float]) -> list[str]:
     """The lines that the console showed of the last steps."""
     recent = list(zip(rows, left))[-200:]
-    return [step_line(row["step"], num_steps, _numbers(row), remaining_seconds=seconds) for row, seconds in recent]
+    return [step_line(row["step"], num_steps, numbers(row), remaining_seconds=seconds) for row, seconds in recent]
 
 
-def _numbers(row: dict[str, Any]) -> dict[str, float]:
+def numbers(row: dict[str, Any]) -> dict[str, float]:
+    """The metrics of a row that are numbers."""
     return {name: value for name, value in row.items() if isinstance(value, (int, float))}
 
 

@@ -10,9 +10,10 @@ from starlette.datastructures import QueryParams
 from vime.view.comparison import changed_items, compare_runs, paired
 from vime.view.entry import EVALUATION, TRAINING
 from vime.view.overview import log_end, metrics_after, overview
+from vime.view.progress import progress
 from vime.view.query import Filters, find
 from vime.view.reading import read_rollout, read_tokens, side_by_side
-from vime.view.runs import Run, Runs
+from vime.view.runs import RUNNING, Run, Runs
 
 PAGE_SIZE = 50
 MAX_COMPARED = 24
@@ -20,14 +21,17 @@ Words = QueryParams
 
 
 def list_runs(runs: Runs, words: Words) -> Any:
-    """The runs by name, with their states."""
-    return {"runs": [{"name": run.name, "state": run.state()} for run in runs.all()]}
+    """The runs by name, with their states and how far they have come."""
+    return {"runs": [{"name": run.name, "state": run.state(), **asdict(progress(run))} for run in runs.all()]}
 
 
 def changes(runs: Runs, words: Words) -> Any:
-    """A text for each run in question that changes when the run does; without any in question, the states of all."""
+    """A text for each run in question that changes when the run does; without any, the same of all that are at work."""
     chosen = _runs(runs, words)
-    return {run.name: run.fingerprint() for run in chosen} if chosen else {run.name: run.state() for run in runs.all()}
+    if chosen:
+        return {run.name: run.fingerprint() for run in chosen}
+    states = {run: run.state() for run in runs.all()}
+    return {run.name: run.fingerprint() if state == RUNNING else state for run, state in states.items()}
 
 
 def run_overview(runs: Runs, words: Words) -> Any:

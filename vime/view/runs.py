@@ -1,19 +1,22 @@
 """The runs that a viewer shows: those in the folders that it was given, by name, and nothing else."""
 
+import functools
 import hashlib
 import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import psutil
 
+from vime.config import TRY
 from vime.files.jsonl import read_lines
 from vime.report.ending import ENDED, Ending, read_ending
-from vime.report.run_directory import CONFIG, LOCK
+from vime.report.run_directory import CONFIG, LOCK, read_config
 from vime.report.summary import SCORES, SUMMARY
 from vime.view.index import Index
 from vime.view.query import facets
@@ -24,7 +27,12 @@ LOOK_SECONDS = 2.0
 """So often new runs are looked for."""
 UPDATE_BYTES = 8 * 2**20
 """So much is indexed before a request is answered; the page asks again for the rest."""
-WATCHED = ("metrics.jsonl", "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
+METRICS = "metrics.jsonl"
+RUNNING = "running"
+WATCHED = (METRICS, "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
+
+
+Found = TypeVar("Found")
 
 
 class Run:
@@ -34,7 +42,7 @@ class Run:
         self.name, self.path = name, path
         self._lock = threading.Lock()
         self._index: Index | None = None
-        self._facets: tuple[str, dict[str, Any]] = ("", {})
+        self._kept: dict[str, tuple[str, Any]] = {}
 
     def indexed(self) -> tuple[Index, bool]:
         """The index after another part of the files was read, and whether there is more to read."""
@@ -45,11 +53,21 @@ class Run:
     def facets(self) -> dict[str, Any]:
         """What there is to filter by, asked for again only when the run has changed."""
         index, more = self.indexed()
-        now = f"{self.fingerprint()} {more}"
-        if self._facets[0] != now:
+
+        def ask() -> dict[str, Any]:
             with closing(index.connection()) as database:
-                self._facets = (now, facets(database))
-        return self._facets[1]
+                return facets(database)
+
+        return self.kept(f"facets, {more}", ask)
+
+    def kept(self, name: str, find: Callable[[], Found]) -> Found:
+        """What `find` found under this name; it is called again only when the run has changed."""
+        now = self.fingerprint()
+        seen, found = self._kept.get(name, ("", None))
+        if seen != now:
+            found = find()
+            self._kept[name] = (now, found)
+        return cast(Found, found)
 
     def file(self, name: str) -> Path:
         """A file of the run. Raises FileNotFoundError for one that is not there or lies outside, also behind a link."""
@@ -80,11 +98,18 @@ class Run:
         return digest.hexdigest() + self.state()
 
     def state(self) -> str:
-        """`finished`, `running` (a process of this machine writes there), `failed`, `interrupted`, or `unfinished` (killed)."""
+        """`finished`, `running` (by a process of this machine), `failed`, `interrupted`, `tried`, or `unfinished` (killed)."""
         if (self.path / SUMMARY).exists():
             return "finished"
         ending = self.ending()
-        return "running" if self._is_written() else "unfinished" if ending is None else ending.state
+        if self._is_written():
+            return RUNNING
+        return ending.state if ending is not None else "tried" if self._is_try else "unfinished"
+
+    @functools.cached_property
+    def _is_try(self) -> bool:
+        """Whether one prompt was tried (`mode=try`), which leaves its rollout and no summary."""
+        return read_config(self.path)["mode"] == TRY.value
 
     def ending(self) -> Ending | None:
         """How the run ended, if it did before its time and was not killed."""

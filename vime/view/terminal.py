@@ -13,10 +13,11 @@ from rich.text import Text
 
 from vime.report.charts import number_text, smoothing
 from vime.report.metrics import Curve, curves
-from vime.report.step_line import duration
-from vime.view.overview import overview
+from vime.report.step_line import duration, step_line
+from vime.view.overview import numbers, overview
+from vime.view.progress import SECONDS, seconds_left
 from vime.view.query import Filters, find
-from vime.view.runs import Run
+from vime.view.runs import METRICS, Run
 
 LOOK_SECONDS = 2.0
 CURVES = ("reward/mean", "train/entropy", "train/logprob_difference_mean", "time/step_seconds")
@@ -41,7 +42,8 @@ def watch(run: Run, console: Console, *, once: bool) -> None:
 def screen(run: Run, *, width: int) -> RenderableType:
     """What is known of a run, within a width in characters."""
     about = overview(run)
-    found = curves(run.lines("metrics.jsonl"))
+    rows = run.lines(METRICS)
+    found = curves(rows)
     evaluations = [name for name in found if name.startswith("evaluation/")][:NUM_EVALUATIONS]
     shown = [name for name in CURVES if name in found] + evaluations
     charts = [Panel(chart(found[name], width // 2 - 4), title=_title(name, about), title_align="left") for name in shown]
@@ -49,7 +51,7 @@ def screen(run: Run, *, width: int) -> RenderableType:
     for first in range(0, len(charts), 2):
         grid.add_row(*charts[first : first + 2])
     alarms = [_plain(f"{a['name']}, step {a['step']}: {a['seen']}. {a['meaning']}", style="yellow") for a in about["alarms"]]
-    return Group(_head(about), *alarms, grid, _rollouts(run), *_faults(about["faults"]))
+    return Group(_head(about, _last_step(rows, about, width)), *alarms, grid, _rollouts(run), *_faults(about["faults"]))
 
 
 def chart(curve: Curve, width: int) -> Text:
@@ -90,10 +92,19 @@ def _title(name: str, about: dict[str, Any]) -> Text:
     return _plain(f"{name}, {unit}" if unit else name)
 
 
-def _head(about: dict[str, Any]) -> RenderableType:
-    steps = about["step_lines"][-1] if about["step_lines"] else "no step has ended yet"
+def _last_step(rows: list[dict[str, Any]], about: dict[str, Any], width: int) -> str:
+    """The line of the last step, without what does not fit."""
+    num_steps = about["config"]["trainer"]["num_steps"]
+    steps = [row for row in rows if SECONDS in row]
+    if not steps:
+        return "no step has ended yet"
+    left = seconds_left(steps, num_steps)[-1]
+    return step_line(steps[-1]["step"], num_steps, numbers(steps[-1]), remaining_seconds=left, width=width)
+
+
+def _head(about: dict[str, Any], last_step: str) -> RenderableType:
     left = f", {duration(about['eta_seconds'])} left" if about["eta_seconds"] is not None and about["ending"] is None else ""
-    head = _plain(f"{about['name']}: {about['state']}{left}\n{steps}", style="bold")
+    head = _plain(f"{about['name']}: {about['state']}{left}\n{last_step}", style="bold")
     if about["ending"] is None:
         return head
     last = about["ending"]["text"].rstrip().rpartition("\n")[2]  # of a traceback, the error itself

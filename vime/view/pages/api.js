@@ -22,6 +22,18 @@ export async function metrics(run) {
   return rows;
 }
 
+/** The curves, of which those of evaluations begin with the untrained and end with the trained agent, whose scores are not in the metrics. */
+export function withEnds(found, datasets, numSteps) {
+  const all = { ...found };
+  for (const [name, { scaffold, trained }] of Object.entries(datasets)) {
+    let { x, y } = found[`evaluation/${name}`] ?? { x: [], y: [] };
+    if (scaffold?.mean != null && x[0] !== 0 && (x.length || trained?.mean != null)) [x, y] = [[0, ...x], [scaffold.mean, ...y]];
+    if (trained?.mean != null && x.at(-1) !== numSteps) [x, y] = [[...x, numSteps], [...y, trained.mean]];
+    if (x.length) all[`evaluation/${name}`] = { x, y };
+  }
+  return all;
+}
+
 /** {metric: {x: steps, y: values}} in the order of steps; null stands for a value that is no number. */
 export function curves(rows) {
   const found = {};

@@ -24,7 +24,7 @@ export function smooth(values, width) {
   });
 }
 
-/** What a chart needs: {title, unit, xTitle, kind, series: [{label, x, y, error, text, number}], marks: [{step, text}], smoothing, height}. In "dots", x are names beside the axis. */
+/** What a chart needs: {title, unit, xTitle, kind, series: [{label, x, y, error, text, number}], marks: [{step, text}], smoothing, height, legend: always or "above"}. In "dots", x are names beside the axis. */
 export function chart(spec, { wide = false } = {}) {
   const plot = element("div", { class: "plot", role: "img", "aria-label": spec.title });
   if (spec.height) plot.style.height = `${spec.height}px`;
@@ -176,8 +176,8 @@ function layout({ spec, log }) {
     font: { color: ink, size: 12 },
     hovermode: ["points", "dots"].includes(spec.kind) ? "closest" : "x unified",
     hoverlabel: { bgcolor: style("--card"), bordercolor: rule, font: { color: ink } },
-    legend: { orientation: "h", y: -0.26, x: 0, font: { color: soft, size: 11.5 } },
-    showlegend: spec.series.length > 1 || spec.kind === "stack",
+    legend: { orientation: "h", ...(spec.legend === "above" ? { y: 1.08, yanchor: "bottom" } : { y: -0.26 }), x: 0, font: { color: soft, size: 11.5 } },
+    showlegend: spec.legend || spec.series.length > 1 || spec.kind === "stack",
     barmode: "group",
     bargap: Math.max(0.2, 1 - 0.2 * (spec.series[0]?.x.length ?? 0)), // few bars are not drawn wider than many
     xaxis: {

@@ -1,10 +1,10 @@
 // Several runs: curves over one another, settings that differ, scores, paired differences, and sweeps as parallel coordinates.
 
-import { curves, get, metrics } from "./api.js";
+import { curves, get, metrics, withEnds } from "./api.js";
 import { chart } from "./chart.js";
 import { anchor, element, link, numeric, short, sortable } from "./dom.js";
 import { pairs } from "./pairs.js";
-import { parallel } from "./parallel.js";
+import { parallelChart } from "./parallel.js";
 
 const METRICS = [
   "reward/mean",
@@ -26,15 +26,27 @@ export async function open(words) {
       words.getAll("run").length > 1
         ? words.getAll("run")
         : [first, ...runs.map((run) => run.name).filter((name) => name !== first)].slice(0, 2);
-  const state = { names, charts: new Map(), grid: element("div", { class: "charts" }), other: null };
-  const [found, abouts] = await Promise.all([
-    get("compare", { run: names }),
-    Promise.all(names.map((run) => get("run", { run }))),
-    load(state),
-  ]);
+  const state = {
+    names,
+    charts: new Map(),
+    grid: element("div", { class: "charts" }),
+    scores: element("div"),
+    pairs: element("div"),
+    units: {},
+    other: null,
+    order: {}, // of the tables
+  };
+  const [found] = await Promise.all([get("compare", { run: names }), load(state)]);
   state.labels = found.labels;
-  state.units = Object.assign({}, ...abouts.map((about) => about.units));
-  draw(state);
+  const fill = (now) => {
+    state.curves = now.runs.map((run, place) => withEnds(state.curves[place], run.datasets, run.num_steps));
+    draw(state);
+    state.scores.replaceChildren(scores(now, state), ...parallelChart(now, state));
+    const told = JSON.stringify(now.runs);
+    if (told !== state.told && names.length > 1) pairs(state.pairs, names, state.labels, state.order);
+    state.told = told;
+  };
+  fill(found);
   const nodes = [
     element("h1", {}, `${names.length} runs`),
     choice(runs, names),
@@ -43,23 +55,25 @@ export async function open(words) {
     element("h2", {}, "Settings that differ"),
     settings(found, state.labels),
     element("h2", {}, "Scores"),
-    scores(found, state),
-    names.length > 1 ? pairs(names, state.labels) : "",
-    ...parallel(found, state),
+    state.scores,
+    state.pairs,
   ];
   return {
     title: "Comparison",
     nodes,
     runs: names,
     async refresh() {
-      await load(state);
-      draw(state);
+      const [now] = await Promise.all([get("compare", { run: names }), load(state)]);
+      fill(now);
     },
   };
 }
 
 async function load(state) {
   state.curves = await Promise.all(state.names.map(async (run) => curves(await metrics(run))));
+  if (state.curves.every((found) => Object.keys(found).every((name) => name in state.units))) return;
+  const abouts = await Promise.all(state.names.map((run) => get("run", { run })));
+  state.units = Object.assign({}, ...abouts.map((about) => about.units));
 }
 
 function choice(runs, names) {
@@ -85,13 +99,14 @@ function choice(runs, names) {
 
 function draw(state) {
   const all = [...new Set(state.curves.flatMap((found) => Object.keys(found)))].sort();
-  const shown = METRICS.filter((name) => all.includes(name));
+  const evaluations = all.filter((name) => name.startsWith("evaluation/"));
+  const shown = [...METRICS.slice(0, 1), ...evaluations, ...METRICS.slice(1)].filter((name) => all.includes(name));
   state.other ??= all.find((name) => !shown.includes(name));
   const nodes = [...shown, state.other].filter(Boolean).map((name, place) => {
     const series = state.names.flatMap((run, number) =>
       state.curves[number][name] ? [{ label: state.labels[number], number, ...state.curves[number][name] }] : [],
     );
-    const spec = { title: name, unit: state.units[name], series, smoothing: 1 / 40 },
+    const spec = { title: name, unit: state.units[name], series, smoothing: 1 / 40, legend: true },
       key = place < shown.length ? name : "other";
     if (state.charts.has(key)) state.charts.get(key).update(spec);
     else state.charts.set(key, chart(spec));
@@ -129,14 +144,14 @@ function settings({ differences }, names) {
       cell: ([, values]) => element("td", { class: "left" }, values[place]),
     })),
   ];
-  return sortable(columns, rows, { caption: "Settings that differ" });
+  return sortable(columns, rows, { caption: "Settings that differ", wrap: true });
 }
 
 function scores({ runs }, state) {
   const keys = [
     ...new Set(
       runs.flatMap((run) =>
-        Object.entries(run.summary?.datasets ?? {}).flatMap(([dataset, rows]) =>
+        Object.entries(run.datasets).flatMap(([dataset, rows]) =>
           Object.keys(rows).map((row) => `${dataset}\n${row}`),
         ),
       ),
@@ -144,7 +159,7 @@ function scores({ runs }, state) {
   ];
   const score = (run, key) => {
     const [dataset, row] = key.split("\n");
-    return run.summary?.datasets[dataset]?.[row];
+    return run.datasets[dataset]?.[row];
   };
   const last = (place, name) => state.curves[place][name]?.y.at(-1);
   const rows = runs.map((run, place) => ({ run, place }));
@@ -152,7 +167,7 @@ function scores({ runs }, state) {
     {
       name: "run",
       value: ({ run }) => run.name,
-      cell: ({ run, place }) => element("td", {}, anchor("overview", { run: run.name }, state.labels[place])),
+      cell: ({ run, place }) => element("td", { class: "name" }, anchor("overview", { run: run.name }, state.labels[place])),
     },
     {
       name: "state",
@@ -170,16 +185,23 @@ function scores({ runs }, state) {
       value: ({ run }) => score(run, key)?.mean,
       cell: ({ run }) => {
         const one = score(run, key);
-        return element("td", { title: one ? String(one.mean) : null }, one ? short(one.mean) + (one.num_runs > 1 ? ` ± ${short(one.sd)}` : "") : "–");
+        return element("td", { title: one?.mean == null ? null : String(one.mean) }, scoreText(one));
       },
     })),
     {
       name: "wall seconds",
-      value: ({ run }) => run.summary?.wall_seconds,
-      cell: ({ run }) => numeric(run.summary?.wall_seconds),
+      value: ({ run }) => run.wall_seconds,
+      cell: ({ run }) => numeric(run.wall_seconds),
     },
   ];
   return sortable(columns, rows, {
     caption: "Scores of the runs, mean ± standard deviation over runs of the evaluation, in percent",
+    order: state.order,
   });
+}
+
+function scoreText(score) {
+  if (!score) return "–";
+  if (score.mean == null) return `${score.num_done} of ${score.num_runs} runs`;
+  return score.mean.toFixed(1) + (score.num_runs > 1 ? ` ± ${score.sd.toFixed(1)}` : "");
 }

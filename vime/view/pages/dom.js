@@ -45,27 +45,26 @@ export const anchor = (page, words, ...children) => element("a", { href: link(pa
 
 const FIRST_ROWS = 50;
 
-/** A table of cells with sortable columns: `columns` are {name, value(row), cell(row), left}. */
-export function sortable(columns, rows, { caption = "" } = {}) {
+/** A table of cells with sortable columns: `columns` are {name, value(row), cell(row), left}. With `order`, an object of the page, a later table of this caption is sorted as this one was. */
+export function sortable(columns, rows, { caption = "", order = {}, wrap = false } = {}) {
+  const kept = (order[caption] ??= { by: null, up: false, most: FIRST_ROWS });
   const body = element("tbody"),
     head = element("tr"),
     all = element("button", {
       type: "button",
       onclick: () => {
-        most = Infinity;
+        kept.most = Infinity;
         fill();
       },
     });
-  let by = null,
-    up = false,
-    most = FIRST_ROWS;
   const fill = () => {
-    const sorted =
-      by == null ? rows : [...rows].sort((a, b) => (up ? 1 : -1) * order(columns[by].value(a), columns[by].value(b)));
-    all.hidden = sorted.length <= most;
+    const by = columns.findIndex((column) => column.name === kept.by),
+      sign = kept.up ? 1 : -1;
+    const sorted = by < 0 ? rows : [...rows].sort((a, b) => sign * compared(columns[by].value(a), columns[by].value(b)));
+    all.hidden = sorted.length <= kept.most;
     all.textContent = `Show all ${sorted.length}`;
     body.replaceChildren(
-      ...sorted.slice(0, most).map((row) =>
+      ...sorted.slice(0, kept.most).map((row) =>
         element(
           "tr",
           {},
@@ -74,14 +73,14 @@ export function sortable(columns, rows, { caption = "" } = {}) {
       ),
     );
     [...head.children].forEach((cell, place) =>
-      cell.setAttribute("aria-sort", place !== by ? "none" : up ? "ascending" : "descending"),
+      cell.setAttribute("aria-sort", place !== by ? "none" : kept.up ? "ascending" : "descending"),
     );
   };
   head.append(
-    ...columns.map((column, place) => {
+    ...columns.map((column) => {
       const turn = () => {
-        up = by === place ? !up : false;
-        by = place;
+        kept.up = kept.by === column.name ? !kept.up : false;
+        kept.by = column.name;
         fill();
       };
       return element(
@@ -92,10 +91,10 @@ export function sortable(columns, rows, { caption = "" } = {}) {
     }),
   );
   fill();
-  return element("div", { class: "card" }, element("table", { "aria-label": caption }, element("thead", {}, head), body), all);
+  return element("div", { class: "card" }, element("table", { "aria-label": caption, class: wrap ? "wrap" : null }, element("thead", {}, head), body), all);
 }
 
-function order(a, b) {
+function compared(a, b) {
   if (a == null || b == null) return (a != null) - (b != null);
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
 }

@@ -6,12 +6,13 @@ import { anchor, element, link, numeric, short, sortable } from "./dom.js";
 
 export async function open(words) {
   const run = words.get("run"),
-    place = element("div");
+    place = element("div"),
+    order = {};
   let seen = "";
   const fill = async () => {
     const found = await read(run, words),
       now = JSON.stringify(found);
-    if (now !== seen) place.replaceChildren(...draw(run, found));
+    if (now !== seen) place.replaceChildren(...draw(run, found, order));
     seen = now;
   };
   await fill();
@@ -34,7 +35,7 @@ async function read(run, words) {
   return { datasets, rows, dataset, first, second, ...(await get("items", { run, dataset, first, second })) };
 }
 
-function draw(run, found) {
+function draw(run, found, order) {
   if (!found) return [element("p", { class: "card" }, "There are no two evaluations to compare yet.")];
   const { datasets, rows, dataset, first, second } = found;
   const select = (name, label, all, chosen) =>
@@ -62,7 +63,7 @@ function draw(run, found) {
     ),
     ...summary(found),
     ...pictures(found, first, second),
-    table(run, dataset, found),
+    table(run, dataset, found, order),
   ];
 }
 
@@ -103,7 +104,7 @@ function pictures({ items }, first, second) {
   ];
 }
 
-function table(run, dataset, { items }) {
+function table(run, dataset, { items }, order) {
   const columns = [
     {
       name: "item",
@@ -119,5 +120,5 @@ function table(run, dataset, { items }) {
         numeric(one.second - one.first, { class: one.second < one.first ? "bad" : one.second > one.first ? "good" : null }),
     },
   ];
-  return sortable(columns, items, { caption: "Items, those that fell most first" });
+  return sortable(columns, items, { caption: "Items, those that fell most first", order });
 }

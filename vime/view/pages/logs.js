@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { element, numeric, sortable } from "./dom.js";
 
-export function faults(about) {
+export function faults(about, order) {
   if (!about.faults.length) return [];
   const names = [...new Set(about.faults.flatMap((fault) => Object.keys(fault)))];
   const columns = names.map((name) => ({
@@ -12,10 +12,10 @@ export function faults(about) {
     value: (fault) => fault[name],
     cell: (fault) => element("td", { class: "left" }, String(fault[name] ?? "")),
   }));
-  return [element("h2", {}, "Faults"), sortable(columns, about.faults, { caption: "Faults" })];
+  return [element("h2", {}, "Faults"), sortable(columns, about.faults, { caption: "Faults", order })];
 }
 
-export function evalLogs(about) {
+export function evalLogs(about, order) {
   const logs = Object.entries(about.eval_logs);
   const names = [...new Set(logs.flatMap(([, log]) => Object.keys(log.metrics ?? {})))].sort();
   if (!names.length) return [];
@@ -27,7 +27,7 @@ export function evalLogs(about) {
       cell: (name) => numeric(log.metrics?.[name]),
     })),
   ];
-  return [element("h2", {}, "What the method says of its evaluations"), sortable(columns, names, { caption: "Evaluation logs" })];
+  return [element("h2", {}, "What the method says of its evaluations"), sortable(columns, names, { caption: "Evaluation logs", order })];
 }
 
 /** The lines of the steps, or the end of a log that is chosen, which stays chosen; `follow` reads the log again. */

@@ -1,6 +1,6 @@
 // The overview of a run: alarms, scores, curves, where the time goes, faults, and the console.
 
-import { curves, get, metrics } from "./api.js";
+import { curves, get, metrics, withEnds } from "./api.js";
 import { chart } from "./chart.js";
 import { anchor, duration, element, numeric, short, sortable } from "./dom.js";
 import { consoleLog, evalLogs, faults } from "./logs.js";
@@ -10,7 +10,9 @@ const MANY = 6; // a legend of more lines needs the whole width
 export async function open(words) {
   const run = words.get("run");
   let [about, rows] = await Promise.all([get("run", { run }), metrics(run)]);
-  const settings = { smoothing: 1 / 40 };
+  const settings = { smoothing: 1 / 40 },
+    order = {}; // of the tables
+  const told = {};
   const head = element("div"),
     scores = element("div"),
     grid = element("div", { class: "charts" }),
@@ -19,9 +21,10 @@ export async function open(words) {
   const charts = new Map();
   const redraw = () => {
     head.replaceChildren(...header(about, rows), ...ending(about), ...alarms(about, run));
-    drawScores(scores, charts, about);
-    drawCurves(grid, charts, about, curves(rows), settings);
-    tail.replaceChildren(...faults(about), ...evalLogs(about));
+    const isNew = (name) => told[name] !== (told[name] = JSON.stringify(about[name])); // what stays keeps its focus
+    if (isNew("datasets")) drawScores(scores, charts, about, order);
+    drawCurves(grid, charts, about, withEnds(curves(rows), about.datasets, about.config.trainer.num_steps), settings);
+    if (["faults", "eval_logs"].filter(isNew).length) tail.replaceChildren(...faults(about, order), ...evalLogs(about, order));
     log.update(about);
   };
   redraw();
@@ -106,7 +109,7 @@ function alarms(about, run) {
   return [element("h2", {}, "Alarms"), ...shown];
 }
 
-function drawScores(place, charts, about) {
+function drawScores(place, charts, about, order) {
   const datasets = Object.entries(about.datasets);
   if (!datasets.length) return place.replaceChildren();
   const labels = Object.entries(about.labels).filter(([row]) => datasets.some(([, rows]) => rows[row]?.mean != null));
@@ -146,7 +149,7 @@ function drawScores(place, charts, about) {
     keep(charts, "scores", spec, true);
     nodes.push(charts.get("scores").node);
   }
-  nodes.push(sortable(columns, rows, { caption: "Scores" }));
+  nodes.push(sortable(columns, rows, { caption: "Scores", order }));
   place.replaceChildren(...nodes);
 }
 
@@ -204,7 +207,7 @@ function drawCurves(grid, charts, about, found, settings) {
   }
   if (wanted.length !== grid.children.length || wanted.some((node, place) => node !== grid.children[place]))
     grid.replaceChildren(...wanted);
-  if (!wanted.length) grid.replaceChildren(element("p", { class: "note" }, "No step has been trained yet."));
+  if (!wanted.length) grid.replaceChildren(element("p", { class: "note" }, about.state === "running" ? "No step has been trained yet." : "No step was trained."));
 }
 
 /** The metric that is chosen among the others. The list stays the same node while it is up to date, so that it can stay open. */

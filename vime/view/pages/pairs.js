@@ -4,25 +4,21 @@ import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { element, numeric, problem, short, sortable } from "./dom.js";
 
-/** A section that fills itself: the intervals take a while for many runs. */
-export function pairs(names, labels) {
-  const place = element(
-    "section",
-    {},
-    element("p", { class: "note", role: "status" }, "Paired differences are being computed …"),
-  );
+/** Fills a place: the intervals take a while for many runs, and what stands there stays until they are known. */
+export function pairs(place, names, labels, order) {
+  if (!place.hasChildNodes())
+    place.append(element("p", { class: "note", role: "status" }, "Paired differences are being computed …"));
   get("paired", { run: names }).then(
     ({ paired }) => {
       const called = (run) => labels[names.indexOf(run)];
       const shown = paired.map((pair) => ({ ...pair, run: called(pair.run) }));
-      place.replaceChildren(...drawn(shown, labels[0]));
+      place.replaceChildren(...drawn(shown, labels[0], order));
     },
     (error) => place.replaceChildren(problem(error.message)),
   );
-  return place;
 }
 
-function drawn(paired, base) {
+function drawn(paired, base, order) {
   if (!paired.length) return [];
   const good = paired.filter((pair) => !pair.problem),
     bad = paired.filter((pair) => pair.problem);
@@ -84,7 +80,7 @@ function drawn(paired, base) {
           cell: (pair) => numeric(pair[key], { class: typeof pair[key] === "string" ? "left" : null }),
         })),
         good,
-        { caption: "Paired differences" },
+        { caption: "Paired differences", order },
       ),
     );
   }

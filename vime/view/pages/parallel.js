@@ -3,16 +3,19 @@
 import { chart } from "./chart.js";
 import { element, short } from "./dom.js";
 
-export function parallel(found, state) {
+const FEW_AXES = 6;
+
+/** The heading and the chart, which stays the same when its runs go on; nothing where there are no two axes. */
+export function parallelChart(found, state) {
   const number = (text) => (text !== "" && Number.isFinite(Number(text)) ? Number(text) : null);
   const axes = Object.entries(found.differences)
     .filter(([, values]) => values.every((text) => number(text) != null))
     .map(([name, values]) => ({ name, values: values.map(number) }));
   axes.push({ name: "last reward", values: state.curves.map((one) => one["reward/mean"]?.y.at(-1) ?? null) });
-  for (const dataset of Object.keys(found.runs.find((run) => run.summary)?.summary.datasets ?? {}))
+  for (const dataset of new Set(found.runs.flatMap((run) => Object.keys(run.datasets))))
     axes.push({
       name: `${dataset}, trained`,
-      values: found.runs.map((run) => run.summary?.datasets[dataset]?.trained?.mean ?? null),
+      values: found.runs.map((run) => run.datasets[dataset]?.trained?.mean ?? null),
     });
   const usable = axes.filter((axis) => axis.values.some((value) => value != null));
   if (usable.length < 2) return [];
@@ -48,22 +51,21 @@ export function parallel(found, state) {
     y1: 1,
     line: { color: "gray", width: 1 },
   }));
-  return [
-    element("h2", {}, "Settings and results"),
-    chart(
-      {
-        title: "Parallel coordinates: each line is a run",
-        unit: "",
-        xTitle: "",
-        kind: "points",
-        exact: true,
-        series,
-        shapes,
-        annotations: notes,
-        xAxis: { type: "category", tickformat: "" },
-        yAxis: { visible: false, range: [-0.15, 1.15] },
-      },
-      { wide: true },
-    ).node,
-  ];
+  const spec = {
+    title: "Parallel coordinates: each line is a run",
+    unit: "",
+    xTitle: "",
+    kind: "points",
+    exact: true,
+    legend: "above",
+    height: usable.length > FEW_AXES ? 460 : 340, // many names stand at an angle
+    series,
+    shapes,
+    annotations: notes,
+    xAxis: { type: "category", tickformat: "" },
+    yAxis: { visible: false, range: [-0.15, 1.15] },
+  };
+  if (state.parallel) state.parallel.update(spec);
+  else state.parallel = chart(spec, { wide: true });
+  return [element("h2", {}, "Settings and results"), state.parallel.node];
 }

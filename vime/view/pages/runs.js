@@ -1,7 +1,7 @@
 // The list of runs, and which of them to compare.
 
 import { get } from "./api.js";
-import { anchor, element, link } from "./dom.js";
+import { anchor, duration, element, link, numeric, short } from "./dom.js";
 
 export async function open() {
   const place = element("div"),
@@ -47,19 +47,24 @@ function draw(place, runs, chosen) {
       element("td", { class: "left" }, anchor("overview", { run: run.name }, run.name)),
       element("td", { class: "left" }, anchor("rollouts", { run: run.name }, "rollouts")),
       element("td", { class: `left ${run.state}` }, run.state),
+      element("td", {}, run.num_steps ? `${short(run.step)} / ${short(run.num_steps)}` : "–"),
+      element("td", { title: "left, without evaluations" }, duration(run.eta_seconds)),
+      numeric(run.reward),
       element("td", { class: "left sweep" }, ...whole(run.name, sweeps)),
     ),
   );
   const table = element(
     "table",
-    { class: "left" },
+    { class: "runs" },
     element(
       "thead",
       {},
       element(
         "tr",
         {},
-        ["", "run", "", "state", ""].map((name) => element("th", { class: "left" }, name)),
+        ["", "run", "", "state"].map((name) => element("th", { class: "left" }, name)),
+        ["steps", "left", "last reward"].map((name) => element("th", {}, name)),
+        element("th", {}),
       ),
     ),
     element("tbody", {}, rows),
