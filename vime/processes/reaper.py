@@ -24,9 +24,13 @@ SUPERVISOR_SECONDS = 40.0
 
 
 def start_reaper(*, owner: int, remove: list[Path]) -> "subprocess.Popen[bytes]":
-    """Starts a reaper in a session of its own, so that Ctrl-C in the terminal does not end it first."""
+    """Starts a reaper in a session of its own, so that Ctrl-C in the terminal does not end it first.
+
+    It holds no file of the owner's: a pipe that the owner writes to ends with the owner's part in it.
+    """
     command = [sys.executable, "-m", "vime.processes.reaper", "--owner", str(owner), "--remove", *map(str, remove)]
-    return subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, start_new_session=True, stdin=nowhere, stdout=nowhere, stderr=nowhere)
 
 
 def watch(owner: psutil.Process) -> set[psutil.Process]:
