@@ -78,8 +78,11 @@ class WandbWriter:
             self._run.config.update({UNITS: self._units}, allow_val_change=True)
 
     def finish(self, *, failed: bool) -> None:
-        """Ends the run; it may go on later."""
+        """Ends the run, which may go on later, and wandb's own process: it holds the terminal, or the pipe, of this run."""
+        import wandb
+
         self._run.finish(exit_code=int(failed))
+        wandb.teardown()
 
 
 def tracking_mode(config: RunConfig) -> str:

@@ -145,6 +145,9 @@ def listen(host: Host, path: Path, *, seconds: float) -> None:
             return
         finally:
             path.unlink(missing_ok=True)
+            log = path.with_suffix(".log")
+            if log.is_file() and not log.stat().st_size:
+                log.unlink()
 
 
 def refuse(connection: socket.socket, reason: str) -> None:
