@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-os.environ.setdefault("VIME_STRANDS_PYTHON", sys.executable)  # so that its experiment composes where Strands has no environment
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker: threads would only spin in wait of each other
 
@@ -254,3 +253,9 @@ def _save_tokenizer(folder: Path) -> None:
     fast.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
+
+
+@pytest.fixture
+def some_strands_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter in the place of the one with Strands, for tests that only compose its experiment."""
+    monkeypatch.setenv("VIME_STRANDS_PYTHON", sys.executable)

@@ -12,6 +12,8 @@ from vime.config import RunConfig
 from vime.preflight.compose import CONF, compose_run
 from vime.preflight.validation import find_problems
 
+pytestmark = pytest.mark.usefixtures("some_strands_python")
+
 ROOT = CONF.parent
 PLAN = "mode=plan"
 

@@ -24,6 +24,8 @@ from vime.preflight.plan.steps import generation
 from vime.preflight.validation import find_problems
 from vime.types import COLUMNS, Sample
 
+pytestmark = pytest.mark.usefixtures("some_strands_python")
+
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
 
 

@@ -16,6 +16,8 @@ from vime.rehearsal.local_data import Shrunk, data_folder
 from vime.rehearsal.shrink import FROZEN, NUM_STEPS, model_folder, shrink
 from vime.run import run
 
+pytestmark = pytest.mark.usefixtures("some_strands_python")
+
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 LARGE = [name for name in EXPERIMENTS if "tiny" not in name]
 KEPT = ("method", "algorithm", "sandbox", "workspace", "reward_service", "name", "seed", "mode", "deterministic")

@@ -32,31 +32,55 @@ def swiglu(x: torch.Tensor, bias: torch.Tensor | None, *_: Any) -> torch.Tensor:
 
 def weighted_swiglu(x: torch.Tensor, bias: torch.Tensor | None, weights: torch.Tensor, *_: Any) -> torch.Tensor:
     """The same times a weight per token, [..., 1]; the product is rounded once to the dtype of `x`."""
-    return (swiglu(x, bias) * weights).to(x.dtype)
+    assert bias is None, "a bias of the experts"
+    return _WeightedSwiGLU.apply(x, weights)
 
 
 class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
-        result = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
-        for x_T2F, result_TF in zip(*(_parts(tensor, result.shape[-1]) for tensor in (x, result))):
-            gate_TF, linear_TF = x_T2F.chunk(2, dim=1)
-            torch.ops.aten.silu.out(gate_TF, out=result_TF).mul_(linear_TF)
-        return result
+        return _activated(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        result = torch.empty_like(x)
-        tensors = (x, gradients[0], result)
-        for x_T2F, gradient_TF, result_T2F in zip(*(_parts(tensor, gradients[0].shape[-1]) for tensor in tensors)):
-            gate_TF, linear_TF = x_T2F.chunk(2, dim=1)
-            of_gate_TF, of_linear_TF = result_T2F.chunk(2, dim=1)
-            torch.mul(gradient_TF, linear_TF, out=of_gate_TF)
-            torch.ops.aten.silu_backward.grad_input(of_gate_TF, gate_TF, grad_input=of_gate_TF)
-            torch.ops.aten.silu.out(gate_TF, out=of_linear_TF).mul_(gradient_TF)
-        return result
+        return _gradient(x, gradients[0])
+
+
+class _WeightedSwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weights)
+        return (_activated(x) * weights).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weights = ctx.saved_tensors
+        gradient = gradients[0].to(torch.promote_types(x.dtype, weights.dtype))
+        of_weights = (gradient * _activated(x)).sum(-1, keepdim=True).to(weights.dtype)
+        return _gradient(x, (gradient * weights).to(x.dtype)), of_weights
+
+
+def _activated(x: torch.Tensor) -> torch.Tensor:
+    result = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
+    for x_T2F, result_TF in zip(*(_parts(tensor, result.shape[-1]) for tensor in (x, result))):
+        gate_TF, linear_TF = x_T2F.chunk(2, dim=1)
+        torch.ops.aten.silu.out(gate_TF, out=result_TF).mul_(linear_TF)
+    return result
+
+
+def _gradient(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient of `x`, given that of the result."""
+    result = torch.empty_like(x)
+    tensors = (x, gradient, result)
+    for x_T2F, gradient_TF, result_T2F in zip(*(_parts(tensor, gradient.shape[-1]) for tensor in tensors)):
+        gate_TF, linear_TF = x_T2F.chunk(2, dim=1)
+        of_gate_TF, of_linear_TF = result_T2F.chunk(2, dim=1)
+        torch.mul(gradient_TF, linear_TF, out=of_gate_TF)
+        torch.ops.aten.silu_backward.grad_input(of_gate_TF, gate_TF, grad_input=of_gate_TF)
+        torch.ops.aten.silu.out(gate_TF, out=of_linear_TF).mul_(gradient_TF)
+    return result
 
 
 def _parts(x: torch.Tensor, num_channels: int) -> tuple[torch.Tensor, ...]:
