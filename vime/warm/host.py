@@ -166,6 +166,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]  # they are text files
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs are started to ignore it
     host = Host(load_hook(arguments.run))
     try:
         if arguments.listen is not None:
