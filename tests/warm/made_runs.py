@@ -23,7 +23,7 @@ def run(words: list[str], *, started: float) -> int:
         case "wait":
             try:
                 sys.stdout.write("waiting\n")
-                time.sleep(600)
+                time.sleep(60)
             except KeyboardInterrupt:
                 return 130
     return 0
