@@ -112,6 +112,9 @@ class Workers:
             group.rollouts.append(rollout)
         return group
 
+    async def resample(self, *, slot: int, oldest: int, version: int) -> None:
+        return None
+
     async def progress(self) -> dict[int, Any]:
         return {}
 
