@@ -78,7 +78,7 @@ class ServerProgram(KeptProgram):
         return spare.put(SERVER, self._key(), self, end=self.stop)
 
     def _key(self) -> str:
-        """How the server is started: all of its specification but what every run, or the seed of a run, has of its own.
+        """How the server is started: the files of its checkpoint, and its specification but for what each run has of its own.
 
         The seed of a server that awaits weights only says which random numbers it begins with: calls of a run that is to be
         repeated exactly (`deterministic=true`) bring seeds of their own.
@@ -88,7 +88,9 @@ class ServerProgram(KeptProgram):
         if self._starts_random:
             seed = command.index("--seed")
             command = [*command[:seed], *command[seed + 2 :]]
-        return repr(replace(spec, command=command, log="", remove=[]))
+        checkpoint = Path(command[command.index("--model") + 1])
+        files = sorted((file.name, file.stat().st_mtime_ns) for file in checkpoint.iterdir()) if checkpoint.is_dir() else []
+        return repr((replace(spec, command=command, log="", remove=[]), files))
 
     def actor_arguments(self) -> dict[str, Any]:
         """The state that the successor of a lost actor needs: the weights, and whether the server is asleep."""

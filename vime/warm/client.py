@@ -170,7 +170,11 @@ class OwnHost:
                 self.close()
         self._start()
         assert self._connection is not None
-        return run_on(self._connection, words, started=started)
+        try:
+            return run_on(self._connection, words, started=started)
+        except Refused as reason:  # one run of several, which go on
+            sys.stderr.write(f"\nthe process of the run did not start: {reason}\n")
+            return FAILED
 
     def close(self) -> None:
         """Ends the host and all that its last run has left."""
