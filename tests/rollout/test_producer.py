@@ -209,24 +209,27 @@ def test_a_group_is_not_late_before_half_of_all_groups_have_finished():
     assert groups is not None and [group.prompt.index for group in groups] == [1, 2]
 
 
-def test_a_late_group_that_must_be_waited_for_is_asked_for_once_under_the_same_weights():
+def test_while_a_batch_waits_for_a_late_group_its_stale_rollouts_are_asked_for_until_they_can_be_sampled_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("vime.rollout.producer.ASK_AGAIN_SECONDS", 0.001)
+
     async def scenario() -> None:
         runner = Runner()
-        runner.held = {0, 11}
+        runner.held = {0}
         producer, _ = make(runner, max_staleness=1)
         producer.set_version(0)
         await next_batch(producer)
         producer.set_version(1)
         waiting = asyncio.create_task(producer.batch())
-        for _ in range(100):
-            await asyncio.sleep(0)
-        runner.held = {0}
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not waiting.done() and runner.asked == [0]
+        while len(runner.asked) < 3:  # one of them is still at work
+            await asyncio.sleep(0.001)
+        assert not waiting.done()
+        runner.resamples = True
+        groups, metrics = await waiting
+        assert 0 not in [group.prompt.index for group in groups] and metrics["rollout/num_rollouts_resampled"] == 2
+        assert runner.asked == [0] * len(runner.asked)
         runner.held = set()
-        groups, _ = await waiting
-        assert 0 in [group.prompt.index for group in groups]
         await producer.stop()
 
     within_limits(scenario())

@@ -7,6 +7,7 @@ trained in time, and taken as they finish; a group that could not be trained in 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from vime.config import RolloutConfig
@@ -20,6 +21,9 @@ from vime.tasks import cancel
 from vime.types import Group, Prompt, StopReason
 
 logger = logging.getLogger(__name__)
+
+ASK_AGAIN_SECONDS = 0.5
+"""While a batch waits for a late group, one of whose stale rollouts was still at work when it was asked about."""
 
 
 class PromptStream(Protocol):
@@ -61,8 +65,8 @@ class Producer:
         self._keep = keep
         self._version = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._resampling: dict[int, asyncio.Task[None]] = {}
-        """Requests to sample the stale rollouts of late groups again, by slot: one for each version at most."""
+        self._resampling: dict[int, asyncio.Task[bool]] = {}
+        """Requests to sample the stale rollouts of late groups again, by slot; whether it could be done."""
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._tally = Tally(config)
@@ -102,10 +106,12 @@ class Producer:
             groups = self._buffer.take(config.num_prompts, **bound)
             if groups is not None:
                 break
-            for slot in self._buffer.late(config.num_prompts, **bound) if config.max_staleness else ():
-                self._resample(slot)
+            late = self._buffer.late(config.num_prompts, **bound) if config.max_staleness else []
             self._changed.clear()
-            await self._changed.wait()
+            for slot in late:
+                self._resample(slot)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), ASK_AGAIN_SECONDS if late else None)
         self._expire(self._version + 1 - config.max_staleness)
         metrics = self._tally.take()
         metrics["rollout/num_groups_in_flight"] = float(self._buffer.num_generating)
@@ -170,18 +176,20 @@ class Producer:
             self._check()
 
     def _resample(self, slot: int) -> None:
-        """Asks for the stale rollouts of an unfinished group to be sampled again, unless that was asked under these weights."""
-        if slot not in self._resampling:
+        """Asks for the stale rollouts of an unfinished group to be sampled again, unless that was done under these weights."""
+        task = self._resampling.get(slot)
+        if task is None or (task.done() and not task.result()):
             task = self._resampling[slot] = asyncio.create_task(self._resample_stale(slot, self._version))
             task.add_done_callback(self._fail_with)
 
-    async def _resample_stale(self, slot: int, version: int) -> None:
+    async def _resample_stale(self, slot: int, version: int) -> bool:
         running, oldest = self._tasks[slot], version + 1 - self._config.max_staleness
         resampled = await self._runner.resample(slot=slot, oldest=oldest, version=version)
         if resampled is not None and self._tasks.get(slot) is running and self._buffer[slot].group is None:
             self._tally.counts["rollouts_resampled"] += len(resampled.members)
             self._buffer.resampled(slot, version=resampled.version)
             self._changed.set()
+        return resampled is not None
 
     def _is_kept(self, group: Group) -> bool:
         """Whether the filter keeps the group; a group for which it raises is kept and counted."""
@@ -229,7 +237,7 @@ class Producer:
             del self._tasks[slot]
         self._fail_with(task)
 
-    def _fail_with(self, task: "asyncio.Task[None]") -> None:
+    def _fail_with(self, task: "asyncio.Task[Any]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
