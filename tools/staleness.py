@@ -1,12 +1,15 @@
 """Trains the tiny MemAgent task synchronously and asynchronously from several seeds, and compares the ends item by item.
 
     python tools/staleness.py [--staleness 0 1 4] [--seeds 0 1 2] [--steps 60] [--output results/staleness]
+    python tools/staleness.py --long-tail --output results/staleness_long_tail
 
 In the asynchronous runs the servers change weights between two tokens. The first of them is repeated with the cache kept over
 each sync (`serving.keep_cache`): what that costs shows in the logprobs of tokens of the weights in training, of which a lower
-bound on the age leaves more. Writes PATH.md and PATH.json after every seed; run folders stand under outputs/staleness, and one
-that is complete is not run again. Every mode is compared with the first: paired differences over the same items of all data
-sets, with their 95 % interval over items. The goal is about the modes that clear the cache, each against each.
+bound on the age leaves more. With `--long-tail` nothing is repeated; instead the agents of the asynchronous runs first call a
+tool that now and then takes many steps (`long_tail.py`), so that rollouts of late groups are sampled again. Writes PATH.md and
+PATH.json after every seed; run folders stand under outputs/staleness, and one that is complete is not run again. Every mode is
+compared with the first: paired differences over the same items of all data sets, with their 95 % interval over items. The goal
+is about the modes that clear the cache, each against each.
 """
 
 import argparse
@@ -35,15 +38,18 @@ class Mode:
 
     staleness: int
     keep_cache: bool = False
+    long_tail: bool = False
 
     @property
     def name(self) -> str:
         """As it stands in the table."""
-        return f"max_staleness={self.staleness}" + (", cache kept" if self.keep_cache else "")
+        traits = (", cache kept" if self.keep_cache else "") + (", long tail" if self.long_tail else "")
+        return f"max_staleness={self.staleness}{traits}"
 
     def folder(self, seed: int, *, steps: int) -> Path:
         """Where its run of this seed and length is."""
-        return RUNS / f"{self.staleness}{'_kept' if self.keep_cache else ''}_{steps}_steps_{seed}"
+        traits = ("_kept" if self.keep_cache else "") + ("_tail" if self.long_tail else "")
+        return RUNS / f"{self.staleness}{traits}_{steps}_steps_{seed}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,6 +63,8 @@ class Ends:
     """From the first mode, over all items, one per seed."""
     intervals: list[list[float]] = field(default_factory=list)
     staleness_mean: float = 0.0
+    share_resampled: float = 0.0
+    """Rollouts that were sampled again, by those that were trained."""
     num_current_tokens: int = 0
     """Trained tokens of the weights in training, over all steps and seeds; the differences below are over these."""
     logprob_difference_mean: float = 0.0
@@ -78,6 +86,7 @@ def run(mode: Mode, *, seed: int, steps: int) -> None:
         f"evaluation.rows=[{ROW}]",
         "evaluation.extra_temperatures=[]",
         f"output_dir={folder}",
+        *(["method.generate=tools/long_tail.py:generate"] if mode.long_tail else []),
         *(["resume=true"] if folder.exists() else []),
     ]
     subprocess.run([sys.executable, "-m", "vime.run", *words], check=True)
@@ -87,7 +96,7 @@ def ends_of(mode: Mode, first: Mode, seeds: list[int], *, steps: int) -> Ends:
     """Reads the runs of a mode beside those of the first."""
     ends = Ends(mode=mode)
     ages: list[float] = []
-    total = 0.0
+    total = num_resampled = num_rollouts = 0.0
     for seed in seeds:
         own, other = (read_evaluation(m.folder(seed, steps=steps), rows=[ROW]) for m in (mode, first))
         found = {name: compare(other.items[name, ROW], own.items[name, ROW]) for name in own.protocol["datasets"]}
@@ -98,12 +107,15 @@ def ends_of(mode: Mode, first: Mode, seeds: list[int], *, steps: int) -> Ends:
         rows = read_metrics(mode.folder(seed, steps=steps) / "metrics.jsonl")
         ages += [row["rollout/staleness_mean"] for row in rows if "rollout/staleness_mean" in row]
         for row in rows:
+            num_resampled += row.get("rollout/num_rollouts_resampled", 0.0)
+            num_rollouts += row.get("rollout/num_rollouts", 0.0)
             count = int(row.get("train/num_current_tokens", 0))
             if count:
                 ends.num_current_tokens += count
                 total += count * row["train/logprob_difference_mean"]
                 ends.logprob_difference_max = max(ends.logprob_difference_max, row["train/logprob_difference_max"])
     ends.staleness_mean = fmean(ages)
+    ends.share_resampled = num_resampled / num_rollouts
     ends.logprob_difference_mean = total / max(1, ends.num_current_tokens)
     return ends
 
@@ -112,19 +124,21 @@ def page(found: list[Ends], seeds: list[int], result: Result) -> str:
     """Markdown: one line per mode."""
     names = list(found[0].scores)
     lines = [
-        "# Staleness",
+        f"# {result.title}",
         "",
         *(f"- {line}" for line in circumstances(result)),
         f"- seeds {', '.join(map(str, seeds))}; strict score in percent, mean ± SD over seeds; difference from the first line "
         "over the same items, mean over data sets, by seed",
         "",
-        f"| mode | {' | '.join(names)} | difference | mean age of a token | logprob difference: mean | max | tokens |",
-        f"|---|{'---|' * (len(names) + 5)}",
+        f"| mode | {' | '.join(names)} | difference | mean age of a token | sampled again | "
+        "logprob difference: mean | max | tokens |",
+        f"|---|{'---|' * (len(names) + 6)}",
     ]
     for ends in found:
         cells = [f"{fmean(scores):.1f} ± {stdev(scores) if len(scores) > 1 else 0:.1f}" for scores in ends.scores.values()]
         differences = ", ".join(f"{difference:+.1f}" for difference in ends.differences)
-        cells += [differences, f"{ends.staleness_mean:.2f}", f"{ends.logprob_difference_mean:.1e}"]
+        cells += [differences, f"{ends.staleness_mean:.2f}", f"{ends.share_resampled:.1%}"]
+        cells += [f"{ends.logprob_difference_mean:.1e}"]
         cells += [f"{ends.logprob_difference_max:.1e}", f"{ends.num_current_tokens:,}"]
         lines.append(f"| {ends.mode.name} | {' | '.join(cells)} |")
     means = [fmean(ends.differences) for ends in found if not ends.mode.keep_cache]
@@ -145,11 +159,13 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--long-tail", action="store_true", help="the asynchronous runs' agents call a tool with a long tail")
     parser.add_argument("--output", type=Path, default=Path("results/staleness"))
     options = parser.parse_args()
-    modes = [Mode(staleness=number) for number in options.staleness]
-    modes += [Mode(staleness=number, keep_cache=True) for number in options.staleness if number > 0][:1]
-    result, text = Result(title="Staleness"), ""
+    modes = [Mode(staleness=number, long_tail=options.long_tail and number > 0) for number in options.staleness]
+    if not options.long_tail:
+        modes += [Mode(staleness=number, keep_cache=True) for number in options.staleness if number > 0][:1]
+    result, text = Result(title="Staleness with a long tail" if options.long_tail else "Staleness"), ""
     for number, seed in enumerate(options.seeds, start=1):
         for mode in modes:
             run(mode, seed=seed, steps=options.steps)
