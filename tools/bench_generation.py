@@ -3,14 +3,15 @@
     python tools/bench_generation.py [--sizes 1M 35M] [--precisions float32] [--settings block_128 …] [--rounds 3]
                                      [--checkpoint FOLDER] [--json PATH] [--markdown PATH]
 
-Two real servers of one model share the machine and take turns: one as a run starts it, one with another setting. Their requests
-go straight to them. The models are random but for `trained`, the tiny MemAgent model of `--checkpoint`, which reads the chunks of
-its task. For speculation a note says whether the logprobs of what was sampled are those of a server that does not speculate.
-`matrix products alone` are the products that a load needs at the rate of 1024 × 1024 ones.
+Two real servers of one model take turns: one as a run starts it, with one core for the model, and one with another setting.
+Their requests go straight to them. The models are random but for `trained`, the tiny MemAgent model of `--checkpoint`, which
+reads the chunks of its task. For speculation a note says whether the logprobs of what was sampled are those of a server that
+does not speculate. `matrix products alone` are the products that a load needs at the rate of 1024 × 1024 ones.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import sys
 import tempfile
@@ -34,14 +35,15 @@ from vime.preflight.compose import compose_run
 from vime.report.machine import matrix_product_rate
 from vime.rollout.agents import launched
 from vime.runtime import Runtime
-from vime.serving import flags
+from vime.serving import flags, programs
 
 TRAINED = "trained"
 AS_STARTED, OTHER = "actor", "other"
 CHUNK_TOKENS, MEMORY_TOKENS = 96, 24
 """Of the tiny task."""
-COMPILED, SPECULATES = "compiled", "speculates"
+COMPILED, SPECULATES, ALL_CORES = "compiled", "speculates", "all_cores"
 SETTINGS: dict[str, dict[str, Any]] = {
+    ALL_CORES: {},
     "block_128": {"block_size": 128},
     "no_prefix_cache": {"enable_prefix_caching": False},
     "prefill_8192": {"max_num_batched_tokens": 8192},
@@ -50,7 +52,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
     },
 }
-"""vLLM's arguments of the second server."""
+"""vLLM's arguments of the second server. Both have one core of their own for the model, but with `all_cores` the second has all;
+with `compiled` both have PyTorch's compiler."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +85,7 @@ class Load:
             for _ in range(1 if self.as_one else self.num_samples):
                 sampling = {"temperature": 1.0, "max_tokens": self.max_tokens, "ignore_eos": True, "logprobs": 0}
                 sampling |= {"detokenize": False, "n": self.num_samples if self.as_one else 1}
-                yield {"model": "any", "token_ids": prompt, "sampling_params": sampling}
+                yield {"token_ids": prompt, "sampling_params": sampling}
 
 
 def loads_of(size: str) -> list[Load]:
@@ -181,7 +184,11 @@ async def measure_pair(
 ) -> None:
     """Rows of one setting; those of the server as a run starts it once for each model."""
     config = configuration(checkpoint, precision=precision, setting=setting)
-    flags.SMALL_VOCABULARY, known = (0 if setting == COMPILED else flags.SMALL_VOCABULARY), flags.SMALL_VOCABULARY
+    known = flags.SMALL_VOCABULARY, programs._cpus
+    if setting == COMPILED:
+        flags.SMALL_VOCABULARY = 0
+    every = sorted(os.sched_getaffinity(0))
+    programs._cpus = lambda position, _: every if position and setting == ALL_CORES else every[-1:]
     try:
         with Runtime(config, say=lambda text: None) as runtime:
             async with launched(config, folder, runtime, policy=None) as agents:
@@ -190,7 +197,7 @@ async def measure_pair(
                 urls = {name: endpoints[name].worker_urls[0] for name in (AS_STARTED, OTHER)}
                 await compare(size, precision, setting, urls, rounds, result, is_first=is_first)
     finally:
-        flags.SMALL_VOCABULARY = known
+        flags.SMALL_VOCABULARY, programs._cpus = known
 
 
 async def compare(
@@ -245,7 +252,7 @@ def describe_settings() -> str:
 
 async def measure(options: argparse.Namespace, folder: Path) -> Result:
     """Every model, precision and setting."""
-    result = Result(title="Generation on one server", columns=("with the setting", "as a run starts it"))
+    result = Result(title="Generation on one server", columns=("with the setting", "one core"))
     for size in options.sizes:
         checkpoint = options.checkpoint if size == TRAINED else folder / size
         if size != TRAINED:

@@ -1,5 +1,7 @@
 """Command lines and environments of servers and routers."""
 
+from pathlib import Path
+
 import pytest
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
@@ -60,6 +62,21 @@ def test_without_a_gpu_servers_get_their_cores_and_no_warm_up():
     environment = server_environment(config, ServedModelConfig(), cpus=[1], gpus=[])
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "1"
     assert "libgomp" in (environment["LD_PRELOAD"] or "")
+
+
+@pytest.mark.parametrize("size, reserved", [("0.6", "1"), ("35", "0")])
+def test_a_large_model_that_is_alone_on_a_cpu_has_all_cores(size: str, reserved: str, tmp_path: Path):
+    config = RunConfig()
+    shape = {"num_layers": 8, "hidden_size": 512, "intermediate_size": 1536, "vocab_size": 8192}
+    for key, value in (shape if size == "35" else {}).items():
+        setattr(config.model, key, value)
+    environment = server_environment(config, ServedModelConfig(), cpus=[], gpus=[])
+    assert environment.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "1") == reserved
+    environment = server_environment(config, ServedModelConfig(), cpus=[0], gpus=[])
+    assert "VLLM_CPU_NUM_OF_RESERVED_CPU" not in environment, "it has been given its cores"
+    (tmp_path / "model.safetensors").write_bytes(bytes(int(float(size) * 2e6)))
+    environment = server_environment(config, ServedModelConfig(checkpoint=str(tmp_path)), cpus=[], gpus=[])
+    assert environment.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "1") == reserved
 
 
 def test_with_gpus_servers_see_only_theirs():

@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 
 from vime.cluster.placement import takes_turns, transport
-from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import Precision, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.model.architecture import scaled_length
+from vime.model.size import BYTES, num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving import forced_tokens
 from vime.serving.fixed_products import ENVIRONMENT
@@ -34,6 +35,9 @@ DUMMY = "dummy"
 """vLLM's name for random weights instead of the checkpoint's."""
 SMALL_VOCABULARY = 16384
 """Largest vocabulary at which ranks of sampled tokens are cheap without a compiled kernel (150,000: 37 ms a step against 1)."""
+LARGE_MODEL = 10_000_000
+"""Parameters from which a server that has a CPU to itself computes on all cores. By default vLLM leaves one of them to its other
+processes, of which small models need as much as of the model's own (`results/generation.md`)."""
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[str]:
@@ -147,6 +151,8 @@ def server_environment(
             environment["TORCHDYNAMO_DISABLE"] = "1"  # else the first request compiles the ranks of logprobs for two seconds
         if cpus:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
+        elif _is_large(config, model):
+            environment["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
         if config.deterministic:
             environment |= ENVIRONMENT
         if config.rehearse:
@@ -204,6 +210,14 @@ def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:
         return config.model.vocab_size
     file = Path(checkpoint_of(config, model)) / "config.json"
     return json.loads(file.read_text()).get("vocab_size", math.inf) if file.is_file() else math.inf
+
+
+def _is_large(config: RunConfig, model: ServedModelConfig) -> bool:
+    """Whether a served model has at least `LARGE_MODEL` parameters; so it has if they are unknown without a download."""
+    if is_trained_checkpoint(config, model):
+        return num_parameters(config.model) >= LARGE_MODEL
+    files = list(Path(checkpoint_of(config, model)).glob("*.safetensors"))
+    return not files or sum(file.stat().st_size for file in files) >= LARGE_MODEL * BYTES[Precision.bfloat16]
 
 
 def _preloaded() -> str:
