@@ -110,7 +110,7 @@ class Producer:
             self._changed.clear()
             for slot in late:
                 self._resample(slot)
-            with suppress(TimeoutError):
+            with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), ASK_AGAIN_SECONDS if late else None)
         self._expire(self._version + 1 - config.max_staleness)
         metrics = self._tally.take()
