@@ -139,7 +139,12 @@ def side_by_side(run: Run, filters: Filters) -> list[dict[str, Any]]:
             turn.get("text", "") for sample in line["samples"] for turn in sample.get("turns", ()) if turn["kind"] == "reply"
         ]
         text = next((reply for reply in reversed(replies) if reply), turns[-1] if turns else "")
-        about = {"messages": line.get("messages", []), "metrics": line.get("metrics", {}), "error": line["error"]}
+        about = {
+            "messages": line.get("messages", []),
+            "metrics": line.get("metrics", {}),
+            "error": line["error"],
+            "temperature": line.get("temperature"),
+        }
         found.append({**row, **about, "response": text, "num_samples": len(replies)})
     return found
 

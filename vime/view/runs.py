@@ -51,14 +51,14 @@ class Run:
             return self._index, self._index.update(max_bytes=UPDATE_BYTES) >= UPDATE_BYTES
 
     def facets(self) -> dict[str, Any]:
-        """What there is to filter by, asked for again only when the run has changed."""
+        """What there is to filter by, asked for only when the run has changed; `more`: files are still being read."""
         index, more = self.indexed()
 
         def ask() -> dict[str, Any]:
             with closing(index.connection()) as database:
                 return facets(database)
 
-        return self.kept(f"facets, {more}", ask)
+        return {**self.kept(f"facets, {more}", ask), "more": more}
 
     def kept(self, name: str, find: Callable[[], Found]) -> Found:
         """What `find` found under this name; it is called again only when the run has changed."""

@@ -36,7 +36,8 @@ export async function openItem(words) {
   const { rollouts } = await get("item", { run, dataset, item });
   const groups = new Map();
   for (const row of rollouts) {
-    const name = row.label ? `${row.condition}, ${row.label}` : row.condition;
+    const degree = row.label === "temperature" ? ` ${short(row.temperature)}` : "", // one of its own, beside the evaluation's
+      name = row.label ? `${row.condition}, ${row.label}${degree}` : row.condition;
     groups.set(name, [...(groups.get(name) ?? []), row]);
   }
   const ordered = [...groups].sort(([, a], [, b]) => a[0].step - b[0].step || order(a[0].condition) - order(b[0].condition));

@@ -26,7 +26,7 @@ async function read(run, words) {
   const steps = facets.label.filter((label) => label.startsWith("step")).sort((a, b) => a.localeCompare(b, "en", { numeric: true })),
     isOver = !steps.length || Object.values(about.datasets).some((scores) => scores.trained);
   const rows = [...facets.condition.filter((row) => row !== "trained" || isOver), ...steps.map((label) => `trained:${label}`)];
-  if (!datasets.length || rows.length < 2) return null;
+  if (!datasets.length || rows.length < 2) return { more: facets.more };
   const usual = ["single_turn", "scaffold", "trained"].filter((row) => rows.includes(row)),
     newest = usual.includes("trained") ? "trained" : rows.findLast((row) => row.startsWith("trained:"));
   const dataset = words.get("dataset") || datasets[0],
@@ -36,7 +36,10 @@ async function read(run, words) {
 }
 
 function draw(run, found, order) {
-  if (!found) return [element("p", { class: "card" }, "There are no two evaluations to compare yet.")];
+  if (!found.rows) {
+    const why = found.more ? "The files are still being read." : "There are no two evaluations to compare yet.";
+    return [element("p", { class: "card" }, why)];
+  }
   const { datasets, rows, dataset, first, second } = found;
   const select = (name, label, all, chosen) =>
     element(
