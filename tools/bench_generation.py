@@ -27,7 +27,7 @@ from bench_rows import Result, add_options, finish
 from rollout_case import TINY
 from trainer_case import SHAPES, draw_case, flops, write_case
 
-from agentic.memagent.chunks import Splitter
+from agentic.memagent.chunks import ChunkAt, Splitter
 from agentic.memagent.prompts import MEMORY_PROMPT, NO_MEMORY
 from agentic.memagent.tiny.task import generate_rows
 from vime.config import RunConfig
@@ -112,7 +112,7 @@ def task_prompts(count: int) -> list[list[int]]:
     prompts = []
     for row in generate_rows(split="train", num_docs=20, num_items=count, seed=0):
         chunks = Splitter().split(
-            row["context"], tokenizer=tokenizer, chunk_tokens=CHUNK_TOKENS, max_chunks=1, chunk_at="paragraph"
+            row["context"], tokenizer=tokenizer, chunk_tokens=CHUNK_TOKENS, max_chunks=1, chunk_at=ChunkAt.paragraph
         )
         content = MEMORY_PROMPT.format(problem=row["extra_info"]["question"], memory=NO_MEMORY, chunk=chunks[0])
         message = [{"role": "user", "content": content}]

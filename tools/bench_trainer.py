@@ -178,7 +178,8 @@ def shortfall(case: Case, label: str, side: str, goal: float, ratio: float, spee
 def explain(arguments: argparse.Namespace) -> list[str]:
     """What the columns mean, and what was not run."""
     return [
-        "Goals beside Hugging Face, per CPU second: in float32 1.2 on equal lengths and 1.5 on MemAgent's; in bfloat16 1.5 and 2.0.",
+        "Goals beside Hugging Face, per CPU second: in float32 1.2 on equal lengths and 1.5 on MemAgent's; in bfloat16 1.5 and "
+        "2.0.",
         f"`matrix products alone`: the {arguments.samples} sequences without padding, logits for responses only, at the rate of "
         "1024 × 1024 products measured in the same turns; its ratio is the share of that rate that ours reaches.",
         "In bfloat16 ours and TRL keep float32 master weights; the Hugging Face step has bfloat16 weights and moments.",
