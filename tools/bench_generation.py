@@ -3,10 +3,11 @@
     python tools/bench_generation.py [--sizes 1M 35M] [--precisions float32] [--settings block_128 …] [--rounds 3]
                                      [--checkpoint FOLDER] [--json PATH] [--markdown PATH]
 
-Two real servers of one model take turns: one as a run starts it, with one core for the model, and one with another setting.
-Their requests go straight to them. The models are random but for `trained`, the tiny MemAgent model of `--checkpoint`, which
-reads the chunks of its task. For speculation a note says whether the logprobs of what was sampled are those of a server that
-does not speculate. `matrix products alone` are the products that a load needs at the rate of 1024 × 1024 ones.
+Two real servers of one model take turns, each with one core for the model: one as a run starts it, and one with another
+setting. Their requests go straight to them. The models are random but for `trained`, the tiny MemAgent model of `--checkpoint`,
+which reads the chunks of its task. For speculation a note says whether the logprobs of what was sampled are those of a server
+that does not speculate. `matrix products alone` are the products that a load needs, at the rate of 1024 × 1024 ones on all
+cores.
 """
 
 import argparse
@@ -17,13 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
-from bench_rows import Result, add_options, finish
+from bench_rows import Result, add_options, finish, save
 from rollout_case import TINY
 from trainer_case import SHAPES, draw_case, flops, write_case
 
@@ -52,8 +54,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
     },
 }
-"""vLLM's arguments of the second server. Both have one core of their own for the model, but with `all_cores` the second has all;
-with `compiled` both have PyTorch's compiler."""
+"""vLLM's arguments of the second server. With `all_cores` it has all cores instead of one; with `compiled` both servers have
+PyTorch's compiler."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,19 +143,17 @@ async def seconds_of(session: aiohttp.ClientSession, url: str, load: Load) -> fl
 
 async def largest_difference(session: aiohttp.ClientSession, urls: dict[str, str], load: Load) -> float:
     """In nats, between the logprobs that the second server returned and those that the first gives the same tokens."""
-    largest = 0.0
-    for body in load.requests():
+
+    async def difference(body: dict[str, Any]) -> float:
         (choice,) = (await ask(session, urls[OTHER], body))["choices"]
-        tokens = choice["token_ids"]
-        returned = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+        tokens, returned = choice["token_ids"], [entry["logprob"] for entry in choice["logprobs"]["content"]]
         sampling = {"max_tokens": 1, "prompt_logprobs": 0, "temperature": 1.0}
-        again = await ask(
-            session, urls[AS_STARTED], body | {"token_ids": body["token_ids"] + tokens, "sampling_params": sampling}
-        )
+        again = await ask(session, urls[AS_STARTED], {"token_ids": body["token_ids"] + tokens, "sampling_params": sampling})
         known = again["prompt_logprobs"][len(body["token_ids"]) :]
         found = [entry[str(token)]["logprob"] for token, entry in zip(tokens, known, strict=True)]
-        largest = max([largest, *(abs(a - b) for a, b in zip(returned, found, strict=True))])
-    return largest
+        return max(abs(a - b) for a, b in zip(returned, found, strict=True))
+
+    return max(await asyncio.gather(*map(difference, load.requests())))
 
 
 def configuration(checkpoint: Path, *, precision: str, setting: str) -> RunConfig:
@@ -184,20 +184,22 @@ async def measure_pair(
 ) -> None:
     """Rows of one setting; those of the server as a run starts it once for each model."""
     config = configuration(checkpoint, precision=precision, setting=setting)
-    known = flags.SMALL_VOCABULARY, programs._cpus
-    if setting == COMPILED:
-        flags.SMALL_VOCABULARY = 0
     every = sorted(os.sched_getaffinity(0))
-    programs._cpus = lambda position, _: every if position and setting == ALL_CORES else every[-1:]
-    try:
-        with Runtime(config, say=lambda text: None) as runtime:
-            async with launched(config, folder, runtime, policy=None) as agents:
-                await agents.ready(lambda text: None)
-                endpoints = agents.serving.endpoints()
-                urls = {name: endpoints[name].worker_urls[0] for name in (AS_STARTED, OTHER)}
-                await compare(size, precision, setting, urls, rounds, result, is_first=is_first)
-    finally:
-        flags.SMALL_VOCABULARY, programs._cpus = known
+
+    def cores(position: int, _: int) -> list[int]:
+        return every if position and setting == ALL_CORES else every[-1:]
+
+    vocabulary = 0 if setting == COMPILED else flags.SMALL_VOCABULARY
+    with (
+        patch.object(programs, "_cpus", cores),
+        patch.object(flags, "SMALL_VOCABULARY", vocabulary),
+        Runtime(config, say=lambda text: None) as runtime,
+    ):
+        async with launched(config, folder, runtime, policy=None) as agents:
+            await agents.ready(lambda text: None)
+            endpoints = agents.serving.endpoints()
+            urls = {name: endpoints[name].worker_urls[0] for name in (AS_STARTED, OTHER)}
+            await compare(size, precision, setting, urls, rounds, result, is_first=is_first)
 
 
 async def compare(
@@ -208,9 +210,7 @@ async def compare(
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         for load in loads_of(size):
             seconds: dict[str, list[float]] = {AS_STARTED: [], OTHER: [], "one request": []}
-            as_one = Load(
-                name=load.name, prompts=load.prompts, max_tokens=load.max_tokens, num_samples=load.num_samples, as_one=True
-            )
+            as_one = replace(load, as_one=True)
             for number in range(rounds + 1):  # the first does not count
                 names = (AS_STARTED, OTHER) if number % 2 else (OTHER, AS_STARTED)
                 for name in names:
@@ -237,22 +237,19 @@ async def compare(
                     unit=load.unit,
                 )
             result.add("generation", f"{case}: {setting}", ours=rates[OTHER], reference=rates[AS_STARTED], unit=load.unit)
-            if setting == SPECULATES:
-                difference = await largest_difference(session, urls, load if size == TRAINED else loads_of(size)[1])
+            if setting == SPECULATES and load.num_samples == 1:
+                difference = await largest_difference(session, urls, load)
                 result.notes.append(
                     f"{case}: logprobs of sampled tokens differ by at most {difference:.0e} nats between the server that "
                     "speculates and one that does not"
                 )
 
 
-def describe_settings() -> str:
-    """The names of the table and what they are to vLLM."""
-    return "; ".join(f"`{name}` is {arguments}" for name, arguments in SETTINGS.items())
-
-
 async def measure(options: argparse.Namespace, folder: Path) -> Result:
     """Every model, precision and setting."""
     result = Result(title="Generation on one server", columns=("with the setting", "one core"))
+    result.notes += [f"`{setting}`: {SETTINGS[setting] or 'the second server has all cores'}" for setting in options.settings]
+    result.notes.append(f"Medians of {options.rounds} rounds after one that does not count.")
     for size in options.sizes:
         checkpoint = options.checkpoint if size == TRAINED else folder / size
         if size != TRAINED:
@@ -263,8 +260,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> Result:
             for number, setting in enumerate(options.settings):
                 place = folder / f"{size}-{precision}-{setting}"
                 await measure_pair(size, precision, setting, checkpoint, place, options.rounds, result, is_first=number == 0)
-    result.notes.append(f"settings: {describe_settings()}")
-    result.notes.append(f"Medians of {options.rounds} rounds after one that does not count.")
+                save(result, options)
     return result
 
 

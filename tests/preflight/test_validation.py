@@ -110,6 +110,17 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["mode=eval", "+serving.models.actor.vllm_args.load_format=dummy"],
         "serving.models.actor.vllm_args.load_format",
     ),
+    "speculation of a sampled model on a CPU": (
+        ["+serving.models.actor.vllm_args.speculative_config.method=ngram"],
+        "serving.models.actor.vllm_args.speculative_config",
+    ),
+    "speculation of a frozen model that is sampled, on a CPU": (
+        [
+            "+serving.models.judge={checkpoint: x, sampling: {temperature: 0.5}}",
+            "+serving.models.judge.groups.one.vllm_args.speculative-config.method=ngram",
+        ],
+        "serving.models.judge.groups.one.vllm_args.speculative-config",
+    ),
     "port out of range": (["serving.models.actor.port=70000"], "serving.models.actor.port"),
     "port of the system": (["serving.models.actor.port=80"], "serving.models.actor.port"),
     "port given twice": (["serving.models.actor.port=9000", "+serving.models.judge.port=9000"], "serving.models.judge.port"),

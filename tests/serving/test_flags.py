@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
 from vime.preflight.rules import models, serving
@@ -64,17 +66,17 @@ def test_without_a_gpu_servers_get_their_cores_and_no_warm_up():
     assert "libgomp" in (environment["LD_PRELOAD"] or "")
 
 
-@pytest.mark.parametrize("size, reserved", [("0.6", "1"), ("35", "0")])
-def test_a_large_model_that_is_alone_on_a_cpu_has_all_cores(size: str, reserved: str, tmp_path: Path):
+@pytest.mark.parametrize("vocabulary, reserved", [(1024, "1"), (80_000, "0")])
+def test_a_large_model_that_is_alone_on_a_cpu_has_all_cores(vocabulary: int, reserved: str, tmp_path: Path):
     config = RunConfig()
-    shape = {"num_layers": 8, "hidden_size": 512, "intermediate_size": 1536, "vocab_size": 8192}
-    for key, value in (shape if size == "35" else {}).items():
-        setattr(config.model, key, value)
+    config.model.vocab_size = vocabulary  # 128 channels, and a head of its own
     environment = server_environment(config, ServedModelConfig(), cpus=[], gpus=[])
     assert environment.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "1") == reserved
     environment = server_environment(config, ServedModelConfig(), cpus=[0], gpus=[])
     assert "VLLM_CPU_NUM_OF_RESERVED_CPU" not in environment, "it has been given its cores"
-    (tmp_path / "model.safetensors").write_bytes(bytes(int(float(size) * 2e6)))
+    for number in range(2):
+        save_file({"weight": np.zeros((vocabulary, 64), np.float16)}, tmp_path / f"{number}.safetensors")
+    config = RunConfig()
     environment = server_environment(config, ServedModelConfig(checkpoint=str(tmp_path)), cpus=[], gpus=[])
     assert environment.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "1") == reserved
 

@@ -80,6 +80,7 @@ RULES: tuple[Rule, ...] = (
     serving.context,
     serving.rotary_embeddings,
     serving.load_format,
+    serving.speculation,
     engine.arguments,
     security.arguments,
     sampling.trained_model,

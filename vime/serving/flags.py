@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from safetensors import safe_open
 
 from vime.cluster.placement import takes_turns, transport
-from vime.config import Precision, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.model.architecture import scaled_length
-from vime.model.size import BYTES, num_parameters
+from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving import forced_tokens
 from vime.serving.fixed_products import ENVIRONMENT
@@ -217,7 +218,13 @@ def _is_large(config: RunConfig, model: ServedModelConfig) -> bool:
     if is_trained_checkpoint(config, model):
         return num_parameters(config.model) >= LARGE_MODEL
     files = list(Path(checkpoint_of(config, model)).glob("*.safetensors"))
-    return not files or sum(file.stat().st_size for file in files) >= LARGE_MODEL * BYTES[Precision.bfloat16]
+    return not files or sum(map(_num_stored, files)) >= LARGE_MODEL
+
+
+def _num_stored(file: Path) -> int:
+    """Numbers in the tensors of a file, of which only the head is read."""
+    with safe_open(file, framework="numpy") as tensors:
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (it is no dictionary)
 
 
 def _preloaded() -> str:
