@@ -136,6 +136,18 @@ def test_a_group_stands_side_by_side_in_order(tmp_path: Path, monkeypatch: pytes
     assert all(row["response"].startswith(f"word{row['rollout_id']} ") for row in found)
 
 
+def test_evaluations_of_an_item_say_their_temperature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = run_with(tmp_path, monkeypatch, [rollout(1, 0) | {"temperature": 0.5}, rollout(1, 1)])
+    assert [row["temperature"] for row in side_by_side(run, Filters())] == [0.5, None]
+
+
+def test_filters_say_whether_files_are_still_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = run_with(tmp_path, monkeypatch, [rollout(1, 0)])
+    write_lines(RunDirectory(run.path).rollouts / "step_000002.jsonl", [rollout(2, 1)], compact=True)
+    monkeypatch.setattr("vime.view.runs.UPDATE_BYTES", 1)
+    assert [run.facets()["more"] for _ in range(2)] == [True, False]
+
+
 def test_a_line_of_a_file_that_is_gone_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = run_with(tmp_path, monkeypatch, [rollout(1, 0)])
     RunDirectory(run.path).rollouts.joinpath("step_000001.jsonl").unlink()
