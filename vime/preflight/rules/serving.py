@@ -173,7 +173,7 @@ def speculation(config: RunConfig) -> list[Problem]:
     """On a CPU a model that speculates is asked greedily only.
 
     At temperature 1 the CPU build of vLLM 0.32.0 returns tokens and logprobs that are not the model's: a token of logprob -0.6
-    comes with 0 or -9999 (`tools/bench_generation.py --settings speculates`). Greedy ones are right.
+    comes with 0 or -9999 (`results/generation.md`). Greedy ones are right.
     """
     if config.cluster.gpus_per_node > 0:
         return []
