@@ -108,7 +108,7 @@ def test_a_missed_goal_is_named_with_its_cause_and_its_bound(tools_case: step_ca
     assert by_clock.ratio == pytest.approx(4 / 5) and by_cpu.ratio == pytest.approx(7 / 9)
     shares, missed = result.notes
     assert "generation 60%" in shares and "server 56%" in shares and "10% of a core" in shares
-    assert "0.80 of the goal 3.0" in missed and "Cause: generation, TRL is quicker there" in missed
+    assert "0.80 of the goal 1.5" in missed and "Cause: generation, TRL is quicker there" in missed
     assert f"with TRL's time for its quicker phases {4 / (2 + 1.5):.2f}" in missed
 
 
