@@ -27,9 +27,9 @@ UNIT = "ms; less is better"
 CASES = [name for name in SHAPES if name != "7B"]
 PARTS = {
     "sync/export_seconds": "export",
-    "sync/check_seconds": "mapping and hashing",
+    "sync/check_seconds": "mapping, hashing and loading beside the old weights",
     "sync/pause_seconds": "pause",
-    "sync/proof_seconds": "proof, in the pause",
+    "sync/proof_seconds": "proof",
     "probe/seconds": "probe",
 }
 """Metrics of a sync and what they are called in a note."""

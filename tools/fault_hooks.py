@@ -120,15 +120,14 @@ class FailsHalfway(transfer.WeightReport):
     """A worker extension with which loading version `BROKEN_VERSION` fails once, after half of the tensors."""
 
 
-def _receive_half(self: transfer.FileEngine, update_info: transfer.FileUpdateInfo) -> None:
+def _load_half(self: transfer.FileEngine, file: str, model: Any) -> None:
     done = Path(os.environ["VIME_FAULT_FOLDER"]) / "transfer_failed"
-    if f"v{BROKEN_VERSION}" not in update_info.files[0] or done.exists():
-        _RECEIVE(self, update_info)
+    if f"v{BROKEN_VERSION}" not in file or done.exists():
+        _LOAD(self, file, model)
         return
     done.touch()
-    load_weights: Any = self.model.load_weights
-    tensors = self._mapped[update_info.files[0]]
-    load_weights(tensors[: len(tensors) // 2])
+    tensors = self._mapped[file]
+    model.load_weights(tensors[: len(tensors) // 2])
     raise RuntimeError("injected")
 
 
@@ -147,6 +146,6 @@ class EndsAtASync(transfer.WeightReport):
         super().expect_files(*files)
 
 
-_RECEIVE = transfer.FileEngine.receive_weights
+_LOAD = transfer.FileEngine._load
 if "VIME_FAULT_FOLDER" in os.environ:
-    transfer.FileEngine.receive_weights = _receive_half
+    transfer.FileEngine._load = _load_half

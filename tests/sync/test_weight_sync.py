@@ -34,6 +34,30 @@ async def test_servers_have_the_trainers_logprobs_after_each_sync_cold_and_cache
         assert max(differences.values()) < 1e-4
 
 
+async def sampled_logprobs(stack) -> list[list[float]]:
+    client, found = TokenClient(stack.endpoint, stack.config.serving), []
+    sampling = {"max_tokens": 8, "ignore_eos": True, "temperature": 0.0}
+    for number in range(3):
+        about = {"session_id": str(number), "request_id": f"equal-{number}", "minimum_version": stack.trainer.version}
+        found.append((await client.generate([1, 2, 3 + number], sampling=sampling, **about)).logprobs)
+    await client.close()
+    return found
+
+
+async def test_weights_that_are_exchanged_compute_exactly_like_those_loaded_in_the_pause(served):
+    stack, found = served["tied"], []
+    for way, moves in (("allow_shadow", True), ("refuse_shadow", False), ("allow_shadow", True)):
+        await post(stack.endpoint.url, "/collective_rpc", {"method": way})
+        if moves:
+            stack.trainer.step()
+        await stack.sync(stack.trainer.export())
+        (report,) = (await post(stack.endpoint.url, "/collective_rpc", {"method": "weight_report"}))["results"]
+        assert report["is_loaded"] is (way == "allow_shadow")
+        found.append(await sampled_logprobs(stack))
+    assert found[0] == found[1] != found[2]
+    await stack.probe()
+
+
 async def test_without_a_sync_the_probe_finds_that_the_trainer_has_moved_on(served):
     stack = served["untied"]
     stack.trainer.step()

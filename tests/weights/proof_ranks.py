@@ -19,7 +19,7 @@ from vllm.model_executor.model_loader import get_model
 
 from tests.trainer.forked import fork_ranks
 from vime.serving.plugin import register
-from vime.weights.transfer import FileEngine, FileUpdateInfo
+from vime.weights import shadow, transfer
 
 LAYER = "model.layers.1.self_attn"
 QUERY, KEY, VALUE, OUTPUT = (f"{LAYER}.{part}_proj.weight" for part in "qkvo")
@@ -45,21 +45,21 @@ def run(rank: int, port: int, checkpoint: Path, folder: Path) -> None:
         init_distributed_environment(2, rank, f"tcp://127.0.0.1:{port}", rank, "gloo")
         initialize_model_parallel(2)
         model: Any = get_model(vllm_config=config)
-        engine = FileEngine(config.weight_transfer_config, config, torch.device("cpu"), model)
-        load = model.load_weights
-        for case in CASES:
-            object.__setattr__(
-                model,
-                "load_weights",
-                lambda weights, case=case: load((to, w) for name, w in weights if (to := case.get(name, name)) is not None),
+        engine = transfer.FileEngine(config.weight_transfer_config, config, torch.device("cpu"), model)
+        kind, load = type(model), type(model).load_weights
+        for case, in_pause in [(case, in_pause) for in_pause in (False, True) for case in CASES]:
+            kind.load_weights = lambda model, weights, case=case: load(
+                model, ((to, w) for name, w in weights if (to := case.get(name, name)) is not None)
             )
+            transfer.can_shadow = (lambda *_, **__: False) if in_pause else shadow.can_shadow
             engine.expect_files([str(checkpoint / "model.safetensors")])
-            while engine.weight_report()["pending"]:
+            while (report := engine.weight_report())["pending"]:
                 time.sleep(0.01)
+            assert report["is_loaded"] is not in_pause
             engine.start_weight_update()
-            engine.receive_weights(FileUpdateInfo(files=[str(checkpoint / "model.safetensors")]))
+            engine.receive_weights(transfer.FileUpdateInfo(files=[str(checkpoint / "model.safetensors")]))
             engine.finish_weight_update()
-            file.write(json.dumps(engine.proof.check(model)) + "\n")
+            file.write(json.dumps(engine.prove()) + "\n")
 
 
 if __name__ == "__main__":

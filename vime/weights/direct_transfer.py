@@ -14,7 +14,8 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngin
 
 from vime.weights.payload import WeightDigest
 from vime.weights.proof import Proof
-from vime.weights.transfer import FileEngine, FileUpdateInfo, erase_weights, repack_on_cpu
+from vime.weights.repack import repack_on_cpu
+from vime.weights.transfer import FileEngine, FileUpdateInfo, erase_weights
 
 
 class _DigestingModel:
@@ -44,6 +45,9 @@ class _Direct(WeightTransferEngine):
         self._files = FileEngine(*args)
         self._from_files = False
         self._digest = WeightDigest()
+        self._proof = Proof()
+        self._proves_files = False
+        """Whether the last update was from files."""
 
     def init_transfer_engine(self, init_info: Any) -> None:
         """Joins the trainer's transport, and closes an earlier connection."""
@@ -55,18 +59,16 @@ class _Direct(WeightTransferEngine):
 
     def expect_files(self, files: list[str]) -> None:
         """The next update comes from files; see `FileEngine.expect_files`."""
-        self._from_files = True
+        self._from_files = self._proves_files = bool(files)
         self._files.expect_files(files)
 
-    @property
-    def proof(self) -> Proof:
-        """The proof of weights from files and of those sent without files."""
-        return self._files.proof
-
     def start_weight_update(self) -> None:
-        if not self._from_files:
-            self._digest = WeightDigest()
-            self.proof.begin()
+        self._proves_files = self._from_files
+        if self._from_files:
+            self._files.start_weight_update()
+            return
+        self._digest = WeightDigest()
+        self._proof.begin()
         erase_weights(self.model)
         super().start_weight_update()  # pyright: ignore[reportAbstractUsage]
 
@@ -75,22 +77,34 @@ class _Direct(WeightTransferEngine):
             self._files.receive_weights(update_info)
             return
         model = self.model
-        self.model = _DigestingModel(model, self._digest, self.proof)  # pyright: ignore[reportAttributeAccessIssue]
+        self.model = _DigestingModel(model, self._digest, self._proof)  # pyright: ignore[reportAttributeAccessIssue]
         try:
             super().receive_weights(update_info)  # pyright: ignore[reportAbstractUsage]
         finally:
             self.model = model
 
     def finish_weight_update(self) -> None:
+        if self._from_files:
+            self._files.finish_weight_update()
+            self._from_files = False
+            return
         super().finish_weight_update()  # pyright: ignore[reportAbstractUsage]
         repack_on_cpu(self.model)
-        self._from_files = False
 
     def weight_report(self) -> dict[str, Any]:
         """Like `FileEngine.weight_report`, for the present update or the last one."""
         if self._from_files:
             return self._files.weight_report()
-        return {"pending": False, "digest": self._digest.hexdigest(), "num_tensors": self._digest.num_tensors}
+        return {
+            "pending": False,
+            "is_loaded": False,
+            "digest": self._digest.hexdigest(),
+            "num_tensors": self._digest.num_tensors,
+        }
+
+    def prove(self) -> dict[str, Any]:
+        """Like `FileEngine.prove`, for the last update."""
+        return self._files.prove() if self._proves_files else self._proof.check(self.model)
 
     def shutdown(self) -> None:
         self._files.shutdown()

@@ -17,7 +17,7 @@ def erase(model: Any) -> None:
             parameter.data.fill_(math.nan)
     for module in model.modules():
         if hasattr(module, "cpu_linear"):  # a packed copy, of which the parameter knows nothing
-            module.cpu_linear = _erased_product(module)
+            module.cpu_linear = erased_product(module)
 
 
 def erase_what_is_materialized() -> None:
@@ -39,7 +39,8 @@ def erase_what_is_materialized() -> None:
     meta.materialize_meta_tensor = materialize_erased
 
 
-def _erased_product(module: Any) -> Callable[..., torch.Tensor]:
+def erased_product(module: Any) -> Callable[..., torch.Tensor]:
+    """A product in place of a layer's packed one: its output is NaN until the layer is packed again."""
     if isinstance(sizes := getattr(module, "output_partition_sizes", None), list):
         size = sum(sizes)
     else:

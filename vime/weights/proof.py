@@ -1,13 +1,14 @@
 """Inside a vLLM worker: the proof that the layers compute with the weights that were sent.
 
-Before an update every weight is erased (`vime.weights.erase`). Of every tensor that passes, some columns or rows are kept;
-after the update each layer is asked for them: a linear layer is multiplied with one-hot vectors, which gives columns of its
-weight without any rounding, also where vLLM holds the weight repacked; an embedding gives rows, an expert its output, and a
-norm or a bias is read.
+Before an update every weight is erased (`vime.weights.erase`), and the layers of a shadow begin so. Of every tensor that passes,
+some columns or rows are kept; after the update each layer is asked for them: a linear layer is multiplied with one-hot vectors,
+which gives columns of its weight without any rounding, also where vLLM holds the weight repacked; an embedding gives rows, an
+expert its output, and a norm or a bias is read.
 """
 
 import math
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -57,7 +58,11 @@ class Proof:
 
     @torch.no_grad()
     def check(self, model: Any) -> dict[str, Any]:
-        """Compares the layers with what was sent; returns `num_read`, the `unread` tensors and a line for each `wrong` one."""
+        """Compares the layers with what was sent.
+
+        Returns `num_read`, the `unread` tensors, a line for each `wrong` one, and the `seconds` that it took.
+        """
+        started = time.monotonic()
         wrong: list[str] = []
         linear: dict[int, list[tuple[str, ValueSample]]] = {}
         experts: dict[int, list[tuple[str, ValueSample]]] = {}
@@ -79,7 +84,8 @@ class Proof:
                 wrong += check_experts(of_layer)
         wrong += self._check_tied(model)
         wrong += self._check_forgotten(model)
-        return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong)}
+        seconds = time.monotonic() - started
+        return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong), "seconds": seconds}
 
     def _indices(self, shard: TensorShard, size: int) -> torch.Tensor:
         """Which columns, rows or elements: others in each update, the same for all parts of one layer."""

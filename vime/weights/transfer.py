@@ -4,7 +4,7 @@ A transport keeps the digest of what arrived, before vLLM fuses and repacks it, 
 """
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from vllm.distributed.weight_transfer.base import (
 from vime.weights.erase import erase, erase_what_is_materialized
 from vime.weights.payload import WeightDigest
 from vime.weights.proof import Proof
+from vime.weights.repack import repack_on_cpu
+from vime.weights.shadow import Shadow, can_shadow
 
 NUM_HASHERS = 2
 """Hashing reads as fast as memory gives; noting the values that the proof will compare takes longer."""
@@ -36,39 +38,6 @@ class FileUpdateInfo(WeightTransferUpdateInfo):
     files: list[str] = field(default_factory=list)
 
 
-def repack_embeddings(model: Any) -> None:
-    """Packs the weights of embedding and head again, which vLLM does for linear layers only.
-
-    A tied head is not in the weight stream; on a CPU it multiplies by a packed copy, which would stay the old one in silence.
-    """
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
-    for module in model.modules():
-        if isinstance(module, VocabParallelEmbedding):
-            module.quant_method.process_weights_after_loading(module)
-
-
-def repack_experts(model: Any) -> None:
-    """Packs the experts' weights again: on a CPU vLLM does so when it starts, but not when weights are loaded later."""
-    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
-    for module in model.modules():
-        if isinstance(module, RoutedExperts) and (kernel := getattr(module.quant_method, "moe_kernel", None)) is not None:
-            kernel.fused_experts.process_weights_after_loading(module)
-
-
-def repack_on_cpu(model: Any) -> None:
-    """Packs again everything that vLLM does not pack after an update."""
-    repack_embeddings(model)
-    repack_experts(model)
-
-
 def erase_weights(model: Any) -> None:
     """Overwrites all weights with NaN, so that one which does not arrive is noticed; see `vime.weights.erase`."""
     erase_what_is_materialized()
@@ -78,8 +47,10 @@ def erase_weights(model: Any) -> None:
 class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     """Loads safetensors files, mapped and not copied: from /dev/shm it is shared memory, from elsewhere a disk.
 
-    `expect_files` maps and hashes them beside the generation that still runs, so that the pause is for loading only and wrong
-    bytes are refused before anything is loaded. What was hashed is what is loaded: the mapping is kept in between.
+    `expect_files` maps and hashes them beside the generation that still runs, so that wrong bytes are refused before they
+    generate. Where the model allows a shadow (`vime.weights.shadow`), it is loaded and proven meanwhile as well, and
+    `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. What was hashed is what is loaded: the
+    mapping is kept in between.
     """
 
     init_info_cls = FileInitInfo
@@ -91,63 +62,105 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._hashers = ThreadPoolExecutor(
             max_workers=NUM_HASHERS, thread_name_prefix="weight-digest", initializer=_use_all_cores, initargs=(self._cores,)
         )
+        self._loader = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="weight-shadow", initializer=_use_all_cores, initargs=(self._cores,)
+        )
         self._digest = WeightDigest()
-        self.proof = Proof()
+        self._proof = Proof()
         self._hashing: list[Future[None]] = []
         self._mapped: dict[str, list[tuple[str, torch.Tensor]]] = {}
+        self._shadow: Shadow | None = None
+        self._loading: Future[dict[str, Any]] | None = None
 
     def init_transfer_engine(self, init_info: FileInitInfo) -> None:
         """Nothing to set up."""
 
     def expect_files(self, files: list[str]) -> None:
-        """Begins a new digest over these buckets; raises FileNotFoundError or a safetensors error if one is not whole."""
+        """Begins a new digest over these buckets; without any, it drops those that were expected.
+
+        Raises FileNotFoundError or a safetensors error if one is not whole.
+        """
         self._digest, self._hashing, self._mapped = WeightDigest(), [], {}
-        self.proof.begin()
+        self._shadow, self._loading = None, None
+        self._proof.begin()
         for file in files:
-            self._map(file)
+            self._mapped[file] = _map(file)
+        tensors = [named for file in files for named in self._mapped[file]]
+        if files and can_shadow(self.model, self.vllm_config, num_bytes=sum(tensor.nbytes for _, tensor in tensors)):
+            self._shadow = Shadow(self.model)
+        target = self._shadow.model if self._shadow else self.model
+        self._hashing = [self._hashers.submit(self._note, target, name, tensor) for name, tensor in tensors]
+        if self._shadow:
+            self._loading = self._loader.submit(self._load_shadow, self._shadow)
 
     def start_weight_update(self) -> None:
-        """Overwrites the weights with NaN, and prepares vLLM to load new ones layer by layer; every weight must be sent."""
+        """Overwrites the weights with NaN, and prepares vLLM to load new ones layer by layer; every weight must be sent.
+
+        With a shadow there is nothing to do.
+        """
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        if self._shadow is not None:
+            return
         erase_weights(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Loads the buckets."""
+        if self._shadow is not None:
+            return
         for file in update_info.files:
-            if file not in self._mapped:
-                self._map(file)
-            load_weights: Any = self.model.load_weights
-            load_weights(self._mapped.pop(file))
+            self._load(file, self.model)
 
     def finish_weight_update(self) -> None:
         """Puts the loaded layers in place."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
+        if self._shadow is not None:
+            self._shadow.exchange()
+            self._loader.submit(self._shadow.release)  # giving memory back takes time, too
+            self._shadow = None
+            return
         finalize_layerwise_reload(self.model, self.model_config)
         repack_on_cpu(self.model)
 
     def weight_report(self) -> dict[str, Any]:
-        """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed."""
-        if not all(hashing.done() for hashing in self._hashing):
+        """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed or a shadow is loaded.
+
+        `is_loaded` says that a shadow holds them.
+        """
+        works = [*self._hashing, *filter(None, [self._loading])]
+        if not all(work.done() for work in works):
             return {"pending": True}
-        for hashing in self._hashing:
-            hashing.result()
-        return {"pending": False, "digest": self._digest.hexdigest(), "num_tensors": self._digest.num_tensors}
+        for work in works:
+            work.result()
+        report = {"digest": self._digest.hexdigest(), "num_tensors": self._digest.num_tensors}
+        return {"pending": False, "is_loaded": self._loading is not None, **report}
+
+    def prove(self) -> dict[str, Any]:
+        """See `Proof.check`; of a shadow, what it said before the exchange."""
+        return self._loading.result() if self._loading is not None else self._proof.check(self.model)
 
     def shutdown(self) -> None:
-        """Ends the hashing threads."""
+        """Ends the threads."""
         self._hashers.shutdown(wait=False)
+        self._loader.shutdown(wait=False)
 
-    def _map(self, file: str) -> None:
-        with safe_open(file, framework="pt", device="cpu") as bucket:
-            self._mapped[file] = [(name, bucket.get_tensor(name)) for name in bucket.keys()]  # noqa: SIM118 (it is no dictionary)
-        self._hashing += [self._hashers.submit(self._note, name, tensor) for name, tensor in self._mapped[file]]
-
-    def _note(self, name: str, tensor: torch.Tensor) -> None:
+    def _note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
         self._digest.update(name, tensor)
-        self.proof.note(self.model, name, tensor)
+        self._proof.note(model, name, tensor)
+
+    def _load(self, file: str, model: Any) -> None:
+        model.load_weights(self._mapped.pop(file, None) or _map(file))
+
+    def _load_shadow(self, shadow: Shadow) -> dict[str, Any]:
+        """Loads the shadow with all that is mapped, and proves it."""
+        with torch.no_grad():
+            for file in list(self._mapped):
+                self._load(file, shadow.model)
+            shadow.finish(self.model_config)
+            wait(self._hashing)
+            return self._proof.check(shadow.model)
 
 
 class WeightReport:
@@ -156,7 +169,7 @@ class WeightReport:
     weight_transfer_engine: Any
 
     def expect_files(self, *files: str) -> None:
-        """Tells the file transport which buckets come next."""
+        """Tells the file transport which buckets come next; none, if those it was told of do not come after all."""
         self.weight_transfer_engine.expect_files(list(files))
 
     def weight_report(self) -> dict[str, Any]:
@@ -165,8 +178,12 @@ class WeightReport:
 
     def weight_proof(self) -> dict[str, Any]:
         """Compares the weights that the layers compute with to those that were sent; see `Proof.check`."""
-        engine = self.weight_transfer_engine
-        return engine.proof.check(engine.model)
+        return self.weight_transfer_engine.prove()
+
+
+def _map(file: str) -> list[tuple[str, torch.Tensor]]:
+    with safe_open(file, framework="pt", device="cpu") as bucket:
+        return [(name, bucket.get_tensor(name)) for name in bucket.keys()]  # noqa: SIM118 (it is no dictionary)
 
 
 def _use_all_cores(cores: range) -> None:

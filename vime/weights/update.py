@@ -36,11 +36,12 @@ async def apply_payload(
 ) -> dict[str, float]:
     """Checks the files that arrived, then pauses a server, loads them, proves it, clears the prefix cache, and resumes.
 
+    A server that can hold the weights twice (`vime.weights.shadow`) has loaded and proven them before it is paused.
     Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
     `keep_cache`. A server that is `asleep` is only given the memory
     for its weights, and sleeps on. Returns the seconds of the check, of the pause and of the proof, and how many tensors the
     proof could not read. Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old
-    weights) or if its layers do not compute with what was sent (it then stays paused), ServerError or
+    weights) or if its layers do not compute with what was sent (without a shadow it then stays paused), ServerError or
     aiohttp's errors if the server does not do its part (it must then be restarted: it may hold half of the new weights).
     """
     control = Control(session, url, name=name, timeout_seconds=timeout_seconds)
@@ -51,16 +52,21 @@ async def apply_payload(
         await control.stop_generation(
             asleep=True, keep_cache=keep_cache
         )  # before the check: a sleeping server has no memory to load into
-    await control.post("/collective_rpc", {"method": "expect_files", "args": payload.files})
-    await control.check(payload)
+    await control.expect(payload.files)
+    try:
+        is_loaded = await control.check(payload)
+        proof = await control.prove(payload) if is_loaded else {}
+    except WeightSyncError:
+        await control.expect([])
+        raise
     paused = time.monotonic()
     if not asleep:
         await control.stop_generation(asleep=False, keep_cache=keep_cache)
     await control.post("/start_weight_update")
-    for file in payload.files:
+    for file in [] if is_loaded else payload.files:
         await control.post("/update_weights", {"update_info": {"files": [file]}})
     await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
-    proof = await control.prove(payload)
+    proof = proof or await control.prove(payload)
     if not asleep:
         await control.resume_generation(keep_cache=keep_cache)
     finished = time.monotonic()
@@ -91,19 +97,25 @@ class Control:
                 raise ServerError(f"{self._name} ({self._url}) did not clear its prefix cache: {cleared}")
         await self.post("/resume")
 
-    async def check(self, payload: WeightPayload) -> None:
-        """Raises WeightSyncError if a worker received other bytes than were sent."""
-        for rank, report in enumerate(await self._reports()):
+    async def expect(self, files: list[str]) -> None:
+        """Has the workers map and hash files, and load them beside their weights where they can; none, to drop the last."""
+        await self.post("/collective_rpc", {"method": "expect_files", "args": files})
+
+    async def check(self, payload: WeightPayload) -> bool:
+        """Raises WeightSyncError if a worker received other bytes than were sent; returns whether they are loaded beside it."""
+        reports = await self._reports()
+        for rank, report in enumerate(reports):
             if report["digest"] != payload.digest:
                 raise WeightSyncError(
                     f"server {self._name} ({self._url}), rank {rank} received other weights than version {payload.version}: "
                     f"expected digest {payload.digest} ({payload.num_tensors} tensors), got {report['digest']} "
                     f"({report['num_tensors']} tensors); was a bucket lost, cut short or written over before the server read it?"
                 )
+        return all(report["is_loaded"] for report in reports)
 
     async def prove(self, payload: WeightPayload) -> dict[str, float]:
         """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost."""
-        started, num_unread = time.monotonic(), 0
+        seconds, num_unread = 0.0, 0
         for rank, proof in enumerate((await self.post("/collective_rpc", {"method": "weight_proof"}))["results"]):
             if wrong := proof["wrong"]:
                 more = [f"and {len(wrong) - NUM_NAMED} more"] if len(wrong) > NUM_NAMED else []
@@ -112,12 +124,12 @@ class Control:
                     + "\n  ".join(["", *wrong[:NUM_NAMED], *more])
                     + f"\nvLLM dropped or misplaced these {len(wrong)} of {payload.num_tensors} tensors (its log may say "
                     "'Failed to load weights'); vllm_args that change how weights are loaded are the first suspects. The "
-                    "server stays paused; resume=true starts new ones and goes on from the last checkpoint"
+                    "run ends; resume=true starts new servers and goes on from the last checkpoint"
                 )
-            num_unread = max(num_unread, len(proof["unread"]))
+            seconds, num_unread = max(seconds, proof["seconds"]), max(num_unread, len(proof["unread"]))
             if proof["unread"]:
                 logger.warning("%s: no proof for %d tensors: %s", self._name, num_unread, ", ".join(proof["unread"][:NUM_NAMED]))
-        return {"proof_seconds": time.monotonic() - started, "num_unread_tensors": float(num_unread)}
+        return {"proof_seconds": seconds, "num_unread_tensors": float(num_unread)}
 
     async def _reports(self) -> list[dict[str, Any]]:
         """Returns each worker's report once all have hashed their weights; they go on generating meanwhile."""
