@@ -1,4 +1,4 @@
-"""Attention in bfloat16 on the CPU, whose backward pass is float32's for short sequences: equal to float64's to rounding."""
+"""Attention in bfloat16 on the CPU, by each of its backward passes: equal to float64's to rounding."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vime.trainer import attention
+from vime.trainer import amx_attention, attention
 
 
 class Attention:
@@ -17,10 +17,12 @@ class Attention:
 
 @pytest.mark.parametrize("num_groups", [1, 2, 4])
 @pytest.mark.parametrize("length", [1, 7, 64, 300])
-@pytest.mark.parametrize("limit", [0, 1 << 20])
-def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int, limit: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("way", ["PyTorch's kernel", "in float32", "by blocks"])
+def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int, way: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention, "has_amx", lambda: True)
-    monkeypatch.setattr(attention, "WIDE_BACKWARD_UNTIL", limit)
+    monkeypatch.setattr(amx_attention, "suits", lambda *_: way != "PyTorch's kernel")
+    monkeypatch.setattr(amx_attention, "WIDE_HEAD", 0 if way == "by blocks" else 1 << 20)
+    monkeypatch.setattr(amx_attention, "SCORES", 2 * 4 * length * min(length, amx_attention.BLOCK))  # two sequences, then one
     generator = torch.Generator().manual_seed(length)
     shapes = [(3, heads, length, 32) for heads in (4, num_groups, num_groups)]
     drawn = [torch.randn(shape, generator=generator).bfloat16() for shape in shapes]

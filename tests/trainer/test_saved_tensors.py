@@ -35,7 +35,7 @@ def test_the_formula_of_the_plan_is_the_count(
     from vime.trainer.saved_tensors import kept_bytes
 
     monkeypatch.setattr(attention, "WIDE_BELOW", 0)  # short sequences are widened on the CPU alone
-    monkeypatch.setattr(attention, "WIDE_BACKWARD_UNTIL", 0)
+    monkeypatch.setattr(attention.amx_attention, "suits", lambda *_: False)
     config = make_config(
         models(family), precision=precision, recompute=recompute, megatron_args={"bias_activation_fusion": fused}
     )

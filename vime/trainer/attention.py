@@ -7,7 +7,6 @@ Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens
 D channels of a head, S sequence, Q the part of a sequence on this rank, B batch.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,12 +15,12 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from vime.trainer import amx_attention, vllm_kernels
+from vime.trainer.amx_attention import has_amx, whole_heads
 from vime.trainer.packed_sequences import PackedSequences
 
 WIDE_BELOW = 768
 """Without AMX the CPU's attention kernel is slower in bfloat16 than in float32 below this many tokens: 2 times at 170."""
-WIDE_BACKWARD_UNTIL = 16384
-"""With AMX only its backward pass is, where tokens of a sequence times channels of a head are at most as many: up to 5 times."""
 
 
 class PackedAttention(torch.nn.Module):
@@ -106,8 +105,8 @@ class PackedAttention(torch.nn.Module):
         """Attention under a causal mask, or under `sees_QS` if that is given."""
         dtype, length = query_BHSD.dtype, query_BHSD.shape[2]
         narrow_on_cpu = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu"
-        if narrow_on_cpu and has_amx() and sees_QS is None and length * query_BHSD.shape[3] <= WIDE_BACKWARD_UNTIL:
-            return _WideBackward.apply(query_BHSD, key_BGSD, value_BGSD, self.softmax_scale)
+        if narrow_on_cpu and has_amx() and sees_QS is None and amx_attention.suits(length, query_BHSD.shape[3]):
+            return amx_attention.attend(query_BHSD, key_BGSD, value_BGSD, self.softmax_scale)
         widen = narrow_on_cpu and not has_amx() and length < WIDE_BELOW
         query, key, value = (x.float() if widen else x for x in (query_BHSD, key_BGSD, value_BGSD))
         if query.is_cuda and query.dtype is torch.float32:
@@ -116,43 +115,6 @@ class PackedAttention(torch.nn.Module):
             query, key, value, attn_mask=sees_QS, is_causal=sees_QS is None, scale=self.softmax_scale, enable_gqa=True
         )
         return output.to(dtype)
-
-
-def whole_heads(x_BGSD: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Repeats keys or values for each query head, because CUDA's only memory-efficient float32 kernel has no grouped queries."""
-    return x_BGSD.repeat_interleave(num_heads // x_BGSD.shape[1], dim=1)
-
-
-@lru_cache(maxsize=1)
-def has_amx() -> bool:
-    """Whether the processor multiplies bfloat16 matrices by itself."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
-
-
-class _WideBackward(torch.autograd.Function):
-    """Causal attention by the CPU's kernel, forward in bfloat16 and backward in float32."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, query_BHSD: torch.Tensor, key_BGSD: torch.Tensor, value_BGSD: torch.Tensor, scale: float | None
-    ) -> torch.Tensor:
-        key, value = (whole_heads(x, query_BHSD.shape[1]) for x in (key_BGSD, value_BGSD))
-        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        output, logsumexp = attend(query_BHSD, key, value, 0.0, True, scale=scale)
-        ctx.save_for_backward(query_BHSD, key_BGSD, value_BGSD, output, logsumexp)
-        ctx.scale = scale
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
-        *narrow, logsumexp = ctx.saved_tensors
-        query, key, value, output = (x.float() for x in narrow)
-        num_heads, num_groups = query.shape[1], key.shape[1]
-        whole = [whole_heads(x, num_heads) for x in (key, value)]
-        attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        found = attend_backward(gradients[0].float(), query, *whole, output, logsumexp, 0.0, True, scale=ctx.scale)
-        of_key, of_value = (x.unflatten(1, (num_groups, -1)).sum(2) for x in found[1:])
-        return found[0].to(narrow[0].dtype), of_key.to(narrow[0].dtype), of_value.to(narrow[0].dtype), None
 
 
 class _Pad(torch.autograd.Function):
@@ -200,6 +162,8 @@ class _Rotate(torch.autograd.Function):
 
 
 def _rotate(x_THD: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
+    if not x_THD.is_cuda and (rotated := vllm_kernels.rotate(x_THD, cos_TD, sin_TD)) is not None:
+        return rotated
     cos, sin = cos_TD.unsqueeze(1), sin_TD.unsqueeze(1)
     first, second = x_THD.chunk(2, dim=-1)
     rotated = torch.empty(x_THD.shape, dtype=x_THD.dtype, device=x_THD.device)

@@ -1,8 +1,9 @@
 """RMSNorm (arXiv 1910.07467) for Megatron's local layer spec, with few passes over memory.
 
 y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32. PyTorch's own is put together from single operations on the
-CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. On the CPU the gradient is taken by
-PyTorch's LayerNorm, which has a kernel for it: with a mean of 0 it differs from RMSNorm's by a term that is constant in a row.
+CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. On the CPU vLLM has a kernel for it, and the
+gradient is taken by PyTorch's LayerNorm, which has one for that: with a mean of 0 it differs from RMSNorm's by a term that is
+constant in a row.
 
 Shape suffixes: R rows (tokens, or tokens times heads), C channels.
 """
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
+
+from vime.trainer import vllm_kernels
 
 
 class RMSNorm(torch.nn.Module):
@@ -29,12 +32,14 @@ class RMSNorm(torch.nn.Module):
 class _CpuRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Tensor:
-        x_RC = x.reshape(-1, x.shape[-1])
-        wide_RC = x_RC.float()
-        square_R1 = torch.linalg.vector_norm(wide_RC, dim=1, keepdim=True).square_()
+        x_RC = x.reshape(-1, x.shape[-1]).contiguous()
+        square_R1 = torch.linalg.vector_norm(x_RC, dim=1, keepdim=True, dtype=torch.float32).square_()
         inverse_R1 = square_R1.div_(x_RC.shape[1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x_RC, inverse_R1, weight_C)
-        return (wide_RC * inverse_R1).to(x.dtype).mul_(weight_C).view(x.shape)
+        result_RC = vllm_kernels.rms_norm(x_RC, weight_C, eps)
+        if result_RC is None:
+            result_RC = (x_RC.float() * inverse_R1).to(x.dtype).mul_(weight_C)
+        return result_RC.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
