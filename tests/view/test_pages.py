@@ -319,6 +319,18 @@ def test_the_page_smooths_as_the_report_does(page: Any):
     assert smoothing(values)[0] == values[0]
 
 
+def test_a_timeline_of_few_calls_has_a_tick_for_each(page: Any):
+    script = """async (timeline) => {
+        const { timelineChart } = await import('/pages/timeline.js');
+        document.getElementById('main').replaceChildren(timelineChart({ timeline }, {}));
+    }"""
+    spans = [{"kind": kind, "name": kind, "start": start, "seconds": 0.5} for start, kind in enumerate(("queue", "generation"))]
+    page.get_by_role("link", name="first").wait_for()
+    page.evaluate(script, spans)
+    page.locator(".ytick text").first.wait_for()
+    assert sorted(page.locator(".ytick text").all_text_contents()) == ["1", "2"]
+
+
 def test_the_console_opens_at_its_end_and_stays_there(page: Any, runs: dict[str, RunDirectory]):
     folder = runs["first"].path.parent / "sweep" / "1"
     page.get_by_role("link", name="sweep/1", exact=True).click()
