@@ -6,6 +6,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from vime.algorithm.description import describe
 from vime.cluster.placement import server_groups
@@ -44,9 +45,9 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
 def final_table(summary: Mapping[str, Any]) -> Table:
     """Rows x data sets: mean ± standard deviation over runs of the strict score, with the lenient mean in brackets."""
     datasets: Mapping[str, Mapping[str, Any]] = summary["datasets"]
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"{summary['name']}: strict (lenient) score, mean ± SD over runs", title_justify="left"
-    )
+    name = f"{summary['name']}: strict (lenient) score, mean ± SD over runs"
+    title = Text(name, style="table.title", no_wrap=True, overflow="ignore")  # it may be wider than a table of one data set
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("")
     for name, rows in datasets.items():
         first = next(iter(rows.values()), {"num_runs": 0, "num_items": 0})
