@@ -26,6 +26,7 @@ from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
 from vime.report.charts import smoothing
 from vime.report.ending import Ending, write_ending
+from vime.report.html import write_report
 from vime.report.metrics import MetricsWriter
 from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import RunScore, append_scores
@@ -457,6 +458,22 @@ def test_every_page_fits_its_window_in_light_and_dark(page: Any, width: int, sch
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     ink, paper = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor"))
     assert (brightness(ink) > brightness(paper)) == (scheme == "dark")
+
+
+def test_the_scores_of_a_report_fit_a_narrow_window(browser: Any, tmp_path: Path):
+    run = write_run(tmp_path / "run", seed=0).path
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    names = [f"documents_{number}" for number in (20, 40, 80)]
+    config["data"]["evaluation"] = [{**config["data"]["evaluation"][0], "name": name} for name in names]
+    config["evaluation"]["num_runs"] = 2
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    shared = {"row": "trained", "temperature": 1.0, "num_items": 2, "strict": [0.0, 1.0], "lenient": [1.0, 1.0]}
+    append_scores(run, [RunScore(dataset=name, run=number, **shared) for name in names for number in range(2)])
+    page = browser.new_page(viewport={"width": 800, "height": 1000})
+    page.goto(write_report(run).as_uri())
+    assert page.get_by_text("documents_80").first.is_visible()
+    assert page.locator(".card").evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length") == 0
+    page.close()
 
 
 def brightness(color: str) -> float:
