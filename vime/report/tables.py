@@ -10,8 +10,8 @@ from rich.text import Text
 
 from vime.algorithm.description import describe
 from vime.cluster.placement import server_groups
-from vime.config import AlgorithmName, Mode, RunConfig
-from vime.evaluation.conditions import SCAFFOLD, num_item_runs, rows_of, shown_rows, table_rows
+from vime.config import AlgorithmName, Before, Mode, RunConfig
+from vime.evaluation.conditions import SCAFFOLD, num_item_runs, shown_rows, table_rows
 
 
 def header_lines(config: RunConfig, path: Path) -> list[str]:
@@ -30,14 +30,16 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
         lines.append(f"  objective   {config.algorithm.name.value}: {describe(config.algorithm)}")
     datasets = ", ".join(dataset.name for dataset in config.data.evaluation)
     if datasets and not supervised:
-        measured = rows_of(config)
+        measured = table_rows(config)
         rows = ", ".join(label for row, label in shown_rows(config.mode.name, measured).items() if row in measured)
         what = f"{datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}"
         lines.append(f"  evaluation  {what if measured else 'none before or after training'}")
         also = ", ".join(f"{temperature:g}" for temperature in evaluation.extra_temperatures if SCAFFOLD in table_rows(config))
         total = num_item_runs(config, table_rows(config))
+        is_once = config.mode is Mode.train and evaluation.before is Before.one_run
         more = [f"the scaffold also once at temperature {also}"] if also else []
         more += [f"{total:,} rollouts"] if total else []
+        more += ["the untrained scaffold once, during the first batch"] if is_once else []
         lines += [f"              {'; '.join(more)}"] if more else []
     return lines
 
