@@ -332,6 +332,18 @@ def test_a_timeline_of_few_calls_has_a_tick_for_each(page: Any):
     assert sorted(page.locator(".ytick text").all_text_contents()) == ["1", "2"]
 
 
+def test_a_curve_that_stays_at_0_is_drawn_at_the_bottom(page: Any):
+    script = """async () => {
+        const { chart } = await import('/pages/chart.js');
+        const series = [{ label: 'all', x: [1, 2, 3], y: [0, 0, 0] }];
+        document.getElementById('main').replaceChildren(chart({ title: 'Zeros', unit: '', series }).node);
+    }"""
+    page.get_by_role("link", name="first").wait_for()
+    page.evaluate(script)
+    wait_for(page, lambda: curve(page, "Zeros"), [0, 0, 0])
+    assert page.locator(".plot").evaluate("plot => plot.layout.yaxis.range") == [0, 1]
+
+
 def test_the_console_opens_at_its_end_and_stays_there(page: Any, runs: dict[str, RunDirectory]):
     folder = runs["first"].path.parent / "sweep" / "1"
     page.get_by_role("link", name="sweep/1", exact=True).click()

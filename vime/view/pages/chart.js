@@ -210,7 +210,7 @@ function range(spec, log) {
   const values = spec.series.flatMap((series) => series.y).filter((value) => value != null);
   const low = Math.min(...values),
     high = Math.max(...values);
-  return !log && values.length && low === high && high > 0 && !spec.kind ? { range: [0, 1.25 * high] } : {};
+  return !log && values.length && low === high && high >= 0 && !spec.kind ? { range: [0, 1.25 * high || 1] } : {};
 }
 
 async function saveSvg(plot, state) {
