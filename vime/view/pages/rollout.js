@@ -57,7 +57,7 @@ function links(run, line, isItem, list) {
     "p",
     { class: "sub" },
     parts.flatMap((part, place) => (place ? [" · ", part] : [part])),
-    list?.run === run ? " · keys: j and k lead to the next and the last rollout" : "",
+    list?.run === run ? " · keys: j and k lead to the next and the previous rollout" : "",
   );
 }
 
