@@ -33,6 +33,7 @@ SEARCHES: dict[str, Any] = {
     "a step": Filters(min_step=40, max_step=40),
     "a data set": Filters(dataset="set_1"),
     "reward 0": Filters(max_reward=0.0),
+    "a negative advantage": Filters(max_advantage=0.0),
     "a stop reason": Filters(stop_reason="time_limit"),
     "long ones": Filters(min_tokens=700),
     "a tool": Filters(tool="python"),

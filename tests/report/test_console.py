@@ -151,7 +151,8 @@ def test_the_table_shows_every_row_and_where_the_report_is(tmp_path: Path) -> No
     with console:
         console.table(summary, tmp_path / "report.html")
     text = output.getvalue()
-    for expected in ("75.0 ± 35.4 (100.0)", "not run", "2 items x 2", "1 min 5 s", "1 of them failed", "report.html"):
+    title = "demo: strict (lenient) score, mean ± SD over runs"  # wider than the table
+    for expected in (title, "75.0 ± 35.4 (100.0)", "not run", "2 items x 2", "1 min 5 s", "1 of them failed", "report.html"):
         assert expected in text
 
 
@@ -188,4 +189,7 @@ def test_the_header_counts_every_rollout_of_the_evaluation(tmp_path: Path) -> No
     text = "\n".join(header_lines(config, tmp_path))
     assert "the scaffold also once at temperature 0; 2,000 rollouts" in text, "3 rows x 3 runs x 200, and 200"
     config.evaluation.before = Before.none
-    assert "600 rollouts" in "\n".join(header_lines(config, tmp_path)), "the trained row alone"
+    text = "\n".join(header_lines(config, tmp_path))
+    assert "600 rollouts" in text and "temperature 1: trained scaffold\n" in text, "the trained row alone"
+    config.evaluation.before = Before.one_run
+    assert "the untrained scaffold once, during the first batch" in "\n".join(header_lines(config, tmp_path))

@@ -5,6 +5,7 @@ Whatever a model or a run wrote is text there: every text of the runs here is a 
 
 import csv
 import io
+import math
 import os
 import re
 import shutil
@@ -23,7 +24,9 @@ from vime.files.jsonl import write_lines
 from vime.files.provenance import plain
 from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
+from vime.report.charts import smoothing
 from vime.report.ending import Ending, write_ending
+from vime.report.html import write_report
 from vime.report.metrics import MetricsWriter
 from vime.report.run_directory import LOCK, RunDirectory
 from vime.report.summary import RunScore, append_scores
@@ -246,11 +249,17 @@ def test_a_log_that_is_chosen_stays_and_grows_while_steps_come(page: Any, runs: 
 
 def test_a_rollout_is_found_by_reward_and_stop_reason_and_read_token_by_token(page: Any, runs: dict[str, RunDirectory]):
     page.get_by_role("link", name="rollouts").first.click()
+    page.get_by_text("1 to 12 of 12 rollouts").wait_for()
+    assert page.locator("select[name=kind]").input_value() == "training"
     page.locator("select[name=stop_reason]").select_option("time_limit")
     page.get_by_text("1 to 3 of 3 rollouts").wait_for()
     page.locator("select[name=stop_reason]").select_option("answered")
     page.locator("input[name=min_reward]").fill("0.5")
     page.locator("input[name=min_reward]").press("Enter")
+    page.get_by_text("1 to 6 of 6 rollouts").wait_for()
+    page.locator("select[name=kind]").select_option("any")
+    page.get_by_text("1 to 9 of 9 rollouts").wait_for()
+    page.reload()
     page.get_by_text("1 to 9 of 9 rollouts").wait_for()
     page.locator("select[name=kind]").select_option("training")
     page.get_by_text("1 to 6 of 6 rollouts").wait_for()
@@ -277,6 +286,77 @@ def test_a_rollout_is_found_by_reward_and_stop_reason_and_read_token_by_token(pa
     page.get_by_role("link", name="Its group side by side").click()
     page.get_by_text("4 rollouts, mean reward").wait_for()
     assert page.locator(".beside .reward").all_inner_texts() == ["0", "0", "0.6667", "1"]
+
+
+def test_the_number_of_an_item_leads_to_its_group_or_to_its_evaluations(page: Any):
+    page.evaluate("location.hash = '#rollouts?run=first&kind=training&sort=step'")
+    page.get_by_text("1 to 12 of 12 rollouts").wait_for()
+    page.locator("tbody td:nth-child(3) a").first.click()
+    page.get_by_text("4 rollouts, mean reward").wait_for()
+    page.evaluate("location.hash = '#rollouts?run=first&kind=evaluation'")
+    page.get_by_text("1 to 4 of 4 rollouts").wait_for()
+    page.locator("tbody td:nth-child(3) a").first.click()
+    page.get_by_role("heading", name="trained (weights of step 5)").wait_for()
+
+
+def test_rollouts_in_the_order_of_advantages_open_in_its_colour(page: Any):
+    page.evaluate("location.hash = '#rollouts?run=first'")
+    page.get_by_role("button", name="advantage", exact=True).click()
+    page.wait_for_url("**sort=advantage**")
+    page.get_by_text("1 to 12 of 12 rollouts").wait_for()
+    page.locator("tbody a").first.click()
+    page.locator("button[aria-pressed=true]:text-is('advantage')").wait_for()
+    assert all(page.locator("#tokens .token").evaluate_all("all => all.map((one) => one.style.backgroundColor !== '')"))
+    page.get_by_role("button", name="turns", exact=True).click()
+    page.reload()
+    page.locator("button[aria-pressed=true]:text-is('turns')").wait_for()
+
+
+def test_the_page_smooths_as_the_report_does(page: Any):
+    values = [math.sin(number) if number % 7 else math.nan for number in range(1, 90)]
+    script = "async (values) => (await import('/pages/chart.js')).smooth(values, values.length / 40)"
+    found = page.evaluate(script, [None if math.isnan(value) else value for value in values])
+    assert found == pytest.approx(smoothing(values))
+    assert smoothing(values)[0] == values[0]
+
+
+def test_a_timeline_of_few_calls_has_a_tick_for_each(page: Any):
+    script = """async (timeline) => {
+        const { timelineChart } = await import('/pages/timeline.js');
+        document.getElementById('main').replaceChildren(timelineChart({ timeline }, {}));
+    }"""
+    spans = [{"kind": kind, "name": kind, "start": start, "seconds": 0.5} for start, kind in enumerate(("queue", "generation"))]
+    page.get_by_role("link", name="first").wait_for()
+    page.evaluate(script, spans)
+    page.locator(".ytick text").first.wait_for()
+    assert sorted(page.locator(".ytick text").all_text_contents()) == ["1", "2"]
+
+
+def test_a_curve_that_stays_at_0_is_drawn_at_the_bottom(page: Any):
+    script = """async () => {
+        const { chart } = await import('/pages/chart.js');
+        const series = [{ label: 'all', x: [1, 2, 3], y: [0, 0, 0] }];
+        document.getElementById('main').replaceChildren(chart({ title: 'Zeros', unit: '', series }).node);
+    }"""
+    page.get_by_role("link", name="first").wait_for()
+    page.evaluate(script)
+    wait_for(page, lambda: curve(page, "Zeros"), [0, 0, 0])
+    assert page.locator(".plot").evaluate("plot => plot.layout.yaxis.range") == [0, 1]
+
+
+def test_the_console_opens_at_its_end_and_stays_there(page: Any, runs: dict[str, RunDirectory]):
+    folder = runs["first"].path.parent / "sweep" / "1"
+    page.get_by_role("link", name="sweep/1", exact=True).click()
+    said = page.get_by_label("console")
+    said.get_by_text("step 1/100", exact=False).wait_for()
+    for number in range(7, 60):
+        log(RunDirectory(folder), number, 1)
+    at_end = "one => one.scrollHeight > one.clientHeight && one.scrollTop + one.clientHeight >= one.scrollHeight - 4"
+    wait_for(page, lambda: "59/100" in said.inner_text(), True)
+    wait_for(page, lambda: said.evaluate(at_end), True)
+    page.reload()
+    said.get_by_text("step 59/100", exact=False).wait_for()
+    wait_for(page, lambda: said.evaluate(at_end), True)
 
 
 def test_a_rollout_that_ended_before_any_reply_is_shown_with_its_error(page: Any):
@@ -390,6 +470,22 @@ def test_every_page_fits_its_window_in_light_and_dark(page: Any, width: int, sch
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     ink, paper = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor"))
     assert (brightness(ink) > brightness(paper)) == (scheme == "dark")
+
+
+def test_the_scores_of_a_report_fit_a_narrow_window(browser: Any, tmp_path: Path):
+    run = write_run(tmp_path / "run", seed=0).path
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    names = [f"documents_{number}" for number in (20, 40, 80)]
+    config["data"]["evaluation"] = [{**config["data"]["evaluation"][0], "name": name} for name in names]
+    config["evaluation"]["num_runs"] = 2
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    shared = {"row": "trained", "temperature": 1.0, "num_items": 2, "strict": [0.0, 1.0], "lenient": [1.0, 1.0]}
+    append_scores(run, [RunScore(dataset=name, run=number, **shared) for name in names for number in range(2)])
+    page = browser.new_page(viewport={"width": 800, "height": 1000})
+    page.goto(write_report(run).as_uri())
+    assert page.get_by_text("documents_80").first.is_visible()
+    assert page.locator(".card").evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length") == 0
+    page.close()
 
 
 def brightness(color: str) -> float:

@@ -25,6 +25,8 @@ CHECKS: dict[str, Callable[[Entry, Any], bool]] = {
     "max_step": lambda entry, value: entry.step <= value,
     "min_reward": lambda entry, value: entry.reward >= value,
     "max_reward": lambda entry, value: entry.reward <= value,
+    "min_advantage": lambda entry, value: entry.advantage is not None and entry.advantage >= value,
+    "max_advantage": lambda entry, value: entry.advantage is not None and entry.advantage <= value,
     "min_tokens": lambda entry, value: entry.num_tokens >= value,
     "max_tokens": lambda entry, value: entry.num_tokens <= value,
     "min_turns": lambda entry, value: entry.num_turns >= value,
@@ -34,6 +36,7 @@ CHECKS: dict[str, Callable[[Entry, Any], bool]] = {
 VALUES: dict[str, Any] = {
     **{name: st.integers(0, 12) for name in ("min_step", "max_step", "item", "min_turns", "group_index")},
     **{name: st.sampled_from([0.0, 0.5, 1.0, 2.0]) for name in ("min_reward", "max_reward")},
+    **{name: st.sampled_from([-0.5, 0.0, 0.5]) for name in ("min_advantage", "max_advantage")},
     **{name: st.integers(0, 40) for name in ("min_tokens", "max_tokens")},
     "kind": st.sampled_from(["training", "evaluation"]),
     "dataset": st.sampled_from(["set_0", "docs", "nowhere"]),
@@ -73,8 +76,9 @@ def test_filters_find_what_a_look_at_every_line_finds(
     key = [(row["kind"], row["item"], row["rollout_id"]) for row in page.rows]
     assert sorted(map(str, key)) == sorted(str((entry.kind, entry.item, entry.rollout_id)) for entry in wanted)
     assert page.total == len(wanted)
-    values = [row[sort] for row in page.rows if row[sort] is not None] if sort else [row["id"] for row in page.rows]
-    assert values == sorted(values, reverse=descending)
+    values = [row[sort or "id"] for row in page.rows]
+    present = [value for value in values if value is not None]
+    assert present == sorted(present, reverse=descending) and values[: len(present)] == present  # what has no value stands last
 
 
 LIMITS = {"MAX_ASKED_TEXT": st.sampled_from([0, 100]), "MAX_ASKED_TOOL": st.sampled_from([0, 100]), "WINDOW": st.integers(0, 50)}

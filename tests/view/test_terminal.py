@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.test_html import make_run
-from tests.view.test_index import rollout
+from tests.view.test_index import item, rollout
 from vime.files.jsonl import append_line, write_lines
 from vime.report.ending import Ending, write_ending
 from vime.view.runs import Runs
@@ -38,13 +38,15 @@ def test_the_screen_shows_curves_rollouts_and_faults_and_no_control_characters(t
     write_lines(directory.path / "metrics.jsonl", [row | more for row in rows])
     lines = [rollout(1, n, stop_reason="time\x1b]0;limit", reward=0.4375) for n in range(3)]
     write_lines(directory.path / "rollouts" / "step_000001.jsonl", lines)
+    (directory.path / "evaluation").mkdir(exist_ok=True)
+    write_lines(directory.path / "evaluation" / "docs-trained-t1-run0.jsonl", [item(n, dataset="held_out") for n in range(20)])
     append_line(directory.path / "faults.jsonl", {"step": 3, "event": "\x1b[2Jrestarted [bold]"})
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"), color_system=None)
     console.print(screen(Runs([directory.path]).all()[0], width=80))
     text = console.export_text()
     for word in ("reward/mean, reward", "last 0.625", "0.4375", "3m10s left", "restarted [bold]", "limit"):
         assert word in text, word
-    assert "\x1b" not in text
+    assert "\x1b" not in text and "held_out" not in text
     assert re.search(r"^step +5/100 .*eta +3m10s$", text, re.MULTILINE), "the line of the step is not broken"
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from vime.algorithm.description import describe
 from vime.cluster.placement import server_groups
-from vime.config import AlgorithmName, Mode, RunConfig
-from vime.evaluation.conditions import SCAFFOLD, num_item_runs, rows_of, shown_rows, table_rows
+from vime.config import AlgorithmName, Before, Mode, RunConfig
+from vime.evaluation.conditions import SCAFFOLD, num_item_runs, shown_rows, table_rows
 
 
 def header_lines(config: RunConfig, path: Path) -> list[str]:
@@ -29,14 +30,16 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
         lines.append(f"  objective   {config.algorithm.name.value}: {describe(config.algorithm)}")
     datasets = ", ".join(dataset.name for dataset in config.data.evaluation)
     if datasets and not supervised:
-        measured = rows_of(config)
+        measured = table_rows(config)
         rows = ", ".join(label for row, label in shown_rows(config.mode.name, measured).items() if row in measured)
         what = f"{datasets} x {evaluation.num_runs} runs at temperature {evaluation.temperature:g}: {rows}"
         lines.append(f"  evaluation  {what if measured else 'none before or after training'}")
         also = ", ".join(f"{temperature:g}" for temperature in evaluation.extra_temperatures if SCAFFOLD in table_rows(config))
         total = num_item_runs(config, table_rows(config))
+        is_once = config.mode is Mode.train and evaluation.before is Before.one_run
         more = [f"the scaffold also once at temperature {also}"] if also else []
         more += [f"{total:,} rollouts"] if total else []
+        more += ["the untrained scaffold once, during the first batch"] if is_once else []
         lines += [f"              {'; '.join(more)}"] if more else []
     return lines
 
@@ -44,9 +47,9 @@ def header_lines(config: RunConfig, path: Path) -> list[str]:
 def final_table(summary: Mapping[str, Any]) -> Table:
     """Rows x data sets: mean ± standard deviation over runs of the strict score, with the lenient mean in brackets."""
     datasets: Mapping[str, Mapping[str, Any]] = summary["datasets"]
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"{summary['name']}: strict (lenient) score, mean ± SD over runs", title_justify="left"
-    )
+    name = f"{summary['name']}: strict (lenient) score, mean ± SD over runs"
+    title = Text(name, style="table.title", no_wrap=True, overflow="ignore")  # it may be wider than a table of one data set
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("")
     for name, rows in datasets.items():
         first = next(iter(rows.values()), {"num_runs": 0, "num_items": 0})

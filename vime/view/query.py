@@ -10,6 +10,8 @@ from vime.view.index import COLUMNS, NAMED
 from vime.view.search import Search
 
 SORTS = ("step", "reward", "advantage", "num_tokens", "num_turns", "seconds", "item")
+SPARSE = ("advantage", "seconds")
+"""Columns without an index that some rollouts have no value in; these stand last in any order."""
 MAX_LIMIT = 1000
 
 
@@ -32,6 +34,8 @@ class Filters:
     rollout_id: int | None = None
     min_reward: float | None = None
     max_reward: float | None = None
+    min_advantage: float | None = None
+    max_advantage: float | None = None
     stop_reason: str | None = None
     failed: int | None = None
     min_tokens: int | None = None
@@ -48,7 +52,7 @@ class Filters:
         values: dict[str, Any] = {}
         for field in fields(cls):
             if word := words.get(field.name, ""):
-                kind = float if field.name.endswith("reward") else str if "str" in str(field.type) else int
+                kind = float if field.name.endswith(("reward", "advantage")) else str if "str" in str(field.type) else int
                 try:
                     values[field.name] = kind(word)
                 except ValueError:
@@ -56,8 +60,10 @@ class Filters:
         return cls(**values)
 
 
-LOWEST = {"min_step": "step", "min_reward": "reward", "min_tokens": "num_tokens", "min_turns": "num_turns"}
-HIGHEST = {"max_step": "step", "max_reward": "reward", "max_tokens": "num_tokens", "max_turns": "num_turns"}
+RANGES = {"step": "step", "reward": "reward", "advantage": "advantage", "tokens": "num_tokens", "turns": "num_turns"}
+"""The column of each range that is asked for."""
+LOWEST = {f"min_{name}": column for name, column in RANGES.items()}
+HIGHEST = {f"max_{name}": column for name, column in RANGES.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +87,8 @@ def find(
     if sort and sort not in SORTS:
         raise ValueError(f"rollouts are not ordered by {sort!r}, but by {', '.join(SORTS)}")
     direction = "DESC" if descending else "ASC"
-    order = f"ORDER BY {sort} {direction}, rollouts.id {direction}" if sort else f"ORDER BY rollouts.id {direction}"
+    last = " NULLS LAST" if sort in SPARSE else ""
+    order = f"ORDER BY {sort} {direction}{last}, rollouts.id {direction}" if sort else f"ORDER BY rollouts.id {direction}"
     total, found = _search(database, filters).page(database, order=order, limit=min(limit, MAX_LIMIT), offset=offset)
     return Page(total=total, rows=_named(database, found))
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from vime.report.charts import number_text, smoothing
 from vime.report.metrics import Curve, curves
 from vime.report.step_line import duration, step_line
+from vime.view.entry import TRAINING
 from vime.view.overview import numbers, overview
 from vime.view.progress import SECONDS, seconds_left
 from vime.view.query import Filters, find
@@ -112,9 +113,11 @@ def _head(about: dict[str, Any], last_step: str) -> RenderableType:
 
 
 def _rollouts(run: Run) -> RenderableType:
+    """The last rollouts of training; the last items of evaluations, if nothing was trained yet."""
     index, more = run.indexed()
     with closing(index.connection()) as database:
-        rows = find(database, Filters(), limit=NUM_ROLLOUTS).rows
+        trained = find(database, Filters(kind=TRAINING), limit=NUM_ROLLOUTS).rows
+        rows = trained or find(database, Filters(), limit=NUM_ROLLOUTS).rows
     table = Table(title="last rollouts" + (" (files are still being read)" if more else ""), title_justify="left", box=None)
     for name in ("step", "data set", "item", "reward", "turns", "tokens", "stop reason"):
         table.add_column(name, justify="left" if name in ("data set", "stop reason") else "right")

@@ -41,7 +41,7 @@ def time(config: RunConfig) -> list[str]:
         seconds = flops / (EACH * num_ranks)
         told += f": {duration(seconds)} at 100 TFLOP/s on each of {num_ranks} GPU(s); generation comes on top"
     else:
-        told += "; nothing was measured on this machine yet: the first lines of a run show its ETA"
+        told += "; no earlier run of this name has these settings: the first lines of a run show its ETA"
     return [told, *lines]
 
 

@@ -8,18 +8,14 @@ const drawn = new Set();
 export const color = (number) => style(`--${number % NUM_COLORS}`);
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A Gaussian average over neighbours on both sides, so that nothing lags; `width` is its standard deviation in points. */
+/** The report's smoothing: an average over a value and those before it, with weights that fall by 1/e over `width` points. */
 export function smooth(values, width) {
-  const reach = Math.ceil(3 * width);
-  return values.map((_, center) => {
-    let sum = 0,
-      total = 0;
-    for (let place = Math.max(0, center - reach); place <= Math.min(values.length - 1, center + reach); place++) {
-      if (values[place] == null) continue;
-      const weight = Math.exp(-0.5 * ((place - center) / width) ** 2);
-      sum += weight * values[place];
-      total += weight;
-    }
+  const keep = Math.exp(-1 / width);
+  let sum = 0,
+    total = 0;
+  return values.map((value) => {
+    sum = keep * sum + (value ?? 0);
+    total = keep * total + (value == null ? 0 : 1);
     return total ? sum / total : null;
   });
 }
@@ -214,7 +210,7 @@ function range(spec, log) {
   const values = spec.series.flatMap((series) => series.y).filter((value) => value != null);
   const low = Math.min(...values),
     high = Math.max(...values);
-  return !log && values.length && low === high && high > 0 && !spec.kind ? { range: [0, 1.25 * high] } : {};
+  return !log && values.length && low === high && high >= 0 && !spec.kind ? { range: [0, 1.25 * high || 1] } : {};
 }
 
 async function saveSvg(plot, state) {

@@ -42,7 +42,7 @@ export function consoleLog(run) {
     const said = name ? (await get("log", { run, name })).text || "The log is empty." : steps.join("\n") || "No step has ended yet.";
     if (name !== select.value || said === text.textContent) return;
     text.textContent = said;
-    if (toEnd || isAtEnd) text.scrollTop = text.scrollHeight;
+    if (toEnd || isAtEnd) requestAnimationFrame(() => (text.scrollTop = text.scrollHeight)); // the page may not show it yet
   };
   const node = element(
     "section",

@@ -98,6 +98,7 @@ function alarms(about, run) {
             min_step: Math.max(1, alarm.step - 9),
             max_step: alarm.step,
             failed: alarm.metric.includes("failed") ? 1 : "",
+            ...(alarm.metric.includes("without_signal") ? { min_advantage: 0, max_advantage: 0 } : {}),
             sort: "reward",
             order: "up",
           },

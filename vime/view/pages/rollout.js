@@ -10,7 +10,8 @@ export async function open(words) {
   const run = words.get("run"),
     id = words.get("id");
   const found = await get("rollout", { run, id });
-  const content = element("div"),
+  const list = JSON.parse(sessionStorage.getItem("rollouts") ?? "null"),
+    content = element("div"),
     tree = found.line.samples.length ? element("div", { class: "card" }) : "";
   const state = {
     run,
@@ -19,14 +20,13 @@ export async function open(words) {
     content,
     tree,
     sample: Math.min(Number(words.get("sample") ?? 0), found.line.samples.length - 1),
-    mode: sessionStorage.getItem("tokens") ?? "none",
+    mode: sessionStorage.getItem("tokens") ?? (/[?&]sort=advantage(&|$)/.test(list?.back) ? "advantage" : "none"),
   };
   const { line } = found;
   const isItem = "strict" in line;
   const name = isItem
     ? `Item ${line.index} of ${line.dataset}, ${[line.row, line.evaluation, `run ${line.run}`].filter(Boolean).join(", ")}`
     : `Rollout ${line.rollout_id} of step ${line.step}`;
-  const list = JSON.parse(sessionStorage.getItem("rollouts") ?? "null");
   const nodes = [
     element("h1", {}, name),
     links(run, line, isItem, list),
@@ -57,7 +57,7 @@ function links(run, line, isItem, list) {
     "p",
     { class: "sub" },
     parts.flatMap((part, place) => (place ? [" · ", part] : [part])),
-    list?.run === run ? " · keys: j and k lead to the next and the last rollout" : "",
+    list?.run === run ? " · keys: j and k lead to the next and the previous rollout" : "",
   );
 }
 

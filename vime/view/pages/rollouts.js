@@ -1,7 +1,7 @@
 // The table of rollouts: filters, order, pages, and the keyboard (j, k, Enter, n, p, /).
 
 import { get } from "./api.js";
-import { element, link, numeric, problem, short } from "./dom.js";
+import { anchor, element, link, numeric, problem, short } from "./dom.js";
 
 const CHOICES = {
   kind: "kind",
@@ -11,7 +11,7 @@ const CHOICES = {
   stop_reason: "stop reason",
   tool: "tool",
 };
-const RANGES = { step: "step", reward: "reward", tokens: "tokens", turns: "turns" };
+const RANGES = { step: "step", reward: "reward", advantage: "advantage", tokens: "tokens", turns: "turns" };
 const SORTED = {
   step: "step",
   reward: "reward",
@@ -22,10 +22,13 @@ const SORTED = {
 };
 
 const LOWEST_FIRST = new Set(["reward", "advantage"]);
+const ANY = "any"; // kind, in the address; an address without filters shows training, if there is any
 
 export async function open(words) {
-  const run = words.get("run");
-  const [facets, found] = await Promise.all([get("facets", { run }), get("rollouts", Object.fromEntries(words))]);
+  const run = words.get("run"),
+    facets = await get("facets", { run });
+  if ([...words.keys()].join() === "run" && facets.kind?.includes("training")) words.set("kind", "training");
+  const found = await search(words);
   const place = element("div"),
     filters = element("div");
   const state = { run, words, found, active: 0, place, filters };
@@ -49,9 +52,15 @@ async function go(state, changed) {
   await load(state);
 }
 
+/** The rollouts that pass the filters of an address. */
+function search(words) {
+  const filters = Object.fromEntries(words);
+  return get("rollouts", { ...filters, kind: filters.kind === ANY ? "" : filters.kind });
+}
+
 async function load(state) {
   const asked = state.words;
-  const found = await get("rollouts", Object.fromEntries(asked));
+  const found = await search(asked);
   if (asked !== state.words) return; // a later question is on its way
   const isWhole = state.found.more && !found.more;
   state.found = found;
@@ -71,7 +80,7 @@ function form(state, facets) {
           element(
             "select",
             { name },
-            element("option", { value: "" }, "any"),
+            element("option", { value: name === "kind" ? ANY : "" }, "any"),
             facets[name].map((one) => element("option", { value: one, selected: one === value(name) }, one)),
           ),
         )
@@ -187,7 +196,7 @@ function fill(state) {
         ),
       ),
       element("td", { class: "left" }, row.dataset),
-      numeric(row.item, { class: "left" }),
+      element("td", { class: "left", title: row.item }, beside(run, row)),
       element("td", { class: row.failed ? "left bad" : "left" }, row.stop_reason + (row.failed ? " (failed)" : "")),
       ...Object.keys(SORTED).map((key) => numeric(row[key])),
     ),
@@ -215,6 +224,12 @@ function fill(state) {
     setTimeout(() => {
       if (state.place.isConnected) load(state);
     }, 500);
+}
+
+/** The number of an item, which leads to its group, or to its evaluations before and after training. */
+function beside(run, row) {
+  if (row.kind === "evaluation") return anchor("item", { run, dataset: row.dataset, item: row.item }, short(row.item));
+  return row.group_index == null ? short(row.item) : anchor("group", { run, group: row.group_index }, short(row.item));
 }
 
 function mark(state, number) {

@@ -26,7 +26,7 @@ export function timelineChart(found, line) {
         exact: true,
         lineWidth: 7,
         xAxis: { tickformat: "" },
-        yAxis: { autorange: "reversed", tickformat: ",d" },
+        yAxis: { autorange: "reversed", tickformat: ",d", ...(spans.length < 12 ? { dtick: 1 } : {}) }, // no ticks between calls
       },
       { wide: true },
     ).node;
