@@ -59,10 +59,13 @@ async def apply_payload(
     except WeightSyncError:
         await control.expect([])
         raise
+    if is_loaded:  # a message less in the pause
+        await control.post("/start_weight_update")
     paused = time.monotonic()
     if not asleep:
         await control.stop_generation(asleep=False, keep_cache=keep_cache)
-    await control.post("/start_weight_update")
+    if not is_loaded:
+        await control.post("/start_weight_update")
     for file in [] if is_loaded else payload.files:
         await control.post("/update_weights", {"update_info": {"files": [file]}})
     await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
