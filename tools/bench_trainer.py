@@ -167,11 +167,12 @@ def shortfall(case: Case, label: str, side: str, goal: float, ratio: float, spee
     shares = {name: speed[name] / case.num_tokens * flops / rate for name, flops in (("ours", needed), (side, executed))}
     possible = case.num_tokens * rate / needed / speed[side]
     equal = executed / needed
-    cause = "these lengths leave too little to save" if equal < goal else "what a step does beside matrix products"
+    lead = shares["ours"] / shares[side]
     return (
         f"{label}: {ratio:.2f} of the goal {goal:.1f}. The reference multiplies {equal:.2f} times what is needed, so equal "
         f"efficiency gives {equal:.2f}; matrix products alone, at the measured rate, would give {possible:.2f}. "
-        f"Shares of that rate: ours {shares['ours']:.0%}, the reference {shares[side]:.0%}. Cause: {cause}."
+        f"Shares of that rate: ours {shares['ours']:.0%}, the reference {shares[side]:.0%}, which is {lead:.2f} of the "
+        f"{goal / equal:.2f} times that the goal takes. The rest is what a step does beside matrix products."
     )
 
 

@@ -11,6 +11,7 @@ from vime.preflight.rules import models, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
 from vime.serving.plugin import register
 from vime.serving.router import router_command
+from vime.weights.payload import NUM_SYNCED_SERVERS
 
 
 def test_dictionaries_become_flags():
@@ -64,6 +65,11 @@ def test_without_a_gpu_servers_get_their_cores_and_no_warm_up():
     environment = server_environment(config, ServedModelConfig(), cpus=[1], gpus=[])
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "1"
     assert "libgomp" in (environment["LD_PRELOAD"] or "")
+    assert environment[NUM_SYNCED_SERVERS] == "1"
+    config.serving.models["actor"].num_replicas = 3
+    config.serving.models["judge"] = ServedModelConfig(num_replicas=2)
+    environment = server_environment(config, ServedModelConfig(), cpus=[1], gpus=[])
+    assert environment[NUM_SYNCED_SERVERS] == "3", "servers of a frozen model load nothing"
 
 
 @pytest.mark.parametrize("vocabulary, reserved", [(1024, "1"), (80_000, "0")])

@@ -12,13 +12,14 @@ from typing import Any
 import psutil
 from safetensors import safe_open
 
-from vime.cluster.placement import takes_turns, transport
+from vime.cluster.placement import server_groups, takes_turns, transport
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving import forced_tokens
 from vime.serving.fixed_products import ENVIRONMENT
+from vime.weights.payload import NUM_SYNCED_SERVERS
 
 BACKENDS = {
     WeightTransfer.shm: "shm",
@@ -148,6 +149,7 @@ def server_environment(
         environment["OMP_NUM_THREADS"] = "1"  # of the API server; a worker's follow its cores
         environment["OMP_WAIT_POLICY"] = "passive"  # threads that spin between two layers take the cores of servers and trainer
         environment["LD_PRELOAD"] = _preloaded()
+        environment[NUM_SYNCED_SERVERS] = str(_num_synced_servers(config))
         if _vocab_size(config, model) <= SMALL_VOCABULARY:
             environment["TORCHDYNAMO_DISABLE"] = "1"  # else the first request compiles the ranks of logprobs for two seconds
         if cpus:
@@ -203,6 +205,12 @@ def _drafts(arguments: Mapping[str, Any]) -> bool:
     speculative = arguments.get("speculative_config") or {}
     speculative = json.loads(speculative) if isinstance(speculative, str) else speculative
     return bool(speculative) and speculative.get("method") != "ngram"
+
+
+def _num_synced_servers(config: RunConfig) -> int:
+    """Servers of trained models that this run starts, on all nodes together."""
+    trained = [pair for pair in config.serving.models.items() if pair[1].trained]
+    return sum(group.settings.num_replicas for pair in trained for group in server_groups(*pair))
 
 
 def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:

@@ -19,6 +19,8 @@ NO_VERSION = -1
 """Version of weights that no sync has sent: random ones, or the checkpoint's."""
 RANDOM_WEIGHTS = "random"
 """The version that a server reports in its answers before it has received weights."""
+NUM_SYNCED_SERVERS = "VIME_NUM_SYNCED_SERVERS"
+"""Environment variable of a server: how many servers the run has that load each version at the same time."""
 CHUNK_WORDS = 2**16
 """Number of words that fit into a core's cache together with their factors."""
 BLOCK_CHUNKS = 2**8

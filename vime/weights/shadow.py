@@ -5,6 +5,7 @@ hold weights: it is loaded and proven while the server goes on under the old wei
 its weights with its shadow's. It takes the memory of the weights a second time, until the old ones are freed.
 """
 
+import os
 from collections.abc import Iterator
 from types import MethodType
 from typing import Any
@@ -13,11 +14,14 @@ import psutil
 import torch
 
 from vime.weights.erase import erase_what_is_materialized, erased_product
+from vime.weights.payload import NUM_SYNCED_SERVERS
 from vime.weights.repack import repack_on_cpu
 from vime.weights.sample import is_exact
 
-FREE_SHARE = 4.0
-"""A shadow wants so many times the size of the weights in free memory, because servers beside it load theirs at the same time."""
+FREE_SHARE = 1.25
+"""Free memory that a shadow wants for itself and for each server that loads at the same time, as a share of the weights' size."""
+UNKNOWN_SERVERS = 4
+"""Number of servers that is assumed where a server does not know it, because no run has started it."""
 
 
 def can_shadow(model: Any, vllm_config: Any, *, num_bytes: int) -> bool:
@@ -31,7 +35,8 @@ def can_shadow(model: Any, vllm_config: Any, *, num_bytes: int) -> bool:
         return False
     if not all(_is_plain(layer) for layer in model.modules()):
         return False
-    return psutil.virtual_memory().available >= FREE_SHARE * num_bytes
+    num_servers = int(os.environ.get(NUM_SYNCED_SERVERS, UNKNOWN_SERVERS))
+    return psutil.virtual_memory().available >= FREE_SHARE * num_servers * num_bytes
 
 
 class Shadow:
