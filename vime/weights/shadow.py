@@ -18,8 +18,10 @@ from vime.weights.payload import NUM_SYNCED_SERVERS
 from vime.weights.repack import repack_on_cpu
 from vime.weights.sample import is_exact
 
-FREE_SHARE = 1.25
-"""Free memory that a shadow wants for itself and for each server that loads at the same time, as a share of the weights' size."""
+ROOM = 1.5
+"""Memory that a shadow is given, as a share of the weights' size: its layers, and what packing one of them takes meanwhile."""
+RESERVE = 0.1
+"""Share of the machine's memory that stays free; Ray ends processes where less than half of that is left."""
 UNKNOWN_SERVERS = 4
 """Number of servers that is assumed where a server does not know it, because no run has started it."""
 
@@ -35,8 +37,8 @@ def can_shadow(model: Any, vllm_config: Any, *, num_bytes: int) -> bool:
         return False
     if not all(_is_plain(layer) for layer in model.modules()):
         return False
-    num_servers = int(os.environ.get(NUM_SYNCED_SERVERS, UNKNOWN_SERVERS))
-    return psutil.virtual_memory().available >= FREE_SHARE * num_servers * num_bytes
+    memory, num_servers = psutil.virtual_memory(), int(os.environ.get(NUM_SYNCED_SERVERS, UNKNOWN_SERVERS))
+    return memory.available - RESERVE * memory.total >= ROOM * num_servers * num_bytes
 
 
 class Shadow:
