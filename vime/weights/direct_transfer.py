@@ -104,7 +104,9 @@ class _Direct(WeightTransferEngine):
 
     def prove(self) -> dict[str, Any]:
         """Like `FileEngine.prove`, for the last update."""
-        return self._files.prove() if self._proves_files else self._proof.check(self.model)
+        if self._proves_files:
+            return self._files.prove()
+        return {"pending": False, "stall_seconds": 0.0, **self._proof.check(self.model)}
 
     def shutdown(self) -> None:
         self._files.shutdown()

@@ -27,17 +27,22 @@ NUM_EXPERT_COLUMNS = 2
 
 
 class Proof:
-    """Checks each update: call `begin`, then `note` for each tensor, then `check`."""
+    """Checks each update: call `begin`, then `note` for each tensor, then `check`.
+
+    On a CPU vLLM's products share memory, so none may be computed beside another. Where a model generates meanwhile, `multiply`
+    is called between two of its steps, and `check` may then follow beside it.
+    """
 
     def __init__(self) -> None:
         self._samples: dict[str, ValueSample] = {}
+        self._products: dict[int, torch.Tensor] = {}
         self._unread: list[str] = []
         self._round = 0
         self._lock = threading.Lock()
 
     def begin(self) -> None:
         """Forgets the last update and chooses other columns to compare."""
-        self._samples, self._unread = {}, []
+        self._samples, self._unread, self._products = {}, [], {}
         self._round += 1
 
     def note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
@@ -57,32 +62,42 @@ class Proof:
             self._samples[name] = sample
 
     @torch.no_grad()
+    def multiply(self, model: Any) -> float:
+        """Asks the linear layers for the columns that `check` compares; returns the seconds that it took."""
+        started = time.monotonic()
+        for of_layer in self._of_kind(Kind.linear):
+            shard = of_layer[0][1].shard
+            columns = shard.columns.stop - shard.columns.start
+            self._products[id(shard.module)] = _product(shard.module, of_layer[0][1].indices, columns)
+        for _, sample, head in self._tied(model):
+            size = sample.values.shape[1]
+            self._products.setdefault(id(head), _product(head, _first_columns(size), size))
+        return time.monotonic() - started
+
+    @torch.no_grad()
     def check(self, model: Any) -> dict[str, Any]:
         """Compares the layers with what was sent.
 
         Returns `num_read`, the `unread` tensors, a line for each `wrong` one, and the `seconds` that it took.
         """
         started = time.monotonic()
+        if not self._products:
+            self.multiply(model)
         wrong: list[str] = []
-        linear: dict[int, list[tuple[str, ValueSample]]] = {}
-        experts: dict[int, list[tuple[str, ValueSample]]] = {}
         for name, sample in self._samples.items():
-            if sample.shard.kind is Kind.linear:
-                linear.setdefault(id(sample.shard.module), []).append((name, sample))
-            elif sample.shard.kind is Kind.expert:
-                experts.setdefault(id(sample.shard.module), []).append((name, sample))
-            else:
+            if sample.shard.kind in (Kind.rows, Kind.values):
                 exact = sample.shard.kind is Kind.values or is_exact(sample.shard.module)
                 wrong += _compare(name, sample, _read_rows(sample), exact=exact)
-        for of_layer in linear.values():
-            wrong += _check_linear(of_layer)
+        for of_layer in self._of_kind(Kind.linear):
+            wrong += _check_linear(of_layer, self._products[id(of_layer[0][1].shard.module)])
         unread = list(self._unread)
-        for of_layer in experts.values():
+        for of_layer in self._of_kind(Kind.expert):
             if of_layer[0][1].shard.module.quant_method.is_monolithic:  # its kernel routes by itself
                 unread += [name for name, _ in of_layer]
             else:
                 wrong += check_experts(of_layer)
-        wrong += self._check_tied(model)
+        for name, sample, head in self._tied(model):
+            wrong += _check_tied_head(name, sample, head, self._products[id(head)])
         wrong += self._check_forgotten(model)
         seconds = time.monotonic() - started
         return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong), "seconds": seconds}
@@ -94,16 +109,22 @@ class Proof:
         generator = torch.Generator().manual_seed(1000003 * self._round + size)
         return torch.randperm(size, generator=generator)[:limit].sort().values
 
-    def _check_tied(self, model: Any) -> Iterable[str]:
-        """Checks that a tied head, for which no tensor is sent, computes with the embedding's weight."""
+    def _of_kind(self, kind: Kind) -> Iterable[list[tuple[str, ValueSample]]]:
+        """Names and samples of the tensors of this kind, for each layer."""
+        found: dict[int, list[tuple[str, ValueSample]]] = {}
+        for name, sample in self._samples.items():
+            if sample.shard.kind is kind:
+                found.setdefault(id(sample.shard.module), []).append((name, sample))
+        return found.values()
+
+    def _tied(self, model: Any) -> Iterable[tuple[str, ValueSample, Any]]:
+        """Heads for which no tensor is sent, because they compute with the embedding's, whose name and sample come with them."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         own = {id(sample.shard.module) for sample in self._samples.values()}
         rows = [(name, sample) for name, sample in self._samples.items() if sample.shard.kind is Kind.rows]
         for head in (module for module in model.modules() if isinstance(module, ParallelLMHead) and id(module) not in own):
-            for name, sample in rows:
-                if sample.shard.module.weight is head.weight:
-                    yield from _check_tied_head(name, sample, head)
+            yield from ((name, sample, head) for name, sample in rows if sample.shard.module.weight is head.weight)
 
     def _check_forgotten(self, model: Any) -> Iterable[str]:
         """Layers of which nothing was sent, and parts of fused biases, by vLLM's names: they are as `erase` has left them."""
@@ -138,10 +159,8 @@ class Proof:
         return found
 
 
-def _check_linear(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str]:
+def _check_linear(of_layer: list[tuple[str, ValueSample]], columns: torch.Tensor) -> Iterable[str]:
     """One multiplication for all tensors that are fused in a layer."""
-    shard, indices = of_layer[0][1].shard, of_layer[0][1].indices
-    columns = _product(shard.module, indices, shard.columns.stop - shard.columns.start)
     forgotten = torch.ones(len(columns), dtype=torch.bool, device=columns.device)
     for name, sample in of_layer:
         own = slice(sample.shard.offset, sample.shard.offset + sample.values.shape[0])
@@ -151,11 +170,13 @@ def _check_linear(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str]:
         yield f"the layer of {of_layer[0][0]}: a tensor that belongs to it was not sent"
 
 
-def _check_tied_head(name: str, sample: ValueSample, head: Any) -> Iterable[str]:
-    """Columns of the head, at the rows that were kept of the embedding."""
-    size = sample.values.shape[1]
-    indices = torch.arange(min(size, NUM_COLUMNS))
-    columns = _product(head, indices, size)
+def _first_columns(size: int) -> torch.Tensor:
+    return torch.arange(min(size, NUM_COLUMNS))
+
+
+def _check_tied_head(name: str, sample: ValueSample, head: Any, columns: torch.Tensor) -> Iterable[str]:
+    """The head's first columns, at the rows that were kept of the embedding."""
+    indices = _first_columns(sample.values.shape[1])
     read = columns.index_select(0, sample.indices.to(columns.device))
     shown = ValueSample(shard=sample.shard, indices=indices, values=sample.values[:, : len(indices)])
     yield from _compare(f"{name} (in the head that is tied to it)", shown, read, exact=is_exact(head))

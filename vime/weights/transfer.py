@@ -70,7 +70,9 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._hashing: list[Future[None]] = []
         self._mapped: dict[str, list[tuple[str, torch.Tensor]]] = {}
         self._shadow: Shadow | None = None
-        self._loading: Future[dict[str, Any]] | None = None
+        self._loading: Future[None] | None = None
+        self._checking: Future[dict[str, Any]] | None = None
+        self._stall_seconds = 0.0
 
     def init_transfer_engine(self, init_info: FileInitInfo) -> None:
         """Nothing to set up."""
@@ -81,7 +83,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         Raises FileNotFoundError or a safetensors error if one is not whole.
         """
         self._digest, self._hashing, self._mapped = WeightDigest(), [], {}
-        self._shadow, self._loading = None, None
+        self._shadow, self._loading, self._checking = None, None, None
         self._proof.begin()
         for file in files:
             self._mapped[file] = _map(file)
@@ -117,6 +119,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         if self._shadow is not None:
+            wait([self._begin_check(self._shadow)])  # it compares the shadow's layers
             self._shadow.exchange()
             self._loader.submit(self._shadow.release)  # giving memory back takes time, too
             self._shadow = None
@@ -138,13 +141,29 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         return {"pending": False, "is_loaded": self._loading is not None, **report}
 
     def prove(self) -> dict[str, Any]:
-        """See `Proof.check`; of a shadow, what it said before the exchange."""
-        return self._loading.result() if self._loading is not None else self._proof.check(self.model)
+        """See `Proof.check`; of a shadow `{"pending": True}` while it is compared, before the exchange and beside the generation.
+
+        `stall_seconds` is the time for which a server that is not paused has computed nothing else.
+        """
+        if self._shadow is not None:
+            self._begin_check(self._shadow)
+        if self._checking is None:
+            return {"pending": False, "stall_seconds": 0.0, **self._proof.check(self.model)}
+        if not self._checking.done():
+            return {"pending": True}
+        return {"pending": False, "stall_seconds": self._stall_seconds, **self._checking.result()}
 
     def shutdown(self) -> None:
         """Ends the threads."""
         self._hashers.shutdown(wait=False)
         self._loader.shutdown(wait=False)
+
+    def _begin_check(self, shadow: Shadow) -> Future[dict[str, Any]]:
+        """The check of a shadow, begun once; its products are computed here, because the model must not multiply meanwhile."""
+        if self._checking is None:
+            self._stall_seconds = self._proof.multiply(shadow.model)
+            self._checking = self._loader.submit(self._proof.check, shadow.model)
+        return self._checking
 
     def _note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
         self._digest.update(name, tensor)
@@ -153,14 +172,13 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def _load(self, file: str, model: Any) -> None:
         model.load_weights(self._mapped.pop(file, None) or _map(file))
 
-    def _load_shadow(self, shadow: Shadow) -> dict[str, Any]:
-        """Loads the shadow with all that is mapped, and proves it."""
+    def _load_shadow(self, shadow: Shadow) -> None:
+        """Loads the shadow with all that is mapped."""
         with torch.no_grad():
             for file in list(self._mapped):
                 self._load(file, shadow.model)
             shadow.finish(self.model_config)
             wait(self._hashing)
-            return self._proof.check(shadow.model)
 
 
 class WeightReport:

@@ -17,7 +17,7 @@ from vime.weights.payload import WeightPayload
 
 logger = logging.getLogger(__name__)
 
-HASH_POLL_SECONDS = 0.01
+POLL_SECONDS = 0.01
 OF_THE_SLOWEST = ("pause_seconds", "proof_seconds", "num_unread_tensors")
 """Metrics of an update; of several servers, the largest value counts."""
 NUM_NAMED = 10
@@ -72,8 +72,8 @@ async def apply_payload(
     proof = proof or await control.prove(payload)
     if not asleep:
         await control.resume_generation(keep_cache=keep_cache)
-    finished = time.monotonic()
-    return {"check_seconds": paused - started, "pause_seconds": finished - paused, **proof}
+    pause = time.monotonic() - paused + proof.pop("stall_seconds")
+    return {"check_seconds": paused - started, "pause_seconds": pause, **proof}
 
 
 class Control:
@@ -106,7 +106,7 @@ class Control:
 
     async def check(self, payload: WeightPayload) -> bool:
         """Raises WeightSyncError if a worker received other bytes than were sent; returns whether they are loaded beside it."""
-        reports = await self._reports()
+        reports = await self._answers("weight_report")
         for rank, report in enumerate(reports):
             if report["digest"] != payload.digest:
                 raise WeightSyncError(
@@ -117,9 +117,12 @@ class Control:
         return all(report["is_loaded"] for report in reports)
 
     async def prove(self, payload: WeightPayload) -> dict[str, float]:
-        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost."""
-        seconds, num_unread = 0.0, 0
-        for rank, proof in enumerate((await self.post("/collective_rpc", {"method": "weight_proof"}))["results"]):
+        """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost.
+
+        `stall_seconds` is the time that a server which is not paused has not generated for it.
+        """
+        seconds, stall, num_unread = 0.0, 0.0, 0
+        for rank, proof in enumerate(await self._answers("weight_proof")):
             if wrong := proof["wrong"]:
                 more = [f"and {len(wrong) - NUM_NAMED} more"] if len(wrong) > NUM_NAMED else []
                 raise WeightSyncError(
@@ -129,17 +132,18 @@ class Control:
                     "'Failed to load weights'); vllm_args that change how weights are loaded are the first suspects. The "
                     "run ends; resume=true starts new servers and goes on from the last checkpoint"
                 )
-            seconds, num_unread = max(seconds, proof["seconds"]), max(num_unread, len(proof["unread"]))
+            seconds, stall = max(seconds, proof["seconds"]), max(stall, proof["stall_seconds"])
+            num_unread = max(num_unread, len(proof["unread"]))
             if proof["unread"]:
                 logger.warning("%s: no proof for %d tensors: %s", self._name, num_unread, ", ".join(proof["unread"][:NUM_NAMED]))
-        return {"proof_seconds": seconds, "num_unread_tensors": float(num_unread)}
+        return {"proof_seconds": seconds, "stall_seconds": stall, "num_unread_tensors": float(num_unread)}
 
-    async def _reports(self) -> list[dict[str, Any]]:
-        """Returns each worker's report once all have hashed their weights; they go on generating meanwhile."""
+    async def _answers(self, method: str) -> list[dict[str, Any]]:
+        """Returns each worker's answer once none is pending; they may go on generating meanwhile."""
         deadline = time.monotonic() + self._timeout_seconds
         while time.monotonic() < deadline:
-            reports = (await self.post("/collective_rpc", {"method": "weight_report"}))["results"]
-            if not any(report["pending"] for report in reports):
-                return reports
-            await asyncio.sleep(HASH_POLL_SECONDS)
-        raise ServerError(f"the digest took longer than {self._timeout_seconds:.0f} s")
+            answers = (await self.post("/collective_rpc", {"method": method}))["results"]
+            if not any(answer["pending"] for answer in answers):
+                return answers
+            await asyncio.sleep(POLL_SECONDS)
+        raise ServerError(f"{method} took longer than {self._timeout_seconds:.0f} s")
