@@ -1,5 +1,6 @@
 """The pause of a weight sync, in vLLM's own front end, without an engine."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -7,12 +8,17 @@ import pytest
 from vime.serving.vllm_server import pause_at_once
 
 
-async def test_a_pause_stops_the_engine_and_clears_what_it_was_asked_to(monkeypatch: pytest.MonkeyPatch):
+async def test_a_pause_stops_the_engine_clears_what_it_was_asked_to_and_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch):
     from vllm.v1.engine.async_llm import AsyncLLM
 
     monkeypatch.setattr(AsyncLLM, "pause_generation", AsyncLLM.pause_generation)
     pause_at_once()
     done = []
+
+    async def sleep(seconds: float) -> None:
+        done.append(f"slept {seconds} s")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
 
     async def clear() -> None:
         done.append("cleared")

@@ -66,8 +66,8 @@ async def apply_payload(
         await control.stop_generation(asleep=False, keep_cache=keep_cache)
     if not is_loaded:
         await control.post("/start_weight_update")
-    for file in [] if is_loaded else payload.files:
-        await control.post("/update_weights", {"update_info": {"files": [file]}})
+        for file in payload.files:
+            await control.post("/update_weights", {"update_info": {"files": [file]}})
     await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
     proof = proof or await control.prove(payload)
     if not asleep:
