@@ -31,13 +31,19 @@ class Parts:
     async def released(self) -> None:
         pass
 
-    async def train(self, updates: list[Any], step: int) -> dict[str, float]:
+    async def begin_training(self, updates: list[Any], step: int) -> None:
+        self.happened.append("gradient")
+
+    async def finish_training(self, step: int) -> dict[str, float]:
         self.happened.append("train")
         return {}
 
     async def sync(self, version: int) -> dict[str, float]:
         self.happened.append("sync")
         return {}
+
+    async def begin_sync(self, version: int) -> None:
+        self.happened.append("begin to sync")
 
     async def begin(self, *, step: int) -> None:
         self.happened.append(f"begin to save step {step}")
@@ -125,16 +131,32 @@ async def two_steps(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
 async def test_on_shared_gpus_the_trainers_state_is_taken_before_the_servers_wake(monkeypatch: pytest.MonkeyPatch):
     happened = await two_steps(monkeypatch, "cluster=one_gpu")
     assert happened == [
-        *["compare", "train", "sync", "log"],
-        *["compare", "train", "begin to save step 2", "sync", "log"],
-        *["compare", "save step 2 with {'buffer': (2, 1), 'totals': 10}"],
+        *["gradient", "compare", "train", "sync", "log"],
+        *["gradient", "compare", "train", "begin to save step 2", "sync", "log"],
+        *["compare", "save step 2 with {'buffer': (2, 1), 'totals': 12}"],
     ]
 
 
 async def test_elsewhere_a_checkpoint_does_not_hold_up_the_sync(monkeypatch: pytest.MonkeyPatch):
     happened = await two_steps(monkeypatch)
-    saved = ["compare", "trainer awake", "save step 2 with {'buffer': (2, 1), 'totals': 9}"]
-    assert happened[4:] == ["compare", "train", "sync", "log", *saved]
+    saved = ["compare", "trainer awake", "save step 2 with {'buffer': (2, 1), 'totals': 11}"]
+    assert happened[5:] == ["gradient", "compare", "train", "sync", "log", *saved]
+
+
+@pytest.mark.parametrize(
+    ("words", "sync"),
+    [
+        (["rollout.max_staleness=1"], "begin to sync"),
+        (["rollout.max_staleness=1", "cluster.weight_transfer=gloo"], "sync"),
+        (["rollout.max_staleness=1", "cluster=one_gpu"], "sync"),
+        (["rollout.max_staleness=0"], "sync"),
+    ],
+)
+async def test_a_sync_goes_on_beside_the_next_gradient_where_files_hold_the_weights_and_batches_may_be_older(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], sync: str
+):
+    happened = await two_steps(monkeypatch, *words)
+    assert [event for event in happened if "sync" in event] == [sync, sync]
 
 
 class Pins:

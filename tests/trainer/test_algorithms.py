@@ -27,6 +27,7 @@ from vime.config import (
 )
 from vime.errors import SampleError, TrainingError
 from vime.hooks import load_hook
+from vime.trainer.shard import PackedUpdate
 from vime.types import TrainSample
 
 Models = Callable[..., Path]
@@ -144,6 +145,36 @@ def test_epochs_go_through_a_batch_again_with_the_old_logprobs_of_its_beginning(
     assert start["train/ratio_max"] > first["train/ratio_max"] >= 1.0
     assert start["train/num_tokens"] == 2 * first["train/num_tokens"]
     assert start["train/num_samples"] == 2 * first["train/num_samples"]
+
+
+@pytest.mark.parametrize("kind", ["whitened_with_kl_in_reward", "corrected"])
+def test_between_the_first_gradient_and_the_optimizer_step_the_weights_can_be_used(
+    engine: Callable[..., Any], models: Models, make_config: MakeConfig, make_samples: MakeSamples, kind: str
+) -> None:
+    results = []
+    for in_parts in (False, True):
+        config = make_config(models("qwen2"), max_tokens_per_micro_batch=90)
+        config.algorithm = AlgorithmConfig(**KINDS[kind])
+        samples = make_samples(12)
+        trained = drifted(config, engine, samples)
+        updates = [samples[:6], samples[6:]]
+        before = {name: tensor.clone() for name, tensor in trained.export()}
+        if in_parts:
+            asked = ([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
+            expected = trained.logprobs(*asked)
+            trained.begin_training([PackedUpdate(config, update).shard(0) for update in updates], 1)
+            assert trained.logprobs(*asked) == expected
+            assert all(torch.equal(tensor, before[name]) for name, tensor in trained.export())
+            metrics = trained.finish_training()
+        else:
+            metrics = trained.train(updates, 1)
+        after = dict(trained.export())
+        assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
+        del metrics["train/seconds"], metrics["train/tokens_per_second"]
+        results.append((metrics, {name: tensor.clone() for name, tensor in after.items()}))
+    (metrics, whole), (other_metrics, parts) = results
+    assert metrics == other_metrics
+    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
 
 
 def test_an_empty_batch_changes_nothing_and_says_so(

@@ -5,7 +5,7 @@ All public methods are collectives: every rank of the world calls them in the sa
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +64,54 @@ class Engine:
         self._temperature = 1.0 if supervised else config.rollout.temperature
         self._skipped_in_a_row = 0
         self._kept = KeptLogprobs(config)
+        self._training: Generator[None, None, dict[str, float]]
+        """The batch at work, stopped before an optimizer step."""
+        self._trained: dict[str, float] | None = None
+        """Its metrics, once it has been trained on."""
 
     def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """Packs the samples of one batch, one optimizer step per inner list, and trains on them; see `train_shards`."""
+        """Packs the samples of one batch, one optimizer step per inner list, and trains on them; see `begin_training`."""
         rank = parallel_state.get_data_parallel_rank()
-        return self.train_shards([PackedUpdate(self.config, samples).shard(rank) for samples in updates if samples], step)
+        self.begin_training([PackedUpdate(self.config, samples).shard(rank) for samples in updates if samples], step)
+        return self.finish_training()
 
-    def train_shards(self, shards: list[Shard], step: int) -> dict[str, float]:
-        """Trains on this rank's part of one batch, one optimizer step per shard; `step` sets the learning rate.
+    def begin_training(self, shards: list[Shard], step: int) -> None:
+        """Computes the first gradient of one batch, of which this rank has `shards`, one per optimizer step.
 
-        Returns metrics of the whole batch, over all ranks. A batch without samples changes nothing. Raises
-        `TrainingError` if a loss or gradient is not finite; with `trainer.on_bad_update=skip` such an update is skipped and
-        leaves the weights unchanged.
+        The weights stay as they are until `finish_training`, and may be exported or asked for logprobs in between. `step` sets
+        the learning rate. Raises `TrainingError` if a loss or gradient is not finite; with `trainer.on_bad_update=skip` such an
+        update is skipped and leaves the weights unchanged.
         """
+        self._training, self._training_seconds = self._train(shards, step), 0.0
+        self._num_tokens = self.config.trainer.num_epochs_per_batch * sum(shard.update_tokens for shard in shards)
+        self._trained = self._until_next_step()
+
+    def finish_training(self) -> dict[str, float]:
+        """Makes the optimizer steps of the batch that was begun; returns metrics of the whole batch, over all ranks.
+
+        A batch without samples changes nothing. Raises what `begin_training` raises.
+        """
+        while self._trained is None:
+            self._trained = self._until_next_step()
+        if not self._num_tokens:
+            return self._trained
+        seconds = self._training_seconds
+        return self._trained | {"train/seconds": seconds, "train/tokens_per_second": self._num_tokens / seconds}
+
+    def _until_next_step(self) -> dict[str, float] | None:
+        """Trains on until the next optimizer step is to be made; returns the batch's metrics if there is none."""
         started = time.monotonic()
+        try:
+            next(self._training)
+        except StopIteration as end:
+            torch.cuda.synchronize()  # another process or stream may read the weights as soon as this returns
+            return end.value
+        finally:
+            self._training_seconds += time.monotonic() - started
+        return None
+
+    def _train(self, shards: list[Shard], step: int) -> Generator[None, None, dict[str, float]]:
+        """Trains on a batch, and yields before each optimizer step."""
         batches = [self._micro_batches(shard, only_trained=True) for shard in shards]
         self._kept.forget()
         if not batches:
@@ -85,25 +119,24 @@ class Engine:
             return {"train/num_samples": 0.0, "train/num_tokens": 0.0, "train/num_skipped_updates": 0.0}
         known = self._known_logprobs(batches)
         extra = finish_advantages(self.config.algorithm, batches, known)
-        num_epochs = self.config.trainer.num_epochs_per_batch
-        results = [self._update(*pair, step, is_first=not epoch) for epoch in range(num_epochs) for pair in zip(batches, known)]
-        torch.cuda.synchronize()  # another process or stream may read the weights as soon as this returns
-        seconds = time.monotonic() - started
-        num_tokens = num_epochs * sum(shard.update_tokens for shard in shards)
+        num_epochs, results = self.config.trainer.num_epochs_per_batch, []
+        for epoch in range(num_epochs):
+            for batch, of_batch in zip(batches, known):
+                results.append((yield from self._update(batch, of_batch, step, is_first=not epoch)))
         return metrics.over_updates(results) | {
             **extra,
             "train/num_samples": float(num_epochs * sum(shard.update_samples for shard in shards)),
-            "train/seconds": seconds,
-            "train/tokens_per_second": num_tokens / seconds,
         }
 
-    def _update(self, batch: MicroBatches, known: list[KnownLogprobs], step: int, *, is_first: bool) -> dict[str, float]:
+    def _update(
+        self, batch: MicroBatches, known: list[KnownLogprobs], step: int, *, is_first: bool
+    ) -> Generator[None, None, dict[str, float]]:
         """One optimizer step, or a counted skip if its numbers are not finite and the configuration allows it.
 
         Of the first step on an update (`is_first`) the logprobs are kept.
         """
         try:
-            result = update(
+            result = yield from update(
                 self.wrapped,
                 self.optimizer,
                 self.config.algorithm,

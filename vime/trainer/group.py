@@ -83,12 +83,24 @@ class TrainerGroup:
         addresses = await self._results("start", self._addresses)
         await self._all("init", addresses[0])
 
-    async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """Trains on a batch, one optimizer step per inner list; metrics are named `train/…`. Raises `TrainingError`."""
+    async def begin_training(self, updates: list[list[TrainSample]], step: int) -> None:
+        """Computes the first gradient of a batch, of one optimizer step per inner list; the weights stay as they are.
+
+        Raises `TrainingError`.
+        """
         parts = await asyncio.to_thread(self._hand_over, updates)  # for a large batch, seconds in which rollouts go on
         data_ranks = [position_of(rank, self._config.trainer).data for rank in range(len(self._ranks))]
-        calls = [rank.train.remote(parts[data_rank], step) for rank, data_rank in zip(self._ranks, data_ranks, strict=True)]
-        return (await self._results("train", calls))[0]
+        pairs = zip(self._ranks, data_ranks, strict=True)
+        await self._results("training", [rank.begin_training.remote(parts[data_rank], step) for rank, data_rank in pairs])
+
+    async def finish_training(self) -> dict[str, float]:
+        """Makes the optimizer steps of the batch that was begun; metrics are named `train/…`. Raises `TrainingError`."""
+        return (await self._engines("finish_training"))[0]
+
+    async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
+        """Trains on a batch: `begin_training` and `finish_training`."""
+        await self.begin_training(updates, step)
+        return await self.finish_training()
 
     def _hand_over(self, updates: list[list[TrainSample]]) -> list[list[Shard]]:
         """Puts the blocks of every shard into Ray's store; returns the shards by data-parallel rank, whose ranks share them."""

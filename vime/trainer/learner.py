@@ -46,9 +46,13 @@ class Learner:
         self.trainer.start()
         await self.trainer.ready()
 
-    async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """One batch; see `TrainerGroup.train`."""
-        return await self.trainer.train(updates, step)
+    async def begin_training(self, updates: list[list[TrainSample]], step: int) -> None:
+        """The first gradient of a batch; see `TrainerGroup.begin_training`."""
+        await self.trainer.begin_training(updates, step)
+
+    async def finish_training(self, step: int) -> dict[str, float]:
+        """The optimizer steps of the batch that was begun; see `TrainerGroup.finish_training`."""
+        return await self.trainer.finish_training()
 
     async def trained_logprobs(self, updates: list[list[TrainSample]]) -> dict[int, np.ndarray]:
         """The trainer's logprobs of the trained tokens of the batch that was trained last, by the `id()` of a sample's tokens."""
@@ -66,6 +70,9 @@ class Learner:
     async def sync(self, version: int) -> dict[str, float]:
         """Brings the weights to no server."""
         return {}
+
+    async def begin_sync(self, version: int) -> None:
+        """Brings the weights to no server."""
 
     async def compared(self) -> dict[str, float]:
         """There is no server to compare with the trainer."""

@@ -75,9 +75,9 @@ class TrainerRank:
         """Process id."""
         return os.getpid()
 
-    def train(self, shards: list[Shard], step: int) -> dict[str, float]:
-        """See `Engine.train_shards`; the blocks lie in Ray's object store, and are those of all ranks with the same data."""
-        return self._engine.train_shards([shard.fetched(ray.get) for shard in shards], step)
+    def begin_training(self, shards: list[Shard], step: int) -> None:
+        """See `Engine.begin_training`; the blocks lie in Ray's object store, and are those of all ranks with the same data."""
+        self._engine.begin_training([shard.fetched(ray.get) for shard in shards], step)
 
     def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""

@@ -5,7 +5,7 @@ cannot change it. A number that is not finite ends the run before it reaches the
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import torch
@@ -37,11 +37,12 @@ def update(
     step: int,
     loss_function: LossFunction = policy_loss,
     keep: Callable[[torch.Tensor], None] | None = None,
-) -> dict[str, float]:
-    """Forward, backward and one optimizer step; a collective over all ranks, with the same metrics on each.
+) -> Generator[None, None, dict[str, float]]:
+    """Forward, backward and one optimizer step; a collective over all ranks, which returns the same metrics on each.
 
-    `keep` is given the logprobs [N] of each micro-batch, in order, on the last pipeline stage. Raises `TrainingError`, with the
-    weights as they were, if loss or gradient norm is not finite.
+    Yields once, before the optimizer step: until then the weights are as they were. `keep` is given the logprobs [N] of each
+    micro-batch, in order, on the last pipeline stage. Raises `TrainingError`, with the weights as they were, if loss or gradient
+    norm is not finite.
     """
     model = cast(PackedModel, wrapped[-1].module)
 
@@ -66,6 +67,7 @@ def update(
     optimizer.prepare_grads()
     grad_norm = float(optimizer.get_grad_norm())
     _check("gradient norm", grad_norm, step, totals, optimizer)
+    yield
     for group in optimizer.param_groups:
         group["lr"] = lr
     _step(optimizer, grad_norm)
