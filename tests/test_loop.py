@@ -42,9 +42,6 @@ class Parts:
         self.happened.append("sync")
         return {}
 
-    async def begin_sync(self, version: int) -> None:
-        self.happened.append("begin to sync")
-
     async def begin(self, *, step: int) -> None:
         self.happened.append(f"begin to save step {step}")
 
@@ -141,22 +138,6 @@ async def test_elsewhere_a_checkpoint_does_not_hold_up_the_sync(monkeypatch: pyt
     happened = await two_steps(monkeypatch)
     saved = ["compare", "trainer awake", "save step 2 with {'buffer': (2, 1), 'totals': 11}"]
     assert happened[5:] == ["gradient", "compare", "train", "sync", "log", *saved]
-
-
-@pytest.mark.parametrize(
-    ("words", "sync"),
-    [
-        (["rollout.max_staleness=1"], "begin to sync"),
-        (["rollout.max_staleness=1", "cluster.weight_transfer=gloo"], "sync"),
-        (["rollout.max_staleness=1", "cluster=one_gpu"], "sync"),
-        (["rollout.max_staleness=0"], "sync"),
-    ],
-)
-async def test_a_sync_goes_on_beside_the_next_gradient_where_files_hold_the_weights_and_batches_may_be_older(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], sync: str
-):
-    happened = await two_steps(monkeypatch, *words)
-    assert [event for event in happened if "sync" in event] == [sync, sync]
 
 
 class Pins:

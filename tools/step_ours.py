@@ -24,7 +24,6 @@ from vime.loop import train_step
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
 from vime.session import Session
-from vime.sync.delivery import goes_on_beside_training
 from vime.system import Training, training
 from vime.types import Prompt
 
@@ -89,7 +88,6 @@ class Ours:
         await self.end()
         config = self._session.config
         config = replace(config, rollout=replace(config.rollout, max_staleness=staleness))
-        self._session.config = config
         source, bar = Source(case, first=self._version * MANY_STEPS), self._session.console.rollouts
         workers = self.system.agents.workers
         self._batches = Rollouts(config, source, workers, journal=None, state=None, version=self._version, bar=bar)
@@ -98,8 +96,7 @@ class Ours:
         """The next step; nothing is generated ahead that the `num_left` next ones, this one included, would not train."""
         assert self._batches is not None
         cpu, started = self.cpu_times(), time.perf_counter()
-        delivered = self.system.delivered() if goes_on_beside_training(self._session.config) else None
-        self._batches.begin(self._version, num_left=num_left, delivered=delivered)
+        self._batches.begin(self._version, num_left=num_left)
         await train_step(self._session, self.system, self._batches, self._version)
         wall = time.perf_counter() - started
         self._version += 1

@@ -1,7 +1,7 @@
 """What a training step learns from: a batch of rollouts, or of demonstrations. The loop is the same for both."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -19,7 +19,6 @@ from vime.rollout.journal import Journal
 from vime.rollout.metrics import batch_metrics
 from vime.rollout.own_producer import OwnProducer
 from vime.rollout.producer import Producer, PromptStream, Runner
-from vime.tasks import cancel
 from vime.types import Group, TrainSample
 
 
@@ -65,21 +64,12 @@ class Rollouts:
         of the servers' weights; `bar` shows a batch's progress."""
         self._config, self._source, self._journal, self._bar = config, source, journal, bar
         self._producer = make_producer(config, source, runner, journal=journal, version=version)
-        self._starting: asyncio.Task[None] | None = None
         if state is not None:
             self._producer.load(state)
 
-    def begin(self, step: int, *, num_left: int, delivered: Awaitable[Any] | None = None) -> None:
-        """Starts the groups that the weights of `step` admit and that the `num_left` next batches, this one included, can use.
-
-        If servers do not hold these weights yet, groups start when they are `delivered`; the batch may be complete before.
-        """
-        if delivered is None:
-            self._producer.set_version(step, num_batches_left=num_left)
-            return
-        assert isinstance(self._producer, Producer), "a producer of the user is told of weights when the servers hold them"
-        self._producer.expect(step)
-        self._starting = asyncio.create_task(self._start(self._producer, step, num_left, delivered, after=self._starting))
+    def begin(self, step: int, *, num_left: int) -> None:
+        """Starts the groups that the weights of `step` admit and that the `num_left` next batches, this one included, can use."""
+        self._producer.set_version(step, num_batches_left=num_left)
 
     async def next(self, step: int) -> Batch:
         """Waits for the groups of a batch and builds its updates."""
@@ -113,22 +103,7 @@ class Rollouts:
 
     async def stop(self) -> None:
         """Ends the groups at work; those that have finished are in the journal."""
-        if self._starting is not None:
-            await cancel([self._starting])
         await self._producer.stop()
-
-    async def _start(
-        self, producer: Producer, step: int, num_left: int, delivered: Awaitable[Any], *, after: "asyncio.Task[None] | None"
-    ) -> None:
-        """Starts groups once the weights are there; if they are not brought, the batch that waits for groups says why."""
-        try:
-            if after is not None:
-                await after
-            await delivered
-        except Exception as error:
-            producer.fail(error)
-        else:
-            producer.set_version(step, num_batches_left=num_left)
 
 
 class DemonstrationBatches:

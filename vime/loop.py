@@ -22,7 +22,6 @@ from vime.preflight.compose import Composed
 from vime.rollout.journal import Journal
 from vime.session import Session
 from vime.step_clock import StepClock
-from vime.sync.delivery import goes_on_beside_training
 from vime.system import Training, evaluation, supervised, training
 from vime.trainer.learner import Learner
 
@@ -81,8 +80,7 @@ async def _train(source: Any, session: Session) -> None:
         )
         try:
             for step in range(first_step, config.trainer.num_steps):
-                delivered = system.delivered() if goes_on_beside_training(config) else None
-                batches.begin(step, num_left=config.trainer.num_steps - step, delivered=delivered)
+                batches.begin(step, num_left=config.trainer.num_steps - step)
                 _evaluate_during(session, system, evaluator, step)
                 await train_step(session, system, batches, step)
                 await save_if_due(session, system, batches, step + 1)
@@ -112,7 +110,7 @@ async def _train_supervised(session: Session) -> None:
 async def train_step(session: Session, system: Learner, batches: Batches, step: int) -> None:
     """One batch: wait for it, train, and bring the weights to the servers once nothing pins those that they have.
 
-    The last sync and its probe may go on beside all of it but the optimizer step, which a failure of theirs prevents.
+    The probe of the last sync goes on beside generation and gradient; the optimizer step, which must not follow a failure, waits.
     """
     clock = StepClock(system.usage)
     await clock.start()
@@ -122,7 +120,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
         await system.released()  # the servers sleep while the trainer works
     await system.begin_training(batch.updates, step)
     await clock.mark("training")
-    metrics = batch.metrics | await system.compared()
+    metrics = batch.metrics | await system.compared()  # this batch began with the weights of that sync
     await clock.mark("sync")
     metrics |= await system.finish_training(step)
     logprobs = await system.trained_logprobs(batch.updates)
@@ -131,10 +129,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     await clock.mark("training")
     await system.released()
     await clock.mark("evaluation")
-    if goes_on_beside_training(session.config):
-        await system.begin_sync(step + 1)
-    else:
-        metrics |= await system.sync(step + 1)
+    metrics |= await system.sync(step + 1)
     await clock.mark("sync")
     metrics |= await system.metrics()
     session.trace.phases(clock.spans, step=step + 1)

@@ -7,7 +7,6 @@
 Each is an async context manager; whatever it started is stopped at its end, also after an error or Ctrl-C.
 """
 
-import asyncio
 import logging
 import math
 import time
@@ -25,11 +24,10 @@ from vime.runtime import Runtime, running
 from vime.serving.programs import SERVER
 from vime.sync.delivery import WeightDelivery
 from vime.sync.turns import Turns
-from vime.tasks import cancel, together
+from vime.tasks import together
 from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
 from vime.types import TrainSample
-from vime.weights.payload import WeightPayload
 from vime.weights.policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -50,7 +48,6 @@ class Training(Learner):
         """An evaluation that runs beside the generation: a sync waits for it."""
         self._config, self._say = config, say
         self._turns = Turns(agents.serving, self.trainer, shared=takes_turns(config))
-        self._syncing: asyncio.Task[dict[str, float]] | None = None
         self._delivery = WeightDelivery(config, agents.serving, self.trainer, self._turns, policy)
 
     def watch(self) -> None:
@@ -60,8 +57,10 @@ class Training(Learner):
             self.agents.watches.add(self._delivery.restore(name))
 
     async def begin_training(self, updates: list[list[TrainSample]], step: int) -> None:
-        """The first gradient of a batch; see `TrainerGroup.begin_training`. Servers that share the trainer's GPUs sleep until
-        the next sync."""
+        """The first gradient of a batch; see `TrainerGroup.begin_training`.
+
+        Servers that share the trainer's GPUs sleep until the next sync.
+        """
         async with self._turns.training() as trainer:
             await trainer.begin_training(updates, step)
 
@@ -84,47 +83,31 @@ class Training(Learner):
         """Waits for the evaluation that pins the servers' weights, if there is one."""
         await self.pin.released()
 
-    async def begin_sync(self, version: int) -> None:
-        """As `sync`, but returns once the trainer's weights are in files: the trainer may then go on to its next gradient.
-
-        Only where `goes_on_beside_training`. `delivered` and `compared` wait for the rest, and raise what ends it.
-        """
-        await self.compared()
-        payload = await self._delivery.export(version)
-        self._syncing = asyncio.create_task(self.sync(version, payload))
-
-    async def sync(self, version: int, payload: WeightPayload | None = None) -> dict[str, float]:
+    async def sync(self, version: int) -> dict[str, float]:
         """Brings the trainer's weights to the servers as `version`; `compared` waits for the probe of them.
 
-        They are exported first, unless they are in the files of a `payload`. Agents at work go on under the new weights, or with
-        `rollout.in_flight_updates=false` end their calls first. If no server was reached, it waits for one, for
-        `serving.recovery_timeout_seconds`, and begins again. Raises `ServerError`, `WeightSyncError` if a server does not hold
-        the weights afterwards, and whatever has ended the watch over the servers.
+        Agents at work go on under the new weights, or with `rollout.in_flight_updates=false` end their calls first. If no server
+        was reached, it waits for one, for `serving.recovery_timeout_seconds`, and begins again. Raises `ServerError`,
+        `WeightSyncError` if a server does not hold the weights afterwards, and whatever has ended the watch over the servers.
         """
-        if payload is None:
-            self._syncing = None  # `delivered` has nothing to wait for after this
         workers = self.agents.workers
         async with workers.expecting_weights() if self._config.rollout.in_flight_updates else workers.held():
-            return await self._sync(version, payload)
+            return await self._sync(version)
 
-    async def _sync(self, version: int, payload: WeightPayload | None) -> dict[str, float]:
+    async def _sync(self, version: int) -> dict[str, float]:
         deadline = math.inf
         while True:
             self.agents.watches.check()
             self.policy.trained_version = version
-            if (metrics := await self._delivery.sync(version, payload))["sync/num_servers"]:
+            if (metrics := await self._delivery.sync(version))["sync/num_servers"]:
                 return metrics
             self._say(f"version {version} of the weights reached no server: waiting for one to come back")
             deadline = min(deadline, time.monotonic() + self._config.serving.recovery_timeout_seconds)
             await self.agents.serving.until_one_is_ready(deadline=deadline)
 
-    async def delivered(self) -> dict[str, float]:
-        """Waits until the servers hold the weights of the last sync; returns the metrics of one that was only begun."""
-        return {} if self._syncing is None else await asyncio.shield(self._syncing)
-
     async def compared(self) -> dict[str, float]:
-        """Waits for the last sync and its probe, which goes on beside whatever follows; see `WeightDelivery.compared`."""
-        return await self.delivered() | await self._delivery.compared()
+        """Waits for the probe of the last sync, which goes on beside whatever follows the sync; see `WeightDelivery.compared`."""
+        return await self._delivery.compared()
 
     async def metrics(self) -> dict[str, float]:
         """See `Agents.metrics`."""
@@ -137,9 +120,7 @@ class Training(Learner):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ends the sync and the probe, and then the learner."""
-        if self._syncing is not None:
-            await cancel([self._syncing])
+        """Ends the probe, and then the learner."""
         await self._delivery.stop()
         await super().__aexit__(kind, error, traceback)
 

@@ -120,53 +120,6 @@ def test_no_token_is_trained_beyond_its_staleness_and_no_prompt_twice(max_stalen
     within_limits(scenario())
 
 
-@pytest.mark.parametrize(("max_staleness", "num_oversampled"), [(1, 0), (3, 0), (2, 3)])
-def test_a_batch_may_be_taken_before_the_servers_hold_its_weights_which_no_group_starts_under(
-    max_staleness: int, num_oversampled: int
-):
-    async def scenario() -> None:
-        runner = Runner()
-        producer, _ = make(runner, max_staleness=max_staleness, num_oversampled_prompts=num_oversampled)
-        producer.set_version(0)
-        seen: list[int] = []
-        for step in range(8):
-            producer.expect(step)
-            batch = asyncio.create_task(producer.batch())
-            for _ in range(step % 4 * 8):
-                await asyncio.sleep(0)
-            assert all(version < max(step, 1) for _, version in runner.started), "the servers hold the weights before"
-            producer.set_version(step)
-            groups, _ = await asyncio.wait_for(batch, 5)
-            assert all(step - group.oldest_version <= max_staleness for group in groups)
-            seen += [group.prompt.index for group in groups]
-        assert len(set(seen)) == 32
-        await producer.stop()
-
-    within_limits(scenario())
-
-
-def test_late_groups_are_not_sampled_again_under_weights_that_would_be_as_old():
-    async def scenario() -> None:
-        runner = Runner()
-        runner.held, runner.resamples = {0}, True
-        producer, _ = make(runner, max_staleness=1)
-        producer.set_version(0)
-        await next_batch(producer)
-        producer.expect(1)
-        waiting = asyncio.create_task(producer.batch())
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert runner.asked == [] and not waiting.done()
-        producer.set_version(1)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert runner.asked == [0]
-        waiting.cancel()
-        await producer.stop()
-
-    within_limits(scenario())
-
-
 def test_synchronous_training_starts_nothing_ahead():
     async def scenario() -> None:
         producer, source = make(Runner())

@@ -8,7 +8,6 @@ import pytest
 
 from vime.errors import WeightSyncError
 from vime.sync.delivery import WeightDelivery
-from vime.weights.payload import WeightPayload
 
 SENT = {"sync/num_servers": 1.0}
 
@@ -35,7 +34,7 @@ class Delivery(WeightDelivery):
         self._probing, self.may_answer, self.num_servers = None, asyncio.Event(), num_servers
         self.error: Exception | None = None
 
-    async def send(self, version: int, payload: Any = None) -> dict[str, float]:
+    async def send(self, version: int) -> dict[str, float]:
         return {"sync/num_servers": float(self.num_servers)}
 
     async def probe(self, version: int) -> dict[str, float]:
@@ -53,13 +52,6 @@ async def test_a_sync_is_over_before_its_probe_which_can_be_waited_for_twice():
     assert await delivery.compared() == await delivery.compared() == {"probe/num_servers": 1.0}
     await delivery.sync(2)
     assert await delivery.compared() == {"probe/num_servers": 2.0}
-
-
-async def test_files_are_sent_without_the_trainers_turn():
-    delivery = Delivery()
-    delivery.may_answer.set()
-    assert await delivery.sync(1, WeightPayload(version=1)) == SENT
-    assert await delivery.compared() == {"probe/num_servers": 1.0} and delivery._turns.happened == ["probe"]
 
 
 async def test_servers_that_disagree_are_an_error_of_whoever_waits_and_of_the_next_sync():

@@ -1,11 +1,10 @@
 """A sync that reaches no server waits for one and begins again, or ends the run with the cause; `tools/faults.py` runs it."""
 
-import asyncio
 import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +13,6 @@ from vime.preflight.compose import compose_run
 from vime.serving.topology import Serving
 from vime.system import Training
 from vime.tasks import Watches
-from vime.weights.payload import WeightPayload
 from vime.weights.policy import Policy
 
 
@@ -25,7 +23,7 @@ class Delivery:
         self.reached = list(reached)
         self.versions: list[int] = []
 
-    async def sync(self, version: int, payload: Any = None) -> dict[str, float]:
+    async def sync(self, version: int) -> dict[str, float]:
         self.versions.append(version)
         return {"sync/num_servers": float(self.reached.pop(0))}
 
@@ -50,7 +48,7 @@ def system_of(delivery: Any, servers: Any, folder: Path) -> tuple[Training, list
     agents: Any = SimpleNamespace(serving=servers, workers=workers, watches=Watches())
     system = Training.__new__(Training)
     system.agents, system._config, system._say, system._delivery = agents, config, said.append, delivery
-    system.policy, system._syncing = Policy(), None
+    system.policy = Policy()
     return system, said
 
 
@@ -92,63 +90,25 @@ class Trainer:
     def __init__(self) -> None:
         self.happened: list[str] = []
 
+    async def begin_training(self, updates: list[Any], step: int) -> None:
+        self.happened.append("gradient")
+
     async def finish_training(self) -> dict[str, float]:
         self.happened.append("optimizer step")
         return {}
 
 
-class Files(Delivery):
-    """Has the weights in files, and brings them when it may."""
+async def test_a_probe_that_fails_beside_the_gradient_prevents_the_optimizer_step(tmp_path: Path):
+    async def disagree() -> dict[str, float]:
+        raise WeightSyncError("they disagree")
 
-    def __init__(self, *reached: int, error: Exception | None = None) -> None:
-        super().__init__(*reached)
-        self.may_deliver, self.error = asyncio.Event(), error
-
-    async def export(self, version: int) -> WeightPayload:
-        return WeightPayload(version=version)
-
-    async def sync(self, version: int, payload: Any = None) -> dict[str, float]:
-        assert payload.version == version, "the trainer is not asked again"
-        await self.may_deliver.wait()
-        if self.error is not None:
-            raise self.error
-        return await super().sync(version, payload)
-
-    async def compared(self) -> dict[str, float]:
-        return {"probe/num_servers": 2.0} if self.versions else {}
-
-
-def beside_training(delivery: Files, folder: Path) -> tuple[Training, Trainer]:
-    system, _ = system_of(delivery, Servers(), folder)
     trainer = Trainer()
-    system._turns = SimpleNamespace(training=lambda: nullcontext(trainer))  # type: ignore[assignment]
-    return system, trainer
-
-
-async def test_a_sync_that_was_begun_goes_on_beside_what_follows_until_the_optimizer_step(tmp_path: Path):
-    delivery = Files(0, 2)
-    system, trainer = beside_training(delivery, tmp_path)
-    await system.begin_sync(4)
-    step = asyncio.create_task(system.finish_training(4))
-    await asyncio.sleep(0)
-    assert delivery.versions == [] and trainer.happened == []
-    delivery.may_deliver.set()
-    await step
-    assert delivery.versions == [4, 4], "of the first, no server was reached"
-    assert trainer.happened == ["optimizer step"] and system.policy.trained_version == 5
-    assert await system.delivered() == {"sync/num_servers": 2.0}
-    assert await system.compared() == {"sync/num_servers": 2.0, "probe/num_servers": 2.0}
-
-
-async def test_a_sync_that_fails_beside_the_gradient_prevents_the_optimizer_step(tmp_path: Path):
-    delivery = Files(error=WeightSyncError("other bytes arrived"))
-    system, trainer = beside_training(delivery, tmp_path)
-    await system.begin_sync(1)
-    delivery.may_deliver.set()
-    for wait in (system.delivered, lambda: system.finish_training(1), lambda: system.begin_sync(2)):
-        with pytest.raises(WeightSyncError, match="other bytes"):
-            await wait()
-    assert trainer.happened == []
+    system, _ = system_of(SimpleNamespace(compared=disagree), Servers(), tmp_path)
+    system._turns = cast(Any, SimpleNamespace(training=lambda: nullcontext(trainer)))
+    await system.begin_training([], 0)
+    with pytest.raises(WeightSyncError, match="they disagree"):
+        await system.finish_training(0)
+    assert trainer.happened == ["gradient"] and system.policy.trained_version == 0
 
 
 class Stack(Serving):

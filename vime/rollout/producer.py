@@ -63,8 +63,7 @@ class Producer:
         self._runner = runner
         self._buffer = buffer
         self._keep = keep
-        self._version = self._served = 0
-        """The versions of the trainer's next batch and of the servers, which may not hold the same yet."""
+        self._version = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._resampling: dict[int, asyncio.Task[bool]] = {}
         """Requests to sample the stale rollouts of late groups again, by slot; whether it could be done."""
@@ -73,18 +72,13 @@ class Producer:
         self._tally = Tally(config)
         self.on_group: Callable[[Group], None] = lambda group: None
 
-    def expect(self, version: int) -> None:
-        """Announces that the next batch is trained at `version`, although the servers do not hold it yet."""
-        self._version = version
-        self._expire(version - self._config.max_staleness)
-
     def set_version(self, version: int, *, num_batches_left: int | None = None) -> None:
         """Announces that the servers now hold `version`, and starts the groups that this admits.
 
         With `num_batches_left` no group is started that the rest of the run would not train.
         """
-        config, self._served = self._config, version
-        self.expect(version)
+        config, self._version = self._config, version
+        self._expire(version - config.max_staleness)
         self._resampling = {slot: task for slot, task in self._resampling.items() if not task.done()}
         num_batches = 1 if config.partial_rollouts else config.max_staleness + 1
         if num_batches_left is not None:
@@ -93,7 +87,6 @@ class Producer:
             self._buffer.admit(self._source.next())
         for slot in self._buffer.start(version, max_staleness=config.max_staleness):
             self._run(slot)
-        self._changed.set()
 
     async def batch(self) -> tuple[list[Group], dict[str, float]]:
         """`num_prompts` finished groups, and counts since the last call; stops groups that have become too old to be trained.
@@ -113,8 +106,7 @@ class Producer:
             groups = self._buffer.take(config.num_prompts, **bound)
             if groups is not None:
                 break
-            can_resample = config.max_staleness and self._served == self._version
-            late = self._buffer.late(config.num_prompts, **bound) if can_resample else []
+            late = self._buffer.late(config.num_prompts, **bound) if config.max_staleness else []
             self._changed.clear()
             for slot in late:
                 self._resample(slot)
@@ -169,10 +161,10 @@ class Producer:
                 self._complete(slot, group)
             elif group.oldest_version < self._version - config.max_staleness:
                 self._tally.counts["groups_refused"] += 1
-                self._buffer.restart(slot, self._served)
+                self._buffer.restart(slot, self._version)
             elif not self._is_kept(group):
                 self._tally.counts["groups_filtered"] += 1
-                self._buffer.restart(slot, self._served, prompt=self._source.next())
+                self._buffer.restart(slot, self._version, prompt=self._source.next())
             else:
                 self._buffer.finish(slot, group)
                 self.on_group(group)
@@ -223,13 +215,13 @@ class Producer:
                 "prompt %d (row %d) is given up: its rollouts fail again and again", entry.prompt.index, entry.prompt.row
             )
             self._tally.counts["prompts_given_up"] += 1
-            self._buffer.restart(slot, self._served, prompt=self._source.next())
+            self._buffer.restart(slot, self._version, prompt=self._source.next())
             return
         self._tally.counts["groups_repeated"] += 1
         counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
         finished = {rollout.member: rollout for rollout in counted}
         kept = Progress(prompt_index=entry.prompt.index, version=group.weight_version, finished=finished) if finished else None
-        self._buffer.restart(slot, self._served, progress=kept)
+        self._buffer.restart(slot, self._version, progress=kept)
 
     def _expire(self, oldest: int) -> None:
         """Stops groups with tokens older than version `oldest`; their prompts wait to be started again."""
@@ -247,14 +239,13 @@ class Producer:
 
     def _fail_with(self, task: "asyncio.Task[Any]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(error)
+            self._fail(error)
 
-    def fail(self, error: BaseException) -> None:
-        """Ends the wait for a batch with an error."""
+    def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
         self._changed.set()
 
     def _check(self) -> None:
         """Fails the run if the counts since the last batch leave no hope for it."""
         if (error := self._tally.problem()) is not None:
-            self.fail(error)
+            self._fail(error)

@@ -6,7 +6,7 @@ from functools import partial
 
 from ray.exceptions import RayActorError
 
-from vime.cluster.placement import DIRECT, takes_turns, transport
+from vime.cluster.placement import DIRECT, transport
 from vime.config import RunConfig
 from vime.serving.topology import Serving
 from vime.sync.direct_sync import DirectSync
@@ -15,20 +15,9 @@ from vime.sync.probe import Tolerance, probe
 from vime.sync.turns import Turns
 from vime.tasks import cancel
 from vime.trainer.group import TrainerGroup
-from vime.weights.payload import WeightPayload
 from vime.weights.policy import Policy
 
 logger = logging.getLogger(__name__)
-
-
-def goes_on_beside_training(config: RunConfig) -> bool:
-    """Whether a sync only holds up the trainer until its weights are in files, and goes on beside the next batch's gradient.
-
-    That gains time where the next batch may hold tokens of earlier weights, so that it need not wait for the servers. A
-    producer of the user (`rollout.producer`) is told of weights only when the servers hold them.
-    """
-    ahead = config.rollout.max_staleness > 0 and config.rollout.producer is None
-    return ahead and transport(config) not in DIRECT and not takes_turns(config)
 
 
 class WeightDelivery:
@@ -43,12 +32,7 @@ class WeightDelivery:
         self._direct = DirectSync(serving, trainer, policy) if transport(config) in DIRECT else None
         self._probing: asyncio.Task[dict[str, float]] | None = None
 
-    async def export(self, version: int) -> WeightPayload:
-        """Writes the trainer's weights as files, which `sync` then brings to the servers without the trainer."""
-        async with self._turns.awake() as trainer:
-            return await trainer.export_weights(version)
-
-    async def sync(self, version: int, payload: WeightPayload | None = None) -> dict[str, float]:
+    async def sync(self, version: int) -> dict[str, float]:
         """Sends and, if `sync/num_servers` were reached, begins to probe: `compared` has the result.
 
         Of servers that share the trainer's GPUs the probe is over, because they have the turn afterwards, also those that are
@@ -56,8 +40,7 @@ class WeightDelivery:
         """
         await self.compared()
         self._probing = None
-        send = partial(self.send, version, payload)
-        metrics = await (send() if payload is not None else self._turns.send(send))
+        metrics = await self._turns.send(partial(self.send, version))
         if metrics["sync/num_servers"]:
             # The trainer is free meanwhile: the probe waits for a server that has just been lost, and that one for its weights.
             self._probing = asyncio.create_task(self.probe(version))
@@ -78,12 +61,9 @@ class WeightDelivery:
         if self._probing is not None:
             await cancel([self._probing])
 
-    async def send(self, version: int, payload: WeightPayload | None = None) -> dict[str, float]:
-        """Sends the trainer's weights, or the files of a payload, to all servers that are up."""
-        if self._direct is not None:
-            assert payload is None, "a direct transfer has no files"
-            return await self._direct.sync(version)
-        return await self._files.sync(version, payload)
+    async def send(self, version: int) -> dict[str, float]:
+        """Sends the trainer's weights to all servers that are up."""
+        return await (self._direct or self._files).sync(version)
 
     async def probe(self, version: int) -> dict[str, float]:
         """Compares the servers that got `version` with the trainer; one that was down meanwhile is in the next probe."""

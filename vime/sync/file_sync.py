@@ -47,13 +47,12 @@ class FileSync:
         self.holders: set[str] | None = None
         """The servers that got the last version; None is all, of external ones."""
 
-    async def sync(self, version: int, payload: WeightPayload | None = None) -> dict[str, float]:
-        """Exports the weights, unless `payload` holds them, then pauses, updates, checks and resumes every server.
+    async def sync(self, version: int) -> dict[str, float]:
+        """Exports the weights, then pauses, updates, checks and resumes every server; one that is down gets them when it is back.
 
-        One that is down gets them when it is back.
         Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
         """
-        payload = payload or await self._exporter.export_weights(version)
+        payload = await self._exporter.export_weights(version)
         started = time.monotonic()
         previous = self._policy.payload
         self._policy.expect(payload.version, payload)

@@ -71,9 +71,6 @@ class Learner:
         """Brings the weights to no server."""
         return {}
 
-    async def begin_sync(self, version: int) -> None:
-        """Brings the weights to no server."""
-
     async def compared(self) -> dict[str, float]:
         """There is no server to compare with the trainer."""
         return {}
