@@ -19,7 +19,7 @@ from vllm.model_executor.model_loader import get_model
 
 from tests.trainer.forked import fork_ranks
 from vime.serving.plugin import register
-from vime.weights import shadow, transfer
+from vime.weights import exchange, shadow, transfer
 
 LAYER = "model.layers.1.self_attn"
 QUERY, KEY, VALUE, OUTPUT = (f"{LAYER}.{part}_proj.weight" for part in "qkvo")
@@ -32,6 +32,7 @@ def run(rank: int, port: int, checkpoint: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.accelerator.empty_cache = lambda: None  # as vLLM's CPU worker does
     register()
+    exchange.install()
     arguments: dict[str, Any] = {
         "tensor_parallel_size": 2,
         "kv_cache_memory_bytes": 1 << 24,

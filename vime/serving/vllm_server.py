@@ -17,6 +17,7 @@ from vime.processes.secret import VARIABLE, RequireSecret
 from vime.serving import fixed_products, forced_tokens
 from vime.serving.cpu_seeds import keep_seeds
 from vime.serving.token_stream import enrich_streams
+from vime.weights import exchange
 
 NOT_ON_CPU = ("sklearn", "scipy", "triton")
 """Packages that vLLM and transformers import where they are installed, for what no text model on a CPU needs."""
@@ -115,6 +116,7 @@ def main() -> None:
     fork_on_cpu()
     enrich_streams()
     pause_at_once()
+    exchange.install()
     if VARIABLE in os.environ:
         sys.argv += ["--middleware", f"{RequireSecret.__module__}.{RequireSecret.__name__}"]
     from vllm.entrypoints.launchers.api_server.entry import main as serve

@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from vime.weights.erase import erase_what_is_materialized, erased_product
+from vime.weights.exchange import is_installed
 from vime.weights.payload import NUM_SYNCED_SERVERS
 from vime.weights.repack import repack_on_cpu
 from vime.weights.sample import is_exact
@@ -29,11 +30,14 @@ UNKNOWN_SERVERS = 4
 def can_shadow(model: Any, vllm_config: Any, *, num_bytes: int) -> bool:
     """Whether a model can have a shadow: on a CPU, not compiled, not quantized, without experts, with room for its weights twice.
 
-    Compiled code and captured graphs hold on to the memory of the weights that they were made with.
+    Compiled code and captured graphs hold on to the memory of the weights that they were made with. The server must be one of
+    `vime.serving.vllm_server`, which can exchange weights.
     """
     from vllm.platforms import current_platform
 
-    if not current_platform.is_cpu() or not vllm_config.model_config.enforce_eager or vllm_config.lora_config is not None:
+    if not is_installed() or not current_platform.is_cpu():
+        return False
+    if not vllm_config.model_config.enforce_eager or vllm_config.lora_config is not None:
         return False
     if not all(_is_plain(layer) for layer in model.modules()):
         return False

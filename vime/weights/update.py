@@ -13,11 +13,13 @@ import aiohttp
 
 from vime.errors import ServerError, WeightSyncError
 from vime.processes.control import call
+from vime.weights import exchange
 from vime.weights.payload import WeightPayload
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.01
+FIRST_POLL_SECONDS, POLL_SECONDS = 0.001, 0.01
+"""Between two questions whether a worker is ready; the first come sooner, because small models are."""
 OF_THE_SLOWEST = ("pause_seconds", "proof_seconds", "num_unread_tensors")
 """Metrics of an update; of several servers, the largest value counts."""
 NUM_NAMED = 10
@@ -36,7 +38,7 @@ async def apply_payload(
 ) -> dict[str, float]:
     """Checks the files that arrived, then pauses a server, loads them, proves it, clears the prefix cache, and resumes.
 
-    A server that can hold the weights twice (`vime.weights.shadow`) has loaded and proven them before it is paused.
+    A server that can hold the weights twice (`vime.weights.shadow`) loads and proves them before, and then only exchanges them.
     Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
     `keep_cache`. A server that is `asleep` is only given the memory
     for its weights, and sleeps on. Returns the seconds of the check, of the pause and of the proof, and how many tensors the
@@ -59,21 +61,22 @@ async def apply_payload(
     except WeightSyncError:
         await control.expect([])
         raise
-    if is_loaded:  # a message less in the pause
-        await control.post("/start_weight_update")
     paused = time.monotonic()
-    if not asleep:
-        await control.stop_generation(asleep=False, keep_cache=keep_cache)
-    if not is_loaded:
+    if is_loaded:
+        assert not asleep, "no server on a CPU sleeps"
+        pause = await control.exchange(payload, keep_cache=keep_cache)
+    else:
+        if not asleep:
+            await control.stop_generation(asleep=False, keep_cache=keep_cache)
         await control.post("/start_weight_update")
         for file in payload.files:
             await control.post("/update_weights", {"update_info": {"files": [file]}})
-    await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
-    proof = proof or await control.prove(payload)
-    if not asleep:
-        await control.resume_generation(keep_cache=keep_cache)
-    pause = time.monotonic() - paused + proof.pop("stall_seconds")
-    return {"check_seconds": paused - started, "pause_seconds": pause, **proof}
+        await control.post("/finish_weight_update", {"weight_version": str(payload.version)})
+        proof = await control.prove(payload)
+        if not asleep:
+            await control.resume_generation(keep_cache=keep_cache)
+        pause = time.monotonic() - paused
+    return {"check_seconds": paused - started, "pause_seconds": pause + proof.pop("stall_seconds"), **proof}
 
 
 class Control:
@@ -99,6 +102,11 @@ class Control:
             if not cleared.get("success"):
                 raise ServerError(f"{self._name} ({self._url}) did not clear its prefix cache: {cleared}")
         await self.post("/resume")
+
+    async def exchange(self, payload: WeightPayload, *, keep_cache: bool) -> float:
+        """Has the engine take weights that are loaded, between two steps; returns the seconds for which it stood still."""
+        body = {"weight_version": str(payload.version), "keep_cache": keep_cache}
+        return float((await self.post(exchange.PATH, body))["seconds"])
 
     async def expect(self, files: list[str]) -> None:
         """Has the workers map and hash files, and load them beside their weights where they can; none, to drop the last."""
@@ -140,10 +148,11 @@ class Control:
 
     async def _answers(self, method: str) -> list[dict[str, Any]]:
         """Returns each worker's answer once none is pending; they may go on generating meanwhile."""
-        deadline = time.monotonic() + self._timeout_seconds
+        deadline, wait = time.monotonic() + self._timeout_seconds, FIRST_POLL_SECONDS
         while time.monotonic() < deadline:
             answers = (await self.post("/collective_rpc", {"method": method}))["results"]
             if not any(answer["pending"] for answer in answers):
                 return answers
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, POLL_SECONDS)
         raise ServerError(f"{method} took longer than {self._timeout_seconds:.0f} s")
