@@ -49,7 +49,7 @@ TrainerLogprobs = Callable[[list[list[int]], list[int]], Awaitable[list[list[flo
 """`(tokens of each sequence, length of each response) -> logprobs of the response tokens`, at the run's temperature."""
 
 NUM_PROMPTS = 4
-PROMPT_TOKENS = 96
+PROMPT_TOKENS = 72
 """More than two blocks of the prefix cache (32 tokens on the CPU, 16 on a GPU), so that there is a prefix to cache."""
 OUTPUT_TOKENS = 8
 SILENCE_TIMEOUT_SECONDS = 60.0

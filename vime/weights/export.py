@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ def write_payload(
 ) -> WeightPayload:
     """Writes one version of the weights; a collective over `tensors`, rank 0 writes and gets the filled payload.
 
-    A file appears under its name when it is complete. Files of versions before the last are removed.
+    Tensors are hashed beside the writing. A file appears under its name when it is complete. Files of versions before the last are removed.
     """
     started = time.monotonic()
     payload = WeightPayload(version=version)
@@ -32,18 +33,22 @@ def write_payload(
         remove_versions(folder, before=version - KEPT_VERSIONS + 1)
     bucket: dict[str, torch.Tensor] = {}
     size = 0
-    for name, tensor in tensors:
-        if not writes:
-            continue
-        if bucket and size + tensor.nbytes > bucket_bytes:
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-digest") as hasher:
+        hashed: list[Future[None]] = []
+        for name, tensor in tensors:
+            if not writes:
+                continue
+            if bucket and size + tensor.nbytes > bucket_bytes:
+                payload.files.append(_write(folder, version, len(payload.files), bucket))
+                bucket, size = {}, 0
+            bucket[name] = tensor.detach().contiguous().cpu()
+            hashed.append(hasher.submit(digest.update, name, bucket[name]))
+            size += tensor.nbytes
+            payload.num_bytes += tensor.nbytes
+        if bucket:
             payload.files.append(_write(folder, version, len(payload.files), bucket))
-            bucket, size = {}, 0
-        bucket[name] = tensor.detach().contiguous().cpu()
-        digest.update(name, bucket[name])
-        size += tensor.nbytes
-        payload.num_bytes += tensor.nbytes
-    if bucket:
-        payload.files.append(_write(folder, version, len(payload.files), bucket))
+        for each in hashed:
+            each.result()
     payload.num_tensors, payload.digest = digest.num_tensors, digest.hexdigest()
     payload.export_seconds = time.monotonic() - started
     return payload
