@@ -22,7 +22,8 @@ def write_payload(
 ) -> WeightPayload:
     """Writes one version of the weights; a collective over `tensors`, rank 0 writes and gets the filled payload.
 
-    Tensors are hashed beside the writing. A file appears under its name when it is complete. Files of versions before the last are removed.
+    Tensors are hashed beside the writing. A file appears under its name when it is complete; files of versions before the last
+    are removed.
     """
     started = time.monotonic()
     payload = WeightPayload(version=version)

@@ -65,6 +65,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._loader = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="weight-shadow", initializer=_use_all_cores, initargs=(self._cores,)
         )
+        self._loader.submit(torch.set_num_threads, len(self._cores)).result()  # now, while nothing computes
         self._digest = WeightDigest()
         self._proof = Proof()
         self._hashing: list[Future[None]] = []
