@@ -4,6 +4,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from vime.processes.users_code import is_installed
+
 SUFFIXES = {".py", ".json", ".yaml", ".yml", ".jinja", ".txt"}
 """Files beside loaded modules that a hook may have read: code, prompts, templates, settings."""
 OF_THE_TERMINAL = {
@@ -21,9 +23,8 @@ def stamp_of_code() -> Stamp:
     folders = {
         Path(file).resolve().parent for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
     }
-    installed = (sys.prefix, sys.base_prefix)
-    own = [folder for folder in folders if "site-packages" not in folder.parts and not str(folder).startswith(installed)]
-    files = [file for folder in own if folder.is_dir() for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file()]
+    own = [folder for folder in folders if not is_installed(folder) and folder.is_dir()]
+    files = [file for folder in own for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file()]
     return {str(file): file.stat().st_mtime_ns for file in files}
 
 
