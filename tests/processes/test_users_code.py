@@ -65,6 +65,13 @@ def test_threads_and_programs_that_were_left_are_found():
     assert untouched.changed() == ""
 
 
+def test_programs_of_vime_that_wait_and_what_libraries_set_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    untouched = Untouched.now()
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+    with subprocess.Popen([sys.executable, "-m", "vime.grading.maths_worker"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL):
+        assert untouched.changed() == ""
+
+
 @pytest.mark.parametrize("is_loaded_before", [False, True])
 def test_a_users_package_is_loaded_anew_with_nothing_that_it_kept(agent: str, is_loaded_before: bool):
     if is_loaded_before:  # as with the settings of a method, which come with the configuration

@@ -11,11 +11,17 @@ import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 
-OWN_THREADS = ("log size", "sandbox", "watchdog")
+SET_BY_LIBRARIES = {
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "LD_LIBRARY_PATH", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+    *("TILELANG_CLEANUP_TEMP_FILES", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_AUTOTUNING"),
+}
+"""Variables that torch, Triton, vLLM and scikit-learn set when they are imported."""
+OWN_THREADS = ("log size", "sandbox", "vime.", "watchdog")
 """Beginnings of the names of threads that vime starts, which end or wait by themselves."""
 FOREIGN_THREAD = "Dummy-"
 """Beginning of the names that Python gives to threads of libraries in C when they call it."""
@@ -33,6 +39,7 @@ class Untouched:
     """Those of which modules are loaded."""
     variables: dict[str, str]
     search_path: list[str]
+    """Without folders of installed packages, some of which add their own."""
     folder: str
     threads: list[threading.Thread]
     programs: list[psutil.Process]
@@ -43,7 +50,7 @@ class Untouched:
         return cls(
             packages={_package(name) for name in list(sys.modules)},
             variables=dict(os.environ),
-            search_path=list(sys.path),
+            search_path=[folder for folder in sys.path if not is_installed(Path(folder))],
             folder=os.getcwd(),
             threads=threading.enumerate(),
             programs=psutil.Process().children(recursive=True),
@@ -52,10 +59,10 @@ class Untouched:
     def changed(self) -> str:
         """What is not as it was, modules aside, as text for the log; empty if all is."""
         now = Untouched.now()
-        names = sorted(name for name, _ in now.variables.items() ^ self.variables.items())
+        names = sorted({name for name, _ in now.variables.items() ^ self.variables.items()} - SET_BY_LIBRARIES)
         threads = [thread.name for thread in now.threads if thread not in self.threads]
         threads = [name for name in threads if not name.startswith((*OWN_THREADS, FOREIGN_THREAD))]
-        programs = [str(program.pid) for program in now.programs if program not in self.programs]
+        programs = [str(program.pid) for program in now.programs if program not in self.programs and not _is_own(program)]
         if names:
             return f"the environment variable {names[0]} has been changed"
         if (now.search_path, now.folder) != (self.search_path, self.folder):
@@ -87,6 +94,15 @@ class Untouched:
 def is_installed(folder: Path) -> bool:
     """Whether a folder with code belongs to an installed package, or to Python."""
     return "site-packages" in folder.parts or str(folder).startswith((sys.prefix, sys.base_prefix))
+
+
+def _is_own(program: psutil.Process) -> bool:
+    """Whether a program is a module of vime, as those that compare formulas, and waits for the next request."""
+    try:
+        words = program.cmdline()
+        return any(pair[0] == "-m" and pair[1].startswith("vime.") for pair in pairwise(words)) and not program.children()
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _package(name: str) -> str:

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 
+from vime.agent.workspace import starter
 from vime.config import RunConfig
 from vime.hooks import HOOKS
 from vime.processes.users_code import Untouched
@@ -44,6 +45,7 @@ class SeveralRuns:
         deadline = time.monotonic() + END_SECONDS
         while (reason := _at_work()) and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        starter.stop()  # the workspaces of agents, and what makes them
         if not (reason := reason or self._untouched.changed()):
             hooks = [path for key in HOOKS if isinstance(path := attrgetter(key)(config), str)]
             self._untouched.forget_modules([*hooks, type(config.method).__module__])
