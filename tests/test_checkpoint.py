@@ -253,3 +253,14 @@ async def test_the_event_loop_turns_while_the_drivers_state_is_written(tmp_path:
     await saving
     await checkpoints.settle()
     assert await checkpoints.load(tmp_path / "step_000001") == {"step": 1, "buffer": {"slots": {"0": [1]}}}
+
+
+async def test_at_the_end_of_a_run_it_is_the_trainer_that_waits_for_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("vime.checkpoint.POLL_SECONDS", 600.0)
+    trainer = Trainer()
+    checkpoints = open_checkpoints(tmp_path, trainer)
+    trainer.hold()
+    await checkpoints.save(step=5, driver={})
+    await asyncio.sleep(0)
+    await asyncio.wait_for(checkpoints.close(failed=False), 60)
+    assert names(tmp_path) == ["step_000005"]

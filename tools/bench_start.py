@@ -1,14 +1,17 @@
 """Measures how long runs take to start: alone, in a sweep, and with the parts that an earlier run has kept.
 
-    python tools/bench_start.py [--points 6] [--steps 3] [--exact] [--keep FOLDER] [--json PATH] [--markdown PATH]
+    python tools/bench_start.py [--points 6] [--steps 3] [--exact] [--beside FOLDER] [--keep FOLDER]
+                                [--json PATH] [--markdown PATH]
 
 Short runs of the tiny MemAgent task are made one by one, as separate programs; then the same ones as a sweep, in which each takes
 over what the last has left; then two with `cluster.keep_warm`, of which the second takes over the first's. Phases end with the
 lines that a run prints, and their seconds are those at which the lines arrive. With `--exact` all runs are deterministic, which
-makes their steps slower, and the weights of each pair are compared byte by byte.
+makes their steps slower, and the weights of each pair are compared byte by byte. With `--beside` the same sweep is also made by
+the code of another folder, a checkout of another commit with the same requirements, to see what has become faster since.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -69,16 +72,18 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=6, help="runs of the sweep, and separate runs")
     parser.add_argument("--steps", type=int, default=3, help="steps of each run")
     parser.add_argument("--exact", action="store_true", help="deterministic runs, whose weights are compared")
+    parser.add_argument("--beside", type=Path, help="checkout of another commit, whose code makes the same sweep")
     parser.add_argument("--keep", type=Path, help="folder of the runs, which is removed otherwise")
     add_options(parser)
     given = parser.parse_args()
     result = Result(title="The start of a run", columns=("measured", "reference"))
     with tempfile.TemporaryDirectory() as temporary:
-        measure(result, given.keep or Path(temporary), num_points=given.points, num_steps=given.steps, exact=given.exact)
+        folder = given.keep or Path(temporary)
+        measure(result, folder, num_points=given.points, num_steps=given.steps, exact=given.exact, beside=given.beside)
     finish(result, given)
 
 
-def measure(result: Result, folder: Path, *, num_points: int, num_steps: int, exact: bool) -> None:
+def measure(result: Result, folder: Path, *, num_points: int, num_steps: int, exact: bool, beside: Path | None = None) -> None:
     """Makes all runs and adds the rows."""
     words = [*WORDS, f"trainer.num_steps={num_steps}", *(["deterministic=true"] if exact else [])]
     rates = [f"{1e-4 * (point + 1):g}" for point in range(num_points)]
@@ -86,8 +91,12 @@ def measure(result: Result, folder: Path, *, num_points: int, num_steps: int, ex
     for number, rate in enumerate(rates):
         cold += made([*words, f"trainer.lr={rate}", f"output_dir={folder / 'alone' / str(number)}"])
     alone_seconds, began = time.monotonic() - began, time.monotonic()
-    warm = made([*words, f"trainer.lr={','.join(rates)}", "--multirun", f"output_dir={folder / 'sweep'}"])
-    sweep_seconds = time.monotonic() - began
+    sweep = [*words, f"trainer.lr={','.join(rates)}", "--multirun"]
+    warm = made([*sweep, f"output_dir={folder / 'sweep'}"])
+    sweep_seconds, began = time.monotonic() - began, time.monotonic()
+    if beside is not None:
+        made([*sweep, f"output_dir={folder / 'beside'}"], root=beside.absolute())
+    other_seconds = time.monotonic() - began
     kept = []
     for name in ("first", "second"):
         kept += made([*words, "cluster.keep_warm=60", f"output_dir={folder / 'kept' / name}"])
@@ -95,6 +104,9 @@ def measure(result: Result, folder: Path, *, num_points: int, num_steps: int, ex
     show(result, cold, warm[1:], kept[1])
     case = f"{num_points} runs of {num_steps} steps: as a sweep, beside one by one"
     result.add("sweep", case, ours=sweep_seconds, reference=alone_seconds, unit="s")
+    if beside is not None:
+        case = f"{num_points} runs of {num_steps} steps: as a sweep, beside the sweep by commit {commit_of(beside)}"
+        result.add("sweep", case, ours=sweep_seconds, reference=other_seconds, unit="s")
     if exact:
         sides = [[folder / side / str(number) / WEIGHTS for number in range(num_points)] for side in ("alone", "sweep")]
         num_equal = sum(one.read_bytes() == other.read_bytes() for one, other in zip(*sides, strict=True))
@@ -108,11 +120,21 @@ def measure(result: Result, folder: Path, *, num_points: int, num_steps: int, ex
 QUIET = {"cwd": ROOT, "check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
-def made(words: list[str]) -> list[Start]:
-    """Runs the program; returns the starts of its runs, without the time before the first of a sweep."""
+def commit_of(root: Path) -> str:
+    """The commit of a checkout."""
+    command = ["git", "-C", str(root), "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
+
+
+def made(words: list[str], *, root: Path = ROOT) -> list[Start]:
+    """Runs the program with the code of `root`; returns the starts of its runs, without the time before the first of a sweep."""
     starts = [Start(began=time.monotonic())]
     command = [sys.executable, "-m", "vime.run", *words]
-    with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
+    code = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))  # for the programs that a run starts
+    environment = os.environ | {"PYTHONPATH": code}
+    with subprocess.Popen(
+        command, cwd=root, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as program:
         assert program.stdout is not None
         lines: list[str] = []
         for line in program.stdout:

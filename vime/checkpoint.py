@@ -58,6 +58,8 @@ class Checkpoints:
         self._writing: asyncio.Task[None] | None = None
         self._begun: tuple[int | None, bool] = None, False
         """The step of `begin`, and whether it succeeded."""
+        self._closing = asyncio.Event()
+        """Set once nothing but a save is left to do, for which the trainer then waits itself."""
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
 
@@ -127,6 +129,7 @@ class Checkpoints:
 
     async def close(self, *, failed: bool) -> None:
         """`settle` at the end of a run; in one that has failed already, a failed save is only logged."""
+        self._closing.set()
         try:
             await self.settle()
         except VimeError as error:
@@ -163,8 +166,9 @@ class Checkpoints:
 
     async def _finish(self, temporary: Path, final: Path) -> None:
         try:
-            while not await self._trainer.is_saved():
-                await asyncio.sleep(POLL_SECONDS)
+            while not self._closing.is_set() and not await self._trainer.is_saved():
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), POLL_SECONDS)
             await self._trainer.finish_save()
             put_in_place(temporary, final)
         except (CheckpointError, OSError):

@@ -20,6 +20,7 @@ from vime.cluster.placement import takes_turns
 from vime.config import RunConfig
 from vime.evaluation.pin import Pin
 from vime.rollout.agents import Agents, launched
+from vime.rollout.ray_worker import WORKER
 from vime.runtime import Runtime, running
 from vime.serving.programs import SERVER
 from vime.sync.delivery import WeightDelivery
@@ -139,7 +140,7 @@ async def evaluation(config: RunConfig, run_dir: Path, *, say: Say) -> AsyncIter
 async def supervised(config: RunConfig, run_dir: Path, *, say: Say, warn: Say = logger.warning) -> AsyncIterator[Learner]:
     """A learner without agents."""
     async with running(config, say=say) as runtime:
-        await runtime.spare.end(SERVER)
+        await runtime.spare.end(SERVER, WORKER)
         async with Learner(config, run_dir, runtime.run_id, runtime.nodes, warn=warn, spare=runtime.spare) as learner:
             await learner.start()
             yield learner

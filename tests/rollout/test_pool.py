@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import struct
 import threading
 import time
@@ -16,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vime.cluster.nodes import Nodes
 from vime.config import MethodConfig, RolloutConfig, RunConfig
+from vime.processes.spare import Spare
 from vime.rollout import pool as pool_module
 from vime.rollout.group_run import Resampled
 from vime.rollout.pool import WorkerPool
@@ -23,6 +25,9 @@ from vime.rollout.ray_worker import RayWorker
 from vime.types import Prompt, Sample, StopReason
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.asyncio(loop_scope="module")]
+
+CALLS: list[asyncio.Task[None]] = []
+"""What the code of a user keeps in its module."""
 
 
 async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
@@ -62,6 +67,9 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> Sample:
             (marks / "died").touch()
             os._exit(1)
     done = Sample(tokens=[1, 2], response_length=1, loss_mask=[1], rollout_log_probs=[-0.5], weight_versions=[0])
+    if word in ("count", "leave a task"):
+        CALLS.append(asyncio.create_task(asyncio.sleep(600 if word == "leave a task" else 0)))
+        done.metadata = {"num_calls": len(CALLS), "pid": os.getpid(), "seconds": context.config.rollout.generate_timeout_seconds}
     if word == "lock":
         done.metadata = {"client": threading.Lock()}
     return done
@@ -191,3 +199,49 @@ async def test_a_worker_in_which_nothing_ends_any_more_is_replaced(pool: WorkerP
     running = asyncio.create_task(run(pool, "wait", tmp_path))
     await until(lambda: pool._dispatcher.stations()[0].worker is not worker)
     running.cancel()
+
+
+async def counted(tmp_path: Path, spare: Spare, word: str, seconds: float) -> list[dict[str, Any]]:
+    """What two rollouts of a run with a time limit of `seconds` say, whose worker may be one that an earlier run has left."""
+    method = MethodConfig(name="m", generate=f"{__file__}:generate", reward=f"{__file__}:reward")
+    config = RunConfig(method=method, rollout=RolloutConfig(generate_timeout_seconds=seconds), output_dir=str(tmp_path))
+    nodes = Nodes(config)
+    nodes.reserve()
+    pool = WorkerPool(config, {}, nodes, spare=spare)
+    try:
+        await asyncio.wait_for(pool.start(), 100)
+        messages = [{"role": "user", "content": word}]
+        prompt = Prompt(index=0, row=0, messages=messages, ground_truth=[], metadata={"marks": str(tmp_path)})
+        group = await asyncio.wait_for(pool.run_group(prompt=prompt, slot=0, num_rollouts=2, version=0), 100)
+        return [rollout.samples[0].metadata for rollout in group.rollouts]
+    finally:
+        await pool.stop()
+        nodes.release()
+
+
+async def test_the_worker_of_an_ended_run_takes_part_in_the_next_as_a_new_one_would(tmp_path: Path):
+    spare = Spare(keeps=True)
+    found = [await counted(tmp_path / str(n), spare, "count", seconds=60.0 + n) for n in range(2)]
+    await spare.end()
+    other = await counted(tmp_path / "2", spare, "count", seconds=62.0)
+    await spare.end()
+    first, again = ({said["pid"] for said in run} for run in found)
+    assert len(first) == 1 and first == again != {said["pid"] for said in other}
+    for n, run in enumerate([*found, other]):
+        assert sorted(said["num_calls"] for said in run) == [1, 2] and {said["seconds"] for said in run} == {60.0 + n}
+
+
+async def test_a_worker_in_which_an_agent_is_still_at_work_ends_with_its_run(tmp_path: Path):
+    spare = Spare(keeps=True)
+    found = [await counted(tmp_path / word, spare, word, seconds=60.0) for word in ("leave a task", "count")]
+    await spare.end()
+    first, again = ({said["pid"] for said in run} for run in found)
+    assert first != again
+
+
+async def test_a_worker_that_has_died_since_is_replaced(tmp_path: Path):
+    spare = Spare(keeps=True)
+    (pid,) = {said["pid"] for said in await counted(tmp_path / "0", spare, "count", seconds=60.0)}
+    os.kill(pid, signal.SIGKILL)
+    assert sorted(said["num_calls"] for said in await counted(tmp_path / "1", spare, "count", seconds=60.0)) == [1, 2]
+    await spare.end()

@@ -15,14 +15,14 @@ class Spare:
 
     def __init__(self, *, keeps: bool = False) -> None:
         """Unless it `keeps` parts, none is ever left."""
-        self._keeps = keeps
+        self.keeps = keeps
         self._parts: dict[tuple[str, str], tuple[Any, End]] = {}
 
     def put(self, kind: str, key: str, part: Any, *, end: End) -> bool:
         """Leaves a part to the next run; `end` will end it if that run has no use for it. Returns False if it is not kept."""
-        if self._keeps:
+        if self.keeps:
             self._parts[kind, key] = (part, end)
-        return self._keeps
+        return self.keeps
 
     def take(self, kind: str, key: str) -> Any:
         """The part of this kind and key, which is the caller's from now on; None if there is none."""

@@ -81,7 +81,7 @@ async def launched(config: RunConfig, run_dir: Path, runtime: Runtime, *, policy
             stack.push_async_callback(stop_within, part, seconds=STOP_SECONDS)
             part.start()
         retrieval = services[0].address() if services else None
-        workers = WorkerPool(config, serving.endpoints(), runtime.nodes, retrieval=retrieval)
+        workers = WorkerPool(config, serving.endpoints(), runtime.nodes, retrieval=retrieval, spare=runtime.spare)
         stack.push_async_callback(stop_within, workers, seconds=STOP_SECONDS)
         agents = Agents(config, serving, services, workers)
         stack.push_async_callback(agents.watches.cancel)

@@ -16,11 +16,12 @@ from ray.exceptions import RayActorError, RayTaskError
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place
 from vime.config import RunConfig
+from vime.processes.spare import Spare
 from vime.rehearsal.scripted_client import ScriptedClients
 from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
 from vime.rollout.group_run import Resampled, stopped_rollout
 from vime.rollout.progress import Progress
-from vime.rollout.ray_worker import RayWorker, raise_again
+from vime.rollout.ray_worker import WORKER, RayWorker, raise_again
 from vime.rollout.suspects import Work
 from vime.rollout.traffic import ModelUsage
 from vime.rollout.worker import RolloutWorker
@@ -28,6 +29,7 @@ from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
+from vime.tasks import together
 from vime.types import Group, Prompt, Rollout, StopReason
 
 logger = logging.getLogger(__name__)
@@ -42,14 +44,24 @@ class WorkerPool:
     """`rollout.num_workers` Ray actors."""
 
     def __init__(
-        self, config: RunConfig, endpoints: dict[str, Endpoint], nodes: Nodes, *, retrieval: Address | None = None
+        self,
+        config: RunConfig,
+        endpoints: dict[str, Endpoint],
+        nodes: Nodes,
+        *,
+        retrieval: Address | None = None,
+        spare: Spare | None = None,
     ) -> None:
+        """Workers of an ended run are in `spare`."""
         self._config = config
+        self._spare = spare or Spare()
         self._retrieval = retrieval
         self._nodes = nodes
         self._endpoints = endpoints
         self._workers: list[RayWorker] = []
         """All workers since the start, whose files are removed in the end."""
+        self._renewed: dict[int, RayWorker] = {}
+        """Those of an ended run, until they get their places."""
         self._dispatcher = Dispatcher(
             self._create,
             num_workers=config.rollout.num_workers,
@@ -63,7 +75,9 @@ class WorkerPool:
         self._answer_seconds = ANSWER_SECONDS + 2 * rollout.max_blocked_seconds
 
     async def start(self) -> None:
-        """Starts the workers side by side and waits until they answer."""
+        """Starts the workers side by side, or takes over those of an ended run, and waits until they answer."""
+        await together(self._take_over(index) for index in range(self._config.rollout.num_workers))
+        await self._spare.end(WORKER)
         await self._dispatcher.start()
 
     async def run_group(
@@ -165,22 +179,40 @@ class WorkerPool:
             await self._ask("expect_weights", False)
 
     async def stop(self) -> None:
-        """Ends the workers."""
+        """Ends the workers, or leaves them to the next run."""
+        if self._spare.keeps:
+            shared = self._dispatcher.stations()[: self._config.rollout.num_workers]
+            await together(self._leave(index, station) for index, station in enumerate(shared))
         self._dispatcher.stop()
         for worker in self._workers:
             worker.forget()
 
+    async def _take_over(self, index: int) -> None:
+        """Takes over the worker that an ended run has left in this place, if it still answers."""
+        left = self._spare.take(WORKER, _key(index, self._options(index)))
+        if left is not None and await (worker := self._made(index, left=left)).renewed():
+            self._renewed[index] = worker
+
     def _create(self, index: int) -> RayWorker:
-        """Workers are spread over the nodes."""
+        return self._renewed.pop(index, None) or self._made(index)
+
+    def _options(self, index: int) -> dict[str, Any]:
+        """Of a worker's actor; workers are spread over the nodes."""
         environment = {"PYTHONHASHSEED": "0"} if self._config.deterministic else None  # the order of a set of texts
-        options = self._nodes.options(Place(node=index % len(self._nodes)), environment=environment)
+        return self._nodes.options(Place(node=index % len(self._nodes)), environment=environment)
+
+    def _made(self, index: int, *, left: Any = None) -> RayWorker:
         folder = self._config.output_dir
         log = Path(folder) / "logs" / f"worker-{len(self._workers)}.log" if folder is not None else None
         clients = ScriptedClients(self._config) if self._config.rehearse else make_client
         given = {"retrieval": self._retrieval, "make_client": clients, "log": log}
-        worker = RayWorker(RolloutWorker, options, self._config, self._endpoints, **given)
+        worker = RayWorker(RolloutWorker, self._options(index), self._config, self._endpoints, left=left, **given)
         self._workers.append(worker)
         return worker
+
+    async def _leave(self, index: int, station: Station) -> None:
+        assert isinstance(station.worker, RayWorker)
+        await station.worker.leave(self._spare, _key(index, station.worker.options))
 
     async def _ask(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
         """The answers of all workers that answer in time."""
@@ -218,6 +250,11 @@ class WorkerPool:
             elif state.active_seconds - since > self._stuck_seconds:
                 self._dispatcher.lost(station, f"in a rollout worker nothing ended for {self._stuck_seconds:.0f} s")
                 return
+
+
+def _key(index: int, options: dict[str, Any]) -> str:
+    """The worker of this number, with the options of its actor."""
+    return f"{index} {options}"
 
 
 def _failed(slot: int, member: int, error: WorkerLost | RayTaskError) -> Rollout:

@@ -1,6 +1,7 @@
 """A rollout worker's process as the dispatcher sees it: a Ray actor, and the record of the work that it died in."""
 
 import asyncio
+import logging
 import uuid
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,20 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from vime.errors import ConfigError
+from vime.processes.spare import Spare
 from vime.rollout import black_box
 from vime.rollout.dispatch import WorkerLost
 from vime.rollout.suspects import Work
 from vime.weights.payload import payload_folder
 
+logger = logging.getLogger(__name__)
+
+WORKER = "rollout workers"
+"""The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
+LEAVE_SECONDS = 10.0
+"""For a worker to end what is left of its run."""
+RENEW_SECONDS = 30.0
+"""For a worker to begin another run."""
 READ_SECONDS = 10.0
 """Time limit for reading the black box on another machine."""
 
@@ -21,12 +31,29 @@ READ_SECONDS = 10.0
 class RayWorker:
     """One Ray actor, `actor_class(*arguments, black_box=PATH, **named)`, created with these options."""
 
-    def __init__(self, actor_class: type, options: dict[str, Any], *arguments: Any, **named: Any) -> None:
+    def __init__(self, actor_class: type, options: dict[str, Any], *arguments: Any, left: Any = None, **named: Any) -> None:
+        """`left` is the actor of an ended run with the same options, of which `renewed` makes this one instead."""
         run_id = ray.get_runtime_context().namespace
-        self._options = options
+        self.options = options
         self._black_box = payload_folder(run_id) / f"worker-{uuid.uuid4().hex[:8]}"
+        named["black_box"] = self._black_box
         actor = ray.remote(actor_class).options(max_concurrency=100_000, **options)
-        self.actor: Any = actor.remote(*arguments, black_box=self._black_box, **named)
+        self._renewal: Any = left.renew.remote(*arguments, **named) if left is not None else None
+        self.actor: Any = left if left is not None else actor.remote(*arguments, **named)
+        self._is_left = False
+
+    async def renewed(self) -> bool:
+        """Whether the actor that was left has become this one; raises ConfigError for what it cannot work with."""
+        try:
+            await asyncio.wait_for(self._renewal, RENEW_SECONDS)
+        except RayTaskError as error:
+            raise_again(error)
+            raise
+        except (RayActorError, asyncio.TimeoutError) as error:
+            logger.warning("the rollout worker of the last run cannot be taken over: %r", error)
+            self.kill()
+            return False
+        return True
 
     async def started(self) -> None:
         """Waits until it answers; raises WorkerLost if it dies, and ConfigError for what it cannot work with."""
@@ -53,16 +80,31 @@ class RayWorker:
         """The number of the work in whose code it died; 0 if in none, or if its machine cannot be asked."""
         if self._black_box.exists():
             return black_box.read(self._black_box)
-        if "scheduling_strategy" not in self._options:
+        if "scheduling_strategy" not in self.options:
             return black_box.NOBODY
         try:
-            found = ray.remote(black_box.read).options(**self._options).remote(self._black_box)
+            found = ray.remote(black_box.read).options(**self.options).remote(self._black_box)
             return await asyncio.wait_for(found, READ_SECONDS)
         except (RayError, asyncio.TimeoutError):  # its machine is gone too
             return black_box.NOBODY
 
+    async def leave(self, spare: Spare, key: str) -> None:
+        """Leaves the process to the next run, unless something of this one is still in it."""
+        try:
+            reason = await asyncio.wait_for(self.actor.leave.remote(), LEAVE_SECONDS)
+        except (RayError, asyncio.TimeoutError) as error:
+            reason = repr(error)
+        if reason:
+            logger.info("a rollout worker ends with its run: %s", reason)
+            return
+        self._is_left = spare.put(WORKER, key, self.actor, end=self._end)
+
     def kill(self) -> None:
-        """Ends the process."""
+        """Ends the process, unless it is left to the next run."""
+        if not self._is_left:
+            ray.kill(self.actor)
+
+    async def _end(self) -> None:
         ray.kill(self.actor)
 
     def forget(self) -> None:

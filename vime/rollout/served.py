@@ -114,9 +114,10 @@ class ServedModels:
                     client.finish(session)
 
     async def close(self) -> None:
-        """Closes the connections to all models."""
+        """Closes the connections to all models, and the sessions' listener."""
         for client in self._clients.values():
             await client.close()
+        await self._sessions.stop()
 
     def calls(self) -> dict[str, Calls]:
         """The calls to each model and to the retrieval service since the last call of this method."""

@@ -3,7 +3,6 @@
 It holds no state that must survive: a lost worker is replaced, and its groups are run again.
 """
 
-import gc
 import logging
 import uuid
 from functools import partial
@@ -25,6 +24,7 @@ from vime.rollout.places import Places
 from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
 from vime.rollout.served import MakeClient, ServedModels
+from vime.rollout.several_runs import SeveralRuns
 from vime.rollout.trace import Trace, is_traced
 from vime.rollout.traffic import ModelUsage
 from vime.rollout.turn_log import TurnLog
@@ -50,10 +50,15 @@ class RolloutWorker:
         retrieval: Address | None = None,
         black_box: Path | None = None,
         log: Path | None = None,
+        process: SeveralRuns | None = None,
     ) -> None:
-        """`black_box` is the file in which the worker records whose code it is executing; `log` takes its process's output."""
+        """`black_box` is the file in which the worker records whose code it is executing; `log` takes its process's output.
+
+        `process` is that of an earlier worker, in which this one is made.
+        """
         if log is not None:
             send_output_to(log)
+        self._process = process or SeveralRuns()
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
@@ -75,7 +80,7 @@ class RolloutWorker:
     async def ready(self) -> WorkerState:
         """Answers once the worker can take groups, and from then on as long as its event loop is not blocked."""
         if self._watchdog is None:
-            _spare_the_collector()
+            self._process.begin()
             self._watchdog = Watchdog(self._config.rollout.max_blocked_seconds)
             self._black_box = BlackBox(self._black_box_file) if self._black_box_file is not None else None
             if calls_over_http(self._config.method.generate):
@@ -87,6 +92,20 @@ class RolloutWorker:
             active_seconds=self._served.clock.seconds,
             news=news,
         )
+
+    async def leave(self) -> str:
+        """Ends what is left of the run, in which nothing may be at work any more, so that `renew` can begin another.
+
+        Returns why this process cannot take part in another run, as text for the log; empty if it can.
+        """
+        await self.close()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        return await self._process.end(self._config)
+
+    async def renew(self, *arguments: Any, **named: Any) -> None:
+        """Becomes the worker of another run, as if it were made with these arguments; `leave` comes before."""
+        self.__init__(*arguments, process=self._process, **named)
 
     async def work(self, number: int, method: str, arguments: dict[str, Any]) -> Any:
         """Calls a method as a piece of work, whose number the black box shows while its code is executing."""
@@ -243,8 +262,3 @@ class RolloutWorker:
 
     def _trace(self, slot: int) -> Trace:
         return Trace(keep_spans=is_traced(slot, self._config.logger.trace_share))
-
-
-def _spare_the_collector() -> None:
-    """Makes Python's cycle collector run less often: by default it takes half of the time with many rollouts in flight."""
-    gc.set_threshold(100_000, 50, 100)

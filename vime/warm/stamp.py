@@ -1,8 +1,11 @@
 """Whether a process may run what was asked for: one that has loaded other code, or was started under other variables, may not."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from vime.processes.users_code import is_installed
 
 SUFFIXES = {".py", ".json", ".yaml", ".yml", ".jinja", ".txt"}
 """Files beside loaded modules that a hook may have read: code, prompts, templates, settings."""
@@ -18,12 +21,12 @@ Stamp = dict[str, int]
 
 def stamp_of_code() -> Stamp:
     """The files beside every loaded module that is not of an installed package."""
+    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     folders = {
-        Path(file).resolve().parent for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
-    }
-    installed = (sys.prefix, sys.base_prefix)
-    own = [folder for folder in folders if "site-packages" not in folder.parts and not str(folder).startswith(installed)]
-    files = [file for folder in own if folder.is_dir() for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file()]
+        Path(folder).resolve() for folder in {os.path.dirname(file) for file in files}
+    }  # there are fewer folders to resolve
+    own = [folder for folder in folders if not is_installed(folder) and folder.is_dir()]
+    files = [file for folder in own for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file()]
     return {str(file): file.stat().st_mtime_ns for file in files}
 
 

@@ -33,9 +33,12 @@ MAX_DISTINCT = 2 * min(len(ESTATES), len(PEOPLE)) - 2
 """Most documents that differ; beyond this number, facts are repeated."""
 
 
+_ESTATES: dict[Split, list[str]] = {split: [name for name in ESTATES if split_of(name) == split] for split in ("train", "eval")}
+
+
 def estates_of_split(split: Split) -> list[str]:
     """Return the estates that questions of this split are about."""
-    return [estate for estate in ESTATES if split_of(estate) == split]
+    return _ESTATES[split]
 
 
 def owner_document(estate: str, person: str) -> tuple[str, str]:
