@@ -1,0 +1,488 @@
+// Kernels in bfloat16 for the trainer on processors with AMX; `vime.trainer.amx_kernels` compiles, loads and describes them.
+//
+// Attention works on one sequence and one key-value head at a time, whose scores stay in the cache of a core. Products are of
+// 32 × 32 results by four AMX tiles; a right factor lies in pairs of rows, [rows / 2][columns][2], as the tiles want it. The
+// rest passes over memory once. Sums are float32, and the number of threads changes none of them but the norm's weight gradient.
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+typedef uint16_t bf16;
+typedef int64_t Index;
+
+static const Index VECTOR = 16, BLOCK = 32;
+
+static inline __mmask16 lanes(Index left) { return left >= VECTOR ? 0xffff : (1u << left) - 1; }
+
+static inline __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+
+static inline __m256i narrow(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+
+static inline __m512 load(const bf16* from, __mmask16 mask = 0xffff) { return widen(_mm256_maskz_loadu_epi16(mask, from)); }
+
+static inline void store(bf16* to, __m512 x, __mmask16 mask = 0xffff) { _mm256_mask_storeu_epi16(to, mask, narrow(x)); }
+
+static inline __m512 rounded(__m512 x) { return widen(narrow(x)); }
+
+static inline __m512 all(float x) { return _mm512_set1_ps(x); }
+
+// e^x to float32's precision; 0 far below.
+static inline __m512 exponential(__m512 x) {
+    x = _mm512_max_ps(x, all(-104.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, all(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_fnmadd_ps(n, all(1.42860677e-6f), _mm512_fnmadd_ps(n, all(0.693145752f), x));
+    __m512 sum = _mm512_fmadd_ps(r, all(1.0f / 720), all(1.0f / 120));
+    for (float factor : {1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) sum = _mm512_fmadd_ps(sum, r, all(factor));
+    return _mm512_scalef_ps(sum, n);
+}
+
+static inline __m512 sigmoid(__m512 x) {
+    return _mm512_div_ps(all(1.0f), _mm512_add_ps(all(1.0f), exponential(_mm512_sub_ps(all(0.0f), x))));
+}
+
+// ---- RMSNorm and SwiGLU
+
+// Rows are [tokens][heads] with strides, results are dense; `inverse` is 1 / rms of each row.
+extern "C" void rms_norm(const bf16* x, Index token_stride, Index head_stride, Index tokens, Index heads, Index channels,
+                         const bf16* weight, float eps, bf16* result, float* inverse, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < tokens * heads; row++) {
+        const bf16* from = x + row / heads * token_stride + row % heads * head_stride;
+        __m512 squares = all(0.0f);
+        for (Index c = 0; c < channels; c += VECTOR) {
+            __m512 value = load(from + c, lanes(channels - c));
+            squares = _mm512_fmadd_ps(value, value, squares);
+        }
+        float scale = inverse[row] = 1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / channels + eps);
+        for (Index c = 0; c < channels; c += VECTOR) {
+            __mmask16 mask = lanes(channels - c);
+            __m512 normal = _mm512_mul_ps(load(from + c, mask), all(scale));
+            store(result + row * channels + c, _mm512_mul_ps(normal, load(weight + c, mask)), mask);
+        }
+    }
+}
+
+// `of_weight` is [threads][channels], zeros before, a sum of each thread's rows after.
+extern "C" void rms_norm_backward(const bf16* gradient, const bf16* x, Index token_stride, Index head_stride, Index tokens,
+                                  Index heads, Index channels, const bf16* weight, const float* inverse, bf16* of_x,
+                                  float* of_weight, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < tokens * heads; row++) {
+        const bf16* from = x + row / heads * token_stride + row % heads * head_stride;
+        const bf16* of_result = gradient + row * channels;
+        float* sum = of_weight + omp_get_thread_num() * channels;
+        __m512 scale = all(inverse[row]), dots = all(0.0f);
+        for (Index c = 0; c < channels; c += VECTOR) {
+            __mmask16 mask = lanes(channels - c);
+            __m512 product = _mm512_mul_ps(load(of_result + c, mask), _mm512_mul_ps(load(from + c, mask), scale));
+            dots = _mm512_fmadd_ps(product, load(weight + c, mask), dots);
+            _mm512_mask_storeu_ps(sum + c, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, sum + c), product));
+        }
+        __m512 mean = _mm512_mul_ps(all(_mm512_reduce_add_ps(dots) / channels), scale);
+        for (Index c = 0; c < channels; c += VECTOR) {
+            __mmask16 mask = lanes(channels - c);
+            __m512 weighted = _mm512_mul_ps(load(of_result + c, mask), load(weight + c, mask));
+            __m512 centred = _mm512_fnmadd_ps(mean, load(from + c, mask), weighted);
+            store(of_x + row * channels + c, _mm512_mul_ps(centred, scale), mask);
+        }
+    }
+}
+
+// `x` is [rows][gate, linear], of `channels` each.
+extern "C" void swiglu(const bf16* x, Index rows, Index channels, bf16* result, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++)
+        for (Index c = 0; c < channels; c += VECTOR) {
+            __mmask16 mask = lanes(channels - c);
+            __m512 gate = load(x + 2 * row * channels + c, mask), linear = load(x + (2 * row + 1) * channels + c, mask);
+            __m512 activated = rounded(_mm512_mul_ps(gate, sigmoid(gate)));
+            store(result + row * channels + c, _mm512_mul_ps(activated, linear), mask);
+        }
+}
+
+extern "C" void swiglu_backward(const bf16* gradient, const bf16* x, Index rows, Index channels, bf16* of_x, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++)
+        for (Index c = 0; c < channels; c += VECTOR) {
+            __mmask16 mask = lanes(channels - c);
+            Index at_gate = 2 * row * channels + c, at_linear = at_gate + channels;
+            __m512 gate = load(x + at_gate, mask), linear = load(x + at_linear, mask), part = sigmoid(gate);
+            __m512 of_result = load(gradient + row * channels + c, mask), activated = _mm512_mul_ps(gate, part);
+            __m512 slope = _mm512_mul_ps(part, _mm512_add_ps(all(1.0f), _mm512_sub_ps(gate, activated)));
+            store(of_x + at_gate, _mm512_mul_ps(rounded(_mm512_mul_ps(of_result, linear)), slope), mask);
+            store(of_x + at_linear, _mm512_mul_ps(of_result, rounded(activated)), mask);
+        }
+}
+
+// ---- logprob and entropy
+
+// Of each row of logits, divided by the temperature: logprob of the target, entropy, logarithm of the sum of exponentials.
+extern "C" void logprobs(const bf16* logits, const int64_t* target, Index rows, Index vocabulary, float temperature,
+                         float* logprob, float* entropy, float* log_total, int threads) {
+    __m512 factor = all(1.0f / temperature);
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++) {
+        const bf16* from = logits + row * vocabulary;
+        __m512 largest = all(-INFINITY), total = all(0.0f), weighted = all(0.0f);
+        for (Index v = 0; v < vocabulary; v += VECTOR) {
+            __mmask16 mask = lanes(vocabulary - v);
+            largest = _mm512_mask_max_ps(largest, mask, largest, _mm512_mul_ps(load(from + v, mask), factor));
+        }
+        float most = _mm512_reduce_max_ps(largest);
+        for (Index v = 0; v < vocabulary; v += VECTOR) {
+            __mmask16 mask = lanes(vocabulary - v);
+            __m512 shifted = _mm512_fmsub_ps(load(from + v, mask), factor, all(most));
+            __m512 value = _mm512_maskz_mov_ps(mask, exponential(shifted));
+            total = _mm512_add_ps(total, value);
+            weighted = _mm512_fmadd_ps(value, shifted, weighted);
+        }
+        float sum = _mm512_reduce_add_ps(total), log_sum = std::log(sum);
+        float own = _mm_cvtss_f32(_mm512_castps512_ps128(load(from + target[row], 1))) / temperature;
+        logprob[row] = own - most - log_sum;
+        entropy[row] = log_sum - _mm512_reduce_add_ps(weighted) / sum;
+        log_total[row] = log_sum + most;
+    }
+}
+
+// `by_logprob` and `by_entropy` are the gradients of the two results.
+extern "C" void logprobs_backward(const bf16* logits, const int64_t* target, Index rows, Index vocabulary, float temperature,
+                                  const float* by_logprob, const float* by_entropy, const float* entropy,
+                                  const float* log_total, bf16* of_logits, int threads) {
+    __m512 factor = all(1.0f / temperature);
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++) {
+        const bf16* from = logits + row * vocabulary;
+        bf16* to = of_logits + row * vocabulary;
+        float own = by_logprob[row] / temperature, other = by_entropy[row] / temperature, total = log_total[row];
+        __m512 constant = all(own + other * entropy[row]), slope = all(other);
+        for (Index v = 0; v < vocabulary; v += VECTOR) {
+            __mmask16 mask = lanes(vocabulary - v);
+            __m512 logprob = _mm512_fmsub_ps(load(from + v, mask), factor, all(total)), value = exponential(logprob);
+            __m512 result = _mm512_mul_ps(value, _mm512_fmadd_ps(slope, logprob, constant));
+            store(to + v, _mm512_sub_ps(all(0.0f), result), mask);
+        }
+        Index at = target[row];
+        __m512 logprob = _mm512_fmsub_ps(load(from + at, 1), factor, all(total));
+        __m512 result = _mm512_mul_ps(exponential(logprob), _mm512_fmadd_ps(slope, logprob, constant));
+        store(to + at, _mm512_sub_ps(all(own), result), 1);
+    }
+}
+
+// ---- products of small matrices
+
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// c[m][n] (+)= a[m][k] · b[k][n], with b in pairs of rows; m and n are multiples of 32, k too. Strides count elements.
+static void multiply(const bf16* a, Index a_stride, const bf16* b, Index b_columns, float* c, Index c_stride, Index m, Index n,
+                     Index k, bool adds = false) {
+    for (Index i = 0; i < m; i += BLOCK)
+        for (Index j = 0; j < n; j += BLOCK) {
+            float* to = c + i * c_stride + j;
+            float* below = to + 16 * c_stride;
+            if (adds) {
+                _tile_loadd(0, to, c_stride * 4);
+                _tile_loadd(1, to + 16, c_stride * 4);
+                _tile_loadd(2, below, c_stride * 4);
+                _tile_loadd(3, below + 16, c_stride * 4);
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
+            for (Index l = 0; l < k; l += BLOCK) {
+                _tile_loadd(4, a + i * a_stride + l, a_stride * 2);
+                _tile_loadd(5, a + (i + 16) * a_stride + l, a_stride * 2);
+                _tile_loadd(6, b + l * b_columns + 2 * j, b_columns * 4);
+                _tile_loadd(7, b + l * b_columns + 2 * j + 32, b_columns * 4);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            _tile_stored(0, to, c_stride * 4);
+            _tile_stored(1, to + 16, c_stride * 4);
+            _tile_stored(2, below, c_stride * 4);
+            _tile_stored(3, below + 16, c_stride * 4);
+        }
+}
+
+// [rows][columns] to [rows / 2][columns][2].
+static void pair_rows(const bf16* from, Index rows, Index columns, bf16* to) {
+    for (Index r = 0; r < rows; r += 2)
+        for (Index c = 0; c < columns; c += VECTOR) {
+            const bf16* first = from + r * columns + c;
+            __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)first));
+            __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(first + columns)));
+            _mm512_storeu_si512(to + r * columns + 2 * c, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+}
+
+// [rows][columns] of 32 bits to [columns][rows], by blocks of 16 × 16.
+static void transpose(const void* from, Index rows, Index columns, void* to) {
+    for (Index r = 0; r < rows; r += 16)
+        for (Index c = 0; c < columns; c += 16) {
+            __m512i x[16], y[16];
+            for (int i = 0; i < 16; i++) x[i] = _mm512_loadu_si512((const int32_t*)from + (r + i) * columns + c);
+            for (int i = 0; i < 16; i += 2) {
+                y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+                y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+            }
+            for (int i = 0; i < 16; i += 4)
+                for (int j = 0; j < 2; j++) {
+                    x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + 2 + j]);
+                    x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + 2 + j]);
+                }
+            for (int i = 0; i < 16; i += 8)
+                for (int j = 0; j < 4; j++) {
+                    y[i + j] = _mm512_shuffle_i32x4(x[i + j], x[i + 4 + j], 0x88);
+                    y[i + 4 + j] = _mm512_shuffle_i32x4(x[i + j], x[i + 4 + j], 0xdd);
+                }
+            for (int j = 0; j < 8; j++) {
+                x[j] = _mm512_shuffle_i32x4(y[j], y[8 + j], 0x88);
+                x[8 + j] = _mm512_shuffle_i32x4(y[j], y[8 + j], 0xdd);
+            }
+            for (int i = 0; i < 16; i++) _mm512_storeu_si512((int32_t*)to + (c + i) * rows + r, x[i]);
+        }
+}
+
+// ---- attention
+
+struct Heads {  // [tokens][heads][channels] with strides
+    bf16* data;
+    Index token_stride, head_stride;
+    bf16* at(Index token, Index head) const { return data + token * token_stride + head * head_stride; }
+};
+
+struct Shape {
+    Index sequences, heads, groups, channels;
+    const int32_t* starts;  // of each sequence in the row, and the end
+    const bf16 *cos, *sin;  // [tokens][channels / 2], or null
+    float scale;
+    int threads;
+};
+
+// A pair of vectors, one of each half of a head, turned by the token's angle.
+static inline void turn(const Shape& shape, Index token, Index c, __m512& left, __m512& right, float direction) {
+    Index half = shape.channels / 2;
+    __m512 cos = load(shape.cos + token * half + c), sin = _mm512_mul_ps(load(shape.sin + token * half + c), all(direction));
+    __m512 first = left;
+    left = _mm512_fnmadd_ps(right, sin, _mm512_mul_ps(first, cos));
+    right = _mm512_fmadd_ps(first, sin, _mm512_mul_ps(right, cos));
+}
+
+// One head of a sequence as [rows][channels], turned or not; rows after the sequence are 0.
+static void read(const Shape& shape, const Heads& from, Index start, Index head, Index length, Index rows, bf16* to,
+                 bool turned) {
+    Index channels = shape.channels, half = channels / 2;
+    for (Index r = 0; r < length; r++) {
+        const bf16* row = from.at(start + r, head);
+        if (!turned || !shape.cos) {
+            std::memcpy(to + r * channels, row, channels * 2);
+            continue;
+        }
+        for (Index c = 0; c < half; c += VECTOR) {
+            __m512 left = load(row + c), right = load(row + half + c);
+            turn(shape, start + r, c, left, right, 1.0f);
+            store(to + r * channels + c, left);
+            store(to + r * channels + half + c, right);
+        }
+    }
+    std::memset(to + length * channels, 0, (rows - length) * channels * 2);
+}
+
+// The other way: float32 of a head, turned back or not.
+static void write(const Shape& shape, const float* from, const Heads& to, Index start, Index head, Index length, bool turned) {
+    Index half = shape.channels / 2;
+    for (Index r = 0; r < length; r++) {
+        const float* row = from + r * shape.channels;
+        for (Index c = 0; c < half; c += VECTOR) {
+            __m512 left = _mm512_loadu_ps(row + c), right = _mm512_loadu_ps(row + half + c);
+            if (turned && shape.cos) turn(shape, start + r, c, left, right, -1.0f);
+            store(to.at(start + r, head) + c, left);
+            store(to.at(start + r, head) + half + c, right);
+        }
+    }
+}
+
+// A thread's memory, handed out in pieces; a copy begins where the original is.
+struct Memory {
+    char* next;
+    template <class T> T* take(Index count) {
+        char* piece = next;
+        next += (count * sizeof(T) + 63) / 64 * 64;
+        return (T*)piece;
+    }
+};
+
+static Index padded(Index length) { return (length + BLOCK - 1) / BLOCK * BLOCK; }
+
+static Index longest(const Shape& shape) {
+    Index most = 0;
+    for (Index s = 0; s < shape.sequences; s++) most = std::max<Index>(most, shape.starts[s + 1] - shape.starts[s]);
+    return padded(most);
+}
+
+// Attention of 32 queries: scores to probabilities times their sum, whose inverse goes to `inverse`.
+static void softmax(float* scores, Index first, Index columns, float scale, bf16* result, float* inverse, float* log_total) {
+    for (Index r = 0; r < BLOCK; r++) {
+        float* row = scores + r * columns;
+        Index seen = first + r + 1;
+        __m512 largest = all(-INFINITY), total = all(0.0f);
+        for (Index c = 0; c < seen; c += VECTOR)
+            largest = _mm512_mask_max_ps(largest, lanes(seen - c), largest, _mm512_loadu_ps(row + c));
+        float most = _mm512_reduce_max_ps(largest) * scale;
+        for (Index c = 0; c < columns; c += VECTOR) {
+            __mmask16 mask = c < seen ? lanes(seen - c) : 0;
+            __m512 value = exponential(_mm512_fmsub_ps(_mm512_loadu_ps(row + c), all(scale), all(most)));
+            value = _mm512_maskz_mov_ps(mask, value);
+            total = _mm512_add_ps(total, value);
+            store(result + r * columns + c, value);
+        }
+        float sum = _mm512_reduce_add_ps(total);
+        inverse[r] = 1.0f / sum;
+        log_total[r] = std::log(sum) + most;
+    }
+}
+
+static void attend_group(const Shape& shape, Index sequence, Index group, const Heads& query, const Heads& key,
+                         const Heads& value, const Heads& output, float* log_total, Memory memory) {
+    Index start = shape.starts[sequence], length = shape.starts[sequence + 1] - start, rows = padded(length);
+    Index channels = shape.channels, ratio = shape.heads / shape.groups;
+    bf16 *plain = memory.take<bf16>(rows * channels), *keys = memory.take<bf16>(rows * channels);
+    bf16 *values = memory.take<bf16>(rows * channels), *weights = memory.take<bf16>(BLOCK * rows);
+    float *scores = memory.take<float>(BLOCK * rows), *result = memory.take<float>(rows * channels);
+    float inverse[BLOCK], log_sums[BLOCK];
+    read(shape, key, start, group, length, rows, plain, true);
+    transpose(plain, rows, channels / 2, keys);
+    read(shape, value, start, group, length, rows, plain, false);
+    pair_rows(plain, rows, channels, values);
+    for (Index head = group * ratio; head < (group + 1) * ratio; head++) {
+        read(shape, query, start, head, length, rows, plain, true);
+        for (Index q = 0; q < rows; q += BLOCK) {
+            Index seen = q + BLOCK;
+            multiply(plain + q * channels, channels, keys, rows, scores, seen, BLOCK, seen, channels);
+            softmax(scores, q, seen, shape.scale, weights, inverse, log_sums);
+            multiply(weights, seen, values, channels, result + q * channels, channels, BLOCK, channels, seen);
+            for (Index r = 0; r < BLOCK; r++) {
+                float* row = result + (q + r) * channels;
+                for (Index c = 0; c < channels; c += VECTOR)
+                    _mm512_storeu_ps(row + c, _mm512_mul_ps(_mm512_loadu_ps(row + c), all(inverse[r])));
+                if (q + r < length) log_total[(start + q + r) * shape.heads + head] = log_sums[r];
+            }
+        }
+        write(shape, result, output, start, head, length, false);
+    }
+}
+
+// Works on the transposed scores of 32 keys at a time, so that probabilities lie as the products with them want it.
+static void attend_group_backward(const Shape& shape, Index sequence, Index group, const Heads& query, const Heads& key,
+                                  const Heads& value, const Heads& output, const Heads& gradient, const float* log_total,
+                                  const Heads& of_query, const Heads& of_key, const Heads& of_value, Memory memory) {
+    Index start = shape.starts[sequence], length = shape.starts[sequence + 1] - start, rows = padded(length);
+    Index channels = shape.channels, ratio = shape.heads / shape.groups, size = rows * channels;
+    bf16 *keys = memory.take<bf16>(size), *values = memory.take<bf16>(size), *across = memory.take<bf16>(size);
+    bf16 *queries = memory.take<bf16>(size), *paired_queries = memory.take<bf16>(size), *plain = memory.take<bf16>(size);
+    bf16 *outward = memory.take<bf16>(size), *paired_outward = memory.take<bf16>(size);
+    bf16 *weights = memory.take<bf16>(BLOCK * rows), *slopes = memory.take<bf16>(BLOCK * rows);
+    bf16* paired_slopes = memory.take<bf16>(rows * rows);
+    float *scores = memory.take<float>(BLOCK * rows), *of_weights = memory.take<float>(BLOCK * rows);
+    float *key_sum = memory.take<float>(size), *value_sum = memory.take<float>(size);
+    float *log_sums = memory.take<float>(rows), *dots = memory.take<float>(rows);
+    float *query_across = memory.take<float>(size), *query_sum = memory.take<float>(size);
+    read(shape, key, start, group, length, rows, keys, true);
+    read(shape, value, start, group, length, rows, values, false);
+    pair_rows(keys, rows, channels, plain);
+    transpose(plain, rows / 2, channels, across);
+    for (Index head = group * ratio; head < (group + 1) * ratio; head++) {
+        bool adds = head > group * ratio;
+        read(shape, query, start, head, length, rows, plain, true);
+        transpose(plain, rows, channels / 2, queries);
+        pair_rows(plain, rows, channels, paired_queries);
+        read(shape, gradient, start, head, length, rows, plain, false);
+        transpose(plain, rows, channels / 2, outward);
+        pair_rows(plain, rows, channels, paired_outward);
+        for (Index r = 0; r < rows; r++) {
+            __m512 dot = all(0.0f);
+            for (Index c = 0; c < channels && r < length; c += VECTOR)
+                dot = _mm512_fmadd_ps(load(plain + r * channels + c), load(output.at(start + r, head) + c), dot);
+            dots[r] = _mm512_reduce_add_ps(dot);
+            log_sums[r] = r < length ? log_total[(start + r) * shape.heads + head] : INFINITY;  // padding attends to nothing
+        }
+        for (Index k = 0; k < rows; k += BLOCK) {
+            Index columns = rows - k;  // queries that see these keys
+            multiply(keys + k * channels, channels, queries + 2 * k, rows, scores, columns, BLOCK, columns, channels);
+            multiply(values + k * channels, channels, outward + 2 * k, rows, of_weights, columns, BLOCK, columns, channels);
+            for (Index r = 0; r < BLOCK; r += 2)
+                for (Index c = 0; c < columns; c += VECTOR) {
+                    __m512 shift = _mm512_loadu_ps(log_sums + k + c), dot = _mm512_loadu_ps(dots + k + c);
+                    __m512i pair[2];
+                    for (Index i = r; i < r + 2; i++) {
+                        Index unseen = std::clamp<Index>(i - c, 0, VECTOR), at = i * columns + c;
+                        __mmask16 mask = 0xffffu << unseen;
+                        __m512 score = _mm512_fmsub_ps(_mm512_loadu_ps(scores + at), all(shape.scale), shift);
+                        __m512 weight = _mm512_maskz_mov_ps(mask, exponential(score));
+                        __m512 slope = _mm512_mul_ps(weight, _mm512_sub_ps(_mm512_loadu_ps(of_weights + at), dot));
+                        __m256i rounded_slope = narrow(_mm512_mul_ps(slope, all(shape.scale)));
+                        store(weights + at, weight);
+                        _mm256_storeu_si256((__m256i*)(slopes + at), rounded_slope);
+                        pair[i - r] = _mm512_cvtepu16_epi32(rounded_slope);
+                    }
+                    __m512i both = _mm512_or_si512(pair[0], _mm512_slli_epi32(pair[1], 16));
+                    _mm512_storeu_si512(paired_slopes + (k + r) * rows + 2 * (k + c), both);
+                }
+            Index at = k * channels;
+            multiply(weights, columns, paired_outward + at, channels, value_sum + at, channels, BLOCK, channels, columns, adds);
+            multiply(slopes, columns, paired_queries + at, channels, key_sum + at, channels, BLOCK, channels, columns, adds);
+        }
+        for (Index q = 0; q < rows; q += BLOCK)
+            multiply(across, rows, paired_slopes + 2 * q, rows, query_across + q, rows, channels, BLOCK, q + BLOCK);
+        transpose(query_across, channels, rows, query_sum);
+        write(shape, query_sum, of_query, start, head, length, true);
+    }
+    write(shape, key_sum, of_key, start, group, length, true);
+    write(shape, value_sum, of_value, start, group, length, false);
+}
+
+// Calls `work` with memory for each sequence and group, on all threads.
+template <class Work> static void for_each_group(const Shape& shape, Index bytes, Work work) {
+    alignas(64) const TileShapes tiles;
+#pragma omp parallel num_threads(shape.threads)
+    {
+        char* memory = (char*)std::aligned_alloc(64, bytes);
+        _tile_loadconfig(&tiles);
+#pragma omp for schedule(dynamic)
+        for (Index task = 0; task < shape.sequences * shape.groups; task++)
+            work(task / shape.groups, task % shape.groups, Memory{memory});
+        _tile_release();
+        std::free(memory);
+    }
+}
+
+extern "C" void attention(const Shape* shape, const Heads* query, const Heads* key, const Heads* value, const Heads* output,
+                          float* log_total) {
+    Index rows = longest(*shape), bytes = rows * shape->channels * 10 + BLOCK * rows * 6;
+    for_each_group(*shape, bytes, [&](Index sequence, Index group, Memory memory) {
+        attend_group(*shape, sequence, group, *query, *key, *value, *output, log_total, memory);
+    });
+}
+
+extern "C" void attention_backward(const Shape* shape, const Heads* query, const Heads* key, const Heads* value,
+                                   const Heads* output, const Heads* gradient, const float* log_total, const Heads* of_query,
+                                   const Heads* of_key, const Heads* of_value) {
+    Index rows = longest(*shape), bytes = rows * (shape->channels * 32 + BLOCK * 12 + rows * 2 + 8);
+    for_each_group(*shape, bytes, [&](Index sequence, Index group, Memory memory) {
+        attend_group_backward(*shape, sequence, group, *query, *key, *value, *output, *gradient, log_total, *of_query, *of_key,
+                              *of_value, memory);
+    });
+}
