@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vime.trainer import amx_kernels, attention, logprob, norm, swiglu
+from vime.trainer import amx_kernels, attention, logprob, norm, swiglu, weight_gradient
 from vime.trainer.amx_attention import has_amx
 from vime.trainer.packed_sequences import packed_sequences
 
@@ -130,6 +130,22 @@ def test_logprobs_and_entropies(vocabulary: int, temperature: float):
     found, known = ours(logits), expected(logits.double())
     for one, other in zip(found, known):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(1, 32, 32), (33, 96, 64), (900, 544, 96), (70, 64, 576), (0, 32, 32)])
+def test_weight_gradients_are_added_up_without_rounding(tokens: int, outputs: int, inputs: int):
+    x, gradient, before = drawn(tokens, inputs), drawn(tokens, outputs, seed=1), drawn(outputs, inputs, seed=2).float()
+    found = before.clone()
+    weight_gradient._Extension.wgrad_gemm_accum_fp32(x, gradient, found)
+    torch.testing.assert_close(found, before + gradient.float().t() @ x.float(), rtol=1e-5, atol=1e-4)
+
+
+def test_weight_gradients_of_other_sizes_are_left_to_pytorch():
+    x, gradient = drawn(9, 40), drawn(9, 32, seed=1)
+    found = torch.zeros(32, 40)
+    assert not amx_kernels.suits_weight_gradient(x, gradient, found)
+    weight_gradient._Extension.wgrad_gemm_accum_fp32(x, gradient, found)
+    torch.testing.assert_close(found, gradient.float().t() @ x.float(), rtol=0.01, atol=0.05)
 
 
 @pytest.mark.parametrize("missing", ["compiler", "OpenMP", "AMX"])

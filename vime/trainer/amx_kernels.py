@@ -1,11 +1,12 @@
-"""Our own kernels in bfloat16 for processors with AMX: attention, RMSNorm, SwiGLU, logprob and entropy (`kernels.cpp`).
+"""Our own kernels in bfloat16 for processors with AMX: attention, RMSNorm, SwiGLU, logprob and entropy, and the
+gradients of weights (`kernels.cpp`).
 
 Each passes over memory once, where PyTorch puts several operations together. They are compiled by g++ in about a second when
 they are first wanted, and kept in `~/.cache/vime/kernels`. Where the processor, the compiler or a shape is another, callers
 compute with PyTorch; `suits` says so, and nothing here may be called where it is False.
 
 Shape suffixes: T tokens, H heads (G key-value heads), D channels of a head, C channels, F channels of a feed-forward network,
-N rows of logits, V vocabulary.
+N rows of logits, V vocabulary, O outputs of a linear layer, I inputs.
 """
 
 import ctypes
@@ -29,7 +30,7 @@ SOURCE = Path(__file__).with_name("kernels.cpp")
 FOLDER = Path.home() / ".cache" / "vime" / "kernels"
 FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mfma -mamx-tile -mamx-bf16"
 BLOCK = 32
-"""Attention takes heads of multiples of this many channels."""
+"""Attention takes heads of multiples of this many channels, products so many rows and columns."""
 LONGEST = 2048
 """Tokens of a sequence, whose scores of one head are to stay in a core's cache."""
 SIGNATURES = {
@@ -39,6 +40,7 @@ SIGNATURES = {
     "swiglu_backward": "ppiipn",
     "logprobs": "ppiifpppn",
     "logprobs_backward": "ppiifpppppn",
+    "add_weight_gradient": "ppiiipn",
     "attention": "pppppp",
     "attention_backward": "pppppppppp",
 }
@@ -124,6 +126,18 @@ def logprobs_backward(
     known = (by_logprob_N.contiguous(), by_entropy_N.contiguous(), entropy_N, log_total_N)
     _call("logprobs_backward", logits_NV, target_N, *logits_NV.shape, temperature, *known, of_logits_NV)
     return of_logits_NV
+
+
+def suits_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: torch.Tensor) -> bool:
+    """Whether `add_weight_gradient` is to compute this product."""
+    fits = all(size % BLOCK == 0 for size in sum_OI.shape)
+    return fits and sum_OI.dtype is torch.float32 and sum_OI.is_contiguous() and suits(x_TI, gradient_TO)
+
+
+def add_weight_gradient(gradient_TO: torch.Tensor, x_TI: torch.Tensor, sum_OI: torch.Tensor) -> None:
+    """Adds `gradient_TO` transposed times `x_TI` to `sum_OI`, without rounding the product."""
+    gradient_TO, x_TI = gradient_TO.contiguous(), x_TI.contiguous()
+    _call("add_weight_gradient", gradient_TO, x_TI, x_TI.shape[0], *sum_OI.shape, sum_OI)
 
 
 def suits_attention(query_THD: torch.Tensor, key_TGD: torch.Tensor, packed: PackedSequences) -> bool:

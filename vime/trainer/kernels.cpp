@@ -486,3 +486,80 @@ extern "C" void attention_backward(const Shape* shape, const Heads* query, const
                               *of_value, memory);
     });
 }
+
+// ---- gradients of weights
+
+static const Index TILE = 16 * 32;                         // values of a tile
+static const Index STEPS = 12, ROWS = 256, COLUMNS = 512;  // 32 tokens each, outputs, inputs: what a core's caches hold
+
+// A tile of pairs of rows, [rows / 2][columns][2], for 32 tokens and 16 columns; tokens after the last are 0.
+static void pack_tile(const bf16* from, Index stride, Index tokens, __m512i* tile) {
+    for (Index r = 0; r < 16; r++) {
+        __m256i zero = _mm256_setzero_si256();
+        __m256i first = 2 * r < tokens ? _mm256_loadu_si256((const __m256i*)(from + 2 * r * stride)) : zero;
+        __m256i second = 2 * r + 1 < tokens ? _mm256_loadu_si256((const __m256i*)(from + (2 * r + 1) * stride)) : zero;
+        tile[r] = _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
+    }
+}
+
+// 32 × 32 sums += left · right, over `steps` of 32 tokens; the second tiles of a step lie `left_next` and `right_next` further.
+static inline void add_block(const bf16* left, Index left_next, const bf16* right, Index right_next, Index steps, float* sum,
+                             Index stride) {
+    float* below = sum + 16 * stride;
+    _tile_loadd(0, sum, stride * 4);
+    _tile_loadd(1, sum + 16, stride * 4);
+    _tile_loadd(2, below, stride * 4);
+    _tile_loadd(3, below + 16, stride * 4);
+    for (Index k = 0; k < steps; k++) {
+        _tile_loadd(4, left + k * TILE, 64);
+        _tile_loadd(6, right + k * TILE, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, right + right_next + k * TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, left + left_next + k * TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sum, stride * 4);
+    _tile_stored(1, sum + 16, stride * 4);
+    _tile_stored(2, below, stride * 4);
+    _tile_stored(3, below + 16, stride * 4);
+}
+
+// sum[outputs][inputs] += gradient[tokens][outputs] transposed · x[tokens][inputs]; both widths are multiples of 32.
+extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index tokens, Index outputs, Index inputs, float* sum,
+                                    int threads) {
+    alignas(64) const TileShapes shapes;
+    Index all_steps = padded(tokens) / BLOCK, share = padded((outputs + threads - 1) / threads), rows = std::min(ROWS, share);
+    bf16* right = (bf16*)std::aligned_alloc(64, all_steps * BLOCK * inputs * sizeof(bf16));
+#pragma omp parallel num_threads(threads)
+    {
+        bf16* left = (bf16*)std::aligned_alloc(64, STEPS * BLOCK * rows * sizeof(bf16));
+        _tile_loadconfig(&shapes);
+#pragma omp for schedule(static)
+        for (Index k = 0; k < all_steps; k++)
+            for (Index i = 0; i < inputs / 16; i++)
+                pack_tile(x + k * BLOCK * inputs + i * 16, inputs, tokens - k * BLOCK,
+                          (__m512i*)(right + (i * all_steps + k) * TILE));
+#pragma omp for collapse(2) schedule(dynamic)
+        for (Index o = 0; o < outputs; o += rows)
+            for (Index c = 0; c < inputs; c += COLUMNS)
+                for (Index start = 0; start < all_steps; start += STEPS) {
+                    Index steps = std::min(STEPS, all_steps - start), height = std::min(rows, outputs - o);
+                    for (Index k = 0; k < steps; k++)
+                        for (Index j = 0; j < height / 16; j++) {
+                            alignas(64) __m512i pairs[16];
+                            Index token = (start + k) * BLOCK;
+                            pack_tile(gradient + token * outputs + o + j * 16, outputs, tokens - token, pairs);
+                            transpose(pairs, 16, 16, left + (j * steps + k) * TILE);
+                        }
+                    for (Index j = 0; j < height; j += BLOCK)
+                        for (Index i = c; i < std::min(c + COLUMNS, inputs); i += BLOCK)
+                            add_block(left + j / 16 * steps * TILE, steps * TILE, right + (i / 16 * all_steps + start) * TILE,
+                                      all_steps * TILE, steps, sum + (o + j) * inputs + i, inputs);
+                }
+        _tile_release();
+        std::free(left);
+    }
+    std::free(right);
+}
