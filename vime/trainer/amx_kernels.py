@@ -88,7 +88,7 @@ def rms_norm_backward(
 
 
 def swiglu(x_T2F: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * linear of the two halves of each row; silu is rounded, as PyTorch does."""
+    """silu(gate) * linear of the two halves of each row, rounded once."""
     x_T2F = x_T2F.contiguous()
     result_TF = torch.empty((*x_T2F.shape[:-1], x_T2F.shape[-1] // 2), dtype=x_T2F.dtype)
     _call("swiglu", x_T2F, result_TF.numel() // result_TF.shape[-1], result_TF.shape[-1], result_TF)

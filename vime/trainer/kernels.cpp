@@ -18,6 +18,8 @@ typedef int64_t Index;
 
 static const Index VECTOR = 16, BLOCK = 32;
 
+#define INLINE __attribute__((always_inline))
+
 static inline __mmask16 lanes(Index left) { return left >= VECTOR ? 0xffff : (1u << left) - 1; }
 
 static inline __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
@@ -28,22 +30,31 @@ static inline __m512 load(const bf16* from, __mmask16 mask = 0xffff) { return wi
 
 static inline void store(bf16* to, __m512 x, __mmask16 mask = 0xffff) { _mm256_mask_storeu_epi16(to, mask, narrow(x)); }
 
-static inline __m512 rounded(__m512 x) { return widen(narrow(x)); }
-
 static inline __m512 all(float x) { return _mm512_set1_ps(x); }
 
-// e^x to float32's precision; 0 far below.
+// e^x for x that is not large, to 3e-6 of it; 0 far below.
 static inline __m512 exponential(__m512 x) {
     x = _mm512_max_ps(x, all(-104.0f));
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, all(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(n, all(1.42860677e-6f), _mm512_fnmadd_ps(n, all(0.693145752f), x));
-    __m512 sum = _mm512_fmadd_ps(r, all(1.0f / 720), all(1.0f / 120));
-    for (float factor : {1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) sum = _mm512_fmadd_ps(sum, r, all(factor));
-    return _mm512_scalef_ps(sum, n);
+    __m512 r = _mm512_fnmadd_ps(n, all(0.693147182f), x), sum = _mm512_fmadd_ps(r, all(1.0f / 120), all(1.0f / 24));
+    sum = _mm512_fmadd_ps(sum, r, all(1.0f / 6));
+    sum = _mm512_fmadd_ps(sum, r, all(0.5f));
+    sum = _mm512_fmadd_ps(sum, r, all(1.0f));
+    return _mm512_scalef_ps(_mm512_fmadd_ps(sum, r, all(1.0f)), n);
 }
 
+// 1 / (1 + e^-x), whose division is one step of Newton's method.
 static inline __m512 sigmoid(__m512 x) {
-    return _mm512_div_ps(all(1.0f), _mm512_add_ps(all(1.0f), exponential(_mm512_sub_ps(all(0.0f), x))));
+    x = _mm512_max_ps(x, all(-80.0f));
+    __m512 y = _mm512_add_ps(all(1.0f), exponential(_mm512_sub_ps(all(0.0f), x))), guess = _mm512_rcp14_ps(y);
+    return _mm512_mul_ps(guess, _mm512_fnmadd_ps(y, guess, all(2.0f)));
+}
+
+// Calls `work` with the place and the mask of each vector of `count` values; the masks of all but the last are constant.
+template <class Work> static inline void for_vectors(Index count, Work work) {
+    Index c = 0;
+    for (; c + VECTOR <= count; c += VECTOR) work(c, 0xffff);
+    if (c < count) work(c, (1u << (count - c)) - 1);
 }
 
 // ---- RMSNorm and SwiGLU
@@ -52,20 +63,22 @@ static inline __m512 sigmoid(__m512 x) {
 extern "C" void rms_norm(const bf16* x, Index token_stride, Index head_stride, Index tokens, Index heads, Index channels,
                          const bf16* weight, float eps, bf16* result, float* inverse, int threads) {
 #pragma omp parallel for num_threads(threads)
-    for (Index row = 0; row < tokens * heads; row++) {
-        const bf16* from = x + row / heads * token_stride + row % heads * head_stride;
-        __m512 squares = all(0.0f);
-        for (Index c = 0; c < channels; c += VECTOR) {
-            __m512 value = load(from + c, lanes(channels - c));
-            squares = _mm512_fmadd_ps(value, value, squares);
+    for (Index token = 0; token < tokens; token++)
+        for (Index head = 0; head < heads; head++) {
+            Index row = token * heads + head;
+            const bf16* from = x + token * token_stride + head * head_stride;
+            bf16* to = result + row * channels;
+            __m512 squares = all(0.0f);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 value = load(from + c, mask);
+                squares = _mm512_fmadd_ps(value, value, squares);
+            });
+            float scale = inverse[row] = 1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / channels + eps);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 normal = _mm512_mul_ps(load(from + c, mask), all(scale));
+                store(to + c, _mm512_mul_ps(normal, load(weight + c, mask)), mask);
+            });
         }
-        float scale = inverse[row] = 1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / channels + eps);
-        for (Index c = 0; c < channels; c += VECTOR) {
-            __mmask16 mask = lanes(channels - c);
-            __m512 normal = _mm512_mul_ps(load(from + c, mask), all(scale));
-            store(result + row * channels + c, _mm512_mul_ps(normal, load(weight + c, mask)), mask);
-        }
-    }
 }
 
 // `of_weight` is [threads][channels], zeros before, a sum of each thread's rows after.
@@ -73,51 +86,51 @@ extern "C" void rms_norm_backward(const bf16* gradient, const bf16* x, Index tok
                                   Index heads, Index channels, const bf16* weight, const float* inverse, bf16* of_x,
                                   float* of_weight, int threads) {
 #pragma omp parallel for num_threads(threads)
-    for (Index row = 0; row < tokens * heads; row++) {
-        const bf16* from = x + row / heads * token_stride + row % heads * head_stride;
-        const bf16* of_result = gradient + row * channels;
-        float* sum = of_weight + omp_get_thread_num() * channels;
-        __m512 scale = all(inverse[row]), dots = all(0.0f);
-        for (Index c = 0; c < channels; c += VECTOR) {
-            __mmask16 mask = lanes(channels - c);
-            __m512 product = _mm512_mul_ps(load(of_result + c, mask), _mm512_mul_ps(load(from + c, mask), scale));
-            dots = _mm512_fmadd_ps(product, load(weight + c, mask), dots);
-            _mm512_mask_storeu_ps(sum + c, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, sum + c), product));
+    for (Index token = 0; token < tokens; token++)
+        for (Index head = 0; head < heads; head++) {
+            Index row = token * heads + head;
+            const bf16 *from = x + token * token_stride + head * head_stride, *of_result = gradient + row * channels;
+            bf16* to = of_x + row * channels;
+            float* sum = of_weight + omp_get_thread_num() * channels;
+            __m512 scale = all(inverse[row]), dots = all(0.0f);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 product = _mm512_mul_ps(load(of_result + c, mask), _mm512_mul_ps(load(from + c, mask), scale));
+                dots = _mm512_fmadd_ps(product, load(weight + c, mask), dots);
+                _mm512_mask_storeu_ps(sum + c, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, sum + c), product));
+            });
+            __m512 mean = _mm512_mul_ps(all(_mm512_reduce_add_ps(dots) / channels), scale);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 weighted = _mm512_mul_ps(load(of_result + c, mask), load(weight + c, mask));
+                store(to + c, _mm512_mul_ps(_mm512_fnmadd_ps(mean, load(from + c, mask), weighted), scale), mask);
+            });
         }
-        __m512 mean = _mm512_mul_ps(all(_mm512_reduce_add_ps(dots) / channels), scale);
-        for (Index c = 0; c < channels; c += VECTOR) {
-            __mmask16 mask = lanes(channels - c);
-            __m512 weighted = _mm512_mul_ps(load(of_result + c, mask), load(weight + c, mask));
-            __m512 centred = _mm512_fnmadd_ps(mean, load(from + c, mask), weighted);
-            store(of_x + row * channels + c, _mm512_mul_ps(centred, scale), mask);
-        }
-    }
 }
 
 // `x` is [rows][gate, linear], of `channels` each.
 extern "C" void swiglu(const bf16* x, Index rows, Index channels, bf16* result, int threads) {
 #pragma omp parallel for num_threads(threads)
-    for (Index row = 0; row < rows; row++)
-        for (Index c = 0; c < channels; c += VECTOR) {
-            __mmask16 mask = lanes(channels - c);
-            __m512 gate = load(x + 2 * row * channels + c, mask), linear = load(x + (2 * row + 1) * channels + c, mask);
-            __m512 activated = rounded(_mm512_mul_ps(gate, sigmoid(gate)));
-            store(result + row * channels + c, _mm512_mul_ps(activated, linear), mask);
-        }
+    for (Index row = 0; row < rows; row++) {
+        const bf16 *gates = x + 2 * row * channels, *linears = gates + channels;
+        bf16* to = result + row * channels;
+        for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+            __m512 gate = load(gates + c, mask), product = _mm512_mul_ps(gate, load(linears + c, mask));
+            store(to + c, _mm512_mul_ps(product, sigmoid(gate)), mask);
+        });
+    }
 }
 
 extern "C" void swiglu_backward(const bf16* gradient, const bf16* x, Index rows, Index channels, bf16* of_x, int threads) {
 #pragma omp parallel for num_threads(threads)
-    for (Index row = 0; row < rows; row++)
-        for (Index c = 0; c < channels; c += VECTOR) {
-            __mmask16 mask = lanes(channels - c);
-            Index at_gate = 2 * row * channels + c, at_linear = at_gate + channels;
-            __m512 gate = load(x + at_gate, mask), linear = load(x + at_linear, mask), part = sigmoid(gate);
-            __m512 of_result = load(gradient + row * channels + c, mask), activated = _mm512_mul_ps(gate, part);
-            __m512 slope = _mm512_mul_ps(part, _mm512_add_ps(all(1.0f), _mm512_sub_ps(gate, activated)));
-            store(of_x + at_gate, _mm512_mul_ps(rounded(_mm512_mul_ps(of_result, linear)), slope), mask);
-            store(of_x + at_linear, _mm512_mul_ps(of_result, rounded(activated)), mask);
-        }
+    for (Index row = 0; row < rows; row++) {
+        const bf16 *gates = x + 2 * row * channels, *linears = gates + channels, *of_result = gradient + row * channels;
+        bf16 *of_gates = of_x + 2 * row * channels, *of_linears = of_gates + channels;
+        for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+            __m512 gate = load(gates + c, mask), part = sigmoid(gate), activated = _mm512_mul_ps(gate, part);
+            __m512 slope = _mm512_fmadd_ps(part, _mm512_sub_ps(gate, activated), part), outer = load(of_result + c, mask);
+            store(of_gates + c, _mm512_mul_ps(_mm512_mul_ps(outer, load(linears + c, mask)), slope), mask);
+            store(of_linears + c, _mm512_mul_ps(outer, activated), mask);
+        });
+    }
 }
 
 // ---- logprob and entropy
@@ -130,20 +143,18 @@ extern "C" void logprobs(const bf16* logits, const int64_t* target, Index rows, 
     for (Index row = 0; row < rows; row++) {
         const bf16* from = logits + row * vocabulary;
         __m512 largest = all(-INFINITY), total = all(0.0f), weighted = all(0.0f);
-        for (Index v = 0; v < vocabulary; v += VECTOR) {
-            __mmask16 mask = lanes(vocabulary - v);
+        for_vectors(vocabulary, [&](Index v, __mmask16 mask) INLINE {
             largest = _mm512_mask_max_ps(largest, mask, largest, _mm512_mul_ps(load(from + v, mask), factor));
-        }
+        });
         float most = _mm512_reduce_max_ps(largest);
-        for (Index v = 0; v < vocabulary; v += VECTOR) {
-            __mmask16 mask = lanes(vocabulary - v);
+        for_vectors(vocabulary, [&](Index v, __mmask16 mask) INLINE {
             __m512 shifted = _mm512_fmsub_ps(load(from + v, mask), factor, all(most));
             __m512 value = _mm512_maskz_mov_ps(mask, exponential(shifted));
             total = _mm512_add_ps(total, value);
             weighted = _mm512_fmadd_ps(value, shifted, weighted);
-        }
+        });
         float sum = _mm512_reduce_add_ps(total), log_sum = std::log(sum);
-        float own = _mm_cvtss_f32(_mm512_castps512_ps128(load(from + target[row], 1))) / temperature;
+        float own = _mm512_cvtss_f32(load(from + target[row], 1)) / temperature;
         logprob[row] = own - most - log_sum;
         entropy[row] = log_sum - _mm512_reduce_add_ps(weighted) / sum;
         log_total[row] = log_sum + most;
@@ -159,18 +170,14 @@ extern "C" void logprobs_backward(const bf16* logits, const int64_t* target, Ind
     for (Index row = 0; row < rows; row++) {
         const bf16* from = logits + row * vocabulary;
         bf16* to = of_logits + row * vocabulary;
-        float own = by_logprob[row] / temperature, other = by_entropy[row] / temperature, total = log_total[row];
-        __m512 constant = all(own + other * entropy[row]), slope = all(other);
-        for (Index v = 0; v < vocabulary; v += VECTOR) {
-            __mmask16 mask = lanes(vocabulary - v);
-            __m512 logprob = _mm512_fmsub_ps(load(from + v, mask), factor, all(total)), value = exponential(logprob);
-            __m512 result = _mm512_mul_ps(value, _mm512_fmadd_ps(slope, logprob, constant));
-            store(to + v, _mm512_sub_ps(all(0.0f), result), mask);
-        }
-        Index at = target[row];
-        __m512 logprob = _mm512_fmsub_ps(load(from + at, 1), factor, all(total));
-        __m512 result = _mm512_mul_ps(exponential(logprob), _mm512_fmadd_ps(slope, logprob, constant));
-        store(to + at, _mm512_sub_ps(all(own), result), 1);
+        float own = by_logprob[row] / temperature, other = by_entropy[row] / temperature;
+        __m512 total = all(log_total[row]), constant = all(-own - other * entropy[row]), slope = all(-other);
+        auto of_all = [&](Index v, __mmask16 mask) INLINE {
+            __m512 logprob = _mm512_fmsub_ps(load(from + v, mask), factor, total);
+            return _mm512_mul_ps(exponential(logprob), _mm512_fmadd_ps(slope, logprob, constant));
+        };
+        for_vectors(vocabulary, [&](Index v, __mmask16 mask) INLINE { store(to + v, of_all(v, mask), mask); });
+        store(to + target[row], _mm512_add_ps(of_all(target[row], 1), all(own)), 1);
     }
 }
 
