@@ -148,6 +148,39 @@ def test_weight_gradients_of_other_sizes_are_left_to_pytorch():
     torch.testing.assert_close(found, gradient.float().t() @ x.float(), rtol=0.01, atol=0.05)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_updates_are_those_of_pytorch(
+    tied: bool,
+    engine: Callable[..., Any],
+    make_config: Callable[..., Any],
+    make_samples: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    import transformers
+
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    config = transformers.Qwen3Config(vocab_size=160, tie_word_embeddings=tied, **shape, **heads)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(tmp_path)
+    called, found = set(), []
+    call = amx_kernels._call
+    monkeypatch.setattr(amx_kernels, "_call", lambda name, *arguments: (called.add(name), call(name, *arguments)))
+    for has_kernels in (True, False):
+        if not has_kernels:
+            monkeypatch.setattr(amx_kernels, "library", lambda: None)
+        trained = engine(make_config(tmp_path, precision="bfloat16", lr=1e-5, max_tokens_per_micro_batch=150))
+        metrics = [trained.train([make_samples(9, seed=step)], step) for step in range(2)]
+        found.append([step[f"train/{name}"] for step in metrics for name in ("policy_loss", "entropy", "grad_norm")])
+        assert called == set(amx_kernels.SIGNATURES), set(amx_kernels.SIGNATURES) - called
+    assert found[0] == pytest.approx(found[1], rel=0.02, abs=1e-3) and found[0] != found[1]
+
+
 @pytest.mark.parametrize("missing", ["compiler", "OpenMP", "AMX"])
 def test_without_a_compiler_or_amx_there_are_no_kernels(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(amx_kernels, "FOLDER", tmp_path)
