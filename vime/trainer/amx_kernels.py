@@ -31,8 +31,8 @@ FOLDER = Path.home() / ".cache" / "vime" / "kernels"
 FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mfma -mamx-tile -mamx-bf16"
 BLOCK = 32
 """Attention takes heads of multiples of this many channels, products so many rows and columns."""
-LONGEST = 2048
-"""Tokens of a sequence, whose scores of one head are to stay in a core's cache."""
+LONGEST = 4096
+"""Tokens of a sequence; a thread needs memory for the scores of one head in bfloat16."""
 SIGNATURES = {
     "rms_norm": "piiiiipfppn",
     "rms_norm_backward": "ppiiiiippppn",

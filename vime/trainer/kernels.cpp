@@ -1,6 +1,6 @@
 // Kernels in bfloat16 for the trainer on processors with AMX; `vime.trainer.amx_kernels` compiles, loads and describes them.
 //
-// Attention works on one sequence and one key-value head at a time, whose scores stay in the cache of a core. Products are of
+// Attention works on one sequence and one key-value head at a time, by whose blocks threads share the work. Products are of
 // 32 × 32 results by four AMX tiles; a right factor lies in pairs of rows, [rows / 2][columns][2], as the tiles want it. The
 // rest passes over memory once. Sums are float32, and the number of threads changes none of them but the norm's weight gradient.
 
