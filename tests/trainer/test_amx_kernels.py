@@ -148,6 +148,12 @@ def test_weight_gradients_of_other_sizes_are_left_to_pytorch():
     torch.testing.assert_close(found, gradient.float().t() @ x.float(), rtol=0.01, atol=0.05)
 
 
+def test_on_cuda_megatrons_extension_stays(monkeypatch: pytest.MonkeyPatch):
+    assert weight_gradient.install()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not weight_gradient.install()
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_updates_are_those_of_pytorch(
     tied: bool,

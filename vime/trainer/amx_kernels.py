@@ -32,7 +32,7 @@ FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mav
 BLOCK = 32
 """Attention takes heads of multiples of this many channels, products so many rows and columns."""
 LONGEST = 4096
-"""Tokens of a sequence; a thread needs memory for the scores of one head in bfloat16."""
+"""Tokens of a sequence; each thread needs memory for the scores of a head in bfloat16, 32 MiB for so many."""
 SIGNATURES = {
     "rms_norm": "piiiiipfppn",
     "rms_norm_backward": "ppiiiiippppn",
@@ -182,7 +182,7 @@ def attention_backward(
 def library() -> Any | None:
     """The compiled kernels, or None where the processor has no AMX or there is no g++ for PyTorch's OpenMP."""
     threads, compiler = _openmp(), shutil.which("g++")
-    if not has_amx() or not torch.cpu._init_amx() or threads is None or compiler is None:
+    if not has_amx() or not _may_use_amx() or threads is None or compiler is None:
         return None
     try:
         kernels = ctypes.CDLL(str(_compiled(compiler, threads)))
@@ -192,6 +192,12 @@ def library() -> Any | None:
     for name, signature in SIGNATURES.items():
         getattr(kernels, name).argtypes, getattr(kernels, name).restype = [TYPES[kind] for kind in signature], None
     return kernels
+
+
+def _may_use_amx() -> bool:
+    """Asks the kernel for AMX's registers, once per process."""
+    ask = getattr(torch.cpu, "_init_amx", None)
+    return ask is not None and ask()
 
 
 def _compiled(compiler: str, threads: Path) -> Path:

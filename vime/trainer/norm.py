@@ -1,9 +1,9 @@
 """RMSNorm (arXiv 1910.07467) for Megatron's local layer spec, with few passes over memory.
 
 y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32. PyTorch's own is put together from single operations on the
-CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. On the CPU vLLM has a kernel for it, and the
-gradient is taken by PyTorch's LayerNorm, which has one for that: with a mean of 0 it differs from RMSNorm's by a term that is
-constant in a row.
+CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. In bfloat16 on processors with AMX we have
+kernels for it (`amx_kernels.py`). Otherwise vLLM has one on the CPU, and the gradient is taken by PyTorch's LayerNorm, which has
+one for that: with a mean of 0 it differs from RMSNorm's by a term that is constant in a row.
 
 Shape suffixes: R rows (tokens, or tokens times heads), C channels.
 """

@@ -2,7 +2,7 @@
 
 y = silu(gate) * linear, where the input holds gate and linear side by side. Megatron's fusion is meant for a compiler; without
 one it computes in single operations more than its unfused version does. `install` puts this in its place. The rounding is that
-of the unfused version, to the last bit.
+of the unfused version, to the last bit; our own kernels (`amx_kernels.py`) round once.
 
 Shape suffixes: T tokens, F channels of the feed-forward network (2F: gate and linear).
 """

@@ -12,8 +12,8 @@ from vime.trainer import amx_kernels
 
 
 def install() -> bool:
-    """Megatron's `gradient_accumulation_fusion` works with our kernel from now on; False where there is no kernel."""
-    if amx_kernels.library() is None:
+    """Megatron's `gradient_accumulation_fusion` works with our kernel from now on; False on CUDA and where there is no kernel."""
+    if torch.cuda.is_available() or amx_kernels.library() is None:
         return False
     from megatron.core.tensor_parallel import layers
 
