@@ -12,8 +12,8 @@ from typing import Any
 PYTHON = "Python, schedule, packing"
 AUTOGRAD = "autograd and other operations"
 KINDS = {
-    "matrix products": ("aten::mm", "aten::addmm", "aten::bmm"),
-    "attention": ("scaled_dot_product", "WideBackward"),
+    "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "LinearWithGradAccumulation"),
+    "attention": ("scaled_dot_product", "WideBackward", "AmxAttention"),
     "norms": ("RMSNorm",),
     "rotary embedding": ("_Rotate",),
     "SwiGLU": ("SwiGLU", "aten::silu", "SiluBackward"),

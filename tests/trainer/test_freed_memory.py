@@ -1,7 +1,8 @@
-"""Freed memory is used again without the kernel: its pages are not touched for the first time twice."""
+"""Freed memory is used again without the kernel: its pages are not touched for the first time twice. And they are large."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +43,26 @@ def faults(choice: str) -> int:
 
 def test_a_block_of_freed_memory_is_used_again_without_page_faults() -> None:
     assert faults("keep") * 10 < faults("return")
+
+
+SHOW_ADVICE = """
+import re
+import torch
+from pathlib import Path
+
+from vime.trainer import freed_memory
+
+freed_memory.keep()
+tensor = torch.ones(1 << 22)
+place = tensor[1 << 21 :].data_ptr()
+for area in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())[1:]:
+    start, end = (int(address, 16) for address in re.match(r"(\\w+)-(\\w+)", area).groups())
+    if start <= place < end:
+        print("hg" in area.partition("VmFlags:")[2].split())
+"""
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no large pages")
+def test_large_pages_are_asked_for_where_tensors_lie() -> None:
+    found = subprocess.run([sys.executable, "-c", SHOW_ADVICE], capture_output=True, text=True)
+    assert found.stdout == "True\n", found.stdout + found.stderr

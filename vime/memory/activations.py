@@ -7,7 +7,7 @@ feed-forward network, k chosen of E experts of width f, T tensor-parallel ranks 
 - two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
 - attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
   row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well
-  `(q + g)·b/T`, and a float32 number per head;
+  `(q + g)·b/T`, and a float32 number per head (our own kernels in bfloat16 keep less: no rotated ones, and one output);
 - the feed-forward network keeps both halves before the gate and the gated product, `3·w·b/T`; where the gate is not one fused
   operation (`megatron_args.bias_activation_fusion=false`), two more intermediate results;
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps

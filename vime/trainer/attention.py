@@ -15,7 +15,7 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from vime.trainer import amx_attention, vllm_kernels
+from vime.trainer import amx_attention, amx_kernels, vllm_kernels
 from vime.trainer.amx_attention import has_amx, whole_heads
 from vime.trainer.packed_sequences import PackedSequences
 
@@ -58,6 +58,9 @@ class PackedAttention(torch.nn.Module):
             assert self.context_group.size() == 1, "context parallelism needs packed sequences"
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
             return output_BHSD.permute(2, 0, 1, 3).flatten(2)
+        if packed_seq_params.gathered_R is None and amx_kernels.suits_attention(query, key, packed_seq_params):
+            scale = query.shape[2] ** -0.5 if self.softmax_scale is None else self.softmax_scale
+            return _AmxAttention.apply(query, key, value, packed_seq_params, scale).flatten(1)
         if packed_seq_params.cos_TD is not None:
             query, key = (_Rotate.apply(x, packed_seq_params.cos_TD, packed_seq_params.sin_TD) for x in (query, key))
         if packed_seq_params.gathered_R is not None:
@@ -115,6 +118,30 @@ class PackedAttention(torch.nn.Module):
             query, key, value, attn_mask=sees_QS, is_causal=sees_QS is None, scale=self.softmax_scale, enable_gqa=True
         )
         return output.to(dtype)
+
+
+class _AmxAttention(torch.autograd.Function):
+    """Rotary embedding and attention of packed sequences by our own kernel, from their places in the row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_THD: torch.Tensor,
+        key_TGD: torch.Tensor,
+        value_TGD: torch.Tensor,
+        packed: PackedSequences,
+        scale: float,
+    ) -> torch.Tensor:
+        output_THD, log_total_TH = amx_kernels.attention(query_THD, key_TGD, value_TGD, packed, scale)
+        ctx.save_for_backward(query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
+        ctx.packed, ctx.scale = packed, scale
+        return output_THD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query_THD, key_TGD, value_TGD, output_THD, log_total_TH = ctx.saved_tensors
+        known = (query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
+        return *amx_kernels.attention_backward(gradients[0], *known, ctx.packed, ctx.scale), None, None
 
 
 class _Pad(torch.autograd.Function):

@@ -1,19 +1,54 @@
-"""On the CPU, memory of freed tensors stays with the process, for the tensors of the next layer and step.
+"""On the CPU, memory of freed tensors stays with the process, for the tensors of the next layer and step, in large pages.
 
 By default glibc returns large freed blocks to the kernel. A training step allocates the same blocks again and again, and each
-time the kernel would clear every page at its first touch.
+time the kernel would clear every page at its first touch. And it would be pages of 4 KiB, thousands for a tensor, whose
+addresses a processor looks up again whenever it comes by; of 2 MiB there are few.
 """
 
 import ctypes
+import mmap
+import os
+from typing import Any
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt` (`malloc.h`)."""
 NEVER = -1
 LARGEST_KEPT_BYTES = 1 << 30
 """Larger blocks still come from the kernel and return to it."""
+SHARE = 4
+"""So much of the machine's memory is the most that lies in large pages: one part in four."""
 
 
 def keep() -> bool:
     """Keeps what is freed from now on, for the whole process; False where the C library has no `mallopt` or refuses."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(MMAP_THRESHOLD, LARGEST_KEPT_BYTES)) and bool(mallopt(TRIM_THRESHOLD, NEVER))
+    library = ctypes.CDLL(None)
+    mallopt = getattr(library, "mallopt", None)
+    if mallopt is None or not (mallopt(MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(TRIM_THRESHOLD, NEVER)):
+        return False
+    if not _kept:
+        _ask_for_large_pages(library)
+        _kept.append(True)
+    return True
+
+
+_kept: list[bool] = []
+
+
+def _ask_for_large_pages(library: Any) -> None:
+    """Grows the heap by addresses without memory, tells the kernel to back them by large pages, and gives them to `malloc`."""
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None:
+        return
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    size, blocks = LARGEST_KEPT_BYTES - mmap.PAGESIZE, []
+    for _ in range(os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // SHARE // size):
+        block = library.malloc(size)
+        if not block:
+            break
+        blocks.append(block)
+        start = block // mmap.PAGESIZE * mmap.PAGESIZE
+        library.madvise(start, block + size - start, advice)
+    for block in blocks:
+        library.free(block)

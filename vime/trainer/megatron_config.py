@@ -11,6 +11,7 @@ from vime.cluster.layout import splits_tokens
 from vime.config import Precision, TrainerConfig
 from vime.errors import ConfigError, Problem
 from vime.model.architecture import Architecture
+from vime.trainer import weight_gradient
 from vime.trainer.cuda_limits import cuda_problems
 from vime.trainer.megatron_args import REFUSED_ARGS
 
@@ -87,7 +88,7 @@ def _training(trainer: TrainerConfig) -> dict[str, Any]:
         "calculate_per_token_loss": True,
         "use_cpu_initialization": not torch.cuda.is_available(),
         "perform_initialization": False,
-        "gradient_accumulation_fusion": False,
+        "gradient_accumulation_fusion": dtype is torch.bfloat16 and weight_gradient.install(),
         "bias_dropout_fusion": False,
         "bias_activation_fusion": True,  # on the CPU `vime.trainer.swiglu`
         "masked_softmax_fusion": False,

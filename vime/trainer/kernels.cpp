@@ -1,0 +1,572 @@
+// Kernels in bfloat16 for the trainer on processors with AMX; `vime.trainer.amx_kernels` compiles, loads and describes them.
+//
+// Attention works on one sequence and one key-value head at a time, by whose blocks threads share the work. Products are of
+// 32 × 32 results by four AMX tiles; a right factor lies in pairs of rows, [rows / 2][columns][2], as the tiles want it. The
+// rest passes over memory once. Sums are float32, and the number of threads changes none of them but the norm's weight gradient.
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+typedef uint16_t bf16;
+typedef int64_t Index;
+
+static const Index VECTOR = 16, BLOCK = 32;
+
+#define INLINE __attribute__((always_inline))
+
+static inline __mmask16 lanes(Index left) { return left >= VECTOR ? 0xffff : (1u << left) - 1; }
+
+static inline __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+
+static inline __m256i narrow(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+
+static inline __m512 load(const bf16* from, __mmask16 mask = 0xffff) { return widen(_mm256_maskz_loadu_epi16(mask, from)); }
+
+static inline void store(bf16* to, __m512 x, __mmask16 mask = 0xffff) { _mm256_mask_storeu_epi16(to, mask, narrow(x)); }
+
+static inline __m512 all(float x) { return _mm512_set1_ps(x); }
+
+// e^x for x that is not large, to 3e-6 of it; 0 far below.
+static inline __m512 exponential(__m512 x) {
+    x = _mm512_max_ps(x, all(-104.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, all(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_fnmadd_ps(n, all(0.693147182f), x), sum = _mm512_fmadd_ps(r, all(1.0f / 120), all(1.0f / 24));
+    sum = _mm512_fmadd_ps(sum, r, all(1.0f / 6));
+    sum = _mm512_fmadd_ps(sum, r, all(0.5f));
+    sum = _mm512_fmadd_ps(sum, r, all(1.0f));
+    return _mm512_scalef_ps(_mm512_fmadd_ps(sum, r, all(1.0f)), n);
+}
+
+// 1 / (1 + e^-x), whose division is one step of Newton's method.
+static inline __m512 sigmoid(__m512 x) {
+    x = _mm512_max_ps(x, all(-80.0f));
+    __m512 y = _mm512_add_ps(all(1.0f), exponential(_mm512_sub_ps(all(0.0f), x))), guess = _mm512_rcp14_ps(y);
+    return _mm512_mul_ps(guess, _mm512_fnmadd_ps(y, guess, all(2.0f)));
+}
+
+// Calls `work` with the place and the mask of each vector of `count` values; the masks of all but the last are constant.
+template <class Work> static inline void for_vectors(Index count, Work work) {
+    Index c = 0;
+    for (; c + VECTOR <= count; c += VECTOR) work(c, 0xffff);
+    if (c < count) work(c, (1u << (count - c)) - 1);
+}
+
+// ---- RMSNorm and SwiGLU
+
+// Rows are [tokens][heads] with strides, results are dense; `inverse` is 1 / rms of each row.
+extern "C" void rms_norm(const bf16* x, Index token_stride, Index head_stride, Index tokens, Index heads, Index channels,
+                         const bf16* weight, float eps, bf16* result, float* inverse, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index token = 0; token < tokens; token++)
+        for (Index head = 0; head < heads; head++) {
+            Index row = token * heads + head;
+            const bf16* from = x + token * token_stride + head * head_stride;
+            bf16* to = result + row * channels;
+            __m512 squares = all(0.0f);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 value = load(from + c, mask);
+                squares = _mm512_fmadd_ps(value, value, squares);
+            });
+            float scale = inverse[row] = 1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / channels + eps);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 normal = _mm512_mul_ps(load(from + c, mask), all(scale));
+                store(to + c, _mm512_mul_ps(normal, load(weight + c, mask)), mask);
+            });
+        }
+}
+
+// `of_weight` is [threads][channels], zeros before, a sum of each thread's rows after.
+extern "C" void rms_norm_backward(const bf16* gradient, const bf16* x, Index token_stride, Index head_stride, Index tokens,
+                                  Index heads, Index channels, const bf16* weight, const float* inverse, bf16* of_x,
+                                  float* of_weight, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index token = 0; token < tokens; token++)
+        for (Index head = 0; head < heads; head++) {
+            Index row = token * heads + head;
+            const bf16 *from = x + token * token_stride + head * head_stride, *of_result = gradient + row * channels;
+            bf16* to = of_x + row * channels;
+            float* sum = of_weight + omp_get_thread_num() * channels;
+            __m512 scale = all(inverse[row]), dots = all(0.0f);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 product = _mm512_mul_ps(load(of_result + c, mask), _mm512_mul_ps(load(from + c, mask), scale));
+                dots = _mm512_fmadd_ps(product, load(weight + c, mask), dots);
+                _mm512_mask_storeu_ps(sum + c, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, sum + c), product));
+            });
+            __m512 mean = _mm512_mul_ps(all(_mm512_reduce_add_ps(dots) / channels), scale);
+            for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+                __m512 weighted = _mm512_mul_ps(load(of_result + c, mask), load(weight + c, mask));
+                store(to + c, _mm512_mul_ps(_mm512_fnmadd_ps(mean, load(from + c, mask), weighted), scale), mask);
+            });
+        }
+}
+
+// `x` is [rows][gate, linear], of `channels` each.
+extern "C" void swiglu(const bf16* x, Index rows, Index channels, bf16* result, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++) {
+        const bf16 *gates = x + 2 * row * channels, *linears = gates + channels;
+        bf16* to = result + row * channels;
+        for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+            __m512 gate = load(gates + c, mask), product = _mm512_mul_ps(gate, load(linears + c, mask));
+            store(to + c, _mm512_mul_ps(product, sigmoid(gate)), mask);
+        });
+    }
+}
+
+extern "C" void swiglu_backward(const bf16* gradient, const bf16* x, Index rows, Index channels, bf16* of_x, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++) {
+        const bf16 *gates = x + 2 * row * channels, *linears = gates + channels, *of_result = gradient + row * channels;
+        bf16 *of_gates = of_x + 2 * row * channels, *of_linears = of_gates + channels;
+        for_vectors(channels, [&](Index c, __mmask16 mask) INLINE {
+            __m512 gate = load(gates + c, mask), part = sigmoid(gate), activated = _mm512_mul_ps(gate, part);
+            __m512 slope = _mm512_fmadd_ps(part, _mm512_sub_ps(gate, activated), part), outer = load(of_result + c, mask);
+            store(of_gates + c, _mm512_mul_ps(_mm512_mul_ps(outer, load(linears + c, mask)), slope), mask);
+            store(of_linears + c, _mm512_mul_ps(outer, activated), mask);
+        });
+    }
+}
+
+// ---- logprob and entropy
+
+// Of each row of logits, divided by the temperature: logprob of the target, entropy, logarithm of the sum of exponentials.
+extern "C" void logprobs(const bf16* logits, const int64_t* target, Index rows, Index vocabulary, float temperature,
+                         float* logprob, float* entropy, float* log_total, int threads) {
+    __m512 factor = all(1.0f / temperature);
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++) {
+        const bf16* from = logits + row * vocabulary;
+        __m512 largest = all(-INFINITY), total = all(0.0f), weighted = all(0.0f);
+        for_vectors(vocabulary, [&](Index v, __mmask16 mask) INLINE {
+            largest = _mm512_mask_max_ps(largest, mask, largest, _mm512_mul_ps(load(from + v, mask), factor));
+        });
+        float most = _mm512_reduce_max_ps(largest);
+        for_vectors(vocabulary, [&](Index v, __mmask16 mask) INLINE {
+            __m512 shifted = _mm512_fmsub_ps(load(from + v, mask), factor, all(most));
+            __m512 value = _mm512_maskz_mov_ps(mask, exponential(shifted));
+            total = _mm512_add_ps(total, value);
+            weighted = _mm512_fmadd_ps(value, shifted, weighted);
+        });
+        float sum = _mm512_reduce_add_ps(total), log_sum = std::log(sum);
+        float own = _mm512_cvtss_f32(load(from + target[row], 1)) / temperature;
+        logprob[row] = own - most - log_sum;
+        entropy[row] = log_sum - _mm512_reduce_add_ps(weighted) / sum;
+        log_total[row] = log_sum + most;
+    }
+}
+
+// `by_logprob` and `by_entropy` are the gradients of the two results.
+extern "C" void logprobs_backward(const bf16* logits, const int64_t* target, Index rows, Index vocabulary, float temperature,
+                                  const float* by_logprob, const float* by_entropy, const float* entropy,
+                                  const float* log_total, bf16* of_logits, int threads) {
+    __m512 factor = all(1.0f / temperature);
+#pragma omp parallel for num_threads(threads)
+    for (Index row = 0; row < rows; row++) {
+        const bf16* from = logits + row * vocabulary;
+        bf16* to = of_logits + row * vocabulary;
+        float own = by_logprob[row] / temperature, other = by_entropy[row] / temperature;
+        __m512 total = all(log_total[row]), constant = all(-own - other * entropy[row]), slope = all(-other);
+        auto of_all = [&](Index v, __mmask16 mask) INLINE {
+            __m512 logprob = _mm512_fmsub_ps(load(from + v, mask), factor, total);
+            return _mm512_mul_ps(exponential(logprob), _mm512_fmadd_ps(slope, logprob, constant));
+        };
+        for_vectors(vocabulary, [&](Index v, __mmask16 mask) INLINE { store(to + v, of_all(v, mask), mask); });
+        store(to + target[row], _mm512_add_ps(of_all(target[row], 1), all(own)), 1);
+    }
+}
+
+// ---- products of small matrices
+
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// c[m][n] (+)= a[m][k] · b[k][n], with b in pairs of rows; m and n are multiples of 32, k too. Strides count elements.
+static void multiply(const bf16* a, Index a_stride, const bf16* b, Index b_columns, float* c, Index c_stride, Index m, Index n,
+                     Index k, bool adds = false) {
+    for (Index i = 0; i < m; i += BLOCK)
+        for (Index j = 0; j < n; j += BLOCK) {
+            float* to = c + i * c_stride + j;
+            float* below = to + 16 * c_stride;
+            if (adds) {
+                _tile_loadd(0, to, c_stride * 4);
+                _tile_loadd(1, to + 16, c_stride * 4);
+                _tile_loadd(2, below, c_stride * 4);
+                _tile_loadd(3, below + 16, c_stride * 4);
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
+            for (Index l = 0; l < k; l += BLOCK) {
+                _tile_loadd(4, a + i * a_stride + l, a_stride * 2);
+                _tile_loadd(5, a + (i + 16) * a_stride + l, a_stride * 2);
+                _tile_loadd(6, b + l * b_columns + 2 * j, b_columns * 4);
+                _tile_loadd(7, b + l * b_columns + 2 * j + 32, b_columns * 4);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            _tile_stored(0, to, c_stride * 4);
+            _tile_stored(1, to + 16, c_stride * 4);
+            _tile_stored(2, below, c_stride * 4);
+            _tile_stored(3, below + 16, c_stride * 4);
+        }
+}
+
+// [rows][columns] to [rows / 2][columns][2].
+static void pair_rows(const bf16* from, Index rows, Index columns, bf16* to) {
+    for (Index r = 0; r < rows; r += 2)
+        for (Index c = 0; c < columns; c += VECTOR) {
+            const bf16* first = from + r * columns + c;
+            __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)first));
+            __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(first + columns)));
+            _mm512_storeu_si512(to + r * columns + 2 * c, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+}
+
+// [rows][columns] of 32 bits to [columns][rows], by blocks of 16 × 16.
+static void transpose(const void* from, Index rows, Index columns, void* to) {
+    for (Index r = 0; r < rows; r += 16)
+        for (Index c = 0; c < columns; c += 16) {
+            __m512i x[16], y[16];
+            for (int i = 0; i < 16; i++) x[i] = _mm512_loadu_si512((const int32_t*)from + (r + i) * columns + c);
+            for (int i = 0; i < 16; i += 2) {
+                y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+                y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+            }
+            for (int i = 0; i < 16; i += 4)
+                for (int j = 0; j < 2; j++) {
+                    x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + 2 + j]);
+                    x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + 2 + j]);
+                }
+            for (int i = 0; i < 16; i += 8)
+                for (int j = 0; j < 4; j++) {
+                    y[i + j] = _mm512_shuffle_i32x4(x[i + j], x[i + 4 + j], 0x88);
+                    y[i + 4 + j] = _mm512_shuffle_i32x4(x[i + j], x[i + 4 + j], 0xdd);
+                }
+            for (int j = 0; j < 8; j++) {
+                x[j] = _mm512_shuffle_i32x4(y[j], y[8 + j], 0x88);
+                x[8 + j] = _mm512_shuffle_i32x4(y[j], y[8 + j], 0xdd);
+            }
+            for (int i = 0; i < 16; i++) _mm512_storeu_si512((int32_t*)to + (c + i) * rows + r, x[i]);
+        }
+}
+
+// ---- attention
+
+struct Heads {  // [tokens][heads][channels] with strides
+    bf16* data;
+    Index token_stride, head_stride;
+    bf16* at(Index token, Index head) const { return data + token * token_stride + head * head_stride; }
+};
+
+struct Shape {
+    Index sequences, heads, groups, channels;
+    const int32_t* starts;  // of each sequence in the row, and the end
+    const bf16 *cos, *sin;  // [tokens][channels / 2], or null
+    float scale;
+    int threads;
+};
+
+// A pair of vectors, one of each half of a head, turned by the token's angle.
+static inline void turn(const Shape& shape, Index token, Index c, __m512& left, __m512& right, float direction) {
+    Index half = shape.channels / 2;
+    __m512 cos = load(shape.cos + token * half + c), sin = _mm512_mul_ps(load(shape.sin + token * half + c), all(direction));
+    __m512 first = left;
+    left = _mm512_fnmadd_ps(right, sin, _mm512_mul_ps(first, cos));
+    right = _mm512_fmadd_ps(first, sin, _mm512_mul_ps(right, cos));
+}
+
+// One head of a sequence as [rows][channels], turned or not; rows after the sequence are 0.
+static void read(const Shape& shape, const Heads& from, Index start, Index head, Index length, Index rows, bf16* to,
+                 bool turned) {
+    Index channels = shape.channels, half = channels / 2;
+    for (Index r = 0; r < length; r++) {
+        const bf16* row = from.at(start + r, head);
+        if (!turned || !shape.cos) {
+            std::memcpy(to + r * channels, row, channels * 2);
+            continue;
+        }
+        for (Index c = 0; c < half; c += VECTOR) {
+            __m512 left = load(row + c), right = load(row + half + c);
+            turn(shape, start + r, c, left, right, 1.0f);
+            store(to + r * channels + c, left);
+            store(to + r * channels + half + c, right);
+        }
+    }
+    std::memset(to + length * channels, 0, (rows - length) * channels * 2);
+}
+
+// The other way: float32 of a head, turned back or not.
+static void write(const Shape& shape, const float* from, const Heads& to, Index start, Index head, Index length, bool turned) {
+    Index half = shape.channels / 2;
+    for (Index r = 0; r < length; r++) {
+        const float* row = from + r * shape.channels;
+        for (Index c = 0; c < half; c += VECTOR) {
+            __m512 left = _mm512_loadu_ps(row + c), right = _mm512_loadu_ps(row + half + c);
+            if (turned && shape.cos) turn(shape, start + r, c, left, right, -1.0f);
+            store(to.at(start + r, head) + c, left);
+            store(to.at(start + r, head) + half + c, right);
+        }
+    }
+}
+
+// A thread's memory, handed out in pieces; a copy begins where the original is.
+struct Memory {
+    char* next;
+    template <class T> T* take(Index count) {
+        char* piece = next;
+        next += (count * sizeof(T) + 63) / 64 * 64;
+        return (T*)piece;
+    }
+};
+
+static Index padded(Index length) { return (length + BLOCK - 1) / BLOCK * BLOCK; }
+
+static Index longest(const Shape& shape) {
+    Index most = 0;
+    for (Index s = 0; s < shape.sequences; s++) most = std::max<Index>(most, shape.starts[s + 1] - shape.starts[s]);
+    return padded(most);
+}
+
+// Attention of 32 queries: scores to probabilities times their sum, whose inverse goes to `inverse`.
+static void softmax(float* scores, Index first, Index columns, float scale, bf16* result, float* inverse, float* log_total) {
+    for (Index r = 0; r < BLOCK; r++) {
+        float* row = scores + r * columns;
+        Index seen = first + r + 1;
+        __m512 largest = all(-INFINITY), total = all(0.0f);
+        for (Index c = 0; c < seen; c += VECTOR)
+            largest = _mm512_mask_max_ps(largest, lanes(seen - c), largest, _mm512_loadu_ps(row + c));
+        float most = _mm512_reduce_max_ps(largest) * scale;
+        for (Index c = 0; c < columns; c += VECTOR) {
+            __mmask16 mask = c < seen ? lanes(seen - c) : 0;
+            __m512 value = exponential(_mm512_fmsub_ps(_mm512_loadu_ps(row + c), all(scale), all(most)));
+            value = _mm512_maskz_mov_ps(mask, value);
+            total = _mm512_add_ps(total, value);
+            store(result + r * columns + c, value);
+        }
+        float sum = _mm512_reduce_add_ps(total);
+        inverse[r] = 1.0f / sum;
+        log_total[r] = std::log(sum) + most;
+    }
+}
+
+static void attend_group(const Shape& shape, Index sequence, Index group, const Heads& query, const Heads& key,
+                         const Heads& value, const Heads& output, float* log_total, Memory memory) {
+    Index start = shape.starts[sequence], length = shape.starts[sequence + 1] - start, rows = padded(length);
+    Index channels = shape.channels, ratio = shape.heads / shape.groups;
+    bf16 *plain = memory.take<bf16>(rows * channels), *keys = memory.take<bf16>(rows * channels);
+    bf16 *values = memory.take<bf16>(rows * channels), *weights = memory.take<bf16>(BLOCK * rows);
+    float *scores = memory.take<float>(BLOCK * rows), *result = memory.take<float>(rows * channels);
+    float inverse[BLOCK], log_sums[BLOCK];
+    read(shape, key, start, group, length, rows, plain, true);
+    transpose(plain, rows, channels / 2, keys);
+    read(shape, value, start, group, length, rows, plain, false);
+    pair_rows(plain, rows, channels, values);
+    for (Index head = group * ratio; head < (group + 1) * ratio; head++) {
+        read(shape, query, start, head, length, rows, plain, true);
+        for (Index q = 0; q < rows; q += BLOCK) {
+            Index seen = q + BLOCK;
+            multiply(plain + q * channels, channels, keys, rows, scores, seen, BLOCK, seen, channels);
+            softmax(scores, q, seen, shape.scale, weights, inverse, log_sums);
+            multiply(weights, seen, values, channels, result + q * channels, channels, BLOCK, channels, seen);
+            for (Index r = 0; r < BLOCK; r++) {
+                float* row = result + (q + r) * channels;
+                for (Index c = 0; c < channels; c += VECTOR)
+                    _mm512_storeu_ps(row + c, _mm512_mul_ps(_mm512_loadu_ps(row + c), all(inverse[r])));
+                if (q + r < length) log_total[(start + q + r) * shape.heads + head] = log_sums[r];
+            }
+        }
+        write(shape, result, output, start, head, length, false);
+    }
+}
+
+// Works on the transposed scores of 32 keys at a time, so that probabilities lie as the products with them want it.
+static void attend_group_backward(const Shape& shape, Index sequence, Index group, const Heads& query, const Heads& key,
+                                  const Heads& value, const Heads& output, const Heads& gradient, const float* log_total,
+                                  const Heads& of_query, const Heads& of_key, const Heads& of_value, Memory memory) {
+    Index start = shape.starts[sequence], length = shape.starts[sequence + 1] - start, rows = padded(length);
+    Index channels = shape.channels, ratio = shape.heads / shape.groups, size = rows * channels;
+    bf16 *keys = memory.take<bf16>(size), *values = memory.take<bf16>(size), *across = memory.take<bf16>(size);
+    bf16 *queries = memory.take<bf16>(size), *paired_queries = memory.take<bf16>(size), *plain = memory.take<bf16>(size);
+    bf16 *outward = memory.take<bf16>(size), *paired_outward = memory.take<bf16>(size);
+    bf16 *weights = memory.take<bf16>(BLOCK * rows), *slopes = memory.take<bf16>(BLOCK * rows);
+    bf16* paired_slopes = memory.take<bf16>(rows * rows);
+    float *scores = memory.take<float>(BLOCK * rows), *of_weights = memory.take<float>(BLOCK * rows);
+    float *key_sum = memory.take<float>(size), *value_sum = memory.take<float>(size);
+    float *log_sums = memory.take<float>(rows), *dots = memory.take<float>(rows);
+    float *query_across = memory.take<float>(size), *query_sum = memory.take<float>(size);
+    read(shape, key, start, group, length, rows, keys, true);
+    read(shape, value, start, group, length, rows, values, false);
+    pair_rows(keys, rows, channels, plain);
+    transpose(plain, rows / 2, channels, across);
+    for (Index head = group * ratio; head < (group + 1) * ratio; head++) {
+        bool adds = head > group * ratio;
+        read(shape, query, start, head, length, rows, plain, true);
+        transpose(plain, rows, channels / 2, queries);
+        pair_rows(plain, rows, channels, paired_queries);
+        read(shape, gradient, start, head, length, rows, plain, false);
+        transpose(plain, rows, channels / 2, outward);
+        pair_rows(plain, rows, channels, paired_outward);
+        for (Index r = 0; r < rows; r++) {
+            __m512 dot = all(0.0f);
+            for (Index c = 0; c < channels && r < length; c += VECTOR)
+                dot = _mm512_fmadd_ps(load(plain + r * channels + c), load(output.at(start + r, head) + c), dot);
+            dots[r] = _mm512_reduce_add_ps(dot);
+            log_sums[r] = r < length ? log_total[(start + r) * shape.heads + head] : INFINITY;  // padding attends to nothing
+        }
+        for (Index k = 0; k < rows; k += BLOCK) {
+            Index columns = rows - k;  // queries that see these keys
+            multiply(keys + k * channels, channels, queries + 2 * k, rows, scores, columns, BLOCK, columns, channels);
+            multiply(values + k * channels, channels, outward + 2 * k, rows, of_weights, columns, BLOCK, columns, channels);
+            for (Index r = 0; r < BLOCK; r += 2)
+                for (Index c = 0; c < columns; c += VECTOR) {
+                    __m512 shift = _mm512_loadu_ps(log_sums + k + c), dot = _mm512_loadu_ps(dots + k + c);
+                    __m512i pair[2];
+                    for (Index i = r; i < r + 2; i++) {
+                        Index unseen = std::clamp<Index>(i - c, 0, VECTOR), at = i * columns + c;
+                        __mmask16 mask = 0xffffu << unseen;
+                        __m512 score = _mm512_fmsub_ps(_mm512_loadu_ps(scores + at), all(shape.scale), shift);
+                        __m512 weight = _mm512_maskz_mov_ps(mask, exponential(score));
+                        __m512 slope = _mm512_mul_ps(weight, _mm512_sub_ps(_mm512_loadu_ps(of_weights + at), dot));
+                        __m256i rounded_slope = narrow(_mm512_mul_ps(slope, all(shape.scale)));
+                        store(weights + at, weight);
+                        _mm256_storeu_si256((__m256i*)(slopes + at), rounded_slope);
+                        pair[i - r] = _mm512_cvtepu16_epi32(rounded_slope);
+                    }
+                    __m512i both = _mm512_or_si512(pair[0], _mm512_slli_epi32(pair[1], 16));
+                    _mm512_storeu_si512(paired_slopes + (k + r) * rows + 2 * (k + c), both);
+                }
+            Index at = k * channels;
+            multiply(weights, columns, paired_outward + at, channels, value_sum + at, channels, BLOCK, channels, columns, adds);
+            multiply(slopes, columns, paired_queries + at, channels, key_sum + at, channels, BLOCK, channels, columns, adds);
+        }
+        for (Index q = 0; q < rows; q += BLOCK)
+            multiply(across, rows, paired_slopes + 2 * q, rows, query_across + q, rows, channels, BLOCK, q + BLOCK);
+        transpose(query_across, channels, rows, query_sum);
+        write(shape, query_sum, of_query, start, head, length, true);
+    }
+    write(shape, key_sum, of_key, start, group, length, true);
+    write(shape, value_sum, of_value, start, group, length, false);
+}
+
+// Calls `work` with memory for each sequence and group, on all threads.
+template <class Work> static void for_each_group(const Shape& shape, Index bytes, Work work) {
+    alignas(64) const TileShapes tiles;
+#pragma omp parallel num_threads(shape.threads)
+    {
+        char* memory = (char*)std::aligned_alloc(64, bytes);
+        _tile_loadconfig(&tiles);
+#pragma omp for schedule(dynamic)
+        for (Index task = 0; task < shape.sequences * shape.groups; task++)
+            work(task / shape.groups, task % shape.groups, Memory{memory});
+        _tile_release();
+        std::free(memory);
+    }
+}
+
+extern "C" void attention(const Shape* shape, const Heads* query, const Heads* key, const Heads* value, const Heads* output,
+                          float* log_total) {
+    Index rows = longest(*shape), bytes = rows * shape->channels * 10 + BLOCK * rows * 6;
+    for_each_group(*shape, bytes, [&](Index sequence, Index group, Memory memory) {
+        attend_group(*shape, sequence, group, *query, *key, *value, *output, log_total, memory);
+    });
+}
+
+extern "C" void attention_backward(const Shape* shape, const Heads* query, const Heads* key, const Heads* value,
+                                   const Heads* output, const Heads* gradient, const float* log_total, const Heads* of_query,
+                                   const Heads* of_key, const Heads* of_value) {
+    Index rows = longest(*shape), bytes = rows * (shape->channels * 32 + BLOCK * 12 + rows * 2 + 8);
+    for_each_group(*shape, bytes, [&](Index sequence, Index group, Memory memory) {
+        attend_group_backward(*shape, sequence, group, *query, *key, *value, *output, *gradient, log_total, *of_query, *of_key,
+                              *of_value, memory);
+    });
+}
+
+// ---- gradients of weights
+
+static const Index TILE = 16 * 32;                         // values of a tile
+static const Index STEPS = 12, ROWS = 256, COLUMNS = 512;  // 32 tokens each, outputs, inputs: what a core's caches hold
+
+// A tile of pairs of rows, [rows / 2][columns][2], for 32 tokens and 16 columns; tokens after the last are 0.
+static void pack_tile(const bf16* from, Index stride, Index tokens, __m512i* tile) {
+    for (Index r = 0; r < 16; r++) {
+        __m256i zero = _mm256_setzero_si256();
+        __m256i first = 2 * r < tokens ? _mm256_loadu_si256((const __m256i*)(from + 2 * r * stride)) : zero;
+        __m256i second = 2 * r + 1 < tokens ? _mm256_loadu_si256((const __m256i*)(from + (2 * r + 1) * stride)) : zero;
+        tile[r] = _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
+    }
+}
+
+// 32 × 32 sums += left · right, over `steps` of 32 tokens; the second tiles of a step lie `left_next` and `right_next` further.
+static inline void add_block(const bf16* left, Index left_next, const bf16* right, Index right_next, Index steps, float* sum,
+                             Index stride) {
+    float* below = sum + 16 * stride;
+    _tile_loadd(0, sum, stride * 4);
+    _tile_loadd(1, sum + 16, stride * 4);
+    _tile_loadd(2, below, stride * 4);
+    _tile_loadd(3, below + 16, stride * 4);
+    for (Index k = 0; k < steps; k++) {
+        _tile_loadd(4, left + k * TILE, 64);
+        _tile_loadd(6, right + k * TILE, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, right + right_next + k * TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, left + left_next + k * TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sum, stride * 4);
+    _tile_stored(1, sum + 16, stride * 4);
+    _tile_stored(2, below, stride * 4);
+    _tile_stored(3, below + 16, stride * 4);
+}
+
+// sum[outputs][inputs] += gradient[tokens][outputs] transposed · x[tokens][inputs]; both widths are multiples of 32.
+extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index tokens, Index outputs, Index inputs, float* sum,
+                                    int threads) {
+    alignas(64) const TileShapes shapes;
+    Index all_steps = padded(tokens) / BLOCK, share = padded((outputs + threads - 1) / threads), rows = std::min(ROWS, share);
+    bf16* right = (bf16*)std::aligned_alloc(64, all_steps * BLOCK * inputs * sizeof(bf16));
+#pragma omp parallel num_threads(threads)
+    {
+        bf16* left = (bf16*)std::aligned_alloc(64, STEPS * BLOCK * rows * sizeof(bf16));
+        _tile_loadconfig(&shapes);
+#pragma omp for schedule(static)
+        for (Index k = 0; k < all_steps; k++)
+            for (Index i = 0; i < inputs / 16; i++)
+                pack_tile(x + k * BLOCK * inputs + i * 16, inputs, tokens - k * BLOCK,
+                          (__m512i*)(right + (i * all_steps + k) * TILE));
+#pragma omp for collapse(2) schedule(dynamic)
+        for (Index o = 0; o < outputs; o += rows)
+            for (Index c = 0; c < inputs; c += COLUMNS)
+                for (Index start = 0; start < all_steps; start += STEPS) {
+                    Index steps = std::min(STEPS, all_steps - start), height = std::min(rows, outputs - o);
+                    for (Index k = 0; k < steps; k++)
+                        for (Index j = 0; j < height / 16; j++) {
+                            alignas(64) __m512i pairs[16];
+                            Index token = (start + k) * BLOCK;
+                            pack_tile(gradient + token * outputs + o + j * 16, outputs, tokens - token, pairs);
+                            transpose(pairs, 16, 16, left + (j * steps + k) * TILE);
+                        }
+                    for (Index j = 0; j < height; j += BLOCK)
+                        for (Index i = c; i < std::min(c + COLUMNS, inputs); i += BLOCK)
+                            add_block(left + j / 16 * steps * TILE, steps * TILE, right + (i / 16 * all_steps + start) * TILE,
+                                      all_steps * TILE, steps, sum + (o + j) * inputs + i, inputs);
+                }
+        _tile_release();
+        std::free(left);
+    }
+    std::free(right);
+}
