@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from vime.errors import ConfigError
 from vime.processes.spare import Spare
@@ -24,6 +25,8 @@ LEAVE_SECONDS = 10.0
 """For a worker to end what is left of its run."""
 RENEW_SECONDS = 30.0
 """For a worker to begin another run."""
+KNOWN_SECONDS, ASK_SECONDS = 60.0, 0.2
+"""For Ray to know whether the machine of an actor is lost too, for which it misses several signs of life; how often to ask."""
 READ_SECONDS = 10.0
 """Time limit for reading the black box on another machine."""
 
@@ -74,7 +77,22 @@ class RayWorker:
             ray.cancel(answer)
             raise
         except RayActorError as died:
+            await self.known(died)
             raise WorkerLost(f"a rollout worker died: {died}") from died
+
+    async def known(self, error: BaseException) -> None:
+        """Waits until Ray knows whether a worker that cannot be reached has died: until then, another would be started beside it.
+
+        If its machine is lost, that one would be lost as well, and the work be blamed for both.
+        """
+        deadline = time.monotonic() + KNOWN_SECONDS
+        while isinstance(error, (ActorUnavailableError, asyncio.TimeoutError)) and time.monotonic() < deadline:
+            await asyncio.sleep(ASK_SECONDS)
+            try:
+                await asyncio.wait_for(self.actor.ready.remote(), ASK_SECONDS)
+                return
+            except (RayError, asyncio.TimeoutError) as still:
+                error = still
 
     async def culprit(self) -> int:
         """The number of the work in whose code it died; 0 if in none, or if its machine cannot be asked."""
