@@ -166,6 +166,8 @@ def test_between_the_first_gradient_and_the_optimizer_step_the_weights_can_be_us
             assert trained.logprobs(*asked) == expected
             assert all(torch.equal(tensor, before[name]) for name, tensor in trained.export())
             metrics = trained.finish_training()
+            with pytest.raises(AssertionError, match="once for each begin_training"):
+                trained.finish_training()
         else:
             metrics = trained.train(updates, 1)
         after = dict(trained.export())

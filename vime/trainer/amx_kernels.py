@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FOLDER = Path.home() / ".cache" / "vime" / "kernels"
 FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mfma -mamx-tile -mamx-bf16"
+COMPILE_SECONDS = 120.0
+"""Time limit of each of the compiler's two steps; a trainer goes on without kernels after it."""
 BLOCK = 32
 """Attention takes heads of multiples of this many channels, products so many rows and columns."""
 LONGEST = 4096
@@ -186,7 +188,7 @@ def library() -> Any | None:
         return None
     try:
         kernels = ctypes.CDLL(str(_compiled(compiler, threads)))
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         logger.warning("bfloat16 without our kernels, which %s could not compile: %s", compiler, error)
         return None
     for name, signature in SIGNATURES.items():
@@ -207,8 +209,8 @@ def _compiled(compiler: str, threads: Path) -> Path:
     if not target.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         parts = [FOLDER / f"{key}.{os.getpid()}.{ending}" for ending in ("o", "so")]
-        subprocess.run([compiler, *FLAGS.split(), "-c", SOURCE, "-o", parts[0]], check=True, capture_output=True)
-        subprocess.run([compiler, "-shared", parts[0], threads, "-o", parts[1]], check=True, capture_output=True)
+        for step in ([*FLAGS.split(), "-c", SOURCE, "-o", parts[0]], ["-shared", parts[0], threads, "-o", parts[1]]):
+            subprocess.run([compiler, *step], check=True, capture_output=True, timeout=COMPILE_SECONDS)
         parts[0].unlink()
         parts[1].replace(target)
     return target

@@ -93,10 +93,11 @@ class Engine:
         """
         while self._trained is None:
             self._trained = self._until_next_step()
+        trained, self._trained = self._trained, None
         if not self._num_tokens:
-            return self._trained
+            return trained
         seconds = self._training_seconds
-        return self._trained | {"train/seconds": seconds, "train/tokens_per_second": self._num_tokens / seconds}
+        return trained | {"train/seconds": seconds, "train/tokens_per_second": self._num_tokens / seconds}
 
     def _until_next_step(self) -> dict[str, float] | None:
         """Trains on until the next optimizer step is to be made; returns the batch's metrics if there is none."""
@@ -104,6 +105,7 @@ class Engine:
         try:
             next(self._training)
         except StopIteration as end:
+            assert end.value is not None, "finish_training once for each begin_training, and not after an error"
             torch.cuda.synchronize()  # another process or stream may read the weights as soon as this returns
             return end.value
         finally:

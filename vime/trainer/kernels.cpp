@@ -189,18 +189,31 @@ struct alignas(64) TileShapes {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// Tiles 0 to 3 are 32 × 32 sums, in memory `stride` values from row to row.
+static inline void load_sums(const float* from, Index stride) {
+    const float* below = from + 16 * stride;
+    _tile_loadd(0, from, stride * 4);
+    _tile_loadd(1, from + 16, stride * 4);
+    _tile_loadd(2, below, stride * 4);
+    _tile_loadd(3, below + 16, stride * 4);
+}
+
+static inline void store_sums(float* to, Index stride) {
+    float* below = to + 16 * stride;
+    _tile_stored(0, to, stride * 4);
+    _tile_stored(1, to + 16, stride * 4);
+    _tile_stored(2, below, stride * 4);
+    _tile_stored(3, below + 16, stride * 4);
+}
+
 // c[m][n] (+)= a[m][k] · b[k][n], with b in pairs of rows; m and n are multiples of 32, k too. Strides count elements.
 static void multiply(const bf16* a, Index a_stride, const bf16* b, Index b_columns, float* c, Index c_stride, Index m, Index n,
                      Index k, bool adds = false) {
     for (Index i = 0; i < m; i += BLOCK)
         for (Index j = 0; j < n; j += BLOCK) {
             float* to = c + i * c_stride + j;
-            float* below = to + 16 * c_stride;
             if (adds) {
-                _tile_loadd(0, to, c_stride * 4);
-                _tile_loadd(1, to + 16, c_stride * 4);
-                _tile_loadd(2, below, c_stride * 4);
-                _tile_loadd(3, below + 16, c_stride * 4);
+                load_sums(to, c_stride);
             } else {
                 _tile_zero(0);
                 _tile_zero(1);
@@ -217,10 +230,7 @@ static void multiply(const bf16* a, Index a_stride, const bf16* b, Index b_colum
                 _tile_dpbf16ps(2, 5, 6);
                 _tile_dpbf16ps(3, 5, 7);
             }
-            _tile_stored(0, to, c_stride * 4);
-            _tile_stored(1, to + 16, c_stride * 4);
-            _tile_stored(2, below, c_stride * 4);
-            _tile_stored(3, below + 16, c_stride * 4);
+            store_sums(to, c_stride);
         }
 }
 
@@ -512,11 +522,7 @@ static void pack_tile(const bf16* from, Index stride, Index tokens, __m512i* til
 // 32 × 32 sums += left · right, over `steps` of 32 tokens; the second tiles of a step lie `left_next` and `right_next` further.
 static inline void add_block(const bf16* left, Index left_next, const bf16* right, Index right_next, Index steps, float* sum,
                              Index stride) {
-    float* below = sum + 16 * stride;
-    _tile_loadd(0, sum, stride * 4);
-    _tile_loadd(1, sum + 16, stride * 4);
-    _tile_loadd(2, below, stride * 4);
-    _tile_loadd(3, below + 16, stride * 4);
+    load_sums(sum, stride);
     for (Index k = 0; k < steps; k++) {
         _tile_loadd(4, left + k * TILE, 64);
         _tile_loadd(6, right + k * TILE, 64);
@@ -527,10 +533,7 @@ static inline void add_block(const bf16* left, Index left_next, const bf16* righ
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, sum, stride * 4);
-    _tile_stored(1, sum + 16, stride * 4);
-    _tile_stored(2, below, stride * 4);
-    _tile_stored(3, below + 16, stride * 4);
+    store_sums(sum, stride);
 }
 
 // sum[outputs][inputs] += gradient[tokens][outputs] transposed · x[tokens][inputs]; both widths are multiples of 32.
