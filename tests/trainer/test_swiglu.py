@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vime.trainer import amx_kernels, swiglu
+from vime.trainer import swiglu
+from vime.trainer.kernels import rows
 
 SHAPES = [(6, 8), (5, 1, 6), (0, 4), (7, 2, 40)]
 
@@ -30,7 +31,7 @@ def test_outputs_and_gradients_are_those_of_single_operations(
     shape: tuple[int, ...], dtype: torch.dtype, is_weighted: bool, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(swiglu, "PART", part)
-    monkeypatch.setattr(amx_kernels, "library", lambda: None)
+    monkeypatch.setattr(rows, "library", lambda _: None)
     generator = torch.Generator().manual_seed(shape[0])
     drawn = torch.randn(shape, generator=generator).to(dtype), torch.rand((*shape[:-1], 1), generator=generator)
     towards = torch.randn((*shape[:-1], shape[-1] // 2), generator=generator).to(dtype)

@@ -6,19 +6,12 @@ in bfloat16 than in float32. So short sequences go through the kernel in bfloat1
 Shape suffixes: B batch, H heads (G key-value groups), S sequence, D channels of a head.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 NARROW_HEAD = 32
 """Largest number of channels for which blocks of 64 queries are small."""
-
-
-@lru_cache(maxsize=1)
-def has_amx() -> bool:
-    """Whether the processor multiplies bfloat16 matrices by itself."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 def suits(length: int, num_channels: int) -> bool:

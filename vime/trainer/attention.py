@@ -15,8 +15,10 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from vime.trainer import amx_attention, amx_kernels, vllm_kernels
-from vime.trainer.amx_attention import has_amx, whole_heads
+from vime.trainer import amx_attention, vllm_kernels
+from vime.trainer.amx_attention import whole_heads
+from vime.trainer.kernels import amx
+from vime.trainer.kernels.amx import has_amx
 from vime.trainer.packed_sequences import PackedSequences
 
 WIDE_BELOW = 768
@@ -58,7 +60,7 @@ class PackedAttention(torch.nn.Module):
             assert self.context_group.size() == 1, "context parallelism needs packed sequences"
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
             return output_BHSD.permute(2, 0, 1, 3).flatten(2)
-        if packed_seq_params.gathered_R is None and amx_kernels.suits_attention(query, key, packed_seq_params):
+        if packed_seq_params.gathered_R is None and amx.suits_attention(query, key, packed_seq_params):
             scale = query.shape[2] ** -0.5 if self.softmax_scale is None else self.softmax_scale
             return _AmxAttention.apply(query, key, value, packed_seq_params, scale).flatten(1)
         if packed_seq_params.cos_TD is not None:
@@ -132,7 +134,7 @@ class _AmxAttention(torch.autograd.Function):
         packed: PackedSequences,
         scale: float,
     ) -> torch.Tensor:
-        output_THD, log_total_TH = amx_kernels.attention(query_THD, key_TGD, value_TGD, packed, scale)
+        output_THD, log_total_TH = amx.attention(query_THD, key_TGD, value_TGD, packed, scale)
         ctx.save_for_backward(query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
         ctx.packed, ctx.scale = packed, scale
         return output_THD
@@ -141,7 +143,7 @@ class _AmxAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query_THD, key_TGD, value_TGD, output_THD, log_total_TH = ctx.saved_tensors
         known = (query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
-        return *amx_kernels.attention_backward(gradients[0], *known, ctx.packed, ctx.scale), None, None
+        return *amx.attention_backward(gradients[0], *known, ctx.packed, ctx.scale), None, None
 
 
 class _Pad(torch.autograd.Function):

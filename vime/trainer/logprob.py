@@ -20,8 +20,8 @@ from megatron.core.tensor_parallel.mappings import (
 )
 
 from vime.model.size import LOGITS_IN_CHUNK
-from vime.trainer import amx_kernels
 from vime.trainer.head import all_max, all_sum, chunked_logprobs, local_targets
+from vime.trainer.kernels import rows
 from vime.trainer.micro_batch import Wanted
 from vime.trainer.model import PackedModel
 
@@ -73,12 +73,12 @@ def _project(
     model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits_NV = model.logits(hidden_NH.unsqueeze(1)).squeeze(1)
-    if parallel_state.get_tensor_model_parallel_world_size() == 1 and amx_kernels.suits(logits_NV):
-        return _AmxLogprobAndEntropy.apply(logits_NV, target_N, temperature)
+    if parallel_state.get_tensor_model_parallel_world_size() == 1 and rows.suits(logits_NV):
+        return _WholeLogprobAndEntropy.apply(logits_NV, target_N, temperature)
     return _LogprobAndEntropy.apply(logits_NV, target_N, temperature)
 
 
-class _AmxLogprobAndEntropy(torch.autograd.Function):
+class _WholeLogprobAndEntropy(torch.autograd.Function):
     """The same as `_LogprobAndEntropy` over a whole vocabulary; keeps the logits and computes their exponentials twice."""
 
     @staticmethod
@@ -86,7 +86,7 @@ class _AmxLogprobAndEntropy(torch.autograd.Function):
         ctx: Any, logits_NV: torch.Tensor, target_N: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits_NV = logits_NV.contiguous()
-        logprob_N, entropy_N, log_total_N = amx_kernels.logprobs(logits_NV, target_N, temperature)
+        logprob_N, entropy_N, log_total_N = rows.logprobs(logits_NV, target_N, temperature)
         ctx.save_for_backward(logits_NV, target_N, entropy_N, log_total_N)
         ctx.temperature = temperature
         return logprob_N, entropy_N
@@ -96,7 +96,7 @@ class _AmxLogprobAndEntropy(torch.autograd.Function):
         logits_NV, target_N, entropy_N, log_total_N = ctx.saved_tensors
         by_logprob_N, by_entropy_N = gradients
         known = (logits_NV, target_N, entropy_N, log_total_N)
-        return amx_kernels.logprobs_backward(by_logprob_N, by_entropy_N, *known, ctx.temperature), None, None
+        return rows.logprobs_backward(by_logprob_N, by_entropy_N, *known, ctx.temperature), None, None
 
 
 class _LogprobAndEntropy(torch.autograd.Function):

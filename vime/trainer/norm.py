@@ -1,9 +1,9 @@
 """RMSNorm (arXiv 1910.07467) for Megatron's local layer spec, with few passes over memory.
 
 y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32. PyTorch's own is put together from single operations on the
-CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. In bfloat16 on processors with AMX we have
-kernels for it (`amx_kernels.py`). Otherwise vLLM has one on the CPU, and the gradient is taken by PyTorch's LayerNorm, which has
-one for that: with a mean of 0 it differs from RMSNorm's by a term that is constant in a row.
+CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. On processors with AVX-512 we have kernels
+for it (`kernels/rows.py`). Otherwise vLLM has one on the CPU, and the gradient is taken by PyTorch's LayerNorm, which has one for
+that: with a mean of 0 it differs from RMSNorm's by a term that is constant in a row.
 
 Shape suffixes: R rows (tokens, or tokens times heads), C channels.
 """
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from vime.trainer import amx_kernels, vllm_kernels
+from vime.trainer import vllm_kernels
+from vime.trainer.kernels import rows
 
 
 class RMSNorm(torch.nn.Module):
@@ -26,24 +27,24 @@ class RMSNorm(torch.nn.Module):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if amx_kernels.suits(x, self.weight):
-            return _AmxRMSNorm.apply(x, self.weight, self.eps)
+        if rows.suits(x, self.weight):
+            return _RowsRMSNorm.apply(x, self.weight, self.eps)
         return (_RMSNorm if x.is_cuda else _CpuRMSNorm).apply(x, self.weight, self.eps)
 
 
-class _AmxRMSNorm(torch.autograd.Function):
+class _RowsRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Tensor:
         x_THC = x.flatten(0, -3) if x.dim() > 2 else x.unsqueeze(1)  # keys are a part of a product, and stay there
         x_THC = x_THC if x_THC.stride(2) == 1 else x_THC.contiguous()
-        result_THC, inverse_TH = amx_kernels.rms_norm(x_THC, weight_C, eps)
+        result_THC, inverse_TH = rows.rms_norm(x_THC, weight_C, eps)
         ctx.save_for_backward(x_THC, inverse_TH, weight_C)
         return result_THC.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x_THC, inverse_TH, weight_C = ctx.saved_tensors
-        found_THC, of_weight_C = amx_kernels.rms_norm_backward(gradients[0], x_THC, weight_C, inverse_TH)
+        found_THC, of_weight_C = rows.rms_norm_backward(gradients[0], x_THC, weight_C, inverse_TH)
         return found_THC.view(gradients[0].shape), of_weight_C, None
 
 

@@ -2,7 +2,7 @@
 
 y = silu(gate) * linear, where the input holds gate and linear side by side. Megatron's fusion is meant for a compiler; without
 one it computes in single operations more than its unfused version does. `install` puts this in its place. The rounding is that
-of the unfused version, to the last bit; our own kernels (`amx_kernels.py`) round once.
+of the unfused version, to the last bit; our own kernels (`kernels/rows.py`) round once.
 
 Shape suffixes: T tokens, F channels of the feed-forward network (2F: gate and linear).
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vime.trainer import amx_kernels
+from vime.trainer.kernels import rows
 
 PART = 1 << 18
 """Values of F channels that are worked through at a time, so that each pass finds the last one's results in the cache."""
@@ -65,8 +65,8 @@ class _WeightedSwiGLU(torch.autograd.Function):
 
 
 def _activated(x: torch.Tensor) -> torch.Tensor:
-    if amx_kernels.suits(x):
-        return amx_kernels.swiglu(x)
+    if rows.suits(x):
+        return rows.swiglu(x)
     result = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
     for x_T2F, result_TF in zip(*(_parts(tensor, result.shape[-1]) for tensor in (x, result))):
         gate_TF, linear_TF = x_T2F.chunk(2, dim=1)
@@ -76,8 +76,8 @@ def _activated(x: torch.Tensor) -> torch.Tensor:
 
 def _gradient(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """The gradient of `x`, given that of the result."""
-    if amx_kernels.suits(x):
-        return amx_kernels.swiglu_backward(gradient, x)
+    if rows.suits(x):
+        return rows.swiglu_backward(gradient, x)
     result = torch.empty_like(x)
     tensors = (x, gradient, result)
     for x_T2F, gradient_TF, result_T2F in zip(*(_parts(tensor, gradient.shape[-1]) for tensor in tensors)):

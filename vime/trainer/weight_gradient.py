@@ -8,12 +8,12 @@ Shape suffixes: T tokens, O outputs of a linear layer, I inputs.
 
 import torch
 
-from vime.trainer import amx_kernels
+from vime.trainer.kernels import amx
 
 
 def install() -> bool:
     """Megatron's `gradient_accumulation_fusion` works with our kernel from now on; False on CUDA and where there is no kernel."""
-    if torch.cuda.is_available() or amx_kernels.library() is None:
+    if torch.cuda.is_available() or amx.library() is None:
         return False
     from megatron.core.tensor_parallel import layers
 
@@ -28,7 +28,7 @@ class _Extension:
     @staticmethod
     def wgrad_gemm_accum_fp32(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: torch.Tensor) -> None:
         """Adds the gradient of a weight, `gradient_TO` transposed times `x_TI`, to `sum_OI`."""
-        if amx_kernels.suits_weight_gradient(x_TI, gradient_TO, sum_OI):
-            amx_kernels.add_weight_gradient(gradient_TO, x_TI, sum_OI)
+        if amx.suits_weight_gradient(x_TI, gradient_TO, sum_OI):
+            amx.add_weight_gradient(gradient_TO, x_TI, sum_OI)
         else:
             sum_OI.add_(gradient_TO.t() @ x_TI)
