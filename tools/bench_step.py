@@ -33,6 +33,8 @@ PRECISIONS = {"float32": "float32", "bfloat16": "defaults"}
 """Of ours, and which of TRL's ways of running stands beside it."""
 GOALS = {("float32", SINGLE): 1.5, ("bfloat16", SINGLE): 3.0, ("float32", TOOLS): 1.5, ("bfloat16", TOOLS): 4.0}
 PHASES = ("generation", "training", "sync", "waiting")
+SYNC_GOAL = 0.1
+"""Largest share of a step that the trainer may wait for a sync."""
 WARM_UP = 2
 """Steps of ours one step off before the pipeline is full."""
 
@@ -178,6 +180,9 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
     )
     if num_faults := sum(step.metrics["server/num_faults"] for step in measured.synchronous + measured.ahead):
         result.notes.append(f"{label}: the server had {num_faults:.0f} faults meanwhile; measure again on a quiet machine.")
+    for name, steps in (("synchronous", measured.synchronous), ("one step off", measured.ahead)):
+        if (share := phase_seconds(steps, "sync") / sum(step.wall for step in steps)) > SYNC_GOAL:
+            result.notes.append(long_sync(f"{label}, {name}", share, steps))
     goal = GOALS[precision, case.work]
     best = max(row.ratio for row in rows if row.unit == "sampled tokens/s")
     reached = rows[0].ratio if precision == "float32" else best
@@ -188,10 +193,31 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
 def shares(name: str, steps: list[Step]) -> str:
     """Where the time of a way of training goes, by the clock and in CPU seconds."""
     wall, cpu = (sum(seconds) for seconds in zip(*((step.wall, step.cpu_seconds) for step in steps)))
-    phases = {phase: sum(step.metrics.get(f"time/{phase}_share", 0.0) * step.wall for step in steps) / wall for phase in PHASES}
+    phases = {phase: phase_seconds(steps, phase) / wall for phase in PHASES}
     kinds = {kind: sum(step.cpu[kind] for step in steps) / cpu for kind in steps[0].cpu}
     parts, of_cpu = (", ".join(f"{name} {share:.0%}" for name, share in found.items()) for found in (phases, kinds))
     return f"{name} {wall / len(steps):.2f} s: {parts} (of {cpu / len(steps):.1f} CPU s: {of_cpu})"
+
+
+def phase_seconds(steps: list[Step], phase: str) -> float:
+    """Of all steps together."""
+    return sum(step.metrics.get(f"time/{phase}_share", 0.0) * step.wall for step in steps)
+
+
+def long_sync(label: str, share: float, steps: list[Step]) -> str:
+    """Why syncs take a larger share of the steps than their goal, in figures of this run."""
+    parts = {name: [1000 * step.metrics[f"sync/{name}_seconds"] for step in steps] for name in ("export", "check", "pause")}
+    waited = 1000 * phase_seconds(steps, "sync") / len(steps)
+    rest = waited - sum(map(fmean, parts.values()))
+    alone = sum(map(min, parts.values()))
+    wall = 1000 * fmean(step.wall for step in steps)
+    return (
+        f"{label}: syncs take {share:.0%} of the steps, the goal is {SYNC_GOAL:.0%}. Of {waited:.0f} ms, writing takes "
+        f"{fmean(parts['export']):.0f}, loading beside the old weights {fmean(parts['check']):.0f}, the pause "
+        f"{fmean(parts['pause']):.0f}, calls and the wait for the probe {rest:.0f}. Cause: generation uses the same "
+        f"{os.cpu_count()} cores meanwhile. Bound: with the shortest of each part, {alone:.0f} ms, it would be "
+        f"{alone / (wall - waited + alone):.0%}."
+    )
 
 
 def shortfall(label: str, goal: float, ratio: float, case: StepCase, measured: Measured) -> str:

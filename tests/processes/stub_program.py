@@ -29,7 +29,7 @@ HEALTHY = """
             self.send_header("Content-Type", "application/json")
             self.end_headers()
             report = b'{"digest": "d", "num_tensors": 0, "pending": false, "is_loaded": false, '
-            report += b'"wrong": [], "unread": [], "seconds": 0.0, "stall_seconds": 0.0}'
+            report += b'"wrong": [], "unread": [], "seconds": 0.0, "products_seconds": 0.0}'
             self.wfile.write(b'{"success": true, "results": [' + report + b"]}")
         def log_message(self, *arguments):
             pass

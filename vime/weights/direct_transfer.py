@@ -106,7 +106,7 @@ class _Direct(WeightTransferEngine):
         """Like `FileEngine.prove`, for the last update."""
         if self._proves_files:
             return self._files.prove()
-        return {"pending": False, "stall_seconds": 0.0, **self._proof.check(self.model)}
+        return {"pending": False, "products_seconds": 0.0, **self._proof.check(self.model)}
 
     def shutdown(self) -> None:
         self._files.shutdown()

@@ -73,7 +73,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._shadow: Shadow | None = None
         self._loading: Future[None] | None = None
         self._checking: Future[dict[str, Any]] | None = None
-        self._stall_seconds = 0.0
+        self._products_seconds = 0.0
 
     def init_transfer_engine(self, init_info: FileInitInfo) -> None:
         """Nothing to set up."""
@@ -144,15 +144,15 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def prove(self) -> dict[str, Any]:
         """See `Proof.check`; of a shadow `{"pending": True}` while it is compared, before the exchange and beside the generation.
 
-        `stall_seconds` is the time for which a server that is not paused has computed nothing else.
+        `products_seconds` is the time for which a server that is not paused has computed nothing else.
         """
         if self._shadow is not None:
             self._begin_check(self._shadow)
         if self._checking is None:
-            return {"pending": False, "stall_seconds": 0.0, **self._proof.check(self.model)}
+            return {"pending": False, "products_seconds": 0.0, **self._proof.check(self.model)}
         if not self._checking.done():
             return {"pending": True}
-        return {"pending": False, "stall_seconds": self._stall_seconds, **self._checking.result()}
+        return {"pending": False, "products_seconds": self._products_seconds, **self._checking.result()}
 
     def shutdown(self) -> None:
         """Ends the threads."""
@@ -162,7 +162,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def _begin_check(self, shadow: Shadow) -> Future[dict[str, Any]]:
         """The check of a shadow, begun once; its products are computed here, because the model must not multiply meanwhile."""
         if self._checking is None:
-            self._stall_seconds = self._proof.multiply(shadow.model)
+            self._products_seconds = self._proof.multiply(shadow.model)
             self._checking = self._loader.submit(self._proof.check, shadow.model)
         return self._checking
 

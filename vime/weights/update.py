@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_POLL_SECONDS, POLL_SECONDS = 0.001, 0.01
 """Between two questions whether a worker is ready; the first come sooner, because small models are."""
-OF_THE_SLOWEST = ("pause_seconds", "proof_seconds", "num_unread_tensors")
+OF_THE_SLOWEST = ("pause_seconds", "products_seconds", "proof_seconds", "num_unread_tensors")
 """Metrics of an update; of several servers, the largest value counts."""
 NUM_NAMED = 10
 """Number of tensors that an error names at most."""
@@ -40,11 +40,11 @@ async def apply_payload(
 
     A server that can hold the weights twice (`vime.weights.shadow`) loads and proves them before, and then only exchanges them.
     Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
-    `keep_cache`. A server that is `asleep` is only given the memory
-    for its weights, and sleeps on. Returns the seconds of the check, of the pause and of the proof, and how many tensors the
-    proof could not read. Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old
-    weights) or if its layers do not compute with what was sent (without a shadow it then stays paused), ServerError or
-    aiohttp's errors if the server does not do its part (it must then be restarted: it may hold half of the new weights).
+    `keep_cache`. A server that is `asleep` is only given the memory for its weights, and sleeps on. Returns the seconds of the
+    check, of the pause, of the products of a shadow's proof in it and of the proof, and how many tensors the proof could not
+    read. Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old weights) or if its
+    layers do not compute with what was sent (without a shadow it then stays paused), ServerError or aiohttp's errors if the
+    server does not do its part (it must then be restarted: it may hold half of the new weights).
     """
     control = Control(session, url, name=name, timeout_seconds=timeout_seconds)
     if missing := [file for file in payload.files if not Path(file).exists()]:
@@ -76,7 +76,7 @@ async def apply_payload(
         if not asleep:
             await control.resume_generation(keep_cache=keep_cache)
         pause = time.monotonic() - paused
-    return {"check_seconds": paused - started, "pause_seconds": pause + proof.pop("stall_seconds"), **proof}
+    return {"check_seconds": paused - started, "pause_seconds": pause + proof["products_seconds"], **proof}
 
 
 class Control:
@@ -127,9 +127,9 @@ class Control:
     async def prove(self, payload: WeightPayload) -> dict[str, float]:
         """Raises WeightSyncError if a worker's layers compute with other weights than were sent; returns what it cost.
 
-        `stall_seconds` is the time that a server which is not paused has not generated for it.
+        `products_seconds` is the time that a server which is not paused has not generated for it.
         """
-        seconds, stall, num_unread = 0.0, 0.0, 0
+        seconds, products, num_unread = 0.0, 0.0, 0
         for rank, proof in enumerate(await self._answers("weight_proof")):
             if wrong := proof["wrong"]:
                 more = [f"and {len(wrong) - NUM_NAMED} more"] if len(wrong) > NUM_NAMED else []
@@ -140,11 +140,11 @@ class Control:
                     "'Failed to load weights'); vllm_args that change how weights are loaded are the first suspects. The "
                     "run ends; resume=true starts new servers and goes on from the last checkpoint"
                 )
-            seconds, stall = max(seconds, proof["seconds"]), max(stall, proof["stall_seconds"])
+            seconds, products = max(seconds, proof["seconds"]), max(products, proof["products_seconds"])
             num_unread = max(num_unread, len(proof["unread"]))
             if proof["unread"]:
                 logger.warning("%s: no proof for %d tensors: %s", self._name, num_unread, ", ".join(proof["unread"][:NUM_NAMED]))
-        return {"proof_seconds": seconds, "stall_seconds": stall, "num_unread_tensors": float(num_unread)}
+        return {"proof_seconds": seconds, "products_seconds": products, "num_unread_tensors": float(num_unread)}
 
     async def _answers(self, method: str) -> list[dict[str, Any]]:
         """Returns each worker's answer once none is pending; they may go on generating meanwhile."""
