@@ -120,13 +120,13 @@ class FailsHalfway(transfer.WeightReport):
     """A worker extension with which loading version `BROKEN_VERSION` fails once, after half of the tensors."""
 
 
-def _load_half(self: transfer.FileEngine, file: str, model: Any) -> None:
+def _load_half(self: transfer.FileEngine, arrival: transfer.Arrival, file: str, model: Any) -> None:
     done = Path(os.environ["VIME_FAULT_FOLDER"]) / "transfer_failed"
     if f"v{BROKEN_VERSION}" not in file or done.exists():
-        _LOAD(self, file, model)
+        _LOAD(self, arrival, file, model)
         return
     done.touch()
-    tensors = self._mapped[file]
+    tensors = arrival.mapped[file]
     model.load_weights(tensors[: len(tensors) // 2])
     raise RuntimeError("injected")
 

@@ -44,10 +44,28 @@ def erase_weights(model: Any) -> None:
     erase(model)
 
 
+@dataclass(kw_only=True, slots=True)
+class Arrival:
+    """What has arrived of one version so far.
+
+    Example: `Arrival(digest=WeightDigest(), mapped={"…/actor-v3-0.safetensors": [("lm_head.weight", …)]}, shadow=None, whole=…)`.
+    """
+
+    digest: WeightDigest = field(default_factory=WeightDigest)
+    mapped: dict[str, list[tuple[str, torch.Tensor]]] = field(default_factory=dict)
+    """The tensors of each bucket that is not loaded yet."""
+    shadow: Shadow | None = None
+    """Until its weights are exchanged."""
+    is_loaded: bool = False
+    """Beside the old weights."""
+    whole: Future[None] | None = None
+    """Done once all of it is hashed, and loaded into the shadow if there is one."""
+
+
 class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     """Loads safetensors files, mapped and not copied: from /dev/shm it is shared memory, from elsewhere a disk.
 
-    `expect_files` maps and hashes them beside the generation that still runs, so that wrong bytes are refused before they
+    `expect_files` has them mapped and hashed beside the generation that still runs, so that wrong bytes are refused before they
     generate. Where the model allows a shadow (`vime.weights.shadow`), it is loaded and proven meanwhile as well, and
     `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. What was hashed is what is loaded: the
     mapping is kept in between.
@@ -58,20 +76,17 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._cores = range(os.cpu_count() or 1)
+        cores = range(os.cpu_count() or 1)
         self._hashers = ThreadPoolExecutor(
-            max_workers=NUM_HASHERS, thread_name_prefix="weight-digest", initializer=_use_all_cores, initargs=(self._cores,)
+            max_workers=NUM_HASHERS, thread_name_prefix="weight-digest", initializer=_use_all_cores, initargs=(cores,)
         )
         self._loader = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="weight-shadow", initializer=_use_all_cores, initargs=(self._cores,)
+            max_workers=1, thread_name_prefix="weight-loader", initializer=_use_all_cores, initargs=(cores,)
         )
-        self._loader.submit(torch.set_num_threads, len(self._cores)).result()  # now, while nothing computes
-        self._digest = WeightDigest()
+        # Half of them: generation goes on beside it, and threads that share a core wait long for each other.
+        self._loader.submit(torch.set_num_threads, max(len(cores) // 2, 1)).result()  # now, while nothing computes
         self._proof = Proof()
-        self._hashing: list[Future[None]] = []
-        self._mapped: dict[str, list[tuple[str, torch.Tensor]]] = {}
-        self._shadow: Shadow | None = None
-        self._loading: Future[None] | None = None
+        self._arrival = Arrival()
         self._checking: Future[dict[str, Any]] | None = None
         self._products_seconds = 0.0
 
@@ -79,22 +94,13 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         """Nothing to set up."""
 
     def expect_files(self, files: list[str]) -> None:
-        """Begins a new digest over these buckets; without any, it drops those that were expected.
+        """Begins to take in these buckets, and returns at once; without any, it drops those that were expected.
 
-        Raises FileNotFoundError or a safetensors error if one is not whole.
+        If one is not whole, `weight_report` raises FileNotFoundError or a safetensors error.
         """
-        self._digest, self._hashing, self._mapped = WeightDigest(), [], {}
-        self._shadow, self._loading, self._checking = None, None, None
-        self._proof.begin()
-        for file in files:
-            self._mapped[file] = _map(file)
-        tensors = [named for file in files for named in self._mapped[file]]
-        if files and can_shadow(self.model, self.vllm_config, num_bytes=sum(tensor.nbytes for _, tensor in tensors)):
-            self._shadow = Shadow(self.model)
-        target = self._shadow.model if self._shadow else self.model
-        self._hashing = [self._hashers.submit(self._note, target, name, tensor) for name, tensor in tensors]
-        if self._shadow:
-            self._loading = self._loader.submit(self._load_shadow, self._shadow)
+        self._arrival, self._checking = Arrival(), None
+        if files:
+            self._arrival.whole = self._loader.submit(self._take_in, self._arrival, files)
 
     def start_weight_update(self) -> None:
         """Overwrites the weights with NaN, and prepares vLLM to load new ones layer by layer; every weight must be sent.
@@ -103,27 +109,27 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         """
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        if self._shadow is not None:
+        if self._arrival.shadow is not None:
             return
         erase_weights(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Loads the buckets."""
-        if self._shadow is not None:
+        if self._arrival.shadow is not None:
             return
         for file in update_info.files:
-            self._load(file, self.model)
+            self._load(self._arrival, file, self.model)
 
     def finish_weight_update(self) -> None:
         """Puts the loaded layers in place."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-        if self._shadow is not None:
-            wait([self._begin_check(self._shadow)])  # it compares the shadow's layers
-            self._shadow.exchange()
-            self._loader.submit(self._shadow.release)  # giving memory back takes time, too
-            self._shadow = None
+        if (shadow := self._arrival.shadow) is not None:
+            wait([self._begin_check(shadow)])  # it compares the shadow's layers
+            shadow.exchange()
+            self._loader.submit(shadow.release)  # giving memory back takes time, too
+            self._arrival.shadow = None
             return
         finalize_layerwise_reload(self.model, self.model_config)
         repack_on_cpu(self.model)
@@ -131,23 +137,23 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def weight_report(self) -> dict[str, Any]:
         """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed or a shadow is loaded.
 
-        `is_loaded` says that a shadow holds them.
+        `is_loaded` says that they were loaded beside the old weights. Raises what went wrong meanwhile.
         """
-        works = [*self._hashing, *filter(None, [self._loading])]
-        if not all(work.done() for work in works):
-            return {"pending": True}
-        for work in works:
-            work.result()
-        report = {"digest": self._digest.hexdigest(), "num_tensors": self._digest.num_tensors}
-        return {"pending": False, "is_loaded": self._loading is not None, **report}
+        arrival = self._arrival
+        if arrival.whole is not None:
+            if not arrival.whole.done():
+                return {"pending": True}
+            arrival.whole.result()
+        report = {"digest": arrival.digest.hexdigest(), "num_tensors": arrival.digest.num_tensors}
+        return {"pending": False, "is_loaded": arrival.is_loaded, **report}
 
     def prove(self) -> dict[str, Any]:
         """See `Proof.check`; of a shadow `{"pending": True}` while it is compared, before the exchange and beside the generation.
 
         `products_seconds` is the time for which a server that is not paused has computed nothing else.
         """
-        if self._shadow is not None:
-            self._begin_check(self._shadow)
+        if self._arrival.shadow is not None:
+            self._begin_check(self._arrival.shadow)
         if self._checking is None:
             return {"pending": False, "products_seconds": 0.0, **self._proof.check(self.model)}
         if not self._checking.done():
@@ -166,20 +172,34 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             self._checking = self._loader.submit(self._proof.check, shadow.model)
         return self._checking
 
-    def _note(self, model: Any, name: str, tensor: torch.Tensor) -> None:
-        self._digest.update(name, tensor)
+    def _take_in(self, arrival: Arrival, files: list[str]) -> None:
+        """Maps and hashes the files and, if the model can have a shadow, loads it; in the loader's thread, one after another."""
+        self._proof.begin()
+        for file in files:
+            arrival.mapped[file] = _map(file)
+        tensors = [named for of_file in arrival.mapped.values() for named in of_file]
+        if can_shadow(self.model, self.vllm_config, num_bytes=sum(tensor.nbytes for _, tensor in tensors)):
+            arrival.shadow = Shadow(self.model)
+        target = arrival.shadow.model if arrival.shadow else self.model
+        hashing = [self._hashers.submit(self._note, arrival.digest, target, name, tensor) for name, tensor in tensors]
+        try:
+            if arrival.shadow:
+                with torch.no_grad():
+                    for file in files:
+                        self._load(arrival, file, arrival.shadow.model)
+                    arrival.shadow.finish(self.model_config)
+                arrival.is_loaded = True
+        finally:
+            wait(hashing)
+        for work in hashing:
+            work.result()
+
+    def _note(self, digest: WeightDigest, model: Any, name: str, tensor: torch.Tensor) -> None:
+        digest.update(name, tensor)
         self._proof.note(model, name, tensor)
 
-    def _load(self, file: str, model: Any) -> None:
-        model.load_weights(self._mapped.pop(file, None) or _map(file))
-
-    def _load_shadow(self, shadow: Shadow) -> None:
-        """Loads the shadow with all that is mapped."""
-        with torch.no_grad():
-            for file in list(self._mapped):
-                self._load(file, shadow.model)
-            shadow.finish(self.model_config)
-            wait(self._hashing)
+    def _load(self, arrival: Arrival, file: str, model: Any) -> None:
+        model.load_weights(arrival.mapped.pop(file, None) or _map(file))
 
 
 class WeightReport:
