@@ -120,9 +120,9 @@ def test_updates_are_those_of_pytorch(
     assert found[0] == pytest.approx(found[1], **tolerance) and found[0] != found[1]
 
 
-def _noted(called: set[str], call: Callable[..., None], name: str, *arguments: Any) -> None:
+def _noted(called: set[str], call: Callable[..., Any], name: str, *arguments: Any) -> Any:
     called.add(name)
-    call(name, *arguments)
+    return call(name, *arguments)
 
 
 @pytest.mark.parametrize("missing", ["compiler", "OpenMP"])

@@ -4,8 +4,9 @@
 // 32 × 32 results by four AMX tiles; a right factor lies in pairs of rows, [rows / 2][columns][2], as the tiles want it. Sums are
 // float32, and the number of threads changes none of them.
 
+#include <omp.h>
+
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "vectors.h"
@@ -163,7 +164,7 @@ static void write(const Shape& shape, const float* from, const Heads& to, Index 
     }
 }
 
-// A thread's memory, handed out in pieces; a copy begins where the original is.
+// A thread's memory, which the caller has given, handed out in pieces; a copy begins where the original is.
 struct Memory {
     char* next;
     template <class T> T* take(Index count) {
@@ -302,36 +303,44 @@ static void attend_group_backward(const Shape& shape, Index sequence, Index grou
     write(shape, value_sum, of_value, start, group, length, false);
 }
 
+// Bytes of memory for all threads.
+extern "C" Index attention_bytes(const Shape* shape) {
+    Index rows = longest(*shape);
+    return shape->threads * rows * (shape->channels * 10 + BLOCK * 6);
+}
+
+extern "C" Index attention_backward_bytes(const Shape* shape) {
+    Index rows = longest(*shape);
+    return shape->threads * rows * (shape->channels * 32 + BLOCK * 12 + rows * 2 + 8);
+}
+
 // Calls `work` with memory for each sequence and group, on all threads.
-template <class Work> static void for_each_group(const Shape& shape, Index bytes, Work work) {
+template <class Work> static void for_each_group(const Shape& shape, char* memory, Index bytes, Work work) {
     alignas(64) const TileShapes tiles;
 #pragma omp parallel num_threads(shape.threads)
     {
-        char* memory = (char*)std::aligned_alloc(64, bytes);
+        char* own = memory + bytes / shape.threads * omp_get_thread_num();
         _tile_loadconfig(&tiles);
 #pragma omp for schedule(dynamic)
         for (Index task = 0; task < shape.sequences * shape.groups; task++)
-            work(task / shape.groups, task % shape.groups, Memory{memory});
+            work(task / shape.groups, task % shape.groups, Memory{own});
         _tile_release();
-        std::free(memory);
     }
 }
 
 extern "C" void attention(const Shape* shape, const Heads* query, const Heads* key, const Heads* value, const Heads* output,
-                          float* log_total) {
-    Index rows = longest(*shape), bytes = rows * shape->channels * 10 + BLOCK * rows * 6;
-    for_each_group(*shape, bytes, [&](Index sequence, Index group, Memory memory) {
-        attend_group(*shape, sequence, group, *query, *key, *value, *output, log_total, memory);
+                          float* log_total, char* memory) {
+    for_each_group(*shape, memory, attention_bytes(shape), [&](Index sequence, Index group, Memory own) {
+        attend_group(*shape, sequence, group, *query, *key, *value, *output, log_total, own);
     });
 }
 
 extern "C" void attention_backward(const Shape* shape, const Heads* query, const Heads* key, const Heads* value,
                                    const Heads* output, const Heads* gradient, const float* log_total, const Heads* of_query,
-                                   const Heads* of_key, const Heads* of_value) {
-    Index rows = longest(*shape), bytes = rows * (shape->channels * 32 + BLOCK * 12 + rows * 2 + 8);
-    for_each_group(*shape, bytes, [&](Index sequence, Index group, Memory memory) {
+                                   const Heads* of_key, const Heads* of_value, char* memory) {
+    for_each_group(*shape, memory, attention_backward_bytes(shape), [&](Index sequence, Index group, Memory own) {
         attend_group_backward(*shape, sequence, group, *query, *key, *value, *output, *gradient, log_total, *of_query, *of_key,
-                              *of_value, memory);
+                              *of_value, own);
     });
 }
 
@@ -367,15 +376,20 @@ static inline void add_block(const bf16* left, Index left_next, const bf16* righ
     store_sums(sum, stride);
 }
 
+// Bytes of memory: all of `x` in tiles, and for each thread a part of the gradient.
+extern "C" Index weight_gradient_bytes(Index tokens, Index inputs, int threads) {
+    return (padded(tokens) * inputs + threads * STEPS * BLOCK * ROWS) * sizeof(bf16);
+}
+
 // sum[outputs][inputs] += gradient[tokens][outputs] transposed · x[tokens][inputs]; both widths are multiples of 32.
 extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index tokens, Index outputs, Index inputs, float* sum,
-                                    int threads) {
+                                    char* memory, int threads) {
     alignas(64) const TileShapes shapes;
     Index all_steps = padded(tokens) / BLOCK, share = padded((outputs + threads - 1) / threads), rows = std::min(ROWS, share);
-    bf16* right = (bf16*)std::aligned_alloc(64, all_steps * BLOCK * inputs * sizeof(bf16));
+    bf16 *right = (bf16*)memory, *lefts = right + all_steps * BLOCK * inputs;
 #pragma omp parallel num_threads(threads)
     {
-        bf16* left = (bf16*)std::aligned_alloc(64, STEPS * BLOCK * rows * sizeof(bf16));
+        bf16* left = lefts + STEPS * BLOCK * ROWS * omp_get_thread_num();
         _tile_loadconfig(&shapes);
 #pragma omp for schedule(static)
         for (Index k = 0; k < all_steps; k++)
@@ -400,7 +414,5 @@ extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index t
                                       all_steps * TILE, steps, sum + (o + j) * inputs + i, inputs);
                 }
         _tile_release();
-        std::free(left);
     }
-    std::free(right);
 }

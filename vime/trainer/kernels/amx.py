@@ -21,7 +21,14 @@ BLOCK = 32
 """Attention takes heads of multiples of this many channels, products so many rows and columns."""
 LONGEST = 4096
 """Tokens of a sequence; each thread needs memory for the scores of a head in bfloat16, 32 MiB for so many."""
-SIGNATURES = {"add_weight_gradient": "ppiiipn", "attention": "pppppp", "attention_backward": "pppppppppp"}
+SIGNATURES = {
+    "add_weight_gradient": "ppiiippn",
+    "weight_gradient_bytes": "i=iin",
+    "attention": "ppppppp",
+    "attention_bytes": "i=p",
+    "attention_backward": "ppppppppppp",
+    "attention_backward_bytes": "i=p",
+}
 
 
 class _Heads(ctypes.Structure):
@@ -60,7 +67,9 @@ def suits_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI:
 def add_weight_gradient(gradient_TO: torch.Tensor, x_TI: torch.Tensor, sum_OI: torch.Tensor) -> None:
     """Adds `gradient_TO` transposed times `x_TI` to `sum_OI`, without rounding the product."""
     gradient_TO, x_TI = gradient_TO.contiguous(), x_TI.contiguous()
-    _call("add_weight_gradient", gradient_TO, x_TI, x_TI.shape[0], *sum_OI.shape, sum_OI, torch.get_num_threads())
+    threads = torch.get_num_threads()
+    memory = _memory("weight_gradient_bytes", *x_TI.shape, threads)
+    _call("add_weight_gradient", gradient_TO, x_TI, x_TI.shape[0], *sum_OI.shape, sum_OI, memory, threads)
 
 
 def suits_attention(query_THD: torch.Tensor, key_TGD: torch.Tensor, packed: PackedSequences) -> bool:
@@ -79,7 +88,8 @@ def attention(
     output_THD = torch.empty(query_THD.shape, dtype=query_THD.dtype)
     log_total_TH = torch.empty(query_THD.shape[:2])
     shape = _shape(query_THD, key_TGD, packed, scale)
-    _call("attention", shape, *map(_heads, (query_THD, key_TGD, value_TGD, output_THD)), log_total_TH)
+    memory = _memory("attention_bytes", shape)
+    _call("attention", shape, *map(_heads, (query_THD, key_TGD, value_TGD, output_THD)), log_total_TH, memory)
     return output_THD, log_total_TH
 
 
@@ -97,7 +107,8 @@ def attention_backward(
     of_query_THD, of_key_TGD, of_value_TGD = (torch.empty(x.shape, dtype=x.dtype) for x in (query_THD, key_TGD, value_TGD))
     shape = _shape(query_THD, key_TGD, packed, scale)
     known = map(_heads, (query_THD, key_TGD, value_TGD, output_THD, gradient_THD))
-    _call("attention_backward", shape, *known, log_total_TH, *map(_heads, (of_query_THD, of_key_TGD, of_value_TGD)))
+    found, memory = map(_heads, (of_query_THD, of_key_TGD, of_value_TGD)), _memory("attention_backward_bytes", shape)
+    _call("attention_backward", shape, *known, log_total_TH, *found, memory)
     return of_query_THD, of_key_TGD, of_value_TGD
 
 
@@ -111,8 +122,13 @@ def _may_use_amx() -> bool:
     return ask is not None and ask()
 
 
-def _call(name: str, *arguments: Any) -> None:
-    getattr(library(), name)(*pointers(arguments))
+def _memory(name: str, *arguments: Any) -> torch.Tensor:
+    """What a kernel works in, as large as the function `name` says; PyTorch gives addresses that fit."""
+    return torch.empty(_call(name, *arguments), dtype=torch.uint8)
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    return getattr(library(), name)(*pointers(arguments))
 
 
 def _heads(x_THD: torch.Tensor) -> Any:

@@ -26,11 +26,14 @@ BFLOAT16 = "-mavx512bf16"
 COMPILE_SECONDS = 120.0
 """Time limit of each of the compiler's two steps; a trainer goes on without kernels after it."""
 TYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "n": ctypes.c_int}
-"""Arguments by letter: pointer, 64-bit integer, float, number of threads."""
+"""Arguments and results by letter: pointer, 64-bit integer, float, number of threads."""
 
 
 def load(source: Path, flags: str, signatures: Mapping[str, str]) -> Any | None:
-    """The compiled kernels of a source, whose functions take arguments as `TYPES` names them; None where there are none."""
+    """The compiled kernels of a source; None where there are none.
+
+    A signature has the letters (`TYPES`) of a function's arguments, behind that of its result and "=" if it has one.
+    """
     openmp, compiler = _openmp(), shutil.which("g++")
     if openmp is None or compiler is None:
         return None
@@ -40,7 +43,9 @@ def load(source: Path, flags: str, signatures: Mapping[str, str]) -> Any | None:
         logger.warning("without our kernels of %s, which %s could not compile: %s", source.name, compiler, error)
         return None
     for name, signature in signatures.items():
-        getattr(kernels, name).argtypes, getattr(kernels, name).restype = [TYPES[kind] for kind in signature], None
+        result, _, arguments = signature.rpartition("=")
+        function = getattr(kernels, name)
+        function.argtypes, function.restype = [TYPES[kind] for kind in arguments], TYPES.get(result)
     return kernels
 
 
