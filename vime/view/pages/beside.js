@@ -1,7 +1,7 @@
 // Rollouts side by side: those of a group, or all evaluations of an item.
 
 import { get } from "./api.js";
-import { anchor, element, short } from "./dom.js";
+import { anchor, counted, element, short } from "./dom.js";
 import { messageList } from "./turns.js";
 
 const EMPTY = ["It ended before the model had replied.", "The last message calls a tool and has no text."];
@@ -98,8 +98,8 @@ function cards(run, rollouts) {
           [
             row.advantage != null ? `advantage ${short(row.advantage)}` : null,
             row.stop_reason + (row.failed ? " (failed)" : ""),
-            `${short(row.num_turns)} ${row.num_turns === 1 ? "turn" : "turns"}`,
-            `${short(row.num_tokens)} tokens`,
+            counted(row.num_turns, "turn"),
+            counted(row.num_tokens, "token"),
             row.seconds != null ? `${short(row.seconds)} s` : null,
           ]
             .filter(Boolean)

@@ -21,6 +21,9 @@ export function short(value) {
   return size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
 }
 
+/** "1 token", "1,234 tokens". */
+export const counted = (number, one, many = `${one}s`) => `${short(number)} ${number === 1 ? one : many}`;
+
 export const numeric = (value, attributes = {}) =>
   element("td", { title: value == null ? null : String(value), ...attributes }, short(value));
 

@@ -1,7 +1,7 @@
 // One rollout: what is known of it, its branches as a tree, its turns or its coloured tokens, and where its time went.
 
 import { get } from "./api.js";
-import { anchor, element, link, short } from "./dom.js";
+import { anchor, counted, element, link, short } from "./dom.js";
 import { timelineChart } from "./timeline.js";
 import { tokenView } from "./tokens.js";
 import { messageList, turnList } from "./turns.js";
@@ -171,8 +171,6 @@ function drawTree(state) {
   );
 }
 
-const counted = (number, one, many) => `${number} ${number === 1 ? one : many}`;
-
 const MODES = {
   none: "turns",
   mask: "mask",
@@ -230,7 +228,7 @@ async function drawSample(state) {
       : tokenView(await get("tokens", { run: state.run, id: state.id, sample: state.sample }), mode);
   const about =
     sample.advantage != null ? `advantage ${short(sample.advantage)}` : line.step != null ? "no advantage recorded" : "";
-  const size = `${short(sample.num_prompt_tokens)} tokens of the prompt, ${short(sample.response_length)} after it`;
+  const size = `${counted(sample.num_prompt_tokens, "token")} of the prompt, ${short(sample.response_length)} after it`;
   const details = element(
     "details",
     { class: "card" },

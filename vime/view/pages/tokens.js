@@ -1,7 +1,7 @@
 // Tokens in colour: each is a span, with its numbers in a tip under the pointer.
 
 import { color } from "./chart.js";
-import { element, short } from "./dom.js";
+import { counted, element } from "./dom.js";
 
 const PART = 4000;
 const ABOUT = {
@@ -50,7 +50,7 @@ export function tokenView(data, mode) {
     element(
       "details",
       { class: "card" },
-      element("summary", {}, `Prompt, ${short(numPrompt)} tokens`),
+      element("summary", {}, `Prompt, ${counted(numPrompt, "token")}`),
       element("div", { class: "text" }, prompt),
     ),
     element("div", { class: "card" }, box, more, tip),

@@ -1,6 +1,6 @@
 // Turns as a conversation: the pieces of a sequence, cut into messages at the marks of the chat template.
 
-import { element, short } from "./dom.js";
+import { counted, element } from "./dom.js";
 
 const START = /<\|im_start\|>([^\n<]*)\n?|<\|start_header_id\|>([^<]*)<\|end_header_id\|>\n*/g;
 const END = /<\|im_end\|>\n?|<\|eot_id\|>/g;
@@ -57,7 +57,7 @@ export function turnList(sample, { trained }) {
       turn.text == null
         ? [{ role: "", text: "The text was not recorded." }]
         : messages(turn.text, turn.kind === "reply" ? "assistant" : "");
-    const head = element("h3", {}, title, element("span", {}, `${short(turn.num_tokens)} tokens`));
+    const head = element("h3", {}, title, element("span", {}, counted(turn.num_tokens, "token")));
     const content = parts.map(body);
     const long = turn.kind === "prompt" && (turn.text?.length ?? 0) > FOLD_CHARACTERS;
     return element(
