@@ -182,7 +182,8 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
         result.notes.append(f"{label}: the server had {num_faults:.0f} faults meanwhile; measure again on a quiet machine.")
     for name, steps in (("synchronous", measured.synchronous), ("one step off", measured.ahead)):
         if (share := phase_seconds(steps, "sync") / sum(step.wall for step in steps)) > SYNC_GOAL:
-            result.notes.append(long_sync(f"{label}, {name}", share, steps))
+            beside = steps is measured.ahead
+            result.notes.append(long_sync(f"{label}, {name}", share, steps, beside_generation=beside))
     goal = GOALS[precision, case.work]
     best = max(row.ratio for row in rows if row.unit == "sampled tokens/s")
     reached = rows[0].ratio if precision == "float32" else best
@@ -204,18 +205,19 @@ def phase_seconds(steps: list[Step], phase: str) -> float:
     return sum(step.metrics.get(f"time/{phase}_share", 0.0) * step.wall for step in steps)
 
 
-def long_sync(label: str, share: float, steps: list[Step]) -> str:
+def long_sync(label: str, share: float, steps: list[Step], *, beside_generation: bool) -> str:
     """Why syncs take a larger share of the steps than their goal, in figures of this run."""
     parts = {name: [1000 * step.metrics[f"sync/{name}_seconds"] for step in steps] for name in ("export", "check", "pause")}
     waited = 1000 * phase_seconds(steps, "sync") / len(steps)
     rest = waited - sum(map(fmean, parts.values()))
     alone = sum(map(min, parts.values()))
     wall = 1000 * fmean(step.wall for step in steps)
+    cause = f"generation uses the same {os.cpu_count()} cores meanwhile" if beside_generation else "the step itself is short"
     return (
         f"{label}: syncs take {share:.0%} of the steps, the goal is {SYNC_GOAL:.0%}. Of {waited:.0f} ms, writing takes "
         f"{fmean(parts['export']):.0f}, loading beside the old weights {fmean(parts['check']):.0f}, the pause "
-        f"{fmean(parts['pause']):.0f}, calls and the wait for the probe {rest:.0f}. Cause: generation uses the same "
-        f"{os.cpu_count()} cores meanwhile. Bound: with the shortest of each part, {alone:.0f} ms, it would be "
+        f"{fmean(parts['pause']):.0f}, calls and the wait for the probe {rest:.0f}. Cause: {cause}. "
+        f"Bound: with the shortest of each part, {alone:.0f} ms, it would be "
         f"{alone / (wall - waited + alone):.0%}."
     )
 

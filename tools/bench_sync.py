@@ -118,8 +118,8 @@ def shortfall(name: str, syncs: list[Sync], copy: float, num_servers: int) -> st
         rest = pause - products
         return (
             f"{missed} Cause: nothing is copied in it; products of the proof take {products:.2f} ms, and one message, at which "
-            f"the engine exchanges the layers and clears its cache, {rest:.2f} ms. Bound: neither depends on the bytes of so "
-            f"small a model; without any proof it would be {rest / copy:.1f} copies."
+            f"the engine exchanges the layers and clears its cache, {rest:.2f} ms. Bound: without any "
+            f"proof it would be {rest / copy:.1f} copies."
         )
     free, total = min(sync.free for sync in syncs), psutil.virtual_memory().total
     needed = ROOM * num_servers * syncs[0].metrics["sync/bytes"] + RESERVE * total

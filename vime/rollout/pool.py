@@ -240,11 +240,9 @@ class WorkerPool:
             try:
                 state: WorkerState = await asyncio.wait_for(actor.ready.remote(), patience)
                 patience = self._answer_seconds
-            except RayActorError as error:
-                await station.worker.known(error)
-                self._dispatcher.lost(station, f"a rollout worker does not answer: {error!r}")
-                return
-            except asyncio.TimeoutError as error:
+            except (RayActorError, asyncio.TimeoutError) as error:
+                if isinstance(error, RayActorError):
+                    await station.worker.known(error)
                 self._dispatcher.lost(station, f"a rollout worker does not answer: {error!r}")
                 return
             for work in station.work:

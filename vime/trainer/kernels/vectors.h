@@ -18,13 +18,15 @@ static inline __mmask16 lanes(Index left) { return left >= VECTOR ? 0xffff : (1u
 
 static inline __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
-static inline __m256i narrow(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
-
 static inline __m512 load(const bf16* from, __mmask16 mask = 0xffff) { return widen(_mm256_maskz_loadu_epi16(mask, from)); }
 
 static inline __m512 load(const float* from, __mmask16 mask = 0xffff) { return _mm512_maskz_loadu_ps(mask, from); }
 
+#ifdef __AVX512BF16__
+static inline __m256i narrow(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+
 static inline void store(bf16* to, __m512 x, __mmask16 mask = 0xffff) { _mm256_mask_storeu_epi16(to, mask, narrow(x)); }
+#endif
 
 static inline void store(float* to, __m512 x, __mmask16 mask = 0xffff) { _mm512_mask_storeu_ps(to, mask, x); }
 
