@@ -8,6 +8,7 @@ of all places, a clipped policy loss, AdamW; in bfloat16 its weights and moments
 float32 masters. `rate` multiplies matrices.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
     trainer = TrainerConfig(
         lr=LR, precision=Precision(case.precision), max_tokens_per_micro_batch=case.max_tokens, num_threads=num_threads
     )
+    gc.freeze()  # as a rank does
     parallel.shutdown()
     parallel.initialize(trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
     engine = Engine(RunConfig(model=model, trainer=trainer, algorithm=AlgorithmConfig()))

@@ -17,6 +17,7 @@ from vime.trainer import cpu_shim
 
 cpu_shim.install()
 
+import torch  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
 
 from tests.trainer.forked import fork_ranks  # noqa: E402
@@ -49,6 +50,7 @@ def load_fixtures() -> Any:
 def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: Path) -> dict[str, Any]:
     """Logprobs, two updates and an export under one layout; with `resume` a checkpoint between them."""
     parallel.initialize(config.trainer, rank=rank, address=meet(rank, folder), seed=0)
+    assert not (torch.full((64,), 1e-30) * 1e-10).any(), "tiny numbers are 0, and no slow ones"
     assert position_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
     engine = Engine(config)
     layers: list[Any] = [layer.layer_number for part in engine.model.parts for layer in part.decoder.layers]

@@ -1,10 +1,11 @@
-"""What Megatron needs besides a device: names that it leaves out without Transformer Engine, on CUDA as on the CPU."""
+"""Megatron finds a device on the CPU, and the names that it leaves out without Transformer Engine, on CUDA too."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from vime.trainer import cpu_shim
 
@@ -42,3 +43,26 @@ def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch: pytest.Monk
     assert cpu_shim.can_compile()
     monkeypatch.setattr(cpu_shim.shutil, "which", lambda name: None)
     assert not cpu_shim.can_compile()
+
+
+def test_cuda_means_the_cpu() -> None:
+    cpu_shim.install()
+    made = [
+        torch.zeros(2, device="cuda"),
+        torch.empty_like(torch.ones(2), device=torch.device("cuda", 0)),
+        torch.ones(2).new_full((2,), 1.0, device="cuda"),
+        torch.ones(2).to("cuda", torch.float64),
+        torch.ones(2).to(device="cuda"),
+        torch.ones(2).cuda(),
+    ]
+    assert {x.device.type for x in made} == {"cpu"}
+    assert made[3].dtype is torch.float64 and made[0].type() == "torch.cuda.FloatTensor"
+    assert made[0].type(torch.float64).dtype is torch.float64
+
+
+def test_other_devices_stay_what_they_are() -> None:
+    cpu_shim.install()
+    with torch.device("meta"):
+        assert torch.zeros(2).device.type == torch.zeros(2).new_ones(2).device.type == "meta"
+    assert torch.zeros(2, device="meta").device.type == torch.zeros(2).to("meta").device.type == "meta"
+    assert torch.zeros(2).to(torch.ones(2, dtype=torch.int64)).dtype is torch.int64

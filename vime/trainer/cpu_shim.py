@@ -5,25 +5,26 @@ Megatron asks `torch.cuda` for its device, allocates with `device="cuda"`, and i
 name where Transformer Engine is not installed, and turns compilation off where there is no compiler. Process groups are gloo's.
 """
 
+import functools
 import importlib.util
 import logging
 import os
 import shutil
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 
 from vime.trainer import swiglu
 
 logger = logging.getLogger(__name__)
 
-_installed: list[TorchFunctionMode] = []
+_installed: list[bool] = []
 
 
 class _CpuStream:
@@ -43,46 +44,49 @@ class _CpuStream:
         """Nothing to wait for."""
 
 
-_FACTORIES = {
-    torch.tensor,
-    torch.zeros,
-    torch.ones,
-    torch.empty,
-    torch.full,
-    torch.arange,
-    torch.rand,
-    torch.randn,
-    torch.eye,
-    torch.zeros_like,
-    torch.ones_like,
-    torch.empty_like,
-    torch.full_like,
-    torch.Tensor.to,
-    torch.Tensor.new_zeros,
-    torch.Tensor.new_ones,
-    torch.Tensor.new_empty,
-    torch.Tensor.new_full,
-    torch.Tensor.new_tensor,
-}
+FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "eye")
+FACTORIES += ("zeros_like", "ones_like", "empty_like", "full_like")
+METHODS = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor")
 
 
-class _CudaMeansCpu(TorchFunctionMode):
-    """Maps `device="cuda"` to the CPU, makes `Tensor.cuda()` the identity, names types as the optimizers expect them."""
+def _map_devices() -> None:
+    """`device="cuda"` means the CPU, `Tensor.cuda()` is the identity, and types have the names that the optimizers expect.
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function is torch.Tensor.cuda:
-            return args[0]
-        if function is torch.Tensor.type and len(args) == 1 and not kwargs:
-            return function(*args).replace("torch.", "torch.cuda.", 1)
-        if function in _FACTORIES:
-            if _is_cuda(kwargs.get("device")):
-                kwargs["device"] = "cpu"
-            if function is torch.Tensor.to and len(args) > 1 and _is_cuda(args[1]):
-                args = (args[0], "cpu", *args[2:])
+    A `TorchFunctionMode` would be shorter, but it makes each of a step's thousands of calls of PyTorch slower.
+    """
+    _device._device_constructors()  # kept by PyTorch from its first use on: what `with torch.device(...)` is to find are these
+    for owner, names in ((torch, FACTORIES), (torch.Tensor, METHODS)):
+        for name in names:
+            setattr(owner, name, _on_cpu(getattr(owner, name)))
+    move, name_of_type = torch.Tensor.to, torch.Tensor.type
+
+    @functools.wraps(move)
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if args and _is_cuda(args[0]):
+            args = ("cpu", *args[1:])
+        if kwargs and _is_cuda(kwargs.get("device")):
+            kwargs["device"] = "cpu"
+        return move(tensor, *args, **kwargs)
+
+    @functools.wraps(name_of_type)
+    def type_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = name_of_type(tensor, *args, **kwargs)
+        return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
+
+    torch.Tensor.to, torch.Tensor.type = to, type_  # type: ignore[assignment,method-assign]
+    torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[assignment,method-assign]
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes tensors, which makes them on the CPU if it is asked for a CUDA device."""
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and _is_cuda(kwargs.get("device")):
+            kwargs["device"] = "cpu"
         return function(*args, **kwargs)
+
+    return make
 
 
 def install() -> bool:
@@ -103,9 +107,8 @@ def install() -> bool:
     torch.cuda.current_stream = lambda *_, **__: _CpuStream()  # type: ignore[assignment,return-value]
     torch.cuda.default_stream = lambda *_, **__: _CpuStream()  # type: ignore[assignment,return-value]
     torch.cuda.stream = lambda *_, **__: nullcontext()  # type: ignore[assignment,return-value]
-    mode = _CudaMeansCpu()
-    mode.__enter__()
-    _installed.append(mode)
+    _map_devices()
+    _installed.append(True)
     _use_cpu_generator()
     _name_missing_kernel()
     _give_split_sizes_as_numbers()
@@ -169,4 +172,4 @@ def _give_split_sizes_as_numbers() -> None:
 
 
 def _is_cuda(device: Any) -> bool:
-    return device is not None and str(device).startswith("cuda")
+    return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")

@@ -40,6 +40,7 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num
     size = world_size(config)
     torch.set_num_threads(num_threads(config, num_neighbours or size))
     if not torch.cuda.is_available():
+        torch.set_flush_denormal(True)  # to such numbers shrink Adam's moments of what gets no gradient
         freed_memory.keep()
         products.install(config.cpu_products)
     backend = "nccl" if torch.cuda.is_available() else "gloo"

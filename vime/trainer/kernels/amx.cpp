@@ -346,72 +346,125 @@ extern "C" void attention_backward(const Shape* shape, const Heads* query, const
 
 // ---- gradients of weights
 
-static const Index TILE = 16 * 32;                         // values of a tile
-static const Index STEPS = 12, ROWS = 256, COLUMNS = 512;  // 32 tokens each, outputs, inputs: what a core's caches hold
+static const Index TILE = 16 * 32;  // values of a tile
+// What a core's caches hold: steps of 32 tokens, outputs and inputs of a task, outputs that are packed together.
+static const Index STEPS = 12, LARGEST = 512, PART = 128;
 
-// A tile of pairs of rows, [rows / 2][columns][2], for 32 tokens and 16 columns; tokens after the last are 0.
-static void pack_tile(const bf16* from, Index stride, Index tokens, __m512i* tile) {
-    for (Index r = 0; r < 16; r++) {
-        __m256i zero = _mm256_setzero_si256();
-        __m256i first = 2 * r < tokens ? _mm256_loadu_si256((const __m256i*)(from + 2 * r * stride)) : zero;
-        __m256i second = 2 * r + 1 < tokens ? _mm256_loadu_si256((const __m256i*)(from + (2 * r + 1) * stride)) : zero;
-        tile[r] = _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
+// 32 columns of 32 tokens, or of all that are left and zeros.
+struct Rows {
+    const bf16* from;
+    Index stride;
+    alignas(64) bf16 copy[32 * 32];
+    Rows(const bf16* from, Index stride, Index tokens) : from(from), stride(stride) {
+        if (tokens >= 32) return;
+        std::memset(copy, 0, sizeof(copy));
+        for (Index r = 0; r < tokens; r++) std::memcpy(copy + r * 32, from + r * stride, 64);
+        this->from = copy, this->stride = 32;
+    }
+    Rows(const Rows&) = delete;
+    const bf16* at(Index row) const { return from + row * stride; }
+};
+
+// 32 columns as two tiles of pairs of rows, [16][columns][2].
+static inline void pack_pairs(const Rows& rows, bf16* tile, Index next) {
+    alignas(64) static const int16_t ORDER[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                  8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512i order = _mm512_load_si512(ORDER);
+    for (Index r = 0; r < 16; r++)
+        for (Index half = 0; half < 2; half++) {
+            const bf16 *first = rows.at(2 * r) + half * 16, *second = rows.at(2 * r + 1) + half * 16;
+            __m512i both = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)first));
+            both = _mm512_inserti64x4(both, _mm256_loadu_si256((const __m256i*)second), 1);
+            _mm512_store_si512(tile + half * next + r * 32, _mm512_permutexvar_epi16(order, both));
+        }
+}
+
+// 32 columns as two tiles of [columns][32 tokens]. Each lane of 128 bits transposes 8 tokens of 8 columns.
+static inline void pack_transposed(const Rows& rows, bf16* tile, Index next) {
+    for (Index c = 0; c < 32; c += 8) {
+        __m512i x[8], y[8], z[8];
+        for (Index r = 0; r < 8; r++) {
+            auto lane = [&](Index i) INLINE { return _mm_loadu_si128((const __m128i*)(rows.at(8 * i + r) + c)); };
+            x[r] = _mm512_castsi128_si512(lane(0));
+            x[r] = _mm512_mask_broadcast_i32x4(x[r], 0x00f0, lane(1));
+            x[r] = _mm512_mask_broadcast_i32x4(x[r], 0x0f00, lane(2));
+            x[r] = _mm512_mask_broadcast_i32x4(x[r], 0xf000, lane(3));
+        }
+        for (Index i = 0; i < 8; i += 2) {
+            y[i] = _mm512_unpacklo_epi16(x[i], x[i + 1]);
+            y[i + 1] = _mm512_unpackhi_epi16(x[i], x[i + 1]);
+        }
+        for (Index i = 0; i < 8; i += 4)
+            for (Index j = 0; j < 2; j++) {
+                z[i + 2 * j] = _mm512_unpacklo_epi32(y[i + j], y[i + 2 + j]);
+                z[i + 2 * j + 1] = _mm512_unpackhi_epi32(y[i + j], y[i + 2 + j]);
+            }
+        bf16* to = tile + c / 16 * next + c % 16 * 32;
+        for (Index j = 0; j < 4; j++) {
+            _mm512_store_si512(to + 2 * j * 32, _mm512_unpacklo_epi64(z[j], z[4 + j]));
+            _mm512_store_si512(to + (2 * j + 1) * 32, _mm512_unpackhi_epi64(z[j], z[4 + j]));
+        }
     }
 }
 
-// 32 × 32 sums += left · right, over `steps` of 32 tokens; the second tiles of a step lie `left_next` and `right_next` further.
-static inline void add_block(const bf16* left, Index left_next, const bf16* right, Index right_next, Index steps, float* sum,
-                             Index stride) {
+// 32 × 32 sums += left · right, over `steps` of 32 tokens; the second tiles of a step lie `next` further.
+static inline void add_block(const bf16* left, const bf16* right, Index next, Index steps, float* sum, Index stride) {
     load_sums(sum, stride);
     for (Index k = 0; k < steps; k++) {
         _tile_loadd(4, left + k * TILE, 64);
         _tile_loadd(6, right + k * TILE, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, right + right_next + k * TILE, 64);
+        _tile_loadd(7, right + next + k * TILE, 64);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, left + left_next + k * TILE, 64);
+        _tile_loadd(5, left + next + k * TILE, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
     store_sums(sum, stride);
 }
 
-// Bytes of memory: all of `x` in tiles, and for each thread a part of the gradient.
-extern "C" Index weight_gradient_bytes(Index tokens, Index inputs, int threads) {
-    return (padded(tokens) * inputs + threads * STEPS * BLOCK * ROWS) * sizeof(bf16);
-}
+// Bytes of memory: for each thread some steps of a task's inputs, and of a part of its outputs.
+extern "C" Index weight_gradient_bytes(int threads) { return threads * STEPS * BLOCK * (LARGEST + PART) * sizeof(bf16); }
 
 // sum[outputs][inputs] += gradient[tokens][outputs] transposed · x[tokens][inputs]; both widths are multiples of 32.
 extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index tokens, Index outputs, Index inputs, float* sum,
                                     char* memory, int threads) {
     alignas(64) const TileShapes shapes;
-    Index all_steps = padded(tokens) / BLOCK, share = padded((outputs + threads - 1) / threads), rows = std::min(ROWS, share);
-    bf16 *right = (bf16*)memory, *lefts = right + all_steps * BLOCK * inputs;
+    Index height = std::min(LARGEST, outputs), width = std::min(LARGEST, inputs), next = STEPS * TILE;
+    auto count = [](Index size, Index part) { return (size + part - 1) / part; };
+    auto tasks = [&] { return count(outputs, height) * count(inputs, width); };
+    while (tasks() % threads && tasks() < 4 * threads && std::max(height, width) > BLOCK) {
+        Index& longer = 2 * height >= width ? height : width;  // a column of the gradient is dearer to pack
+        longer = padded(longer / 2);
+    }
 #pragma omp parallel num_threads(threads)
     {
-        bf16* left = lefts + STEPS * BLOCK * ROWS * omp_get_thread_num();
+        bf16* left = (bf16*)memory + STEPS * BLOCK * (LARGEST + PART) * omp_get_thread_num();
+        bf16* right = left + STEPS * BLOCK * PART;
         _tile_loadconfig(&shapes);
-#pragma omp for schedule(static)
-        for (Index k = 0; k < all_steps; k++)
-            for (Index i = 0; i < inputs / 16; i++)
-                pack_tile(x + k * BLOCK * inputs + i * 16, inputs, tokens - k * BLOCK,
-                          (__m512i*)(right + (i * all_steps + k) * TILE));
 #pragma omp for collapse(2) schedule(dynamic)
-        for (Index o = 0; o < outputs; o += rows)
-            for (Index c = 0; c < inputs; c += COLUMNS)
-                for (Index start = 0; start < all_steps; start += STEPS) {
-                    Index steps = std::min(STEPS, all_steps - start), height = std::min(rows, outputs - o);
+        for (Index top = 0; top < outputs; top += height)
+            for (Index side = 0; side < inputs; side += width)
+                for (Index start = 0; start < tokens; start += STEPS * BLOCK) {
+                    Index steps = std::min(STEPS, count(tokens - start, BLOCK));
+                    auto rows = [&](const bf16* from, Index stride, Index k) {
+                        Index token = start + k * BLOCK;
+                        return Rows(from + token * stride, stride, tokens - token);
+                    };
+                    Index bottom = std::min(top + height, outputs), end = std::min(side + width, inputs);
                     for (Index k = 0; k < steps; k++)
-                        for (Index j = 0; j < height / 16; j++) {
-                            alignas(64) __m512i pairs[16];
-                            Index token = (start + k) * BLOCK;
-                            pack_tile(gradient + token * outputs + o + j * 16, outputs, tokens - token, pairs);
-                            transpose(pairs, 16, 16, left + (j * steps + k) * TILE);
-                        }
-                    for (Index j = 0; j < height; j += BLOCK)
-                        for (Index i = c; i < std::min(c + COLUMNS, inputs); i += BLOCK)
-                            add_block(left + j / 16 * steps * TILE, steps * TILE, right + (i / 16 * all_steps + start) * TILE,
-                                      all_steps * TILE, steps, sum + (o + j) * inputs + i, inputs);
+                        for (Index i = side; i < end; i += BLOCK)
+                            pack_pairs(rows(x + i, inputs, k), right + (i - side) / 16 * next + k * TILE, next);
+                    for (Index part = top; part < bottom; part += PART) {
+                        Index last = std::min(part + PART, bottom);
+                        for (Index k = 0; k < steps; k++)
+                            for (Index o = part; o < last; o += BLOCK)
+                                pack_transposed(rows(gradient + o, outputs, k), left + (o - part) / 16 * next + k * TILE, next);
+                        for (Index o = part; o < last; o += BLOCK)
+                            for (Index i = side; i < end; i += BLOCK)
+                                add_block(left + (o - part) / 16 * next, right + (i - side) / 16 * next, next, steps,
+                                          sum + o * inputs + i, inputs);
+                    }
                 }
         _tile_release();
     }

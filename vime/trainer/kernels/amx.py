@@ -21,9 +21,11 @@ BLOCK = 32
 """Attention takes heads of multiples of this many channels, products so many rows and columns."""
 LONGEST = 4096
 """Tokens of a sequence; each thread needs memory for the scores of a head in bfloat16, 32 MiB for so many."""
+FLOPS_PER_THREAD = 1 << 29
+"""A further thread is woken for so many of a weight gradient, a third of a millisecond: for fewer, waking it takes longer."""
 SIGNATURES = {
     "add_weight_gradient": "ppiiippn",
-    "weight_gradient_bytes": "i=iin",
+    "weight_gradient_bytes": "i=n",
     "attention": "ppppppp",
     "attention_bytes": "i=p",
     "attention_backward": "ppppppppppp",
@@ -67,8 +69,9 @@ def suits_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI:
 def add_weight_gradient(gradient_TO: torch.Tensor, x_TI: torch.Tensor, sum_OI: torch.Tensor) -> None:
     """Adds `gradient_TO` transposed times `x_TI` to `sum_OI`, without rounding the product."""
     gradient_TO, x_TI = gradient_TO.contiguous(), x_TI.contiguous()
-    threads = torch.get_num_threads()
-    memory = _memory("weight_gradient_bytes", *x_TI.shape, threads)
+    flops = 2 * x_TI.shape[0] * sum_OI.numel()
+    threads = min(1 + flops // FLOPS_PER_THREAD, torch.get_num_threads())
+    memory = _memory("weight_gradient_bytes", threads)
     _call("add_weight_gradient", gradient_TO, x_TI, x_TI.shape[0], *sum_OI.shape, sum_OI, memory, threads)
 
 
