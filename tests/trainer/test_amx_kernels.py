@@ -68,18 +68,20 @@ def test_weight_gradients_are_added_up_without_rounding(tokens: int, outputs: in
     torch.testing.assert_close(found, before + gradient.float().t() @ x.float(), rtol=1e-5, atol=1e-4)
 
 
-def test_threads_do_not_change_a_weight_gradient():
-    x, gradient = drawn(1030, 544), drawn(1030, 1056, seed=1)
+@pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(70, 32, 64), (70, 192, 512), (1030, 1056, 544)])
+def test_threads_do_not_change_a_weight_gradient(tokens: int, outputs: int, inputs: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(amx, "FLOPS_PER_THREAD", 1)
+    x, gradient = drawn(tokens, inputs), drawn(tokens, outputs, seed=1)
     threads, found = torch.get_num_threads(), []
     try:
-        for count in (1, 2, 3):
+        for count in (1, 2, 3, 7):
             torch.set_num_threads(count)
-            found.append(torch.zeros(1056, 544))
+            found.append(torch.zeros(outputs, inputs))
             amx.add_weight_gradient(gradient, x, found[-1])
     finally:
         torch.set_num_threads(threads)
     torch.testing.assert_close(found[0], gradient.float().t() @ x.float(), rtol=1e-5, atol=1e-3)
-    assert found[0].equal(found[1]) and found[0].equal(found[2])
+    assert all(each.equal(found[0]) for each in found)
 
 
 def test_weight_gradients_of_other_sizes_are_left_to_pytorch():

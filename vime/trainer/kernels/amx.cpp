@@ -434,7 +434,7 @@ extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index t
     auto count = [](Index size, Index part) { return (size + part - 1) / part; };
     auto tasks = [&] { return count(outputs, height) * count(inputs, width); };
     while (tasks() % threads && tasks() < 4 * threads && std::max(height, width) > BLOCK) {
-        Index& longer = 2 * height >= width ? height : width;  // a column of the gradient is dearer to pack
+        Index& longer = height > BLOCK && 2 * height >= width ? height : width;  // the gradient is dearer to pack
         longer = padded(longer / 2);
     }
 #pragma omp parallel num_threads(threads)
