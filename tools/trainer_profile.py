@@ -13,7 +13,7 @@ PYTHON = "Python, schedule, packing"
 AUTOGRAD = "autograd and other operations"
 KINDS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "LinearWithGradAccumulation"),
-    "attention": ("scaled_dot_product", "WideBackward", "AmxAttention"),
+    "attention": ("scaled_dot_product", "WideBackward", "BlockAttention"),
     "norms": ("RMSNorm",),
     "rotary embedding": ("_Rotate",),
     "SwiGLU": ("SwiGLU", "aten::silu", "SiluBackward"),

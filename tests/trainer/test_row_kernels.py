@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 
 from tests.trainer.float64 import assert_same, drawn
 from vime.trainer import logprob, norm, swiglu
-from vime.trainer.kernels import amx, compiled, rows
+from vime.trainer.kernels import blocks, compiled, rows
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -103,16 +104,17 @@ def test_updates_are_those_of_pytorch(
     model.save_pretrained(tmp_path)
     precision = str(dtype).removeprefix("torch.")
     called, expected = set(), set(rows.SIGNATURES)
-    if dtype is torch.bfloat16 and amx.library() is not None:
-        expected |= set(amx.SIGNATURES)
-    for module in (rows, amx):
+    if dtype is torch.bfloat16 and blocks.library() is not None:
+        expected |= set(blocks.SIGNATURES)
+    for module in (rows, blocks):
         monkeypatch.setattr(module, "_call", partial(_noted, called, module._call))
     found = []
     for has_kernels in (True, False):
         if not has_kernels:
             monkeypatch.setattr(rows, "library", lambda _: None)
-            monkeypatch.setattr(amx, "library", lambda: None)
-        trained = engine(make_config(tmp_path, precision=precision, lr=1e-5, max_tokens_per_micro_batch=150))
+            monkeypatch.setattr(blocks, "library", lambda: None)
+        config = make_config(tmp_path, precision=precision, lr=1e-5, max_tokens_per_micro_batch=150)
+        trained = engine(replace(config, algorithm=replace(config.algorithm, clip_low=1.0, clip_high=100.0)))  # clipping jumps
         metrics = [trained.train([make_samples(9, seed=step)], step) for step in range(2)]
         found.append([step[f"train/{name}"] for step in metrics for name in ("policy_loss", "entropy", "grad_norm")])
         assert called == expected, expected ^ called
@@ -128,7 +130,7 @@ def _noted(called: set[str], call: Callable[..., Any], name: str, *arguments: An
 @pytest.mark.parametrize("missing", ["compiler", "OpenMP"])
 def test_without_a_compiler_or_openmp_there_are_no_kernels(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compiled, "FOLDER", tmp_path)
-    if shutil.which("g++") and compiled.has(*rows.CAPABILITIES):
+    if shutil.which("g++") and compiled.has(*compiled.AVX512):
         assert _loaded() is not None and [file.suffix for file in tmp_path.iterdir()] == [".so"]
     if missing == "compiler":
         monkeypatch.setattr(compiled, "shutil", SimpleNamespace(which=lambda _: None))
@@ -148,9 +150,9 @@ def test_a_compiler_that_fails_leaves_pytorch(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_without_the_processor_there_are_no_kernels(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rows, "has", lambda *_: False)
-    monkeypatch.setattr(amx, "has_amx", lambda: False)
-    assert rows.library.__wrapped__(dtype) is None and amx.library.__wrapped__() is None
+    for module in (rows, blocks):
+        monkeypatch.setattr(module, "has", lambda *_: False)
+    assert rows.library.__wrapped__(dtype) is None and blocks.library.__wrapped__() is None
 
 
 def _loaded() -> Any | None:

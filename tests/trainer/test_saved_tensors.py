@@ -32,12 +32,12 @@ def test_the_formula_of_the_plan_is_the_count(
     recompute: bool,
 ) -> None:
     from vime.trainer import attention
-    from vime.trainer.kernels import amx, rows
+    from vime.trainer.kernels import blocks, rows
     from vime.trainer.saved_tensors import kept_bytes
 
     monkeypatch.setattr(attention, "WIDE_BELOW", 0)  # short sequences are widened on the CPU alone
     monkeypatch.setattr(attention.amx_attention, "suits", lambda *_: False)
-    monkeypatch.setattr(amx, "library", lambda: None)  # it keeps less: no turned queries and keys
+    monkeypatch.setattr(blocks, "library", lambda: None)  # it keeps less: no turned queries and keys
     monkeypatch.setattr(rows, "library", lambda _: None)
     config = make_config(
         models(family), precision=precision, recompute=recompute, megatron_args={"bias_activation_fusion": fused}

@@ -17,12 +17,12 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from vime.trainer import amx_attention, vllm_kernels
 from vime.trainer.amx_attention import whole_heads
-from vime.trainer.kernels import amx
-from vime.trainer.kernels.amx import has_amx
+from vime.trainer.kernels import blocks
+from vime.trainer.kernels.blocks import has_amx
 from vime.trainer.packed_sequences import PackedSequences
 
 WIDE_BELOW = 768
-"""Without AMX the CPU's attention kernel is slower in bfloat16 than in float32 below this many tokens: 2 times at 170."""
+"""Without AMX, PyTorch's kernel on the CPU is slower in bfloat16 than in float32 below this many tokens: 2 times at 170."""
 
 
 class PackedAttention(torch.nn.Module):
@@ -60,9 +60,9 @@ class PackedAttention(torch.nn.Module):
             assert self.context_group.size() == 1, "context parallelism needs packed sequences"
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
             return output_BHSD.permute(2, 0, 1, 3).flatten(2)
-        if packed_seq_params.gathered_R is None and amx.suits_attention(query, key, packed_seq_params):
+        if packed_seq_params.gathered_R is None and blocks.suits_attention(query, key, packed_seq_params):
             scale = query.shape[2] ** -0.5 if self.softmax_scale is None else self.softmax_scale
-            return _AmxAttention.apply(query, key, value, packed_seq_params, scale).flatten(1)
+            return _BlockAttention.apply(query, key, value, packed_seq_params, scale).flatten(1)
         if packed_seq_params.cos_TD is not None:
             query, key = (_Rotate.apply(x, packed_seq_params.cos_TD, packed_seq_params.sin_TD) for x in (query, key))
         if packed_seq_params.gathered_R is not None:
@@ -122,7 +122,7 @@ class PackedAttention(torch.nn.Module):
         return output.to(dtype)
 
 
-class _AmxAttention(torch.autograd.Function):
+class _BlockAttention(torch.autograd.Function):
     """Rotary embedding and attention of packed sequences by our own kernel, from their places in the row."""
 
     @staticmethod
@@ -134,7 +134,7 @@ class _AmxAttention(torch.autograd.Function):
         packed: PackedSequences,
         scale: float,
     ) -> torch.Tensor:
-        output_THD, log_total_TH = amx.attention(query_THD, key_TGD, value_TGD, packed, scale)
+        output_THD, log_total_TH = blocks.attention(query_THD, key_TGD, value_TGD, packed, scale)
         ctx.save_for_backward(query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
         ctx.packed, ctx.scale = packed, scale
         return output_THD
@@ -143,7 +143,7 @@ class _AmxAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query_THD, key_TGD, value_TGD, output_THD, log_total_TH = ctx.saved_tensors
         known = (query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
-        return *amx.attention_backward(gradients[0], *known, ctx.packed, ctx.scale), None, None
+        return *blocks.attention_backward(gradients[0], *known, ctx.packed, ctx.scale), None, None
 
 
 class _Pad(torch.autograd.Function):

@@ -1,1 +1,1 @@
-"""Our own kernels for the trainer on a CPU: rows (norms, SwiGLU, logprobs) and products in bfloat16 with AMX."""
+"""Our own kernels for the trainer on a CPU: rows (norms, SwiGLU, logprobs), blocks in bfloat16 (attention, weight gradients)."""

@@ -19,10 +19,12 @@ import torch
 logger = logging.getLogger(__name__)
 
 FOLDER = Path.home() / ".cache" / "vime" / "kernels"
-HEADER = Path(__file__).with_name("vectors.h")
+HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mavx512vl -mfma"
+AVX512 = ("avx512_f", "avx512_bw", "avx512_vl")
+"""What `FLAGS` ask of a processor, by PyTorch's names."""
 BFLOAT16 = "-mavx512bf16"
-"""For kernels that round to bfloat16."""
+"""For kernels that round to bfloat16, or multiply it."""
 COMPILE_SECONDS = 120.0
 """Time limit of each of the compiler's two steps; a trainer goes on without kernels after it."""
 TYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "n": ctypes.c_int}
@@ -62,7 +64,7 @@ def pointers(arguments: tuple[Any, ...]) -> list[Any]:
 
 def _compiled(source: Path, compiler: str, flags: list[str], openmp: Path) -> Path:
     """The library of a source, made if it is not there yet. Processes that make it at the same time replace equal files."""
-    text = source.read_bytes() + HEADER.read_bytes() + f"{compiler} {flags} {openmp}".encode()
+    text = b"".join(file.read_bytes() for file in (source, *HEADERS)) + f"{compiler} {flags} {openmp}".encode()
     key = f"{source.stem}-{hashlib.sha256(text).hexdigest()[:16]}"
     target = FOLDER / f"{key}.so"
     if not target.exists():

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vime.trainer.kernels.compiled import BFLOAT16, has, load, pointers
+from vime.trainer.kernels.compiled import AVX512, BFLOAT16, has, load, pointers
 
 SOURCE = Path(__file__).with_name("rows.cpp")
 SIGNATURES = {
@@ -23,7 +23,6 @@ SIGNATURES = {
     "logprobs": "ppiifpppn",
     "logprobs_backward": "ppiifpppppn",
 }
-CAPABILITIES = ("avx512_f", "avx512_bw", "avx512_vl")
 
 
 def suits(*tensors: torch.Tensor) -> bool:
@@ -35,9 +34,9 @@ def suits(*tensors: torch.Tensor) -> bool:
 @lru_cache(maxsize=8)
 def library(dtype: torch.dtype) -> Any | None:
     """The compiled kernels for rows of a dtype, or None where there are none."""
-    if dtype is torch.float32 and has(*CAPABILITIES):
+    if dtype is torch.float32 and has(*AVX512):
         return load(SOURCE, "-DVALUE=float", SIGNATURES)
-    if dtype is torch.bfloat16 and has(*CAPABILITIES, "avx512_bf16"):
+    if dtype is torch.bfloat16 and has(*AVX512, "avx512_bf16"):
         return load(SOURCE, f"-DVALUE=bf16 {BFLOAT16}", SIGNATURES)
     return None
 

@@ -1,4 +1,4 @@
-"""Attention and the gradients of weights in bfloat16, on processors with AMX (`amx.cpp`).
+"""Attention and the gradients of weights in bfloat16, on processors that multiply it: by AMX, or by AVX-512 (`blocks.cpp`).
 
 Where the processor, the compiler or a shape is another, callers compute with PyTorch; `suits_attention` and
 `suits_weight_gradient` say so, and nothing here may be called where they are False.
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from vime.trainer.kernels.compiled import BFLOAT16, has, load, pointers
+from vime.trainer.kernels.compiled import AVX512, BFLOAT16, has, load, pointers
 from vime.trainer.packed_sequences import PackedSequences
 
-SOURCE = Path(__file__).with_name("amx.cpp")
+SOURCE = Path(__file__).with_name("blocks.cpp")
+AMX = "-mamx-tile -mamx-bf16"
 BLOCK = 32
 """Attention takes heads of multiples of this many channels, products so many rows and columns."""
 LONGEST = 4096
@@ -55,9 +56,14 @@ def has_amx() -> bool:
 @lru_cache(maxsize=1)
 def library() -> Any | None:
     """The compiled kernels, or None where there are none."""
-    if not has_amx() or not _may_use_amx():
+    return compiled(with_amx=has_amx() and _may_use_amx())
+
+
+def compiled(*, with_amx: bool) -> Any | None:
+    """The kernels for processors with AMX, or for those with AVX-512's products of bfloat16; None where there are none."""
+    if not has(*AVX512, "avx512_bf16"):
         return None
-    return load(SOURCE, f"{BFLOAT16} -mamx-tile -mamx-bf16", SIGNATURES)
+    return load(SOURCE, f"{BFLOAT16} {AMX}" if with_amx else BFLOAT16, SIGNATURES)
 
 
 def suits_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Our kernels for AMX compute what float64 computes, to bfloat16's rounding."""
+"""Our kernels for blocks compute what float64 computes, to bfloat16's rounding: with AMX, and with AVX-512 alone."""
 
 import pytest
 import torch
@@ -6,11 +6,23 @@ import torch.nn.functional as F
 
 from tests.trainer.float64 import assert_same, drawn
 from vime.trainer import attention, weight_gradient
-from vime.trainer.kernels import amx
+from vime.trainer.kernels import blocks
 from vime.trainer.packed_sequences import packed_sequences
 
-pytestmark = pytest.mark.skipif(amx.library() is None, reason="needs a processor with AMX, and g++")
 LENGTHS = [[1], [32, 1, 7], [300, 64, 33, 2]]
+
+
+@pytest.fixture(autouse=True, params=["AMX", "AVX-512"])
+def processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The instructions that the kernels of a test multiply with."""
+    with_amx = request.param == "AMX"
+    if with_amx and not blocks.has_amx():
+        pytest.skip("needs a processor with AMX")
+    kernels = blocks.library() if with_amx else blocks.compiled(with_amx=False)
+    if kernels is None:
+        pytest.skip("needs a processor that multiplies bfloat16, and g++")
+    monkeypatch.setattr(blocks, "library", lambda: kernels)
+    return request.param
 
 
 def turned(x_THD: torch.Tensor, cos_TK: torch.Tensor, sin_TK: torch.Tensor) -> torch.Tensor:
@@ -30,7 +42,7 @@ def test_attention_of_packed_sequences(lengths: list[int], heads: int, groups: i
 
     def ours(query: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
         key, value = both.split(channels, dim=-1)  # not contiguous, as in the model
-        return attention._AmxAttention.apply(query, key, value, packed, 0.2)
+        return attention._BlockAttention.apply(query, key, value, packed, 0.2)
 
     def expected(query: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
         key, value = both.split(channels, dim=-1)
@@ -47,13 +59,13 @@ def test_attention_of_packed_sequences(lengths: list[int], heads: int, groups: i
 def test_attention_leaves_what_it_cannot_take_to_pytorch(monkeypatch: pytest.MonkeyPatch):
     def suits(length: int, channels: int, dtype: torch.dtype = torch.bfloat16) -> bool:
         query = torch.zeros(length, 2, channels, dtype=dtype)
-        return amx.suits_attention(query, query, packed_sequences([length]))
+        return blocks.suits_attention(query, query, packed_sequences([length]))
 
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         assert suits(64, 32)
-        assert not suits(64, 48) and not suits(64, 32, torch.float32) and not suits(amx.LONGEST + 1, 32)
+        assert not suits(64, 48) and not suits(64, 32, torch.float32) and not suits(blocks.LONGEST + 1, 32)
         torch.set_num_threads(3)
         assert not suits(64, 32), "two heads have no work for three threads"
     finally:
@@ -70,14 +82,14 @@ def test_weight_gradients_are_added_up_without_rounding(tokens: int, outputs: in
 
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(70, 32, 64), (70, 192, 512), (1030, 1056, 544)])
 def test_threads_do_not_change_a_weight_gradient(tokens: int, outputs: int, inputs: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(amx, "FLOPS_PER_THREAD", 1)
+    monkeypatch.setattr(blocks, "FLOPS_PER_THREAD", 1)
     x, gradient = drawn(tokens, inputs), drawn(tokens, outputs, seed=1)
     threads, found = torch.get_num_threads(), []
     try:
         for count in (1, 2, 3, 7):
             torch.set_num_threads(count)
             found.append(torch.zeros(outputs, inputs))
-            amx.add_weight_gradient(gradient, x, found[-1])
+            blocks.add_weight_gradient(gradient, x, found[-1])
     finally:
         torch.set_num_threads(threads)
     torch.testing.assert_close(found[0], gradient.float().t() @ x.float(), rtol=1e-5, atol=1e-3)
@@ -87,7 +99,7 @@ def test_threads_do_not_change_a_weight_gradient(tokens: int, outputs: int, inpu
 def test_weight_gradients_of_other_sizes_are_left_to_pytorch():
     x, gradient = drawn(9, 40), drawn(9, 32, seed=1)
     found = torch.zeros(32, 40)
-    assert not amx.suits_weight_gradient(x, gradient, found)
+    assert not blocks.suits_weight_gradient(x, gradient, found)
     weight_gradient._Extension.wgrad_gemm_accum_fp32(x, gradient, found)
     torch.testing.assert_close(found, gradient.float().t() @ x.float(), rtol=0.01, atol=0.05)
 

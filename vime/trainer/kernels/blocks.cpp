@@ -1,70 +1,14 @@
-// Kernels in bfloat16 for processors with AMX; `vime.trainer.kernels.amx` compiles, loads and describes them.
+// Kernels in bfloat16 for processors that multiply it; `vime.trainer.kernels.blocks` compiles, loads and describes them.
 //
-// Attention works on one sequence and one key-value head at a time, by whose blocks threads share the work. Products are of
-// 32 × 32 results by four AMX tiles; a right factor lies in pairs of rows, [rows / 2][columns][2], as the tiles want it. Sums are
-// float32, and the number of threads changes none of them.
+// Attention works on one sequence and one key-value head at a time, by whose blocks threads share the work. Sums are float32, and
+// the number of threads changes none of them.
 
 #include <omp.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "vectors.h"
-
-static const Index BLOCK = 32;
-
-// ---- products of small matrices
-
-struct alignas(64) TileShapes {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// Tiles 0 to 3 are 32 × 32 sums, in memory `stride` values from row to row.
-static inline void load_sums(const float* from, Index stride) {
-    const float* below = from + 16 * stride;
-    _tile_loadd(0, from, stride * 4);
-    _tile_loadd(1, from + 16, stride * 4);
-    _tile_loadd(2, below, stride * 4);
-    _tile_loadd(3, below + 16, stride * 4);
-}
-
-static inline void store_sums(float* to, Index stride) {
-    float* below = to + 16 * stride;
-    _tile_stored(0, to, stride * 4);
-    _tile_stored(1, to + 16, stride * 4);
-    _tile_stored(2, below, stride * 4);
-    _tile_stored(3, below + 16, stride * 4);
-}
-
-// c[m][n] (+)= a[m][k] · b[k][n], with b in pairs of rows; m and n are multiples of 32, k too. Strides count elements.
-static void multiply(const bf16* a, Index a_stride, const bf16* b, Index b_columns, float* c, Index c_stride, Index m, Index n,
-                     Index k, bool adds = false) {
-    for (Index i = 0; i < m; i += BLOCK)
-        for (Index j = 0; j < n; j += BLOCK) {
-            float* to = c + i * c_stride + j;
-            if (adds) {
-                load_sums(to, c_stride);
-            } else {
-                _tile_zero(0);
-                _tile_zero(1);
-                _tile_zero(2);
-                _tile_zero(3);
-            }
-            for (Index l = 0; l < k; l += BLOCK) {
-                _tile_loadd(4, a + i * a_stride + l, a_stride * 2);
-                _tile_loadd(5, a + (i + 16) * a_stride + l, a_stride * 2);
-                _tile_loadd(6, b + l * b_columns + 2 * j, b_columns * 4);
-                _tile_loadd(7, b + l * b_columns + 2 * j + 32, b_columns * 4);
-                _tile_dpbf16ps(0, 4, 6);
-                _tile_dpbf16ps(1, 4, 7);
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
-            }
-            store_sums(to, c_stride);
-        }
-}
+#include "multiply.h"
 
 // [rows][columns] to [rows / 2][columns][2].
 static void pair_rows(const bf16* from, Index rows, Index columns, bf16* to) {
@@ -316,15 +260,13 @@ extern "C" Index attention_backward_bytes(const Shape* shape) {
 
 // Calls `work` with memory for each sequence and group, on all threads.
 template <class Work> static void for_each_group(const Shape& shape, char* memory, Index bytes, Work work) {
-    alignas(64) const TileShapes tiles;
 #pragma omp parallel num_threads(shape.threads)
     {
         char* own = memory + bytes / shape.threads * omp_get_thread_num();
-        _tile_loadconfig(&tiles);
+        Multiplier multiplier;
 #pragma omp for schedule(dynamic)
         for (Index task = 0; task < shape.sequences * shape.groups; task++)
             work(task / shape.groups, task % shape.groups, Memory{own});
-        _tile_release();
     }
 }
 
@@ -407,29 +349,12 @@ static inline void pack_transposed(const Rows& rows, bf16* tile, Index next) {
     }
 }
 
-// 32 × 32 sums += left · right, over `steps` of 32 tokens; the second tiles of a step lie `next` further.
-static inline void add_block(const bf16* left, const bf16* right, Index next, Index steps, float* sum, Index stride) {
-    load_sums(sum, stride);
-    for (Index k = 0; k < steps; k++) {
-        _tile_loadd(4, left + k * TILE, 64);
-        _tile_loadd(6, right + k * TILE, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, right + next + k * TILE, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, left + next + k * TILE, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    store_sums(sum, stride);
-}
-
 // Bytes of memory: for each thread some steps of a task's inputs, and of a part of its outputs.
 extern "C" Index weight_gradient_bytes(int threads) { return threads * STEPS * BLOCK * (LARGEST + PART) * sizeof(bf16); }
 
 // sum[outputs][inputs] += gradient[tokens][outputs] transposed · x[tokens][inputs]; both widths are multiples of 32.
 extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index tokens, Index outputs, Index inputs, float* sum,
                                     char* memory, int threads) {
-    alignas(64) const TileShapes shapes;
     Index height = std::min(LARGEST, outputs), width = std::min(LARGEST, inputs), next = STEPS * TILE;
     auto count = [](Index size, Index part) { return (size + part - 1) / part; };
     auto tasks = [&] { return count(outputs, height) * count(inputs, width); };
@@ -441,7 +366,7 @@ extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index t
     {
         bf16* left = (bf16*)memory + STEPS * BLOCK * (LARGEST + PART) * omp_get_thread_num();
         bf16* right = left + STEPS * BLOCK * PART;
-        _tile_loadconfig(&shapes);
+        Multiplier multiplier;
 #pragma omp for collapse(2) schedule(dynamic)
         for (Index top = 0; top < outputs; top += height)
             for (Index side = 0; side < inputs; side += width)
@@ -462,10 +387,12 @@ extern "C" void add_weight_gradient(const bf16* gradient, const bf16* x, Index t
                                 pack_transposed(rows(gradient + o, outputs, k), left + (o - part) / 16 * next + k * TILE, next);
                         for (Index o = part; o < last; o += BLOCK)
                             for (Index i = side; i < end; i += BLOCK)
-                                add_block(left + (o - part) / 16 * next, right + (i - side) / 16 * next, next, steps,
-                                          sum + o * inputs + i, inputs);
+                                add_products(sum + o * inputs + i, inputs, true, steps, 32, 32, [&](Index k) INLINE {
+                                    const bf16* rows = left + (o - part) / 16 * next + k * TILE;
+                                    const bf16* columns = right + (i - side) / 16 * next + k * TILE;
+                                    return Factors{rows, rows + next, columns, columns + next};
+                                });
                     }
                 }
-        _tile_release();
     }
 }
