@@ -2,14 +2,16 @@
 
     python tools/staleness.py [--staleness 0 1 4] [--seeds 0 1 2] [--steps 60] [--output results/staleness]
     python tools/staleness.py --long-tail --output results/staleness_long_tail
+    python tools/staleness.py --long-tail --lr-schedule linear --output results/staleness_long_tail_decay
 
 In the asynchronous runs the servers change weights between two tokens. The first of them is repeated with the cache kept over
 each sync (`serving.keep_cache`): what that costs shows in the logprobs of tokens of the weights in training, of which a lower
 bound on the age leaves more. With `--long-tail` nothing is repeated; instead the agents of the asynchronous runs first call a
-tool that now and then takes many steps (`long_tail.py`), so that rollouts of late groups are sampled again. Writes PATH.md and
-PATH.json after every seed; run folders stand under outputs/staleness, and one that is complete is not run again. Every mode is
-compared with the first: paired differences over the same items of all data sets, with their 95 % interval over items. The goal
-is about the modes that clear the cache, each against each.
+tool that now and then takes many steps (`long_tail.py`), so that rollouts of late groups are sampled again. With a learning rate
+that falls to 0 (`--lr-schedule`) the end of a run is no accident of its last updates. Writes PATH.md and PATH.json after every
+seed; run folders stand under outputs/staleness, and one that is complete is not run again. Every mode is compared with the first:
+paired differences over the same items of all data sets, with their 95 % interval over items. The goal is about the modes that
+clear the cache, each against each.
 """
 
 import argparse
@@ -17,12 +19,14 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from bench_rows import Result, circumstances
 
+from vime.config import Schedule
 from vime.report.items import read_evaluation
 from vime.report.metrics import read_metrics
 from vime.report.paired import compare
@@ -39,6 +43,7 @@ class Mode:
     staleness: int
     keep_cache: bool = False
     long_tail: bool = False
+    lr_schedule: str = Schedule.constant.value
 
     @property
     def name(self) -> str:
@@ -49,6 +54,7 @@ class Mode:
     def folder(self, seed: int, *, steps: int) -> Path:
         """Where its run of this seed and length is."""
         traits = ("_kept" if self.keep_cache else "") + ("_tail" if self.long_tail else "")
+        traits += f"_{self.lr_schedule}" if self.lr_schedule != Schedule.constant.value else ""
         return RUNS / f"{self.staleness}{traits}_{steps}_steps_{seed}"
 
 
@@ -62,6 +68,8 @@ class Ends:
     differences: list[float] = field(default_factory=list)
     """From the first mode, over all items, one per seed."""
     intervals: list[list[float]] = field(default_factory=list)
+    lowest_rewards: list[float] = field(default_factory=list)
+    """Lowest mean reward of a batch in the second half of the run, one per seed."""
     staleness_mean: float = 0.0
     share_resampled: float = 0.0
     """Rollouts that were sampled again, by those that were trained."""
@@ -81,6 +89,7 @@ def run(mode: Mode, *, seed: int, steps: int) -> None:
         "+method=memagent",
         f"seed={seed}",
         f"trainer.num_steps={steps}",
+        f"trainer.lr_schedule={mode.lr_schedule}",
         f"rollout.max_staleness={mode.staleness}",
         f"serving.keep_cache={str(mode.keep_cache).lower()}",
         f"evaluation.rows=[{ROW}]",
@@ -105,6 +114,7 @@ def ends_of(mode: Mode, first: Mode, seeds: list[int], *, steps: int) -> Ends:
         ends.differences.append(fmean(c.difference for c in found.values()))
         ends.intervals.append([fmean(c.low for c in found.values()), fmean(c.high for c in found.values())])
         rows = read_metrics(mode.folder(seed, steps=steps) / "metrics.jsonl")
+        ends.lowest_rewards.append(min(row["reward/mean"] for row in rows if row["step"] > steps // 2 and "reward/mean" in row))
         ages += [row["rollout/staleness_mean"] for row in rows if "rollout/staleness_mean" in row]
         for row in rows:
             num_resampled += row.get("rollout/num_rollouts_resampled", 0.0)
@@ -128,16 +138,18 @@ def page(found: list[Ends], seeds: list[int], result: Result) -> str:
         "",
         *(f"- {line}" for line in circumstances(result)),
         f"- seeds {', '.join(map(str, seeds))}; strict score in percent, mean ± SD over seeds; difference from the first line "
-        "over the same items, mean over data sets, by seed",
+        "over the same items, mean over data sets, and lowest mean reward of a batch in the second half of training, by seed",
+        f"- learning rate: {found[0].mode.lr_schedule}",
         "",
-        f"| mode | {' | '.join(names)} | difference | mean age of a token | sampled again | "
+        f"| mode | {' | '.join(names)} | difference | lowest reward | mean age of a token | sampled again | "
         "logprob difference: mean | max | tokens |",
-        f"|---|{'---|' * (len(names) + 6)}",
+        f"|---|{'---|' * (len(names) + 7)}",
     ]
     for ends in found:
         cells = [f"{fmean(scores):.1f} ± {stdev(scores) if len(scores) > 1 else 0:.1f}" for scores in ends.scores.values()]
         differences = ", ".join(f"{difference:+.1f}" for difference in ends.differences)
-        cells += [differences, f"{ends.staleness_mean:.2f}", f"{ends.share_resampled:.1%}"]
+        lowest = ", ".join(f"{reward:.2f}" for reward in ends.lowest_rewards)
+        cells += [differences, lowest, f"{ends.staleness_mean:.2f}", f"{ends.share_resampled:.1%}"]
         cells += [f"{ends.logprob_difference_mean:.1e}"]
         cells += [f"{ends.logprob_difference_max:.1e}", f"{ends.num_current_tokens:,}"]
         lines.append(f"| {ends.mode.name} | {' | '.join(cells)} |")
@@ -160,11 +172,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--long-tail", action="store_true", help="the asynchronous runs' agents call a tool with a long tail")
+    parser.add_argument("--lr-schedule", choices=[schedule.value for schedule in Schedule], default=Schedule.constant.value)
     parser.add_argument("--output", type=Path, default=Path("results/staleness"))
     options = parser.parse_args()
-    modes = [Mode(staleness=number, long_tail=options.long_tail and number > 0) for number in options.staleness]
+    mode_of = partial(Mode, lr_schedule=options.lr_schedule)
+    modes = [mode_of(staleness=number, long_tail=options.long_tail and number > 0) for number in options.staleness]
     if not options.long_tail:
-        modes += [Mode(staleness=number, keep_cache=True) for number in options.staleness if number > 0][:1]
+        modes += [mode_of(staleness=number, keep_cache=True) for number in options.staleness if number > 0][:1]
     result, text = Result(title="Staleness with a long tail" if options.long_tail else "Staleness"), ""
     for number, seed in enumerate(options.seeds, start=1):
         for mode in modes:
