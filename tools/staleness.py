@@ -78,6 +78,8 @@ class Ends:
     logprob_difference_mean: float = 0.0
     """Between trainer and servers."""
     logprob_difference_max: float = 0.0
+    commits: list[str] = field(default_factory=list)
+    """Of each run."""
 
 
 def run(mode: Mode, *, seed: int, steps: int) -> None:
@@ -113,6 +115,7 @@ def ends_of(mode: Mode, first: Mode, seeds: list[int], *, steps: int) -> Ends:
             ends.scores.setdefault(name, []).append(comparison.second)
         ends.differences.append(fmean(c.difference for c in found.values()))
         ends.intervals.append([fmean(c.low for c in found.values()), fmean(c.high for c in found.values())])
+        ends.commits.append((mode.folder(seed, steps=steps) / "commit.txt").read_text().split()[0][:10])
         rows = read_metrics(mode.folder(seed, steps=steps) / "metrics.jsonl")
         ends.lowest_rewards.append(min(row["reward/mean"] for row in rows if row["step"] > steps // 2 and "reward/mean" in row))
         ages += [row["rollout/staleness_mean"] for row in rows if "rollout/staleness_mean" in row]
@@ -139,6 +142,7 @@ def page(found: list[Ends], seeds: list[int], result: Result) -> str:
         *(f"- {line}" for line in circumstances(result)),
         f"- seeds {', '.join(map(str, seeds))}; strict score in percent, mean ± SD over seeds; difference from the first line "
         "over the same items, mean over data sets, and lowest mean reward of a batch in the second half of training, by seed",
+        f"- runs of commit {', '.join(sorted({commit for ends in found for commit in ends.commits}))}",
         f"- learning rate: {found[0].mode.lr_schedule}",
         "",
         f"| mode | {' | '.join(names)} | difference | lowest reward | mean age of a token | sampled again | "
