@@ -107,6 +107,18 @@ def test_a_pretrained_model_has_the_precision_of_the_processor_unless_there_are_
     assert composed("+experiment=smollm2_sst2", "cluster=one_gpu", PLAN).trainer.precision.value == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [("avx2 avx512f", "float32"), ("avx512f avx512_bf16", "bfloat16"), ("amx_tile amx_bf16", "bfloat16"), (None, "float32")],
+)
+def test_the_precision_of_a_processor(flags: str | None, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    processor = tmp_path / "cpuinfo"
+    if flags is not None:
+        processor.write_text(f"processor\t: 0\nflags\t\t: fpu {flags} sse\n\n")
+    monkeypatch.setattr("vime.preflight.compose.PROCESSOR", processor)
+    assert composed("+experiment=smollm2_sst2", PLAN).trainer.precision.value == precision
+
+
 def test_composing_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config = composed("+method=memagent")

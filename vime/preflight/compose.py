@@ -30,6 +30,9 @@ from vime.report.summary import read_summary
 
 REHEARSALS = "rehearsals"
 """Folder beside those of runs."""
+PROCESSOR = Path("/proc/cpuinfo")
+BFLOAT16_PRODUCTS = {"amx_bf16", "avx512_bf16"}
+"""Capabilities of a processor, by Linux's names, with each of which it multiplies bfloat16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +98,9 @@ def choose(number: int, some: Any, none: Any) -> Any:
 
 
 def fast_precision() -> str:
-    """The number format in which this machine's processor multiplies faster: bfloat16 if it has AMX, otherwise float32."""
-    processor = Path("/proc/cpuinfo")
-    has_amx = processor.is_file() and "amx_bf16" in processor.read_text().split()
-    return (Precision.bfloat16 if has_amx else Precision.float32).value
+    """The number format in which this machine's processor multiplies faster: bfloat16 if it has products of it, or float32."""
+    found = set(PROCESSOR.read_text().split()) if PROCESSOR.is_file() else set()
+    return (Precision.bfloat16 if found & BFLOAT16_PRODUCTS else Precision.float32).value
 
 
 def package_folder(package: str, folder: str) -> str:
