@@ -82,7 +82,7 @@ def test_weight_gradients_are_added_up_without_rounding(tokens: int, outputs: in
 
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(70, 32, 64), (70, 192, 512), (1030, 1056, 544)])
 def test_threads_do_not_change_a_weight_gradient(tokens: int, outputs: int, inputs: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blocks, "FLOPS_PER_THREAD", 1)
+    monkeypatch.setattr(blocks, "flops_per_thread", lambda: 1)
     x, gradient = drawn(tokens, inputs), drawn(tokens, outputs, seed=1)
     threads, found = torch.get_num_threads(), []
     try:

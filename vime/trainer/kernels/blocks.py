@@ -22,8 +22,6 @@ BLOCK = 32
 """Attention takes heads of multiples of this many channels, products so many rows and columns."""
 LONGEST = 4096
 """Tokens of a sequence; each thread needs memory for the scores of a head in bfloat16, 32 MiB for so many."""
-FLOPS_PER_THREAD = 1 << 29
-"""A further thread is woken for so many of a weight gradient, a third of a millisecond: for fewer, waking it takes longer."""
 SIGNATURES = {
     "add_weight_gradient": "ppiiippn",
     "weight_gradient_bytes": "i=n",
@@ -56,7 +54,13 @@ def has_amx() -> bool:
 @lru_cache(maxsize=1)
 def library() -> Any | None:
     """The compiled kernels, or None where there are none."""
-    return compiled(with_amx=has_amx() and _may_use_amx())
+    return compiled(with_amx=_may_use_amx())
+
+
+@lru_cache(maxsize=1)
+def flops_per_thread() -> int:
+    """A further thread is woken for so many of a weight gradient, a third of a millisecond: for fewer, waking it takes longer."""
+    return 1 << (29 if _may_use_amx() else 26)
 
 
 def compiled(*, with_amx: bool) -> Any | None:
@@ -76,7 +80,7 @@ def add_weight_gradient(gradient_TO: torch.Tensor, x_TI: torch.Tensor, sum_OI: t
     """Adds `gradient_TO` transposed times `x_TI` to `sum_OI`, without rounding the product."""
     gradient_TO, x_TI = gradient_TO.contiguous(), x_TI.contiguous()
     flops = 2 * x_TI.shape[0] * sum_OI.numel()
-    threads = min(1 + flops // FLOPS_PER_THREAD, torch.get_num_threads())
+    threads = min(1 + flops // flops_per_thread(), torch.get_num_threads())
     memory = _memory("weight_gradient_bytes", threads)
     _call("add_weight_gradient", gradient_TO, x_TI, x_TI.shape[0], *sum_OI.shape, sum_OI, memory, threads)
 
@@ -125,10 +129,11 @@ def _suits(*tensors: torch.Tensor) -> bool:
     return all(x.dtype is torch.bfloat16 and x.device.type == "cpu" for x in tensors) and library() is not None
 
 
+@lru_cache(maxsize=1)
 def _may_use_amx() -> bool:
-    """Asks the operating system for AMX's registers, once per process."""
+    """Whether the processor has AMX, for whose registers the operating system is asked, once per process."""
     ask = getattr(torch.cpu, "_init_amx", None)
-    return ask is not None and ask()
+    return has_amx() and ask is not None and ask()
 
 
 def _memory(name: str, *arguments: Any) -> torch.Tensor:

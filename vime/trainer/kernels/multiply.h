@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <cstring>
+
 #include "vectors.h"
 
 static const Index BLOCK = 32;
@@ -25,7 +27,7 @@ struct alignas(64) TileShapes {
 // A thread multiplies only while it has one of these.
 struct Multiplier {
     Multiplier() {
-        static const TileShapes shapes;
+        static constexpr TileShapes shapes;
         _tile_loadconfig(&shapes);
     }
     ~Multiplier() { _tile_release(); }
@@ -72,9 +74,10 @@ struct Multiplier {  // nothing has to be made ready
     ~Multiplier() {}
 };
 
+// As above.
 template <class At>
 static inline void add_products(float* sum, Index stride, bool adds, Index steps, Index left_stride, Index right_stride, At at) {
-    static const int ROWS = 8;  // as many as registers hold sums of
+    static const int ROWS = 8;  // whose sums take 16 of the 32 registers
     for (Index top = 0; top < BLOCK; top += ROWS) {
         float* to = sum + top * stride;
         __m512 sums[ROWS][2];
