@@ -19,6 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from vime.cluster.accelerators import this_machine
 from vime.config import Mode, Precision, RunConfig
 from vime.errors import ConfigError, Problem, describe
 from vime.files.provenance import plain
@@ -63,6 +64,7 @@ def register_schemas() -> None:
             package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
             remedy = f"this installed method cannot be imported ({describe(error)}): repair or uninstall the package {package}"
             raise ConfigError([Problem(key=METHODS, value=entry_point.value, remedy=remedy)]) from error
+    OmegaConf.register_new_resolver("this_machine", this_machine, replace=True)
     OmegaConf.register_new_resolver("share", share, replace=True)
     OmegaConf.register_new_resolver("without", without, replace=True)
     OmegaConf.register_new_resolver("choose", choose, replace=True)
