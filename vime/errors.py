@@ -68,6 +68,14 @@ class SampleError(VimeError, ValueError):
     """A sample breaks its contract (lengths, missing logprobs, empty prompt); names the rollout."""
 
 
+class BadRequestError(VimeError, ValueError):
+    """A model cannot answer this request (an unknown parameter, an empty prompt); a retry would not help."""
+
+
+class ContextFullError(BadRequestError):
+    """A prompt leaves no room in its model's context for the reply that is asked for: the rollout ends as `token_limit`."""
+
+
 class ServerError(VimeError, RuntimeError):
     """A server could not be started, reached or brought back within its time limit."""
 
