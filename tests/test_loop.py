@@ -1,7 +1,7 @@
 """The order of a step, with stand-ins for its parts: when a checkpoint is taken."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 from vime import loop
 from vime.batches import Batch
+from vime.errors import TrainingError
 from vime.preflight.compose import compose_run
 
 
@@ -172,3 +173,29 @@ def test_one_run_before_training_is_scored_beside_the_first_batch():
     assert evaluations("evaluation.before=one_run", "evaluation.rows=[trained]") == []
     assert evaluations("evaluation.before=none", "trainer.evaluate_every=2") == [2]
     assert evaluations("model=qwen2.5-7b", "cluster=one_node") == [0], "at paper scale all rows would take hours"
+
+
+NOTHING = {"train/num_tokens": 0.0, "train/num_samples": 8.0}
+SOME = {"train/num_tokens": 40.0, "train/num_samples": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_warnings", "ends"),
+    [
+        ([NOTHING, NOTHING], 1, True),
+        ([SOME, NOTHING, SOME, NOTHING, SOME], 2, False),
+        ([SOME, NOTHING, {**NOTHING, "train/num_samples": 0.0}], 1, True),
+        ([NOTHING | {"train/num_skipped_updates": 1.0}] * 3, 0, False),
+        ([{}, {}], 0, False),
+    ],
+)
+def test_steps_that_train_no_token_are_said_and_two_in_a_row_end_the_run(
+    steps: list[dict[str, float]], num_warnings: int, ends: bool
+):
+    warnings: list[str] = []
+    session: Any = SimpleNamespace(num_empty_steps=0, console=SimpleNamespace(warn=warnings.append))
+    with pytest.raises(TrainingError, match="2 steps without a trained token") if ends else nullcontext():
+        for step, metrics in enumerate(steps):
+            loop.check_trained(session, step, metrics)
+    assert len(warnings) == num_warnings
+    assert all("without a trained token" in warning for warning in warnings)
