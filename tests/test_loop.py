@@ -1,5 +1,6 @@
 """The order of a step, with stand-ins for its parts: when a checkpoint is taken."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
@@ -8,8 +9,8 @@ from typing import Any
 import pytest
 
 from vime import loop
-from vime.batches import Batch
-from vime.errors import TrainingError
+from vime.batches import Batch, DemonstrationBatches
+from vime.errors import ConfigError, TrainingError
 from vime.preflight.compose import compose_run
 
 
@@ -199,3 +200,14 @@ def test_steps_that_train_no_token_are_said_and_two_in_a_row_end_the_run(
             loop.check_trained(session, step, metrics)
     assert len(warnings) == num_warnings
     assert all("without a trained token" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(("word", "key"), [("seed=1", "seed"), ("data.demonstrations=json.loads", "data.demonstrations")])
+def test_demonstrations_go_on_in_the_order_of_the_checkpoint_or_not_at_all(word: str, key: str):
+    common = ["+experiment=retool_tiny_sft", "model.checkpoint=agentic/retool/tiny/actor"]
+    first, second = (DemonstrationBatches(compose_run([*common, *words]).config) for words in ([], [word]))
+    state = asyncio.run(first.state(3, oldest_step=None))
+    first.check(state)
+    second.check({})
+    with pytest.raises(ConfigError, match=rf"^{key}=.*the checkpoint has .*begin a new run"):
+        second.check(state)

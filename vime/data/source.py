@@ -14,7 +14,6 @@ from vime.data.rows import FILES, check_rows, load_rows, to_prompt
 from vime.errors import ConfigError, Problem, written
 from vime.types import Prompt
 
-
 REMEDY = "resume with what it has, or begin a new run from its weights (model.checkpoint=RUN/model)"
 """For a run that cannot be resumed with other prompts."""
 
@@ -22,8 +21,8 @@ REMEDY = "resume with what it has, or begin a new run from its weights (model.ch
 class RowSource:
     """Prompts of `data.train` in the order of a permutation that seed and epoch determine.
 
-    The n-th prompt of a run is the same however often the run was interrupted; so the rows, and if they are shuffled the seed, are
-    part of the state, and a state of others is refused.
+    The n-th prompt of a run is the same however often the run was interrupted. So the rows, and if they are shuffled the seed,
+    are part of the state, and a state of others is refused.
     """
 
     def __init__(self, config: RunConfig) -> None:
