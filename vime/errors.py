@@ -73,7 +73,18 @@ class BadRequestError(VimeError, ValueError):
 
 
 class ContextFullError(BadRequestError):
-    """A prompt leaves no room in its model's context for the reply that is asked for: the rollout ends as `token_limit`."""
+    """A prompt leaves no room in its model's context for the reply that is asked for.
+
+    If it is the agent's own model, the rollout ends as `token_limit`.
+    """
+
+    def __init__(self, text: str, model: str = "") -> None:
+        """`model` is the model's name."""
+        super().__init__(text, model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return self.args[0]
 
 
 class ServerError(VimeError, RuntimeError):

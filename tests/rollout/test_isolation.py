@@ -2,9 +2,11 @@
 
 import asyncio
 import math
+import pickle
 import re
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -339,6 +341,16 @@ def test_a_request_that_no_attempt_can_make_is_made_once(error: Exception, reaso
     assert (rollout.stop_reason, rollout.num_retries, num_attempts) == (reason, 0, 1)
     assert rollout.could_not_begin and str(error) in rollout.error
     assert not COUNTS[reason].retried and rollout.reward == 0
+
+
+@pytest.mark.parametrize(("model", "reason"), [("actor", StopReason.TOKEN_LIMIT), ("judge", StopReason.REQUEST_REFUSED)])
+def test_the_context_of_another_model_is_not_the_agents_limit(model: str, reason: StopReason):
+    async def generate(context, sample, sampling):
+        context.models["actor"] = SimpleNamespace(name="actor")
+        raise pickle.loads(pickle.dumps(ContextFullError("no room", model)))
+
+    rollout = run(generate=generate)
+    assert (rollout.stop_reason, rollout.num_retries) == (reason, 0) and "no room" in rollout.error
 
 
 def test_a_context_that_fills_later_ends_the_rollout_with_what_was_sampled():

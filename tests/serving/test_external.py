@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from vime.config import ChatConfig, ServingConfig
-from vime.errors import ServerError
+from vime.errors import ContextFullError, ServerError
 from vime.serving import external
 from vime.serving.client import BadRequestError
 from vime.serving.endpoint import Endpoint
@@ -156,6 +156,23 @@ async def test_a_refusal_is_not_sent_again_and_does_not_show_the_key(monkeypatch
             await client.chat(MESSAGES, max_tokens=9)
         await client.close()
     assert len(requests) == 1 and KEY not in str(caught.value) and KEY not in repr(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_full"),
+    [
+        ('{"error": {"code": "context_length_exceeded", "message": "too long"}}', True),
+        ('{"error": {"message": "This model\'s maximum context length is 100 tokens. However, you requested 120"}}', True),
+        ('{"error": {"code": "invalid_api_key", "message": "context"}}', False),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_told_from_other_refusals(monkeypatch, answer: str, is_full: bool):
+    async with scripted(monkeypatch, lambda: web.Response(status=400, text=answer)) as (endpoint, requests):
+        client = ChatClient(endpoint, ServingConfig())
+        with pytest.raises(BadRequestError) as caught:
+            await client.chat(MESSAGES, max_tokens=9)
+        await client.close()
+    assert isinstance(caught.value, ContextFullError) == is_full and len(requests) == 1
 
 
 async def test_no_more_requests_start_in_a_minute_and_run_at_once_than_allowed(monkeypatch):

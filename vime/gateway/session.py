@@ -155,7 +155,9 @@ class AgentSession:
             metadata = {"asked_sampling": self.asked_sampling, **metadata}
         samples = self.answers.samples(template, **metadata)
         if not samples and self.stop_reason is StopReason.TOKEN_LIMIT:
-            raise ContextFullError(f"the first prompt of the agent leaves no room in the context of {self.model_name}")
+            raise ContextFullError(
+                f"the first prompt of the agent leaves no room in the context of {self.model_name}", self.model_name
+            )
         if samples and self.stop_reason is not StopReason.ANSWERED:
             samples[-1].stop_reason = self.stop_reason
         return samples

@@ -85,11 +85,12 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
-    except ContextFullError as error:  # as in a session: the agent has used up its tokens
-        rollout.stop_reason, rollout.error = StopReason.TOKEN_LIMIT, str(error)
     except (BadRequestError, TemplateError) as error:  # the same request would be refused again
-        rollout.stop_reason = StopReason.REQUEST_REFUSED
-        _blame(rollout, "generate", error)
+        if isinstance(error, ContextFullError) and _is_agents(error.model, context):
+            rollout.stop_reason, rollout.error = StopReason.TOKEN_LIMIT, str(error)
+        else:
+            rollout.stop_reason = StopReason.REQUEST_REFUSED
+            _blame(rollout, "generate", error)
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
@@ -109,6 +110,12 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     if rollout.error:
         _keep_what_was_sampled(rollout, context, template)
     return rollout
+
+
+def _is_agents(model: str, context: Context) -> bool:
+    """Whether a model is the agent's own, trained or a baseline in its place; another one's limits are not the agent's."""
+    actor = context.models.get("actor")
+    return actor is None or model in ("", actor.name)
 
 
 def _blame(rollout: Rollout, hook: str, error: Exception) -> None:

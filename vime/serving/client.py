@@ -58,7 +58,8 @@ def check_room(num_prompt_tokens: int, max_tokens: int, *, max_model_len: int, n
     if total > max_model_len:
         raise ContextFullError(
             f"{num_prompt_tokens} prompt tokens and max_tokens={max_tokens} are {total}, more than max_model_len={max_model_len} "
-            f"of {name}"
+            f"of {name}",
+            name,
         )
     if max_tokens < 1:
         raise BadRequestError(f"max_tokens={max_tokens} asks {name} for no reply")

@@ -14,10 +14,9 @@ from typing import Any
 import aiohttp
 
 from vime.config import ServingConfig
-from vime.errors import ServerError
+from vime.errors import BadRequestError, ContextFullError, ServerError
 from vime.processes.control import UNREACHABLE, is_healthy
 from vime.serving.calls import Calls
-from vime.serving.client import BadRequestError
 from vime.serving.endpoint import Endpoint
 from vime.types import Message, Turn
 
@@ -27,6 +26,8 @@ POLL_SECONDS = 0.5
 CHECK_SECONDS = 10.0
 RETRIED = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may succeed."""
+CONTEXT_FULL = ("context_length_exceeded", "maximum context length")
+"""OpenAI's code of a prompt that is too long, and the words of servers that have none (vLLM's)."""
 ERROR_CHARACTERS = 1000
 
 
@@ -62,7 +63,8 @@ class ChatClient:
 
         Its `seconds` are those of the attempt that was answered, without the wait for its turn among the others.
 
-        Raises BadRequestError if the endpoint refuses it, ServerError if it gave no answer in `max_retries` new attempts.
+        Raises BadRequestError if the endpoint refuses it, ContextFullError for its length, and ServerError if it gave no answer in
+        `max_retries` new attempts.
         """
         body = {"model": self._endpoint.model, "messages": messages, "max_tokens": max_tokens, "tools": tools}
         body |= {**(sampling or {}), **self._chat.body}
@@ -122,7 +124,9 @@ class ChatClient:
             text = f"{status}: {without_key(self._key, answer)}"
             if response.status == 200 or response.status in RETRIED or response.status >= 500:
                 raise _Passing(text, wait_seconds=retry_after(response.headers.get("retry-after")))
-            raise BadRequestError(f"{self._endpoint.name} refuses a request: {text}")
+            is_full = any(words in answer for words in CONTEXT_FULL)
+            text = f"{self._endpoint.name} refuses a request: {text}"
+            raise ContextFullError(text, self._endpoint.name) if is_full else BadRequestError(text)
 
     def _count(self, reply: Turn, started: float) -> None:
         assert reply.usage is not None, reply
