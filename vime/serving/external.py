@@ -63,8 +63,8 @@ class ChatClient:
 
         Its `seconds` are those of the attempt that was answered, without the wait for its turn among the others.
 
-        Raises BadRequestError if the endpoint refuses it, ContextFullError for its length, and ServerError if it gave no answer in
-        `max_retries` new attempts.
+        Raises BadRequestError if the endpoint refuses it, ContextFullError for its length, and ServerError if it gave no answer
+        in `max_retries` new attempts.
         """
         body = {"model": self._endpoint.model, "messages": messages, "max_tokens": max_tokens, "tools": tools}
         body |= {**(sampling or {}), **self._chat.body}
