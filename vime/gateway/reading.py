@@ -4,6 +4,7 @@ The parsers are those of `vllm serve --tool-call-parser` and `--reasoning-parser
 happens with the first reader that needs one.
 """
 
+import json
 import logging
 import uuid
 from dataclasses import asdict
@@ -249,8 +250,10 @@ def _arguments(written: str) -> str:
     """The arguments of a call as a protocol can say them: none are an empty object, and one in a string is an object."""
     text = encodable(written)
     found = parsed(text)
-    if isinstance(found, str) and found != text and isinstance(parsed(found), dict):
-        return found
+    if isinstance(found, str) and found != text and isinstance(inner := parsed(found), dict):
+        text, found = found, inner
+    if isinstance(found, dict) and "\\u" in text:
+        return json.dumps(found, ensure_ascii=False)  # an escaped half of a surrogate pair would come back as one
     return "{}" if found is None or found == "" or not text.strip() else text
 
 
