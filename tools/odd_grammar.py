@@ -10,9 +10,60 @@ from typing import Any
 
 Call = tuple[str, Any]
 """Name and arguments of a call, as a client reads them."""
-WORDS = ("red", " blue", "früh ", "😀", "👩‍👩‍👧", "\n\n", "  ", "42", "日本語", "Å\u0301", "\u200b", "\t", "}", "]", '"', "\\", "&lt;", "<", "< b>", "```json\n", "\\n", "\ufffd", "$x<y$")
-TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "<tool_ca", "</thi", "<|im_start|>", "<function=search>", "</function>")
-STRINGS = ("ada", "</tool_call>", "<tool_call>", "</think> x", "a\nb", 'she said "no"', "\\", "{}", "😀", "\ud83d", "<|im_end|>", "</function>", "", " ", "null")
+WORDS = (
+    "red",
+    " blue",
+    "früh ",
+    "😀",
+    "👩‍👩‍👧",
+    "\n\n",
+    "  ",
+    "42",
+    "日本語",
+    "Å\u0301",
+    "\u200b",
+    "\t",
+    "}",
+    "]",
+    '"',
+    "\\",
+    "&lt;",
+    "<",
+    "< b>",
+    "```json\n",
+    "\\n",
+    "\ufffd",
+    "$x<y$",
+)
+TAGS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "<tool_ca",
+    "</thi",
+    "<|im_start|>",
+    "<function=search>",
+    "</function>",
+)
+STRINGS = (
+    "ada",
+    "</tool_call>",
+    "<tool_call>",
+    "</think> x",
+    "a\nb",
+    'she said "no"',
+    "\\",
+    "{}",
+    "😀",
+    "\ud83d",
+    "<|im_end|>",
+    "</function>",
+    "",
+    " ",
+    "null",
+)
 """Values of arguments; json.dumps writes them with or without escapes."""
 ENDS = ("template", "endoftext", "none")
 TAGGED = ("nested tag", "no end of thinking", "tag in the text", "tag in a string")
@@ -149,7 +200,9 @@ def _call(draw: random.Random, form: str) -> tuple[Call, str]:
 
 def _broken(draw: random.Random, written: str, odd: Odd) -> str:
     """Calls that cannot be read, or not all of them."""
-    kind = draw.choice(("never closed", "cut inside", "quotes", "comma", "list", "NaN", "no name", "nested", "empty", "key", "deep"))
+    kind = draw.choice(
+        ("never closed", "cut inside", "quotes", "comma", "list", "NaN", "no name", "nested", "empty", "key", "deep")
+    )
     odd.kinds.add(f"call: {kind}")
     if kind == "never closed":
         return written.replace("</tool_call>", "", 1)
@@ -166,7 +219,11 @@ def _broken(draw: random.Random, written: str, odd: Odd) -> str:
         "NaN": '{"name": "search", "arguments": {"limit": NaN}}',
         "no name": '{"name": "", "arguments": {"query": "x"}}',
         "nested": '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>',
-        "deep": '{"name": "search", "arguments": ' + '{"a": ' * (depth := draw.choice((100, 300, 5000))) + "1" + "}" * depth + "}",
+        "deep": '{"name": "search", "arguments": '
+        + '{"a": ' * (depth := draw.choice((100, 300, 5000)))
+        + "1"
+        + "}" * depth
+        + "}",
         "empty": "",
     }
     return written + f"<tool_call>\n{bodies[kind]}\n</tool_call>"

@@ -107,7 +107,8 @@ class Chat(Client):
             again["reasoning_content"] = thought
         if calls:
             again["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": self._again(call["function"]["arguments"])}} for call in calls
+                {**call, "function": {**call["function"], "arguments": self._again(call["function"]["arguments"])}}
+                for call in calls
             ]
         self._before.append(again)
         self._before += [{"role": "tool", "tool_call_id": call["id"], "content": "found 😀"} for call in calls]
@@ -128,7 +129,11 @@ class Respond(Client):
 
     def _streamed(self, events: list[Any]) -> Shown:
         shown = self._sent_back(events[-1]["response"]["output"])
-        told = {"response.reasoning_text.delta": "", "response.output_text.delta": "", "response.function_call_arguments.delta": ""}
+        told = {
+            "response.reasoning_text.delta": "",
+            "response.output_text.delta": "",
+            "response.function_call_arguments.delta": "",
+        }
         for event in events:
             if event["type"] in told:
                 told[event["type"]] += event["delta"]
@@ -204,7 +209,9 @@ class Messages(Client):
             again.append(block)
         self._before.append({"role": "assistant", "content": again})
         results = [
-            {"type": "tool_result", "tool_use_id": block["id"], "content": "found 😀"} for block in blocks if block["type"] == "tool_use"
+            {"type": "tool_result", "tool_use_id": block["id"], "content": "found 😀"}
+            for block in blocks
+            if block["type"] == "tool_use"
         ]
         if results:
             self._before.append({"role": "user", "content": results})

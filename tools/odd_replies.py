@@ -3,8 +3,8 @@
 python tools/odd_replies.py                       prints what was wrong, and ends with 1 if anything was
 python tools/odd_replies.py --replies 300 --seed 1 --json PATH --markdown PATH
 
-No reply may lose an attempt, a stream shows the same as a whole answer, every sampled token is trained once behind the prompt that
-the model saw, turns are closed as the template closes them, and nothing that the model wrote disappears.
+No reply may lose an attempt, a stream shows the same as a whole answer, every sampled token is trained once behind the prompt
+that the model saw, turns are closed as the template closes them, and nothing that the model wrote disappears.
 """
 
 import argparse
@@ -43,8 +43,9 @@ ALLOWED_FORKS = {"thinking_dropped", "template_rewrites"}
 LLAMA = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
     "{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
-    "{{ '{\"name\": \"' + m.tool_calls[0].function.name + '\", \"parameters\": ' }}"
-    "{{ m.tool_calls[0].function.arguments | tojson }}{{ '}' }}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
+    '{{ \'{"name": "\' + m.tool_calls[0].function.name + \'", "parameters": \' }}'
+    "{{ m.tool_calls[0].function.arguments | tojson }}{{ '}' }}"
+    "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 """As Llama's: JSON without a mark, one call at a time, and no text beside it."""
@@ -165,8 +166,12 @@ class Bench:
                         break
                     shown.append(reply)
                     found.num_calls += len(reply.calls)
-                    found.problems += [f"{where}: {odd.text!r}: {what}" for what in wrong(odd, reply, setup, tokenizer, replies[place][0])]
-                found.problems += [f"{where}: {what}" for what in _wrong_session(session, model, tokenizer, found, silent=client.is_silent)]
+                    found.problems += [
+                        f"{where}: {odd.text!r}: {what}" for what in wrong(odd, reply, setup, tokenizer, replies[place][0])
+                    ]
+                found.problems += [
+                    f"{where}: {what}" for what in _wrong_session(session, model, tokenizer, found, silent=client.is_silent)
+                ]
                 self._gateway.close(session)
                 seen.append(shown)
             for odd, one, other in zip(odds, *seen):
@@ -178,7 +183,9 @@ class Bench:
             tokenizer = load_tokenizer(fetched())
             if setup.chat_template:
                 tokenizer.chat_template = setup.chat_template
-                tokenizer.add_special_tokens({"additional_special_tokens": ["<|python_tag|>"]}, replace_extra_special_tokens=False)
+                tokenizer.add_special_tokens(
+                    {"additional_special_tokens": ["<|python_tag|>"]}, replace_extra_special_tokens=False
+                )
             reader = Reader(tokenizer, tool_parser=setup.tool_parser, reasoning_parser=setup.reasoning_parser)
             self._made[setup.name] = (tokenizer, reader)
         return self._made[setup.name]
@@ -244,7 +251,10 @@ async def played(num_replies: int, seed: int, *, show: bool = False) -> Findings
             bench = Bench(http, gateway)
             while found.num_replies < num_replies:
                 setup = SETUPS[found.num_replies // TURNS % len(SETUPS)]
-                odds = [odd_reply(draw, thinks=setup.thinks, call=setup.call) for _ in range(min(TURNS, num_replies - found.num_replies))]
+                odds = [
+                    odd_reply(draw, thinks=setup.thinks, call=setup.call)
+                    for _ in range(min(TURNS, num_replies - found.num_replies))
+                ]
                 await bench.conversation(setup, odds, draw.randrange(2**31), found)
                 found.num_replies += len(odds)
                 found.num_tagged += sum(odd.is_tagged for odd in odds)
@@ -261,8 +271,11 @@ def page(found: Findings, rows: dict[str, Any]) -> str:
     """The results as a page."""
     lines = [
         "# Odd replies",
-        "Replies from a grammar through the gateway by Chat Completions, Responses and Messages, whole and streamed, each sent back as "
-        "clients do (trimmed reasoning, `null` for no content, arguments written anew). `tools/odd_replies.py` makes this page.",
+        "Replies from a grammar through the gateway by Chat Completions, Responses and Messages, whole and streamed, each sent "
+        "back as clients do (reasoning trimmed or dropped, `null` for no content, arguments written anew). "
+        "`tools/odd_replies.py` makes this page. A problem would be a lost attempt, a stream that shows something else than the "
+        "whole answer, a token that is not trained exactly once, a turn that is not closed, a call that is lost or invented, an "
+        "answer behind thinking that never ended, a reply that is not recognized when it comes back, or text that disappears. ",
         "",
         *[f"- {line}" for line in rows["circumstances"]],
         "",

@@ -45,8 +45,8 @@ def reasoning_marks(parser: Any, extract: Callable[[str], tuple[str | None, str 
     if all(found == (None, text) for text, found in read.items()):
         return "", ""
     expected = [("x", None), ("x", "y"), ("x", "y"), ("x", None)]
-    is_plain = bool(start and end) and [(one or None, two or None) for one, two in read.values()] == expected
-    return (start, end) if is_plain else None
+    is_plain = [(one or None, two or None) for one, two in read.values()] == expected
+    return (start, end) if is_plain and start and end else None
 
 
 def openings_of(parser: Any, reads: Callable[[str], bool]) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Phase(Enum):
 
     REASONING = 1
     UNSURE = 2
-    """Reasoning that ends later, or calls by which it has ended."""
+    """Reasoning that ends later, or calls by which it has ended: only the whole reply can tell."""
     TEXT = 3
     CALLS = 4
 
@@ -93,11 +93,19 @@ class Divided:
         found: list[Delta] = []
         if self.phase is Phase.REASONING:
             found += self._reasoning()
-        if self.phase is Phase.UNSURE:
-            found += self._unsure()
         if self.phase is Phase.TEXT:
             found += self._text()
         return found
+
+    def settle(self) -> list[Delta]:
+        """What reasoning and text have more, once the reply is whole: behind a mark of a call its reasoning may have gone on."""
+        if self.phase is not Phase.UNSURE:
+            return []
+        end = _find((self._marks.end,), plain_calls(self.rest, self._marks.implicit, mask=True))  # a mark in a call is none
+        if end == len(self.rest):
+            return []
+        self.phase = Phase.TEXT
+        return [*self._said(end, behind=len(self._marks.end), reasoning=True), *self._text()]
 
     def _reasoning(self) -> list[Delta]:
         marks = self._marks
@@ -114,15 +122,6 @@ class Divided:
         if opening < len(self.rest):
             self.phase = Phase.UNSURE
         return self._said(min(opening, _certain((marks.end, *openings), self.rest)), reasoning=True)
-
-    def _unsure(self) -> list[Delta]:
-        end = _find((self._marks.end,), self.rest)
-        if end < len(self.rest):  # a mark in the text of a call is none
-            end = _find((self._marks.end,), plain_calls(self.rest, self._marks.implicit, mask=True))
-        if end == len(self.rest):
-            return []
-        self.phase = Phase.TEXT
-        return self._said(end, behind=len(self._marks.end), reasoning=True)
 
     def _text(self) -> list[Delta]:
         if not self._may_call:

@@ -88,7 +88,7 @@ class Reader:
         return self._counter.count_reasoning_tokens(ids[:size])
 
     def _thinks(self, prompt_ids: Any) -> bool:
-        """Whether a reply begins with reasoning, that is, unless its prompt has already ended it behind the last special token."""
+        """Whether a reply begins with reasoning: unless its prompt has ended it, behind the last special token."""
         marks = self.marks
         if marks is None or not marks.end:
             return False
@@ -202,6 +202,7 @@ class Reading:
     def _end(self) -> list[Delta]:
         """What was held back: text, and the calls in it if all of them can be read and said."""
         divided = self._divided
+        settled = [] if divided is None else divided.settle()
         if divided is None:
             reasoning, content, calls = self._read(self._whole, prompt_ids=self._prompt_ids)
             text = content or "" if calls or reasoning else self._whole
@@ -214,7 +215,7 @@ class Reading:
             _, content, calls = self._read(written) if self._may_call else (None, None, [])
             text = (content or "").removeprefix(said) if (content or "").startswith(said) else ""
             found = [Delta(content=text if calls else divided.rest)]
-        found = [delta for delta in found if delta.reasoning or delta.content]
+        found = [*settled, *(delta for delta in found if delta.reasoning or delta.content)]
         found += calls if self._request.parallel_calls else calls[:1]
         self._deltas += found
         return found

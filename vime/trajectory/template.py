@@ -87,8 +87,8 @@ class ChatTemplate:
     def between(self, reply: Message, new: list[Message], *, written: Integers) -> list[Segment]:
         """What stands between the tokens of a reply and those of the next: `new` messages and what the template adds.
 
-        `written` are the reply's own tokens. Unless the last one is the template's own end, that is added: a model may end a reply
-        with another token (Qwen's `<|endoftext|>`), or at a stop text.
+        `written` are the reply's own tokens. Unless the last one is the template's own end, that is added: a model may end a
+        reply with another token (Qwen's `<|endoftext|>`), or at a stop text.
         """
         mark = _mark()
         segments = self._render([{"role": "user", "content": "?"}, _stand_in(reply, content=mark), *new])
