@@ -260,7 +260,7 @@ class Templated(Scripted):
 
 
 @pytest.mark.parametrize(
-    "fails", ["raise_exception('no')", "1 + messages[0].content", "messages[9].content.x", "messages[0].content | items"]
+    "fails", ["raise_exception('no')", "1 + messages[0].content", "messages[9].content.x", "messages[0].content | items | list"]
 )
 async def test_what_a_chat_template_cannot_render_is_refused(opened: Callable[..., Asked], fails: str):
     asked = opened(model=lambda tokenizer: Templated(tokenizer, f"{{{{ {fails} }}}}"))
