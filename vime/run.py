@@ -59,9 +59,9 @@ def main(arguments: list[str] | None = None) -> None:
         restart_in_utf8()
     words = sys.argv[1:] if arguments is None else arguments
     settle()
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # `vime` finds modules of the current folder, as `python -m vime.run` does
     try:
+        if current_folder() not in sys.path:
+            sys.path.insert(0, current_folder())  # `vime` finds modules of the current folder, as `python -m vime.run` does
         if words[:1] == [NEW]:
             sys.stdout.write(write_agent(words[1:]))
             sys.exit(0)
@@ -79,6 +79,15 @@ def main(arguments: list[str] | None = None) -> None:
     sweep = len(overrides) < len(words)
     code = None if sweep else run_warm(overrides)
     sys.exit(run(overrides, sweep=sweep) if code is None else code)
+
+
+def current_folder() -> str:
+    """The folder in which the program was started. Raises `ConfigError` if it is gone or may not be looked at."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        remedy = f"the current folder cannot be found ({error.strerror}): change to another folder, then start again"
+        raise ConfigError([Problem(key="PWD", value=os.environ.get("PWD", ""), remedy=remedy)]) from None
 
 
 def take_config_dirs(words: list[str]) -> list[str]:

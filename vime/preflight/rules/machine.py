@@ -134,7 +134,7 @@ def run_folder_can_be_made(config: RunConfig) -> list[Problem]:
     folder = Path(config.output_dir or ".").absolute()
     if (reason := why_not_made(folder)) is None:
         return []
-    remedy = f"the run folder cannot be made: {reason}. Choose another with output_dir"
+    remedy = f"the run folder cannot be made: {reason}. Choose another with output_dir or name"
     return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
 
 
