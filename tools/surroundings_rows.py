@@ -156,7 +156,13 @@ ROWS = [
     ),
     Row(name="a container with 6 GiB and the time of one core", shell="{container}", needs=as_root),
     Row(name="/dev/shm of 64 MiB", shell=mounted("mount -t tmpfs -o size=64m shm /dev/shm"), needs=as_root),
-    Row(name="no shared memory", shell=mounted("mount -t tmpfs -o ro shm /dev/shm"), needs=as_root),
+    Row(
+        name="no shared memory",
+        shell=mounted("mount -t tmpfs -o ro shm /dev/shm"),
+        end=End.refuses,
+        says="mount a tmpfs at /dev/shm",
+        needs=as_root,
+    ),
     Row(
         name="/tmp that cannot be written",
         shell=mounted("mount -t tmpfs -o ro tmp /tmp"),

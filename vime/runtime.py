@@ -20,7 +20,6 @@ from typing import Any
 
 import ray
 from ray._private import utils as ray_utils  # no public way to keep its handler of SIGTERM out
-from ray.exceptions import RayError
 
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import takes_turns
@@ -106,7 +105,7 @@ class Runtime:
         with signals_end() if address else signals_wait():
             try:
                 ray.init(address=address or "local", **options)  # not a cluster that happens to run on this machine
-            except (ConnectionError, RuntimeError, RayError) as error:  # what it raises for whatever hinders it
+            except Exception as error:  # Ray raises that class itself, for whatever hinders its processes
                 what = f"cluster.ray_address={address} cannot be joined" if address else "Ray does not start on this machine"
                 raise ServerError(f"{what}: {describe(error)}") from error
 

@@ -6,13 +6,15 @@ variables, so that servers, trainer ranks and the libraries in them have it too.
 """
 
 import codecs
+import contextlib
 import functools
 import io
-import itertools
 import locale
 import os
+import stat
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,12 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 """Addresses of this machine only, as variables like NO_PROXY name them."""
 LONGEST_BASE = 24
 """Bytes of a folder's path that leave room for the sockets of Ray and of vLLM below it: a socket's path has at most 107."""
+ERROR = "error"
+"""Python's word for warnings that end a program."""
 STREAM_ENCODING = "PYTHONIOENCODING"
 TRIED_BYTES = 4096
+NUM_NAMES = 10
+"""So many other users may have taken the name of a private folder."""
 
 
 class PatientFile(io.FileIO):
@@ -55,6 +61,9 @@ def settle() -> None:
             patient = io.TextIOWrapper(raw, encoding=stream.encoding, errors="replace", line_buffering=True)
             setattr(sys, name, patient)
             setattr(sys, f"__{name}__", patient)
+    if any(option.startswith(ERROR) for option in sys.warnoptions):  # libraries warn at every import
+        warnings.simplefilter("default")
+        os.environ.pop("PYTHONWARNINGS", None)
     os.environ |= {name: value for name, value in _instead_of_home().items() if name not in os.environ}
 
 
@@ -85,7 +94,7 @@ def cache_folder(name: str) -> Path:
     """
     base = _cache_base()
     usual = base / "vime" / name if base is not None else None
-    if usual is not None and (usual.exists() or _takes_files(usual.parent)):
+    if usual is not None and (os.path.exists(usual) or _takes_files(usual.parent)):
         return usual
     return private_folder("cache") / "vime" / name
 
@@ -99,17 +108,20 @@ def short_folder() -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder of this user alone, the same for all processes; of the same name another user may have taken one before."""
-    for number in itertools.count():
+    """A folder of this user alone, the same for all processes; of the same name another user may have taken one before.
+
+    Raises PermissionError if others have taken all its names.
+    """
+    folder = Path()
+    for number in range(NUM_NAMES):
         folder = short_folder() / f"vime-{name}-{os.getuid()}{f'-{number}' * bool(number)}"
-        try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-        except FileExistsError:  # a file
-            continue
-        found = folder.lstat()
-        if found.st_uid == os.getuid() and not found.st_mode & 0o077 and folder.is_dir() and not folder.is_symlink():
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
             return folder
-    raise AssertionError("itertools.count ends")
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return folder
+    raise PermissionError(f"{folder} and {NUM_NAMES - 1} others of such names must belong to this user alone: remove them")
 
 
 def _instead_of_home() -> dict[str, str]:
@@ -128,7 +140,7 @@ def _instead_of_home() -> dict[str, str]:
         "VLLM_CACHE_ROOT": str(caches / "vllm"),
     }
     models = base / "huggingface" if base is not None else None
-    variables["HF_HOME"] = str(models if models is not None and models.is_dir() else caches / "huggingface")
+    variables["HF_HOME"] = str(models if models is not None and os.path.isdir(models) else caches / "huggingface")
     variables["HF_DATASETS_CACHE"] = str(caches / "huggingface" / "datasets")
     variables["HF_MODULES_CACHE"] = str(caches / "huggingface" / "modules")
     return variables if base is not None else variables | {"HOME": str(ours)}

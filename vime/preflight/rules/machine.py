@@ -12,6 +12,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+import psutil
+
 from vime.cluster.placement import DIRECT, transport
 from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
@@ -191,6 +193,9 @@ def disk(config: RunConfig) -> list[Problem]:
 def shared_memory(config: RunConfig) -> list[Problem]:
     """Shared memory has room for the weights that servers read from files, at every sync or when a server restarts."""
     shared, cluster = Path("/dev/shm"), config.cluster
+    if cluster.ray_address is None and psutil.LINUX and (reason := why_not_made(shared / "vime")) is not None:
+        remedy = f"shared memory, in which Ray keeps its objects, takes no files ({reason}): mount a tmpfs at {shared}"
+        return [Problem(key="cluster.ray_address", value=cluster.ray_address, remedy=remedy)]
     if config.mode is not Mode.train or config.algorithm.name is AlgorithmName.sft or cluster.num_nodes > 1:
         return []
     way = transport(config)
