@@ -78,6 +78,7 @@ def see(row: Row, folder: Path) -> Seen:
         start.mkdir(parents=True, exist_ok=True)
         python = Path(filled(row.python))
         if not python.exists():
+            python.parent.parent.parent.mkdir(parents=True, exist_ok=True)
             python.parent.parent.symlink_to(Path(sys.executable).parent.parent)
         environment = {name: filled(value) if value is not None else None for name, value in row.environment.items()}
         if (temporary := environment.get("TMPDIR") or "").startswith(str(folder)):

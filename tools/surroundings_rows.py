@@ -130,6 +130,17 @@ ROWS = [
         words=["output_dir=run"],
     ),
     Row(
+        name="an interpreter below a folder with an apostrophe",
+        python="{folder}/it's/.venv/bin/python",
+        end=End.refuses,
+        says="Ray starts no worker by a path with an apostrophe",
+    ),
+    Row(
+        name="a current folder with an apostrophe, a colon and a backslash",
+        start_folder="{folder}/it's a:b\\c",
+        words=["output_dir=run"],
+    ),
+    Row(
         name="a proxy where nobody listens, two servers and their router",
         environment=PROXIES,
         words=TWO_REPLICAS,

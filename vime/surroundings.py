@@ -11,6 +11,7 @@ import functools
 import io
 import locale
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -100,9 +101,10 @@ def cache_folder(name: str) -> Path:
 
 
 def short_folder() -> Path:
-    """A folder for temporary files below which sockets can be made: the usual one, unless its path is too long."""
+    """A folder for temporary files below which sockets can be made: the usual one, unless its path is too long or odd."""
     usual = Path(tempfile.gettempdir())
-    short = [usual] if len(os.fsencode(usual)) <= LONGEST_BASE else []
+    is_plain = re.fullmatch(r"[\w./+-]+", str(usual), re.ASCII) and len(str(usual)) <= LONGEST_BASE
+    short = [usual] if is_plain else []
     others = (Path(path) for path in ("/tmp", "/var/tmp", "/dev/shm", f"/run/user/{os.getuid()}"))
     return next((folder for folder in (*short, *others) if _takes_files(folder)), usual)
 

@@ -109,6 +109,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.disk,
     machine.shared_memory,
     machine.address,
+    machine.interpreter,
     machine.ray_answers,
     security.reachable,
     machine.tracker_key,

@@ -129,6 +129,15 @@ def test_auto_is_the_cluster_of_this_machine_and_refused_without_one(
     assert machine.ray_answers(config) == []
 
 
+@pytest.mark.parametrize("path", ["/home/o'brien/.venv/bin/python", "/srv/a\\b/python", '/my (v1) [é] "x"/python'])
+def test_an_interpreter_that_ray_cannot_start_is_refused(path: str, config: RunConfig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.executable", path)
+    refused = machine.interpreter(config)
+    assert [found.value for found in refused] == ([path] if set(path) & {"'", "\\"} else [])
+    config.cluster.ray_address = "10.0.0.7:6379"  # whose workers have an interpreter of their own
+    assert machine.interpreter(config) == []
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_another_user_is_refused():
     assert machine.why_not_made(Path("/root/run")) is not None

@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,6 +29,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 DATA_SUFFIXES = (".json", ".jsonl", ".parquet")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 GIB = 2**30
+CUT_BY_RAY = "'\\"
 ONLINE = "online"
 """wandb's own word for its mode."""
 
@@ -160,6 +162,15 @@ def why_not_made(folder: Path) -> str | None:
         except OSError as error:
             return f"{error.strerror} in {place}"
     return "there is no folder above it"
+
+
+def interpreter(config: RunConfig) -> list[Problem]:
+    """Ray can start this Python: its command line of a worker is cut at quotes of any kind, which nothing can quote."""
+    path = sys.executable
+    if config.cluster.ray_address is not None or not set(path) & set(CUT_BY_RAY):
+        return []
+    remedy = "Ray starts no worker by a path with an apostrophe or a backslash: move the environment, or link to it elsewhere"
+    return [Problem(key="python", value=path, remedy=f"{remedy} and start the run by that")]
 
 
 def shortened(text: str) -> str:
