@@ -206,6 +206,30 @@ def test_clients_of_this_machine_pass_by_every_proxy(given: dict[str, str], here
     assert not urllib.request.proxy_bypass("example.com")
 
 
+@pytest.mark.parametrize(
+    ("variables", "url", "expected"),
+    [
+        ({"https_proxy": "http://p:1"}, "https://api.example.com/v1", "http://p:1"),
+        ({"HTTPS_PROXY": "http://p:1"}, "http://api.example.com/v1", None),
+        ({"all_proxy": "http://p:1"}, "https://api.example.com/v1", "http://p:1"),
+        ({"ALL_PROXY": "socks5://p:1"}, "https://api.example.com/v1", None),
+        ({"http_proxy": "http://p:1"}, "http://127.0.0.1:8000/v1", None),
+        ({"http_proxy": "http://p:1"}, "http://[::1]:8000/v1", None),
+        ({"http_proxy": "http://p:1", "no_proxy": ".internal,10.0.0.7"}, "http://judge.internal:8000", None),
+        ({"http_proxy": "http://p:1", "no_proxy": "*"}, "http://api.example.com", None),
+        ({}, "http://api.example.com", None),
+    ],
+)
+def test_addresses_of_others_take_the_proxy(
+    variables: dict[str, str], url: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    for name in (*PROXY_NAMES, *NO_PROXY_NAMES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert surroundings.proxy_of(url) == expected
+
+
 def test_programs_of_a_run_know_which_addresses_are_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in NO_PROXY_NAMES:
         monkeypatch.setenv(name, "example.org")

@@ -23,6 +23,8 @@ from bench_rows import Result, circumstances
 from driven_run import ROOT, DrivenRun, num_steps_done
 from surroundings_rows import ROWS, End, Row, container, listener
 
+from vime.surroundings import settle
+
 WAIT_SECONDS = 300.0
 WORDS = [
     "+method=memagent",
@@ -147,6 +149,7 @@ def _cell(text: str) -> str:
 
 def main() -> int:
     """Tries the rows one after another; what is done is written after each."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over the names of the rows")
     parser.add_argument("--json", type=Path)

@@ -19,6 +19,8 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 """Addresses of this machine only, as variables like NO_PROXY name them."""
@@ -86,6 +88,17 @@ def no_proxy(*hosts: str) -> dict[str, str]:
     found: Iterable[str] = (entry.strip() for name in ("NO_PROXY", "no_proxy") for entry in os.environ.get(name, "").split(","))
     direct = ",".join(dict.fromkeys(entry for entry in (*found, *LOCAL_HOSTS, *hosts) if entry))
     return {"NO_PROXY": direct, "no_proxy": direct}
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy by which the environment wants an address of others to be reached; None for a direct way."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host in LOCAL_HOSTS or proxy_bypass(host):
+        return None
+    found = getproxies()
+    proxy = found.get(parts.scheme) or found.get("all")
+    return proxy if proxy is not None and urlsplit(proxy).scheme in ("http", "https") else None
 
 
 def cache_folder(name: str) -> Path:
