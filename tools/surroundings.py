@@ -147,11 +147,17 @@ def _cell(text: str) -> str:
     return re.sub(r"/(?:var/)?tmp/\S*?(?=/outputs|/run|/a_file|:| |\)|$)", "…", text).replace("|", r"\|")
 
 
+def earlier(file: Path | None, *, but: list[str]) -> list[Seen]:
+    """The rows that a file has of earlier calls, but for those that are tried again or are none any more."""
+    rows = json.loads(file.read_text()) if file is not None and file.exists() else []
+    return [Seen(**row) for row in rows if row["row"] not in but and row["row"] in {row.name for row in ROWS}]
+
+
 def main() -> int:
     """Tries the rows one after another; what is done is written after each."""
     settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="a regular expression over the names of the rows")
+    parser.add_argument("--only", default="", help="a regular expression over the names of the rows; others of --json are kept")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--keep", action="store_true", help="keep the folders")
@@ -159,13 +165,15 @@ def main() -> int:
     page = Result(title="Surroundings of a run")
     parent = Path(tempfile.mkdtemp(prefix="vime-surroundings-"))
     chosen = [row for row in ROWS if re.search(options.only, row.name)]
-    left_out = {row.name: why for row in chosen if (why := row.needs())}
-    seen: list[Seen] = []
+    names = [row.name for row in ROWS]
+    left_out = {row.name: why for row in ROWS if (why := row.needs())}
+    seen = earlier(options.json, but=[row.name for row in chosen])
     for number, row in enumerate(row for row in chosen if row.name not in left_out):
         folder = parent / str(number)
         folder.mkdir()
-        seen.append(see(row, folder))
-        sys.stderr.write(f"{'good' if seen[-1].is_good else 'BAD '} {seen[-1]}\n")
+        found = see(row, folder)
+        seen = sorted([*seen, found], key=lambda one: names.index(one.row))
+        sys.stderr.write(f"{'good' if found.is_good else 'BAD '} {found}\n")
         if options.json:
             options.json.write_text(json.dumps([asdict(one) for one in seen], indent=1, ensure_ascii=False) + "\n")
         if options.markdown:
