@@ -110,6 +110,13 @@ CASES = [
     Case(name="rollout worker killed", strike=kill("ray::RolloutWorker"), evidence="rollout worker"),
     Case(name="driver killed", strike=kill_driver, resumes=True, evidence="used again"),
     Case(
+        name="terminal closed (SIGHUP)",
+        strike=lambda run: run.driver.send_signal(signal.SIGHUP),
+        resumes=True,
+        evidence="interrupted",
+    ),
+    Case(name="engine killed, as the kernel does without memory", strike=kill("EngineCore"), evidence='"died"'),
+    Case(
         name="a prompt kills its worker after 20 s of 60 s",
         words=[f"method.generate={HOOKS}:deadly_prompt", *ONE_LARGE_BATCH],
         undisturbed=[f"method.generate={HOOKS}:slow_groups", *ONE_LARGE_BATCH],

@@ -30,6 +30,7 @@ from row_files import READERS, PreparationError
 
 from vime.data.cleaning import Cleaned, Recipe, SchemaError, clean, overlap, question_key
 from vime.files.jsonl import read_lines, write_lines, write_text
+from vime.surroundings import settle
 
 TABLE = Path(__file__).with_name("datasets.yaml")
 NOT_PINNED = "main"
@@ -226,6 +227,7 @@ def _report(manifest: dict[str, Any], console: Console) -> None:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Prepares the data sets of the command line."""
+    settle()
     table = read_table()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets to prepare, see --list")

@@ -18,6 +18,7 @@ from vime.errors import BadRequestError, ContextFullError, ServerError
 from vime.processes.control import UNREACHABLE, is_healthy
 from vime.serving.calls import Calls
 from vime.serving.endpoint import Endpoint
+from vime.surroundings import proxy_of
 from vime.types import Message, Turn
 
 FIRST_BACKOFF_SECONDS = 0.5
@@ -114,7 +115,8 @@ class ChatClient:
     async def _attempt(self, body: dict[str, Any]) -> Turn:
         if self._http is None:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+            connector = aiohttp.TCPConnector(limit=0)
+            self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, proxy=proxy_of(self._endpoint.url))
         url, started = f"{self._endpoint.url}/chat/completions", time.monotonic()
         async with self._http.post(url, json=body, headers=bearer(self._key)) as response:
             answer = await response.text(errors="replace")
@@ -145,7 +147,7 @@ async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None
     Raises ServerError if one does not answer in time, or refuses the key.
     """
     deadline = time.monotonic() + timeout_seconds
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(proxy=proxy_of(endpoint.url) if endpoint.chat else None) as http:
         for url in endpoint.worker_urls:
             while not (
                 await _takes_key(http, endpoint)
