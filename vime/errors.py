@@ -87,6 +87,10 @@ class ContextFullError(BadRequestError):
         return self.args[0]
 
 
+class MalformedError(VimeError, ValueError):
+    """An agent failed because a reply of its model could not be read as it had asked for: its end, with reward 0."""
+
+
 class ServerError(VimeError, RuntimeError):
     """A server could not be started, reached or brought back within its time limit."""
 

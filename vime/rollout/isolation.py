@@ -17,6 +17,7 @@ from vime.errors import (
     BadRequestError,
     ConfigError,
     ContextFullError,
+    MalformedError,
     RewardServiceError,
     RewardServiceTimeout,
     SampleError,
@@ -91,6 +92,8 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
         else:
             rollout.stop_reason = StopReason.REQUEST_REFUSED
             _blame(rollout, "generate", error)
+    except MalformedError as error:
+        rollout.stop_reason, rollout.error = StopReason.MALFORMED, str(error)
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
@@ -127,8 +130,8 @@ def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
 def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
     """Builds samples of what was sampled before `generate` failed.
 
-    A rollout that ran out of time or tokens is trained on them. Of other failures and in evaluations, whose hooks read whole
-    results only, they are for readers.
+    A rollout that ran out of time or tokens, or whose agent failed because of its model's reply, is trained on them; of other
+    failures and in evaluations, whose hooks read whole results only, they are for readers.
     """
     is_trained = rollout.counting.trained and not context.evaluation
     found = context.sampled.samples(unspoilt(template))
