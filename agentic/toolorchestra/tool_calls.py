@@ -8,7 +8,6 @@ from vime.thinking import CLOSE, OPEN
 from vime.types import Message, Turn
 
 
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
     """One call. Example: `ToolCall(name="search", arguments={"query": "…"})`; a call that cannot be made says why in `error`."""

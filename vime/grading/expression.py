@@ -85,7 +85,9 @@ def compare(first: Expression, second: Expression, *, digits: int | None = None)
     if LOG_BASE not in names:
         return _compare(first, second, digits)
     known = [_compare(first, second, digits)]
-    known += [_compare(bound(first, **{LOG_BASE: base}), bound(second, **{LOG_BASE: base}), digits) for base in (Fraction(10), +mp.e)]
+    known += [
+        _compare(bound(first, **{LOG_BASE: base}), bound(second, **{LOG_BASE: base}), digits) for base in (Fraction(10), +mp.e)
+    ]
     return True if known[0] else None if any(one is not False for one in known) else False
 
 
@@ -112,7 +114,9 @@ def points(names: frozenset[str]) -> Iterator[dict[str, Number]]:
     numbers = random.Random(",".join(sorted(names)))
     for place in range(NUM_POINTS if names else 1):
         drawn = {name: Fraction(2 * numbers.randrange(8, 200) + 1, 64) for name in sorted(names)}
-        yield {name: -value if place > 2 and numbers.random() < 0.7 and name != LOG_BASE else value for name, value in drawn.items()}
+        yield {
+            name: -value if place > 2 and numbers.random() < 0.7 and name != LOG_BASE else value for name, value in drawn.items()
+        }
 
 
 def equal_values(one: Number, other: Number, *, is_decimal: bool = False, digits: int | None = None) -> bool:

@@ -1,9 +1,8 @@
-"""Compares mathematical answers: as strings, as exact numbers, and then with math-verify in a process that can be killed."""
+"""Compares mathematical answers: as plain numbers here, and all others in a process that can be killed (`maths_worker.py`)."""
 
 from enum import Enum
 from functools import lru_cache
 
-from vime.grading.boxed import strip_string
 from vime.grading.number import number
 from vime.grading.workers import Workers
 
@@ -22,24 +21,28 @@ class Equality(Enum):
     limit = "limit"
 
 
-async def equal(answer: str, gold: list[str]) -> Equality:
-    """Compares an answer (the content of its box) with the references; undecided if it or a reference is no formula."""
+async def equal(answer: str, gold: list[str], *, digits: int | None = None) -> Equality:
+    """Compares an answer (the content of its box) with the references; undecided if it or a reference is no formula.
+
+    With `digits` numbers are equal if they agree when rounded to so many significant digits.
+    """
     short = [reference for reference in gold if _is_simple(reference)]
-    if any(strip_string(answer) == strip_string(reference) and _is_as_percent(answer, reference) for reference in gold):
+    if answer.strip() and answer.strip() in [reference.strip() for reference in gold]:
         return Equality.equal
     if not _is_simple(answer) or not short:
         return Equality.limit
     value, values = number(answer), [number(reference) for reference in short]
     if value is not None and value in values:
         return Equality.equal
-    if value is not None and None not in values:
+    if value is not None and None not in values and digits is None and not any(map(_is_decimal, (answer, *short))):
         return Equality.different
-    return Equality(await _workers().call({"answer": answer, "gold": short}, seconds=SECONDS) or "limit")
+    request = {"answer": answer, "gold": short, "digits": digits}
+    return Equality(await _workers().call(request, seconds=SECONDS) or "limit")
 
 
-def _is_as_percent(answer: str, reference: str) -> bool:
-    """Whether the percent signs match: a reference in percent accepts the bare number, but ten is not ten percent."""
-    return "%" not in answer or "%" in reference
+def _is_decimal(text: str) -> bool:
+    """Whether a plain number is written with decimals, or in percent, for which the bare number stands as well."""
+    return any(sign in text for sign in ".eE%")
 
 
 def _is_simple(text: str) -> bool:
