@@ -11,9 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from vime.grading import expression as ex
-from vime.grading.expression import Expression, Number, apply
+from vime.grading.expression import Expression, Number, Unread, apply
 from vime.grading.reader import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
-from vime.grading.tokens import Unread
 from vime.grading.units import ANGLE
 
 Verdict = bool | None

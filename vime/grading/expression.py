@@ -13,9 +13,9 @@ from typing import Any
 
 from mpmath import MPContext
 
+from vime.grading.number import TOLERANCE
+
 DIGITS = 400
-TOLERANCE = Fraction(1, 10**9)
-"""Relative difference below which values are equal if one of them is written with decimals."""
 LOG_BASE = "base of log"
 """The variable that stands for the unwritten base of a logarithm."""
 NUM_POINTS = 6
@@ -29,6 +29,10 @@ mp = MPContext()
 mp.dps = DIGITS
 _NOTHING = mp.mpf(10) ** (20 - DIGITS)
 """Relative size of what rounding leaves of a zero."""
+
+
+class Unread(ValueError):
+    """A text, or a part of it, that is no formula."""
 
 
 class Undefined(ValueError):

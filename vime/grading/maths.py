@@ -1,15 +1,19 @@
 """Compares mathematical answers: as plain numbers here, and all others in a process that can be killed (`maths_worker.py`)."""
 
+import re
 from enum import Enum
+from fractions import Fraction
 from functools import lru_cache
 
-from vime.grading.number import number
+from vime.grading.number import TOLERANCE, number
 from vime.grading.workers import Workers
 
 SECONDS = 6.0
 """Time limit of one comparison; some formulas, like towers of powers, would take forever."""
 MAX_CHARACTERS, MAX_DEPTH = 500, 20
 """Answers and references that are longer or nested deeper are not parsed."""
+_BARE = re.compile(r"[0-9.,+/eE-]+")
+"""Characters of numbers without units."""
 
 
 class Equality(Enum):
@@ -31,18 +35,18 @@ async def equal(answer: str, gold: list[str], *, digits: int | None = None) -> E
         return Equality.equal
     if not _is_simple(answer) or not short:
         return Equality.limit
-    value, values = number(answer), [number(reference) for reference in short]
-    if value is not None and value in values:
-        return Equality.equal
-    if value is not None and None not in values and digits is None and not any(map(_is_decimal, (answer, *short))):
-        return Equality.different
+    if digits is None and all(map(_BARE.fullmatch, (answer, *short))):
+        value, *values = map(number, (answer, *short))
+        if value is not None and None not in values:
+            is_decimal = any(sign in text for text in (answer, *short) for sign in ".eE")
+            same = any(_equal_numbers(value, one, is_decimal=is_decimal) for one in values if one is not None)
+            return Equality.equal if same else Equality.different
     request = {"answer": answer, "gold": short, "digits": digits}
     return Equality(await _workers().call(request, seconds=SECONDS) or "limit")
 
 
-def _is_decimal(text: str) -> bool:
-    """Whether a plain number is written with decimals, or in percent, for which the bare number stands as well."""
-    return any(sign in text for sign in ".eE%")
+def _equal_numbers(one: Fraction, other: Fraction, *, is_decimal: bool) -> bool:
+    return one == other or (is_decimal and abs(one - other) <= TOLERANCE * max(abs(one), abs(other)))
 
 
 def _is_simple(text: str) -> bool:

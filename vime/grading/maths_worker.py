@@ -24,9 +24,8 @@ def compare(answer: str, gold: list[str], *, digits: int | None = None) -> str:
 
 def _same(answer: str, reference: str, digits: int | None) -> bool | None:
     from vime.grading.equality import Comparison
-    from vime.grading.expression import Undefined
+    from vime.grading.expression import Undefined, Unread
     from vime.grading.reader import read
-    from vime.grading.tokens import Unread
 
     try:
         return Comparison(digits=digits).same(read(answer), read(reference))

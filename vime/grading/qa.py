@@ -20,9 +20,11 @@ def normalize(text: str) -> str:
 
     A step that would leave nothing is left out: `A` and `the the` keep their articles, `!!!` its signs.
     """
-    lower = text.lower()
-    words = lower.translate(_PUNCTUATION).split() or lower.split()
-    return " ".join(_ARTICLES.sub(" ", " ".join(words)).split() or words)
+    return _published(text) or " ".join(text.lower().translate(_PUNCTUATION).split() or text.lower().split())
+
+
+def _published(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, references: list[str]) -> float:
@@ -61,8 +63,8 @@ def unguarded_substring_match(prediction: str, references: list[str]) -> float:
 
     It serves comparisons with published numbers and should not be reported as a score.
     """
-    answer = normalize(prediction)
-    return float(any(reference in answer or answer in reference for reference in map(normalize, references)))
+    answer = _published(prediction)
+    return float(any(reference in answer or answer in reference for reference in map(_published, references)))
 
 
 def string_match_all(prediction: str, references: list[str]) -> float:

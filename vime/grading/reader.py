@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from vime.grading import expression as ex
-from vime.grading.expression import Expression, apply, constant, variable
-from vime.grading.tokens import FONTS, SEPARATORS, Token, Unread, tokens_of
+from vime.grading.expression import Expression, Unread, apply, constant, variable
+from vime.grading.tokens import FONTS, SEPARATORS, Token, tokens_of
 from vime.grading.units import MONEY, Unit, is_unit, unit_of
 
 
@@ -100,7 +100,21 @@ Answer = Expression | Words | Infinity | Row | Matrix | Chain | Sets | Reals | N
 
 RELATIONS = {"=", "<", ">", "le", "ge", "ne", "in"}
 _SETS = {"cup", "cap", "setminus"}
-_BASES = dict(zip(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), range(2, 13)))
+_BASES: dict[str, int] = {
+    **{
+        "two": 2,
+        "three": 3,
+        "four": 4,
+        "five": 5,
+        "six": 6,
+        "seven": 7,
+        "eight": 8,
+        "nine": 9,
+        "ten": 10,
+        "eleven": 11,
+        "twelve": 12,
+    }
+}
 _NUMERAL = re.compile(r"(-?)((?:[0-9A-Z]|\\(?:text|mathrm)\{[0-9A-Z]+\})+)_(?:\{(?:\\text\{)?\s*(\w+)\s*\}{1,2}|(\d))")
 _NO_PRODUCT = {
     "no",

@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-
-class Unread(ValueError):
-    """A text, or a part of it, that is no formula."""
+from vime.grading.expression import Unread
+from vime.grading.units import is_unit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,6 +234,8 @@ def _font(text: str, position: int, found: list[Token]) -> int:
     word = bare.strip(", ").lower()
     if word in SEPARATORS:
         found.append(Token(kind="words", text=word))
+    elif found and is_unit(bare, is_word=True):
+        found.append(Token(kind="words", text=bare))
     elif len(bare) > 1 and _PLAIN.fullmatch(bare) and not (bare.isalpha() and bare.islower()):
         _read(content, found)
     elif bare.isdigit():

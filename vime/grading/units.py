@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from vime.grading.tokens import Unread
+from vime.grading.expression import Unread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
-    """Powers of dimensions, and a factor; `Unit(dimensions=(("length", 2),), factor=Fraction(1, 10000))` is the square centimetre."""
+    """Powers of dimensions, and a factor; `Unit(dimensions=(("length", 2),), factor=Fraction(1, 10000))` is 1 cm²."""
 
     dimensions: tuple[tuple[str, int], ...]
     factor: Fraction = Fraction(1)
