@@ -4,10 +4,10 @@ from collections import Counter
 from statistics import fmean
 
 from agentic.multi_agent.config import MultiAgentConfig, Role
-from agentic.multi_agent.generate import END_OF_THINKING
 from vime.grading.boxed import last_boxed, strip_string
 from vime.grading.maths import Equality, equal
 from vime.rollout.context import Context
+from vime.thinking import after_thinking
 from vime.types import Reward, Sample
 
 
@@ -31,9 +31,8 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 
 def answer_of(response: str, *, thinking: bool) -> str | None:
-    """The last box of a reply, behind the last end of its thinking if it must have one."""
-    _, ended, solution = response.rpartition(END_OF_THINKING)
-    return last_boxed(solution) if ended or not thinking else None
+    """The last box of a reply, behind its thinking, which `thinking` says that it must have."""
+    return last_boxed(after_thinking(response, thinks=thinking))
 
 
 async def is_right(answer: str | None, references: list[str], *, maths: bool) -> bool:
