@@ -146,7 +146,7 @@ def test_a_line_of_json_ends_at_the_end_of_a_line_only(config: RunConfig, end: s
         ("rows.jsonl", b'{"question": "q"}\n{"question": "\xff"}\n', "line 2 of rows.jsonl is no UTF-8"),
         ("rows.json", b'[{"question": "q"},\n{"question" "q"}]', "line 2 of rows.json is no JSON"),
         ("rows.json", b'[\n{"question": "\xff"}]', "line 2 of rows.json is no UTF-8"),
-        ("rows.json", b'{"question": "q"}', "line 1 of rows.json begins no list of objects but a dict"),
+        ("rows.json", b'"q"', "line 1 of rows.json is no object but a str"),
         ("rows.json", b'[{"question": "q"}, "q"]', "entry 2 of rows.json is no object but a str"),
     ],
 )

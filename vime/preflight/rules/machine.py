@@ -18,6 +18,7 @@ import psutil
 from vime.cluster.placement import DIRECT, transport
 from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
+from vime.data.files import kind_of
 from vime.errors import ConfigError, Problem
 from vime.model.architecture import check_shape, read_architecture
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters
@@ -26,7 +27,6 @@ from vime.preflight.rules.data import datasets
 from vime.preflight.rules.serving import VARIABLE, port_settings
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-DATA_SUFFIXES = (".json", ".jsonl", ".parquet")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 GIB = 2**30
 CUT_BY_RAY = "'\\"
@@ -117,7 +117,7 @@ def files(config: RunConfig) -> list[Problem]:
         path = dataset.path
         if not path or "://" in path or Path(path).exists():
             continue
-        is_file = path.endswith(DATA_SUFFIXES) or path.startswith(("/", ".", "~"))
+        is_file = kind_of(path) or path.startswith(("/", ".", "~"))
         if is_file or not (_HUB_ID.fullmatch(path) or re.fullmatch(r"[\w.-]+", path)):
             remedy = f"there is no such file (in {Path.cwd()}): use an existing file or a Hugging Face id"
             problems.append(Problem(key=f"{key}.path", value=path, remedy=remedy))
