@@ -35,6 +35,8 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     num_answers: int = 1
     stream: bool = False
+    continues: bool = False
+    """Whether an assistant's message at the end is the beginning of the reply; else it is a finished turn."""
     tool_choice: str | dict[str, Any] = "auto"
     """auto, none, required, or the function that must be called, as Chat Completions names it."""
     parallel_calls: bool = True

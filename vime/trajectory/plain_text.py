@@ -20,6 +20,7 @@ from vime.types import Message
 TOOL = "tool"
 _TEXT_KEYS = ("content", "text", "reasoning_content", "arguments")
 _PLACEHOLDER = re.compile("(plain[0-9a-f]{24})")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +115,7 @@ class ControlTokens:
         return sum(map(self.ids.__contains__, ids))
 
     def _encode(self, text: str) -> list[int]:
+        text = encodable(text)
         if self._fast is not None:
             return self._fast(text)
         if self._backend is None:
@@ -161,6 +163,14 @@ def render(tokenizer: Any, messages: list[Message], **template: Any) -> list[int
     """Token ids of a conversation with the prompt of the next reply; control tokens written in a message stay plain text."""
     tokens = control_tokens(tokenizer)
     return tokens.encode(tokens.segments(messages, add_generation_prompt=True, **template))
+
+
+def encodable(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which has no UTF-8 and which no tokenizer takes.
+
+    Rows and results of tools contain such halves where a program has cut a text by UTF-16 units.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
 def joined(segments: list[Segment]) -> str:

@@ -84,17 +84,19 @@ class ChatTemplate:
         written = whole[start:]
         return written[: written.rindex(self.end)] if self.end and self.end in written else written
 
-    def between(self, reply: Message, new: list[Message], *, ended: bool) -> list[Segment]:
+    def between(self, reply: Message, new: list[Message], *, written: Integers) -> list[Segment]:
         """What stands between the tokens of a reply and those of the next: `new` messages and what the template adds.
 
-        `ended` says whether the reply's own tokens contain its end.
+        `written` are the reply's own tokens. Unless the last one is the template's own end, that is added: a model may end a reply
+        with another token (Qwen's `<|endoftext|>`), or at a stop text.
         """
         mark = _mark()
         segments = self._render([{"role": "user", "content": "?"}, _stand_in(reply, content=mark), *new])
         text = joined(segments)
         start = text.index(mark) + len(mark)
         if self.end:
-            start = text.index(self.end, start) + (len(self.end) if ended else 0)
+            is_closed = len(written) > 0 and self._tokens.encode([Segment(text=self.end)]) == [written[-1]]
+            start = text.index(self.end, start) + (len(self.end) if is_closed else 0)
         return after(segments, start)
 
     def change(self, shape: Shape) -> str:
