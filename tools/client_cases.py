@@ -192,22 +192,18 @@ TOOL_CALLS = (
     LOOK_UP[3],
     thought("40 > 7.", call("final_answer", answer=SECOND)),
 )
-CODE = (
-    "Thought: I look.\n<code>\nmill, barn = owner_of('mill'), owner_of('früh 😀 barn')\nprint(mill, barn, price_of('mill'))\n</code>",
-    f"Thought: Known.\n<code>\nfinal_answer({FIRST!r})\n</code>",
-    "Thought: By the price.\n<code>\nprint(price_of('mill'), price_of('früh 😀 barn'))\n</code>",
-    f"Thought: 40 > 7.\n<code>\nfinal_answer({SECOND!r})\n</code>",
+PROGRAMS = (
+    "mill, barn = owner_of('mill'), owner_of('früh 😀 barn')\nprint(mill, barn, price_of('mill'))",
+    f"final_answer({FIRST!r})",
+    "print(price_of('mill'), price_of('früh 😀 barn'))",
+    f"final_answer({SECOND!r})",
 )
-STRUCTURED_CODE = tuple(
-    json.dumps(
-        {"thought": text.split("\n")[0].removeprefix("Thought: "), "code": text.split("<code>\n")[1].split("\n</code>")[0]}
-    )
-    for text in CODE
-)
-OBJECTS = tuple(json.dumps({"answer": answer, "is_sure": True}) for answer in (FIRST, SECOND))
-ANSWER_CALLS = tuple(call("Answer", answer=answer, is_sure=True) for answer in (FIRST, SECOND))
+CODE = tuple(thought("So.", f"Thought: I see.\n<code>\n{code}\n</code>") for code in PROGRAMS)
+STRUCTURED_CODE = tuple(thought("So.", json.dumps({"thought": "I see.", "code": code})) for code in PROGRAMS)
+OBJECTS = tuple(thought("So.", json.dumps({"answer": answer, "is_sure": True})) for answer in (FIRST, SECOND))
+ANSWER_CALLS = tuple(thought("So.", call("Answer", answer=answer, is_sure=True)) for answer in (FIRST, SECOND))
 DSPY_FIELDS = tuple(
-    f"[[ ## reasoning ## ]]\nAs it stands there.\n\n[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]"
+    thought("So.", f"[[ ## reasoning ## ]]\nAs it stands there.\n\n[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]")
     for answer in (FIRST, SECOND)
 )
 
@@ -215,7 +211,9 @@ DSPY_FIELDS = tuple(
 def _step(tool: str, **arguments: str) -> str:
     """A step of dspy's ReAct."""
     fields = {"next_thought": "I look.", "next_tool_name": tool, "next_tool_args": json.dumps(arguments, ensure_ascii=False)}
-    return "\n\n".join([*(f"[[ ## {name} ## ]]\n{text}" for name, text in fields.items()), "[[ ## completed ## ]]"])
+    return thought(
+        "So.", "\n\n".join([*(f"[[ ## {name} ## ]]\n{text}" for name, text in fields.items()), "[[ ## completed ## ]]"])
+    )
 
 
 DSPY_STEPS = (
@@ -277,7 +275,13 @@ def _by_protocol(
 
 
 def _program(
-    name: str, protocol: str, environment: Environment | NodeEnvironment, harness: Harness, replies: tuple[str, ...]
+    name: str,
+    protocol: str,
+    environment: Environment | NodeEnvironment,
+    harness: Harness,
+    replies: tuple[str, ...],
+    *,
+    by_order: bool = False,
 ) -> Case:
     """A coding agent of `client_programs.py`."""
     return Case(
@@ -285,7 +289,7 @@ def _program(
         protocol=protocol,
         environment=environment,
         harness=harness,
-        script=(Part(replies=replies),),
+        script=(Part(replies=replies, by_order=by_order),),
         max_model_len=65_536,
     )
 
@@ -383,7 +387,7 @@ CASES = [
     _program("opencode", CHAT, OPENCODE, OpenCode(package="@ai-sdk/openai-compatible"), OPENCODE_REPLIES),
     _program("opencode", RESPONSES, OPENCODE, OpenCode(package="@ai-sdk/openai"), OPENCODE_REPLIES),
     _program("opencode", MESSAGES, OPENCODE, OpenCode(package="@ai-sdk/anthropic"), OPENCODE_REPLIES),
-    _program("aider", CHAT, AIDER, Aider(), AIDER_REPLIES),
+    _program("aider", CHAT, AIDER, Aider(), AIDER_REPLIES, by_order=True),
     _program("mini-swe-agent", CHAT, MINI_SWE_AGENT, MiniSweAgent(), MINI_REPLIES),
     Case(
         name="Claude Code",

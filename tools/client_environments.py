@@ -62,7 +62,7 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
         sys.stderr.write(f"Installing {' '.join(self.packages)} in {self.folder}\n")
         if importlib.util.find_spec("uv") is not None:  # it keeps one copy of a file for all environments
-            run_uv = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), "pip", "install", "--quiet"]
+            run_uv = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), "pip", "install", "--quiet", "--compile-bytecode"]
             install = [*run_uv, "--python", str(self.python), *self.packages]
         else:
             install = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages]

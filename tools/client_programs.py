@@ -1,6 +1,6 @@
 """Coding agents that are command-line programs, each with nothing changed but the address, the key and the name of its model.
 
-`vime/agent/harness` starts Claude Code and Codex with settings of its own; here stands what others do, and Codex as its user has it.
+`vime/agent/harness` starts Claude Code and Codex with settings of its own; here are others, and Codex as its user has it.
 """
 
 import json

@@ -31,13 +31,13 @@ let messages = [];
 main(async (question) => {
   messages = [...messages, { role: "user", content: question }];
   if (kind === "object") {
-    const { object } = await generateObject({ model, system: SYSTEM, messages, schema: typed, maxRetries: 0 });
+    const { object } = await generateObject({ model, system: SYSTEM, messages, schema: typed, maxRetries: 0, maxOutputTokens: 500 });
     messages.push({ role: "assistant", content: JSON.stringify(object) });
     return object.answer;
   }
-  const asked = { model, system: SYSTEM, messages, tools, stopWhen: stepCountIs(6), maxRetries: 0 };
+  const asked = { model, system: SYSTEM, messages, tools, stopWhen: stepCountIs(6), maxRetries: 0, maxOutputTokens: 2000 };
   const result = kind === "stream" ? streamText(asked) : await generateText(asked);
   const text = await result.text;
-  messages = [...messages, ...(await result.response).messages];
+  messages = [...messages, ...(await result.responseMessages)];
   return text;
 });

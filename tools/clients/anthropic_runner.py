@@ -1,4 +1,4 @@
-"""Anthropic's tool runner, which sends each turn's new messages only, if the server takes that: `anthropic_runner.py run|stream`."""
+"""Anthropic's tool runner, which sends new messages only, if the server takes that: `anthropic_runner.py run|stream`."""
 
 import sys
 from typing import Any

@@ -8,7 +8,8 @@ const client = new OpenAI();
 const stream = kind === "stream";
 const functions = Object.entries(DESCRIPTIONS).map(([name, description]) => ({ name, description, parameters: PARAMETERS }));
 let messages = [{ role: "system", content: SYSTEM }];
-let previous;
+let history = [];
+const turns = [];
 
 async function chat(question) {
   messages = [...messages, { role: "user", content: question }];
@@ -19,18 +20,28 @@ async function chat(question) {
   return answer;
 }
 
+// The runner does not tell what its tools said, which the next question needs.
 async function responses(question) {
+  const said = [];
   const registered = functions.map((one) => ({
     tool: { type: "function", strict: true, ...one },
-    execute: async (input) => USES[one.name](input),
+    execute: async (input) => {
+      said.push(USES[one.name](input));
+      return said.at(-1);
+    },
   }));
   const runner = new ResponsesToolRunner({ functions: registered });
-  const input = [{ role: "user", content: question }];
   const options = { stream, ...(stream ? { onEvent: () => {} } : {}) };
-  const params = { model: "policy", instructions: SYSTEM, input, previous_response_id: previous };
+  history = [...history, { role: "user", content: question }];
   let response;
-  for await (const turn of runner.iterate(client, params, options)) response = turn.response;
-  previous = response.id;
+  for await (const turn of runner.iterate(client, { model: "policy", instructions: SYSTEM, input: [...history] }, options)) {
+    response = turn.response;
+    turns.push(response);
+  }
+  for (const { output } of turns.splice(0)) {
+    const calls = output.filter((item) => item.type === "function_call");
+    history.push(...output, ...calls.map(({ call_id }) => ({ type: "function_call_output", call_id, output: said.shift() })));
+  }
   return response.output_text;
 }
 

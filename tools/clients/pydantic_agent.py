@@ -17,18 +17,20 @@ agent: Any = Agent(
 )
 
 
+async def received(context: Any, events: Any) -> None:
+    """With it, replies are streamed."""
+    async for _ in events:
+        pass
+
+
 async def main() -> list[str]:
     """The answers."""
     history: list[Any] = []
     answers: list[str] = []
     for question in task.QUESTIONS:
-        if kind == "stream":
-            async with agent.run_stream(question, message_history=history) as result:
-                output = await result.get_output()
-        else:
-            result = await agent.run(question, message_history=history)
-            output = result.output
-        history = result.all_messages()
+        handler = {"event_stream_handler": received} if kind == "stream" else {}
+        result = await agent.run(question, message_history=history, **handler)
+        history, output = result.all_messages(), result.output
         answers.append(output.answer if isinstance(output, Answer) else output)
     return answers
 
