@@ -41,6 +41,8 @@ class ChatRequest:
     """auto, none, required, or the function that must be called, as Chat Completions names it."""
     parallel_calls: bool = True
     """False for at most one tool call; further ones are not shown to the client."""
+    object_arguments: bool = False
+    """Whether the protocol has calls with objects for arguments only; a call with other ones is then shown as text."""
     response_format: dict[str, Any] | None = None
     """The form that the text must have, as Chat Completions names it; None for any."""
     wants_logprobs: bool = False

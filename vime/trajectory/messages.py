@@ -92,7 +92,7 @@ def parsed(arguments: Any) -> Any:
 
 
 def _read(text: str | bytes) -> Any:
-    """A text as JSON, by the standard library. Raises ValueError also for numbers of thousands of digits, or if it is too deep."""
+    """A text as JSON, by the standard library. Raises ValueError also for thousands of digits, and if it is too deep."""
     try:
         return json.loads(text)
     except RecursionError as error:

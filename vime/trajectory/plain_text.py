@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from jinja2.exceptions import TemplateError, TemplateRuntimeError
 
 from vime.trajectory.fast_encoder import Encode, fast_encoder
 from vime.types import Message
@@ -71,11 +72,19 @@ class ControlTokens:
         """The conversation as its template renders it, with the texts that must stay plain as segments of their own.
 
         Results of tools contain no control tokens, and other messages none that are marked special, except messages whose
-        positions are in `own`: the model sampled their control tokens as such.
+        positions are in `own`: the model sampled their control tokens as such. Raises jinja2's TemplateError if the template
+        cannot render them.
         """
         hidden: dict[str, str] = {}
         shown = [message if index in own else self._hide(message, hidden) for index, message in enumerate(messages)]
-        text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
+        try:
+            text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
+        except TemplateError:
+            raise
+        except (
+            Exception
+        ) as error:  # a template is somebody else's program: it adds texts to objects, and reads keys that are not there
+            raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
         if not hidden:
             return [Segment(text=text)]
         found = [Segment(text=hidden.get(piece, piece), plain=piece in hidden) for piece in _PLACEHOLDER.split(text)]
