@@ -1,13 +1,9 @@
-"""A ToolCallingAgent of smolagents: prints name, age and town of the person in the row's question.
+"""A ToolCallingAgent of smolagents: name, age and town of the person in a sentence.
 
-Its prompts are short, since those of smolagents itself are longer than a small model can use.
+Its prompts are short: those of smolagents itself are longer than so small a model can use.
 """
 
-import json
-import os
-import sys
-
-from smolagents import EMPTY_PROMPT_TEMPLATES, OpenAIModel, ToolCallingAgent  # pyright: ignore
+from smolagents import EMPTY_PROMPT_TEMPLATES, OpenAIModel, ToolCallingAgent  # pyright: ignore[reportMissingImports]
 
 SYSTEM = """\
 Who is it? Answer with a call, as here.
@@ -23,17 +19,12 @@ At 33, Paul moved to Turin.
 </tool_call>"""
 
 
-def main() -> None:
-    """Prints `Mira, 34, Halin`; fails if the model does not answer by a call."""
-    with open(os.environ["VIME_SAMPLE"], encoding="utf-8") as file:
-        question = json.load(file)["question"]
+def answer(question: str) -> str:
+    """`Mira, 34, Halin`. Raises an error if the model does not answer by a call."""
     templates = {**EMPTY_PROMPT_TEMPLATES, "system_prompt": SYSTEM}
     model = OpenAIModel("policy", max_tokens=64)
     agent = ToolCallingAgent(tools=[], model=model, prompt_templates=templates, return_full_result=True, verbosity_level=-1)
     result = agent.run(question, max_steps=1)
     if result.state != "success":
-        sys.exit("the model called no tool")
-    sys.stdout.write(str(result.output))
-
-
-main()
+        raise RuntimeError("the model called no tool")
+    return str(result.output)
