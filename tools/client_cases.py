@@ -179,6 +179,9 @@ CODEX_COMPACTED = (
 """In a window of 7,000 tokens the numbers leave no room for a third turn, so Codex asks for a summary and goes on with that."""
 
 
+CODEX_COMPACTED_BY_URL = (Part(marker="Sum up this conversation", replies=(thought("Sum up.", SUMMARY),) * 3), *CODEX_COMPACTED[1:])
+
+
 def _typed(tool: str) -> tuple[str, ...]:
     """The look-up whose answers are calls of a tool."""
     first = call(tool, answer="Ada owns the mill, which cost 40; Bea owns the barn.", is_sure=True)
@@ -423,9 +426,9 @@ CASES = [
     Case(
         name="Codex with only its base URL changed, which compacts",
         protocol=RESPONSES,
-        harness=CodexByUrl(context_window=7_000),
+        harness=CodexByUrl(context_window=10_500),
         program=CODEX,
-        script=CODEX_COMPACTED,
+        script=CODEX_COMPACTED_BY_URL,
         max_model_len=65_536,
     ),
 ]
