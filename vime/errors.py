@@ -68,6 +68,10 @@ class SampleError(VimeError, ValueError):
     """A sample breaks its contract (lengths, missing logprobs, empty prompt); names the rollout."""
 
 
+class MalformedError(VimeError, ValueError):
+    """An agent failed because a reply of its model could not be read as it had asked for: its end, with reward 0."""
+
+
 class ServerError(VimeError, RuntimeError):
     """A server could not be started, reached or brought back within its time limit."""
 

@@ -1,10 +1,12 @@
 """A model that says what it is told, and an agent's clients of a session with it."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import aiohttp
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
@@ -85,6 +87,16 @@ class Asked:
 
     async def ask(self, *messages: Any, **options: Any) -> Any:
         return await self.client.chat.completions.create(model="any", messages=list(messages), **options)
+
+    async def send(self, path: str, body: Any = None, *, method: str = "POST", headers: dict[str, str] | None = None) -> Any:
+        """The status and the JSON that plain HTTP brings; of a stream the list of its events."""
+        url = self.session.url + path
+        async with aiohttp.ClientSession() as http, http.request(method, url, json=body, headers=headers) as response:
+            text = await response.text()
+            if "event-stream" in response.headers["Content-Type"]:
+                data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+                return response.status, [json.loads(each) for each in data if each != "[DONE]"]
+            return response.status, json.loads(text)
 
     def audit(self) -> list[Sample]:
         """Every token that was sampled is trained once."""

@@ -144,7 +144,7 @@ async def test_system_messages_may_stand_in_the_middle(opened: Callable[..., Ask
 
 
 async def test_what_cannot_be_honoured_is_refused_in_the_form_of_the_protocol(opened: Callable[..., Asked]):
-    asked = opened("</think>one<|im_end|>")
+    asked = opened("</think>one<|im_end|>", refuses=True)
     image = user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}])
     schema = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     for messages, options, words in (

@@ -134,7 +134,7 @@ async def test_input_tokens_are_counted(opened: Callable[..., Asked]):
 
 
 async def test_what_cannot_be_honoured_is_refused(opened: Callable[..., Asked]):
-    asked = opened()
+    asked = opened(refuses=True)
     image = user([{"type": "input_image", "image_url": "data:", "detail": "auto"}])
     schema = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}
     refused: list[tuple[Any, dict[str, Any], str]] = [

@@ -80,6 +80,18 @@ class Credit(Enum):
     split = "split"
 
 
+class Constraints(Enum):
+    """What becomes of constraints that an agent asks of the trained model over HTTP: structured output, calls that must be made.
+
+    The trainer computes the logprobs of a model that samples freely.
+    """
+
+    free = "free"
+    """It samples freely, and the agent gets what comes."""
+    refuse = "refuse"
+    """In training they are refused, in evaluations it is held to them."""
+
+
 class PromptStyle(Enum):
     """Length of the prompts: full ones with instructions, or tiny ones for tiny models that were trained on their fields."""
 

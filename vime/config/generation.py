@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from vime.config.choices import ModelAPI, ServerRole
+from vime.config.choices import Constraints, ModelAPI, ServerRole
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 Replicas = Annotated[int, Range(least=1, most=1024)]
@@ -192,6 +192,16 @@ class ServedModelConfig:
     """Share of a GPU's memory, or without GPUs of the host's memory, for weights and KV cache."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class GatewayConfig:
+    """How agents are answered that call the trained model over HTTP."""
+
+    constraints: Constraints = Constraints.free
+    """What becomes of structured output and of calls that must be made. `free`: the model samples freely, and what it wrote is
+    answered and trained; a rollout whose agent then fails ends with reward 0, as `malformed`. `refuse`: they are refused in
+    training, and the model is held to them in evaluations. Other models are always held to them."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -39,6 +39,9 @@ class AnthropicMessages:
 
     def parse(self, body: dict[str, Any]) -> ChatRequest:
         """Raises Refused for images and documents; tools that Anthropic's servers would run are left out."""
+        if body.get("thread") is not None:  # the SDKs' tool runners then send the whole conversation
+            details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+            raise Refused("thread: no conversation is kept; send all messages with every request", details=details)
         messages = [{"role": "system", "content": system}] if (system := _system(body.get("system"))) else []
         given = wanted(body, "messages", list, [])
         if not given:
@@ -81,7 +84,8 @@ class AnthropicMessages:
     def error(self, refused: Refused) -> dict[str, Any]:
         """As Anthropic's API words it."""
         kind = ERRORS.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": refused.message}}
+        details = {} if refused.details is None else {"details": refused.details}
+        return {"type": "error", "error": {"type": kind, "message": refused.message, **details}}
 
 
 class MessageStream:

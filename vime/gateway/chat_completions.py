@@ -146,6 +146,8 @@ class ChatStream:
 def response_format(form: dict[str, Any] | None, *, where: str) -> dict[str, Any] | None:
     """The form of the text, None for any."""
     kind = form.get("type") if form else "text"
+    if kind == "json_schema" and not isinstance((form or {}).get("json_schema", {}), dict):
+        raise Refused(f"{where}.json_schema must be an object with a name and a schema", code="unsupported_response_format")
     if kind in ("json_schema", "json_object"):
         return form
     if kind in (None, "text"):

@@ -123,6 +123,7 @@ class Reader:
         """The part of a request that parsers look at, as the parser has adjusted it; nothing changes it any more."""
         body: dict[str, Any] = {"tools": request.tools, "tool_choice": request.tool_choice} if request.offered else {}
         body |= {"response_format": request.response_format} if request.response_format else {}
+        body |= {"structured_outputs": request.structured_outputs} if request.structured_outputs else {}
         key = orjson.dumps([request.is_constrained, body])
         if key not in self._asked:
             from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

@@ -104,6 +104,8 @@ class Gateway:
                     raise Refused("there is no such session, or it is over", code=SESSION_OVER)
                 return await opened.answer(dialect, http, serve)
             except Refused as refused:
+                if opened is not None:
+                    opened.session.refuse(refused)
                 return _json(dialect.error(refused), status=refused.status)
             except (ServerError, SampleError) as error:  # the attempt is lost; at 400 agents stop at once
                 return _json(dialect.error(Refused(str(error), code=LOST)), status=400)
@@ -136,7 +138,7 @@ async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) ->
     call.follow(http.transport)
     try:
         if request.stream:
-            response = await _stream(dialect, http, request, call)
+            response = await _stream(dialect, session, http, request, call)
         else:
             response = _json(dialect.answer(request, await call.answers()))
             await response.prepare(http)
@@ -173,7 +175,9 @@ async def _forget(dialect: Dialect, _: AgentSession, http: web.Request) -> web.R
     return _json(cast(Responses, dialect).forget(http.match_info["id"]))
 
 
-async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, call: PendingCall) -> web.StreamResponse:
+async def _stream(
+    dialect: Dialect, session: AgentSession, http: web.Request, request: ChatRequest, call: PendingCall
+) -> web.StreamResponse:
     """Server-sent events while the tokens come. The status line is sent with the first piece, so a refusal still has its own."""
     pieces, events = call.pieces(), dialect.stream(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"})
@@ -193,6 +197,7 @@ async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, cal
         if not response.prepared:
             raise
         refused = error if isinstance(error, Refused) else Refused(describe(error), code=LOST)
+        session.refuse(refused)
         await response.write(b"".join(map(_event, events.error(refused))))
     await response.write_eof()
     return response

@@ -11,7 +11,15 @@ from typing import Any
 
 from vime.blame import blamed, users_traceback
 from vime.config import RolloutConfig
-from vime.errors import ConfigError, RewardServiceError, RewardServiceTimeout, SampleError, SandboxError, ServerError
+from vime.errors import (
+    ConfigError,
+    MalformedError,
+    RewardServiceError,
+    RewardServiceTimeout,
+    SampleError,
+    SandboxError,
+    ServerError,
+)
 from vime.rollout.context import Context, Sampling
 from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
 from vime.rollout.within import HookTimeout, within
@@ -74,6 +82,8 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
+    except MalformedError as error:
+        rollout.stop_reason, rollout.error = StopReason.MALFORMED, str(error)
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
@@ -104,8 +114,8 @@ def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
 def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
     """Builds samples of what was sampled before `generate` failed.
 
-    A rollout that ran out of time is trained on them; of other failures and in evaluations, whose hooks read whole results only,
-    they are for readers.
+    A rollout that ran out of time, or whose agent failed because of its model's reply, is trained on them; of other failures and
+    in evaluations, whose hooks read whole results only, they are for readers.
     """
     is_trained = rollout.counting.trained and not context.evaluation
     found = context.sampled.samples(unspoilt(template))

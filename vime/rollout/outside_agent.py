@@ -14,7 +14,7 @@ import orjson
 
 from vime.agent.command import Command, run_command
 from vime.agent.entry import client_of, filled, words_of
-from vime.errors import SampleError
+from vime.errors import MalformedError, SampleError
 from vime.gateway.session import AgentSession
 from vime.hooks import load_hook
 from vime.rollout.context import Context, Sampling
@@ -109,8 +109,10 @@ def _program(words: list[str]) -> Generate:
         failed = end.exit_code != 0 and session.stop_reason is StopReason.ANSWERED
         if failed and session.failure is None:
             after = f"after {session.counts['calls']} calls of {session.model_name}"
-            said = end.stderr[-ERROR_CHARACTERS:].strip()
-            raise SampleError(f"{words[0]} ended with status {end.exit_code} {after}: {said}")
+            said = f"{words[0]} ended with status {end.exit_code} {after}: {end.stderr[-ERROR_CHARACTERS:].strip()}"
+            if session.malformed:
+                raise MalformedError(f"{said} (of the replies before it: {session.malformed})")
+            raise SampleError(f"{said} ({session.why_refused})" if session.refusal else said)
         return session.samples(sample, output=end.stdout[-OUTPUT_CHARACTERS:], exit_code=end.exit_code)
 
     return generate
