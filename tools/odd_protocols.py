@@ -49,8 +49,11 @@ class Client:
         """Status, and the reply as it is shown, or the error; the reply and results of its calls are sent back with the next."""
         self._before.append({"role": "user", "content": question})
         body = {"model": "m", "stream": self._stream, **self._body()}
-        async with self._http.post(f"{self._session.url}/v1/{self.route}", json=body) as answer:
-            text = await answer.text()
+        try:
+            async with self._http.post(f"{self._session.url}/v1/{self.route}", json=body) as answer:
+                text = await answer.text()
+        except aiohttp.ClientError as error:
+            return 500, f"the connection broke: {error}"
         if answer.status != 200:
             return answer.status, text
         events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]

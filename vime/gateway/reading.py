@@ -148,10 +148,10 @@ class Reading:
         """What the model may sample (`structured_outputs` of vLLM's sampling parameters), None for everything."""
         self.stop_text = ""
         """The stop text that ended the reply."""
-        self._skips = asked is None or bool(asked.skip_special_tokens)
-        self._text = ArrivingText(reader.tokenizer, skip_special_tokens=self._skips)
         self._is_forced = request.tool_choice not in ("auto", "none")
         self._may_call = bool(request.offered) and reader.tool_parser is not None
+        skips = asked is None or (bool(asked.skip_special_tokens) and not self._may_call)  # arguments may contain such words
+        self._text = ArrivingText(reader.tokenizer, skip_special_tokens=skips)
         marks = Marks() if self._is_forced else reader.marks
         self._divided = None if marks is None else Divided(marks, thinks=thinks, calls=self._may_call)
         self._whole = ""
