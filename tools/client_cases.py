@@ -179,7 +179,10 @@ CODEX_COMPACTED = (
 """In a window of 7,000 tokens the numbers leave no room for a third turn, so Codex asks for a summary and goes on with that."""
 
 
-CODEX_COMPACTED_BY_URL = (Part(marker="Sum up this conversation", replies=(thought("Sum up.", SUMMARY),) * 3), *CODEX_COMPACTED[1:])
+CODEX_COMPACTED_BY_URL = (
+    Part(marker="Sum up this conversation", replies=(thought("Sum up.", SUMMARY),) * 3),
+    *CODEX_COMPACTED[1:],
+)
 
 
 def _typed(tool: str) -> tuple[str, ...]:

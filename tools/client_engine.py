@@ -37,7 +37,7 @@ class Part:
 Script = tuple[Part, ...]
 
 
-def call(name: str, **arguments: Any) -> str:
+def call(name: str, /, **arguments: Any) -> str:
     """A tool call as Qwen3 writes it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 

@@ -15,6 +15,8 @@ from vime.types import Sample
 AGENTS = Path(__file__).parent / "agents"
 ENVIRONMENTS = Path.home() / ".cache" / "vime" / "clients"
 MOST_BYTES = 2**20
+MOST_PROCESSES = 12
+"""Of each agent in a rollout worker; each has the memory of its library."""
 
 
 class Agents:
@@ -23,12 +25,14 @@ class Agents:
     def __init__(self, module: str, environment: str) -> None:
         self._module, self._environment = module, environment
         self._idle: list[asyncio.subprocess.Process] = []
+        self._free = asyncio.Semaphore(MOST_PROCESSES)
 
     async def generate(self, context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
         """One rollout. An agent that failed raises an error: if a reply was not as it had asked for, that is `malformed`."""
         async with context.session() as session:
             request = {"url": session.openai_url, "key": session.secret, "question": sample.question}
-            found = await self._ask(request)
+            async with self._free:
+                found = await self._ask(request)
             if "error" in found:
                 raise RuntimeError(found["error"])
         return session.samples(sample, output=found["answer"])
