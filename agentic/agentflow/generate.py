@@ -162,7 +162,7 @@ def _keep(rollout: RolloutState, turn: Turn, /, *, trained: bool, **metadata: An
 
 def grading_metadata(template: Sample, question: str) -> dict[str, Any]:
     """Metadata for the reward and `eval_log`: the question, and the row's fields about grading."""
-    kept = ("grader", "benchmark", "item", "first_tool")
+    kept = ("grader", "digits", "benchmark", "item", "first_tool")
     return {"question": question, **{name: template.metadata[name] for name in kept if name in template.metadata}}
 
 

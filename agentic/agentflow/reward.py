@@ -26,6 +26,7 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
         samples[-1].label,
         question=metadata["question"],
         judge=judge_of(context),
+        digits=metadata.get("digits"),
         judge_alone=AgentFlowConfig.of(context.config).judging.alone,
     )
     return Reward(

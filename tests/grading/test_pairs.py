@@ -1,4 +1,4 @@
-r"""Verdicts about the pairs of `tools/grading_pairs.jsonl`, in this process, without the time limit; and what must hold for any text."""
+"""Verdicts about the pairs of `tools/grading_pairs.jsonl`, and what must hold for any text."""
 
 import json
 from pathlib import Path

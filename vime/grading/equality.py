@@ -1,18 +1,19 @@
 """Compares two readings of mathematical answers: equal, different, or None where neither can be said.
 
-Conventions: the order of a list without brackets does not matter, that of a tuple does; a name (`x = 3`, `f(x) = …`) and a unit may be
-missing on one side; a reference in percent accepts the bare number; a numeral of another base than ten equals only one of the
-same base; inequalities are the sets of their solutions.
+Conventions: the order of a list without brackets does not matter, that of a tuple does; a name (`x = 3`, `f(x) = …`) and a
+unit may be missing on one side; a reference in percent accepts the bare number; a numeral of another base than ten equals only
+one of the same base; inequalities are the sets of their solutions.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from vime.grading import expression as ex
 from vime.grading.expression import Expression, Number, Unread, apply
-from vime.grading.reader import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
+from vime.grading.readings import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
 from vime.grading.units import ANGLE
 
 Verdict = bool | None
@@ -57,6 +58,8 @@ class Comparison:
             match one, other:
                 case Amount(), Amount():
                     return self._amounts(one, other)
+                case Amount(), Expression() if other.names:
+                    return None  # a letter may be meant as a unit
                 case Amount(), Expression():
                     same = ex.compare(one.number, other, digits=self.digits)
                     if same is not True and one.unit == ANGLE:
@@ -211,6 +214,8 @@ class Comparison:
                 return _all((self.same(found.left, reference.left), self.same(found.right, reference.right))) or None
             case Row(), Row() if len(found.items) == len(reference.items) and found.joined == reference.joined:
                 return _all(map(self.same, found.items, reference.items)) or None
+            case (Row(opening="") as several, Expression() as one) | (Expression() as one, Row(opening="") as several):
+                return _all(self.same(item, one) for item in several.items)  # the same in two notations: 1/2 or 0.5
             case _:
                 return False if isinstance(found, Expression) or isinstance(reference, Expression) else None
 
@@ -282,7 +287,7 @@ def _value_of(chain: Chain) -> Answer | None:
         return None
     if values is parts and not all(isinstance(value, Expression) and not value.names for value in values):
         return None
-    for one, other in zip(values, values[1:]):
+    for one, other in pairwise(values):
         if Comparison().same(one, other) is not True:
             raise Unread("an equation that does not hold")
     return values[-1]
@@ -308,7 +313,9 @@ def _without_names(found: Answer, reference: Answer) -> tuple[Answer, Answer]:
 def _is_named(answer: Answer) -> bool:
     if isinstance(answer, Chain):
         return set(answer.signs) == {"="}
-    return isinstance(answer, Row) and not answer.opening and bool(answer.items) and all(map(_is_named, answer.items))
+    if not isinstance(answer, Row) or answer.opening or not answer.items or not _is_named(answer.items[0]):
+        return False
+    return all(_is_named(item) or not isinstance(item, Chain) for item in answer.items)  # x = 1, 2 names both
 
 
 def _unnamed(answer: Answer) -> Answer:
@@ -456,14 +463,18 @@ def _solutions(chain: Chain) -> _Region:
     return found
 
 
+_PLACES = (Fraction(1), Fraction(-3, 7), Fraction(-1031, 5), Fraction(2, 3), Fraction(4409, 8), Fraction(10**7))
+"""Where a line is told from other functions."""
+
+
 def _half_line(difference: Expression, sign: str, name: str) -> _Region:
     """Where a linear expression has a sign."""
-    values = [difference.value({name: Fraction(place)}) for place in (2, 5, 8)]
-    slope = ex.divide(ex.add(values[1], -values[0]), Fraction(3))
-    later = ex.add(ex.add(values[2], -values[1]), ex.multiply(slope, Fraction(-3)))
-    if later != 0 or slope == 0 or not all(map(ex.is_real, values)):
+    start, *values = (difference.value({name: place}) for place in (Fraction(0), *_PLACES))
+    slope = ex.divide(ex.add(values[0], -start), _PLACES[0])
+    line = [ex.add(start, ex.multiply(slope, place)) for place in _PLACES]
+    if slope == 0 or not ex.is_real(slope) or not ex.is_real(start) or not all(map(ex.equal_values, values, line)):
         raise Unread("no linear inequality")
-    root = ex.add(Fraction(2), ex.divide(-values[0], slope))
+    root = ex.divide(-start, slope)
     if sign in ("=", "ne"):
         point = _Region(pieces=(_Piece(low=root, high=root, closed=(True, True)),), is_decimal=difference.is_decimal)
         return point if sign == "=" else _complement(point)
