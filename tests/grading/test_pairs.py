@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vime.grading.grade import grade
@@ -63,7 +63,7 @@ def test_a_formula_equals_itself_in_other_clothes(formula: str):
         assert compare(clothes.format(formula), [formula]) == compare(formula, [clothes.format(formula)]) == "equal"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None)
 @given(st.integers(-400, 400), st.integers(1, 10**9), st.integers(1, 10**9))
 def test_numbers_of_any_size_are_equal_only_if_they_are(exponent: int, one: int, other: int):
     expected = "equal" if one == other else "different"
@@ -72,7 +72,7 @@ def test_numbers_of_any_size_are_equal_only_if_they_are(exponent: int, one: int,
     assert compare(rf"\frac{{{one}}}{{10^{{{abs(exponent)}}}}}", [rf"{one} \times 10^{{{-abs(exponent)}}}"]) == "equal"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
 def test_repeating_decimals_are_their_fractions(above: int, below: int):
     whole, rest, digits, seen = above // below, above % below, "", dict[int, int]()
@@ -86,7 +86,7 @@ def test_repeating_decimals_are_their_fractions(above: int, below: int):
     assert compare(text, [rf"\frac{{{above + 1}}}{{{below}}}"]) == "different"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None)
 @given(st.text(alphabet=r"0123456789xyabe+-*/^_=<>(){}[]|\,.;:!%$&' " + "½√π", max_size=25), st.sampled_from(FORMULAS))
 def test_any_text_gets_a_verdict(text: str, formula: str):
     assert compare(text, [formula]) in ("equal", "different", "undecided")

@@ -18,37 +18,21 @@ from vime.grading.readings import Amount, Answer, Chain, Infinity, Matrix, Numer
 from vime.grading.tokens import FONTS, SEPARATORS, Token, tokens_of
 from vime.grading.units import MONEY, Unit, is_unit, unit_of
 
-
 RELATIONS = {"=", "<", ">", "le", "ge", "ne", "in"}
 _SETS = {"cup", "cap", "setminus"}
-_BASES: dict[str, int] = {
-    **{
-        "two": 2,
-        "three": 3,
-        "four": 4,
-        "five": 5,
-        "six": 6,
-        "seven": 7,
-        "eight": 8,
-        "nine": 9,
-        "ten": 10,
-        "eleven": 11,
-        "twelve": 12,
-    }
-}
+_BASE_WORDS = "two three four five six seven eight nine ten eleven twelve"
+_BASES: dict[str, int] = {word: base for base, word in enumerate(_BASE_WORDS.split(), start=2)}
 _NUMERAL = re.compile(r"(-?)((?:[0-9A-Z]|\\(?:text|mathrm)\{[0-9A-Z]+\})+)_(?:\{(?:\\text\{)?\s*(\w+)\s*\}{1,2}|(\d))")
-_NO_PRODUCT = frozenset(
-    (
-        "no yes odd one two six ten all any the not for is are to of on at by it as so an am pm if see mod per up he we "
-        "day in out but dne"
-    ).split()
+_NO_PRODUCT_WORDS = (
+    "no yes odd one two six ten all any the not for is are to of on at by it as so an am pm if see mod per up he we "
+    "day in out but dne"
 )
-_GREEK_NAMES = frozenset(
-    (
-        "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi "
-        "varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"
-    ).split()
+_NO_PRODUCT = frozenset(_NO_PRODUCT_WORDS.split())
+_GREEK_WORDS = (
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi "
+    "varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"
 )
+_GREEK_NAMES = frozenset(_GREEK_WORDS.split())
 _INVERSE = {"sin": "asin", "cos": "acos", "tan": "atan"}
 _SINGLE: dict[str, Callable[..., ex.Number]] = {
     **{name: ex.elementary(name) for name in ("sin", "cos", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp")},
@@ -74,16 +58,23 @@ _HALF = constant(Fraction(1, 2))
 
 def read(text: str) -> Answer:
     """The reading of a whole answer; words if it is made of nothing else. Raises Unread for everything that is neither."""
-    bare = text.strip().strip("$").strip()
-    if numeral := _numeral(bare):
+    bare = _unquoted(text.strip())
+    if numeral := _numeral(bare.strip("$")):
         return numeral
     try:
-        return Reader(tokens_of(text)).answer()
+        return Reader(tokens_of(bare)).answer()
     except (Unread, RecursionError):
-        words = words_of(bare)
+        words = words_of(bare.strip("$").strip())
         if words is None:
             raise Unread(text) from None
         return words
+
+
+def _unquoted(text: str) -> str:
+    """A text without the quotation marks in which programs, and ReTool's prompt, put a whole answer."""
+    if len(text) > 2 and text[0] == text[-1] and text[0] in "'\"`" and text.count(text[0]) == 2:
+        return text[1:-1].strip()
+    return text
 
 
 def words_of(text: str) -> Words | None:
