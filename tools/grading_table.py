@@ -3,9 +3,10 @@ r"""Compares our verdicts about mathematical answers with those of math-verify a
     python tools/grading_table.py [--json PATH] [--markdown PATH] [--earlier PATH]
 
 The pairs stand in `grading_pairs.jsonl`, one per line: `{"kind": "radicals", "answer": "3\\sqrt{2}", "reference": "\\sqrt{18}",
-"verdict": "equal"}`. The verdict is `equal`, `different`, or `undecided` where a text is no formula or has several meanings. math-verify
-is called as its README shows, with both texts between dollars; it is undecided where it reads nothing. `--earlier` names the JSON
-of an earlier run, whose verdicts of ours are put beside the present ones.
+"verdict": "equal"}`. The verdict is `equal`, `different`, or `undecided` where a text is no formula or has several meanings.
+Those with `unseen` were written after the grader that is graded; `first` is the verdict of the commit that graded them first.
+math-verify is called as its README shows, with both texts between dollars; it is undecided where it reads nothing. `--earlier`
+names the JSON of an earlier run, whose verdicts of ours are put beside the present ones.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 
 from bench_rows import ROOT, Result, circumstances
 
+FIRST = "commit 88800f2e4d, the first to grade these"
 PAIRS = Path(__file__).with_name("grading_pairs.jsonl")
 Pair = dict[str, Any]
 
@@ -119,7 +121,7 @@ def listed(pairs: list[Pair]) -> list[str]:
 
 def page(pairs: list[Pair], result: Result, earlier: str) -> str:
     """The Markdown page."""
-    graders = {"earlier": earlier, "ours": "this commit", "math_verify": "math-verify alone"}
+    graders = {"earlier": earlier, "first": FIRST, "ours": "this commit", "math_verify": "math-verify alone"}
     lines = [f"# {result.title}", "", *(f"- {fact}" for fact in circumstances(result)), ""]
     for title, unseen in (("Pairs made before the grader was changed", False), ("Pairs made afterwards, not seen before", True)):
         own = [pair for pair in pairs if pair.get("unseen", False) == unseen]

@@ -50,13 +50,13 @@ async def next_step(roles: Roles, question: str, *, analysis: str, memory: Memor
     return await roles.plan(content)
 
 
-def parse_next_step(reply: str) -> NextStep:
+def parse_next_step(reply: str, *, thinks: bool = False) -> NextStep:
     """Reads the last complete sequence of Context, Sub-Goal and Tool Name in a reply.
 
-    Earlier assistant turns, thinking and bold marks are ignored; the name ends at an empty line or a code fence.
+    Earlier assistant turns, thinking (`vime.thinking`) and bold marks are ignored; the name ends at an empty line or a code fence.
     """
     text = reply.rsplit(ASSISTANT, 1)[-1]
-    text = after_thinking(text).replace("**", "")
+    text = after_thinking(text, thinks=thinks).replace("**", "")
     at_name = text.rfind(TOOL_NAME)
     at_goal = text.rfind(SUB_GOAL, 0, max(at_name, 0))
     at_context = text.rfind(CONTEXT, 0, max(at_goal, 0))

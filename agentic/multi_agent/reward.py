@@ -15,7 +15,8 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     """A reward for each sample, and their mean over the trained ones; `strict` says whether the chosen solution is right."""
     method, roles = MultiAgentConfig.of(context.config), [sample.metadata["role"] for sample in samples]
     answers = [answer_of(sample.response, thinking=context.config.model.thinks) for sample in samples]
-    right = [await is_right(answer, samples[0].label, maths=method.maths) for answer in answers]
+    decided = [await verdict_of(answer, samples[0].label, maths=method.maths) for answer in answers]
+    right = [verdict is Equality.equal for verdict in decided]
     chosen = samples[-1].metadata["chosen"]
     is_solved = chosen is not None and right[chosen]
     weight = method.solved_weight if is_solved else method.unsolved_weight
@@ -26,6 +27,7 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     verdicts = {strip_string(answer): is_one for answer, is_one in zip(answers, right) if answer is not None}
     metrics = {"strict": float(is_solved), "first_solver": float(solvers[0]), "solvers": fmean(solvers)}
     metrics |= {"any_solver": float(any(solvers)), "majority": float(bool(votes) and verdicts[votes.most_common(1)[0][0]])}
+    metrics |= {"undecided": fmean(verdict in (Equality.undecided, Equality.limit) for verdict in decided)}
     metrics |= {"rewriters": fmean(rewriters)} if rewriters else {}
     return Reward(score=fmean(trained or [0.0]), metrics=metrics, samples=earned)
 
@@ -35,8 +37,9 @@ def answer_of(response: str, *, thinking: bool) -> str | None:
     return last_boxed(after_thinking(response, thinks=thinking))
 
 
-async def is_right(answer: str | None, references: list[str], *, maths: bool) -> bool:
-    """Whether an answer is one of the references."""
+async def verdict_of(answer: str | None, references: list[str], *, maths: bool) -> Equality:
+    """The verdict about an answer: one of the references, letter by letter or by mathematics."""
     if answer is None or not maths:
-        return answer is not None and strip_string(answer) in map(strip_string, references)
-    return await equal(answer, references) is Equality.equal
+        same = answer is not None and strip_string(answer) in map(strip_string, references)
+        return Equality.equal if same else Equality.different
+    return await equal(answer, references)

@@ -27,20 +27,28 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     style, response = ReToolConfig.of(context.config).reward_style, samples[-1]
     said = after_thinking(response.response, thinks=context.config.model.thinks)
     answer = last_box(said) if style is RewardStyle.paper else strict_box(said)
-    is_right = await is_equal(answer, response.label, style=style)
+    verdict = await verdict_of(answer, response.label, style=style)
+    is_right = verdict is Equality.equal
     numbers = re.findall(r"\d+", said.rpartition("\n")[2])
-    is_nearly_right = is_right or await is_equal(numbers[-1] if numbers else None, response.label, style=style)
+    is_nearly_right = (
+        is_right or await verdict_of(numbers[-1] if numbers else None, response.label, style=style) is Equality.equal
+    )
     return Reward(
         score=score_of(is_right, num_calls=sum(response.metadata["calls"].values()), style=style),
-        metrics={"strict": float(is_right), "lenient": float(is_nearly_right), "boxed": float(answer is not None)},
+        metrics={
+            "strict": float(is_right),
+            "lenient": float(is_nearly_right),
+            "boxed": float(answer is not None),
+            "undecided": float(verdict in (Equality.undecided, Equality.limit)),
+        },
     )
 
 
-async def is_equal(answer: str | None, references: list[str], *, style: RewardStyle) -> bool:
-    """Whether an answer is right: by mathematics in the paper, letter by letter in verl and slime."""
+async def verdict_of(answer: str | None, references: list[str], *, style: RewardStyle) -> Equality:
+    """The verdict about an answer: by mathematics in the paper, letter by letter in verl and slime."""
     if answer is None or style is not RewardStyle.paper:
-        return answer in references
-    return await equal(answer, references) is Equality.equal
+        return Equality.equal if answer in references else Equality.different
+    return await equal(answer, references)
 
 
 def score_of(is_right: bool, *, num_calls: int, style: RewardStyle) -> float:

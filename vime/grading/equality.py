@@ -1,22 +1,23 @@
 """Compares two readings of mathematical answers: equal, different, or None where neither can be said.
 
-Conventions: the order of a list without brackets does not matter, that of a tuple does; a name (`x = 3`, `f(x) = …`) and a unit may be
-missing on one side; a reference in percent accepts the bare number; a numeral of another base than ten equals only one of the
-same base; inequalities are the sets of their solutions.
+Conventions: the order of a list without brackets does not matter, that of a tuple does; a name (`x = 3`, `f(x) = …`) and a
+unit may be missing on one side; a reference in percent accepts the bare number; a numeral of another base than ten equals only
+one of the same base; inequalities are the sets of their solutions.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from vime.grading import expression as ex
 from vime.grading.expression import Expression, Number, Unread, apply
-from vime.grading.reader import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
+from vime.grading.readings import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
+from vime.grading.regions import MIRRORED, region_of, same_ends
 from vime.grading.units import ANGLE
 
 Verdict = bool | None
-_MIRRORED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "=": "=", "ne": "ne"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +58,8 @@ class Comparison:
             match one, other:
                 case Amount(), Amount():
                     return self._amounts(one, other)
+                case Amount(), Expression() if other.names:
+                    return None  # a letter may be meant as a unit
                 case Amount(), Expression():
                     same = ex.compare(one.number, other, digits=self.digits)
                     if same is not True and one.unit == ANGLE:
@@ -180,7 +183,7 @@ class Comparison:
         """True if both are the same up to a positive factor; None if it cannot be said so."""
         if not all(isinstance(part, Expression) for part in (*found.parts, *reference.parts)):
             return None
-        if found.signs[0] == _MIRRORED.get(reference.signs[0]) != reference.signs[0]:
+        if found.signs[0] == MIRRORED.get(reference.signs[0]) != reference.signs[0]:
             reference = Chain(parts=reference.parts[::-1], signs=found.signs)
         if found.signs != reference.signs:
             return None
@@ -190,14 +193,14 @@ class Comparison:
         if isinstance(found, Reals) and isinstance(reference, Reals):
             return found == reference
         try:
-            one, other = _region(found), _region(reference)
+            one, other = region_of(found), region_of(reference)
         except (Unread, ex.Undefined):
             return self._alike(found, reference)
         is_decimal = one.is_decimal or other.is_decimal
         return one.pieces == other.pieces or (
             len(one.pieces) == len(other.pieces)
             and all(
-                a.closed == b.closed and _same_ends(a.low, b.low, is_decimal) and _same_ends(a.high, b.high, is_decimal)
+                a.closed == b.closed and same_ends(a.low, b.low, is_decimal) and same_ends(a.high, b.high, is_decimal)
                 for a, b in zip(one.pieces, other.pieces)
             )
         )
@@ -211,6 +214,8 @@ class Comparison:
                 return _all((self.same(found.left, reference.left), self.same(found.right, reference.right))) or None
             case Row(), Row() if len(found.items) == len(reference.items) and found.joined == reference.joined:
                 return _all(map(self.same, found.items, reference.items)) or None
+            case (Row(opening="") as several, Expression() as one) | (Expression() as one, Row(opening="") as several):
+                return _all(self.same(item, one) for item in several.items)  # the same in two notations: 1/2 or 0.5
             case _:
                 return False if isinstance(found, Expression) or isinstance(reference, Expression) else None
 
@@ -282,7 +287,7 @@ def _value_of(chain: Chain) -> Answer | None:
         return None
     if values is parts and not all(isinstance(value, Expression) and not value.names for value in values):
         return None
-    for one, other in zip(values, values[1:]):
+    for one, other in pairwise(values):
         if Comparison().same(one, other) is not True:
             raise Unread("an equation that does not hold")
     return values[-1]
@@ -308,7 +313,9 @@ def _without_names(found: Answer, reference: Answer) -> tuple[Answer, Answer]:
 def _is_named(answer: Answer) -> bool:
     if isinstance(answer, Chain):
         return set(answer.signs) == {"="}
-    return isinstance(answer, Row) and not answer.opening and bool(answer.items) and all(map(_is_named, answer.items))
+    if not isinstance(answer, Row) or answer.opening or not answer.items or not _is_named(answer.items[0]):
+        return False
+    return all(_is_named(item) or not isinstance(item, Chain) for item in answer.items)  # x = 1, 2 names both
 
 
 def _unnamed(answer: Answer) -> Answer:
@@ -354,170 +361,3 @@ def _proportional(one: Chain, other: Chain, *, signed: bool) -> bool:
     if signed and not all(ex.is_real(value) and value > 0 for value in values):
         return False
     return values[0] != 0 and all(ex.equal_values(value, values[0], is_decimal=ratio.is_decimal) for value in values)
-
-
-# Sets of real numbers
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Piece:
-    """An interval from `low` to `high` with whether its ends belong to it; infinite ends are None."""
-
-    low: Number | None
-    high: Number | None
-    closed: tuple[bool, bool]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Region:
-    """Disjoint pieces in order."""
-
-    pieces: tuple[_Piece, ...]
-    is_decimal: bool = False
-
-
-_EVERYTHING = _Region(pieces=(_Piece(low=None, high=None, closed=(False, False)),))
-
-
-def _same_ends(one: Number | None, other: Number | None, is_decimal: bool) -> bool:
-    if one is None or other is None:
-        return one is other
-    return ex.equal_values(one, other, is_decimal=is_decimal)
-
-
-def _region(answer: Answer) -> _Region:
-    """The real numbers that an answer means. Raises Unread if it means no set of them."""
-    match answer:
-        case Reals(name="R"):
-            return _EVERYTHING
-        case Sets(sign=sign, left=left, right=right):
-            one, other = _region(left), _region(right)
-            if sign == "cup":
-                return _union(one, other)
-            return _intersection(one, other if sign == "cap" else _complement(other))
-        case Chain():
-            return _solutions(answer)
-        case Row(opening="", items=items) if all(isinstance(item, Chain) and item.signs != ("=",) for item in items):
-            if len({_variable_of(item) for item in items if isinstance(item, Chain)}) > 1:
-                raise Unread("several variables")
-            regions = [_region(item) for item in items]
-            found = regions[0]
-            for one in regions[1:]:
-                found = _union(found, one) if answer.joined == "or" else _intersection(found, one)
-            return found
-        case Row(opening="\\{", items=items):
-            pieces = [_Piece(low=end, high=end, closed=(True, True)) for end in map(_end, items) if end is not None]
-            return _sorted(pieces, is_decimal=any(isinstance(item, Expression) and item.is_decimal for item in items))
-        case Row(opening="(" | "[", items=(first, last)):
-            closed = (answer.opening == "[", answer.closing == "]")
-            low, high = _end(first), _end(last)
-            if low is not None and high is not None and not low < high:
-                raise Unread("an interval without numbers")
-            is_decimal = any(isinstance(item, Expression) and item.is_decimal for item in (first, last))
-            piece = _Piece(low=low, high=high, closed=(closed[0] and low is not None, closed[1] and high is not None))
-            return _Region(pieces=(piece,), is_decimal=is_decimal)
-        case _:
-            raise Unread("no set")
-
-
-def _end(item: Answer) -> Number | None:
-    """The number at an end of an interval, None if it is infinite."""
-    if isinstance(item, Infinity):
-        return None
-    if not isinstance(item, Expression) or item.names:
-        raise Unread("no number")
-    value = item.value({})
-    if not ex.is_real(value):
-        raise Unread("no real number")
-    return value
-
-
-def _variable_of(chain: Chain) -> str:
-    names = {name for part in chain.parts if isinstance(part, Expression) for name in part.names}
-    if len(names) != 1:
-        raise Unread("no single variable")
-    return next(iter(names))
-
-
-def _solutions(chain: Chain) -> _Region:
-    """The solutions of inequalities that are linear in one variable, and of `x \\in` a set."""
-    name = _variable_of(chain)
-    if chain.signs == ("in",):
-        if _name_of(chain.parts[0]) != name:
-            raise Unread("no variable")
-        return _region(chain.parts[1])
-    found = _EVERYTHING
-    for left, sign, right in zip(chain.parts, chain.signs, chain.parts[1:]):
-        if isinstance(left, Infinity) or isinstance(right, Infinity):
-            continue
-        if not isinstance(left, Expression) or not isinstance(right, Expression):
-            raise Unread("no inequality")
-        found = _intersection(found, _half_line(apply(ex.add, left, apply(ex.negative, right)), sign, name))
-    return found
-
-
-def _half_line(difference: Expression, sign: str, name: str) -> _Region:
-    """Where a linear expression has a sign."""
-    values = [difference.value({name: Fraction(place)}) for place in (2, 5, 8)]
-    slope = ex.divide(ex.add(values[1], -values[0]), Fraction(3))
-    later = ex.add(ex.add(values[2], -values[1]), ex.multiply(slope, Fraction(-3)))
-    if later != 0 or slope == 0 or not all(map(ex.is_real, values)):
-        raise Unread("no linear inequality")
-    root = ex.add(Fraction(2), ex.divide(-values[0], slope))
-    if sign in ("=", "ne"):
-        point = _Region(pieces=(_Piece(low=root, high=root, closed=(True, True)),), is_decimal=difference.is_decimal)
-        return point if sign == "=" else _complement(point)
-    if slope < 0:
-        sign = _MIRRORED[sign]
-    is_closed = sign in ("le", "ge")
-    if sign in (">", "ge"):
-        piece = _Piece(low=root, high=None, closed=(is_closed, False))
-    else:
-        piece = _Piece(low=None, high=root, closed=(False, is_closed))
-    return _Region(pieces=(piece,), is_decimal=difference.is_decimal)
-
-
-def _sorted(pieces: list[_Piece], *, is_decimal: bool) -> _Region:
-    """The union of pieces: in order, with those that touch made one."""
-    in_order = sorted(pieces, key=lambda piece: (piece.low is not None, piece.low or Fraction(0), not piece.closed[0]))
-    found = list[_Piece]()
-    for piece in in_order:
-        if not found or not _touch(found[-1], piece, is_decimal):
-            found.append(piece)
-            continue
-        last = found.pop()
-        high, is_closed = last.high, last.closed[1]
-        if high is not None and (piece.high is None or piece.high > high):
-            high, is_closed = piece.high, piece.closed[1]
-        elif _same_ends(high, piece.high, is_decimal):
-            is_closed |= piece.closed[1]
-        found.append(_Piece(low=last.low, high=high, closed=(last.closed[0], is_closed)))
-    return _Region(pieces=tuple(found), is_decimal=is_decimal)
-
-
-def _touch(one: _Piece, other: _Piece, is_decimal: bool) -> bool:
-    if one.high is None or other.low is None:
-        return True
-    if _same_ends(one.high, other.low, is_decimal):
-        return one.closed[1] or other.closed[0]
-    return other.low < one.high
-
-
-def _union(one: _Region, other: _Region) -> _Region:
-    return _sorted([*one.pieces, *other.pieces], is_decimal=one.is_decimal or other.is_decimal)
-
-
-def _complement(region: _Region) -> _Region:
-    found, low, is_closed = list[_Piece](), None, False
-    for piece in region.pieces:
-        if piece.low is not None and (low is None or low < piece.low or (is_closed and not piece.closed[0])):
-            found.append(_Piece(low=low, high=piece.low, closed=(is_closed, not piece.closed[0])))
-        if piece.high is None:
-            return _Region(pieces=tuple(found), is_decimal=region.is_decimal)
-        low, is_closed = piece.high, not piece.closed[1]
-    found.append(_Piece(low=low, high=None, closed=(is_closed, False)))
-    return _Region(pieces=tuple(found), is_decimal=region.is_decimal)
-
-
-def _intersection(one: _Region, other: _Region) -> _Region:
-    return _complement(_union(_complement(one), _complement(other)))

@@ -1,7 +1,7 @@
 """Expressions as functions of their variables: exact while they can be, else computed to 400 digits, and compared by value.
 
-Two expressions in variables are equal if their values are at a number of points (Schwartz-Zippel); the points are the same in every
-process. Nothing is simplified, so that no rule of a simplifier is trusted.
+Two expressions in variables are equal if their values are at a number of points (Schwartz-Zippel); the points are the same in
+every process. Nothing is simplified, so that no rule of a simplifier is trusted.
 """
 
 import math

@@ -47,16 +47,18 @@ async def grade(
     judge: Asks | None = None,
     judge_alone: bool = False,
     thinks: bool = False,
+    digits: int | None = None,
 ) -> Grade:
     r"""Grades a whole reply or a bare answer; in a reply the answer is the last `\boxed{}` after the thinking, see `answer_of`.
 
-    `thinks` says that the reply begins within a thinking (`vime.thinking`). With `judge_alone` the judge decides about every answer, and no rule does. Raises ValueError for an unknown kind, and errors
-    of the judge's server.
+    `thinks` says that the reply begins within a thinking (`vime.thinking`). With `digits` formulas are equal that agree when
+    rounded to so many significant digits. With `judge_alone` the judge decides about every answer, and no rule does. Raises
+    ValueError for an unknown kind, and errors of the judge's server.
     """
     answer = answer_of(prediction, thinks=thinks)
     if not answer:
         return Grade(score=0.0, decided_by="rule", prediction="")
-    verdict = Equality.undecided if judge_alone else await _decide(kind, answer, gold[:MAX_REFERENCES], question)
+    verdict = Equality.undecided if judge_alone else await _decide(kind, answer, gold[:MAX_REFERENCES], question, digits)
     if verdict is not Equality.undecided:
         decided_by = "limit" if verdict is Equality.limit else "rule"
         return Grade(score=float(verdict is Equality.equal), decided_by=decided_by, prediction=answer)
@@ -64,10 +66,10 @@ async def grade(
     return Grade(score=float(opinion is True), decided_by="nobody" if opinion is None else "judge", prediction=answer)
 
 
-async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Equality:
+async def _decide(kind: str, answer: str, gold: list[str], question: str, digits: int | None) -> Equality:
     match kind:
         case "maths":
-            return await equal(answer, gold)
+            return await equal(answer, gold, digits=digits)
         case "number":
             return _numbers(answer, gold)
         case "choice":

@@ -2,163 +2,37 @@
 
     read(r"x = \\frac12 \\text{ or } x > 3")
 
-A reading stands for every character of the text. What is left over, cut off, ambiguous (`1/2x`) or unknown raises Unread: it is never
-left out.
+A reading stands for every character of the text. What is left over, cut off, ambiguous (`1/2x`) or unknown raises Unread: it is
+never left out.
 """
 
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from vime.grading import expression as ex
 from vime.grading.expression import Expression, Unread, apply, constant, variable
+from vime.grading.readings import Amount, Answer, Chain, Infinity, Matrix, Numeral, Ratio, Reals, Row, Sets, Words
 from vime.grading.tokens import FONTS, SEPARATORS, Token, tokens_of
 from vime.grading.units import MONEY, Unit, is_unit, unit_of
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
-    """A text that is no formula; only one of the same words equals it."""
-
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Infinity:
-    """Plus or minus infinity."""
-
-    sign: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """Answers between brackets: `( (1,2), [0,1), \\{1,2\\}`, or with `opening=""` a list in any order, joined by a word or commas."""
-
-    items: "tuple[Answer, ...]"
-    opening: str = ""
-    closing: str = ""
-    joined: str = ","
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Matrix:
-    """Rows of expressions."""
-
-    rows: tuple[tuple[Expression, ...], ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chain:
-    """Relations in a row: `1 < x \\le 2` has three parts and the signs `<` and `le`."""
-
-    parts: "tuple[Answer, ...]"
-    signs: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sets:
-    """Two sets and `cup`, `cap` or `setminus` between them."""
-
-    sign: str
-    left: "Answer"
-    right: "Answer"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reals:
-    """The real numbers, or another named set."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Numeral:
-    """A number in another base than ten: 101_7."""
-
-    value: int
-    base: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Amount:
-    """A number with a unit."""
-
-    number: Expression
-    unit: Unit
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ratio:
-    """A proportion: 3:4."""
-
-    parts: tuple[Expression, ...]
-
-
-Answer = Expression | Words | Infinity | Row | Matrix | Chain | Sets | Reals | Numeral | Amount | Ratio
-
 RELATIONS = {"=", "<", ">", "le", "ge", "ne", "in"}
 _SETS = {"cup", "cap", "setminus"}
-_BASES: dict[str, int] = {
-    **{
-        "two": 2,
-        "three": 3,
-        "four": 4,
-        "five": 5,
-        "six": 6,
-        "seven": 7,
-        "eight": 8,
-        "nine": 9,
-        "ten": 10,
-        "eleven": 11,
-        "twelve": 12,
-    }
-}
+_BASE_WORDS = "two three four five six seven eight nine ten eleven twelve"
+_BASES: dict[str, int] = {word: base for base, word in enumerate(_BASE_WORDS.split(), start=2)}
 _NUMERAL = re.compile(r"(-?)((?:[0-9A-Z]|\\(?:text|mathrm)\{[0-9A-Z]+\})+)_(?:\{(?:\\text\{)?\s*(\w+)\s*\}{1,2}|(\d))")
-_NO_PRODUCT = {
-    "no",
-    "yes",
-    "odd",
-    "one",
-    "two",
-    "six",
-    "ten",
-    "all",
-    "any",
-    "the",
-    "not",
-    "for",
-    "is",
-    "are",
-    "to",
-    "of",
-    "on",
-    "at",
-}
-_NO_PRODUCT |= {
-    "by",
-    "it",
-    "as",
-    "so",
-    "an",
-    "am",
-    "pm",
-    "if",
-    "see",
-    "mod",
-    "per",
-    "up",
-    "he",
-    "we",
-    "day",
-    "in",
-    "out",
-    "but",
-    "dne",
-}
-_GREEK = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi"
-_GREEK_NAMES = set(f"{_GREEK} chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar".split())
+_NO_PRODUCT_WORDS = (
+    "no yes odd one two six ten all any the not for is are to of on at by it as so an am pm if see mod per up he we "
+    "day in out but dne"
+)
+_NO_PRODUCT = frozenset(_NO_PRODUCT_WORDS.split())
+_GREEK_WORDS = (
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi "
+    "varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"
+)
+_GREEK_NAMES = frozenset(_GREEK_WORDS.split())
 _INVERSE = {"sin": "asin", "cos": "acos", "tan": "atan"}
 _SINGLE: dict[str, Callable[..., ex.Number]] = {
     **{name: ex.elementary(name) for name in ("sin", "cos", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp")},
@@ -178,28 +52,35 @@ _BRACKETS = {"lfloor": ("rfloor", ex.floor), "lceil": ("rceil", ex.ceiling)}
 CHOICES = frozenset("ABCDEFGHIJ")
 PLUS_MINUS = "±"
 """First sign of the names of variables that stand for 1 or -1."""
-_MATRICES = tuple(f"begin {name}matrix" for name in ("", "p", "b", "v", "V", "B", "small")) + ("begin array",)
+_MATRICES = (*(f"begin {name}matrix" for name in ("", "p", "b", "v", "V", "B", "small")), "begin array")
 _HALF = constant(Fraction(1, 2))
 
 
 def read(text: str) -> Answer:
     """The reading of a whole answer; words if it is made of nothing else. Raises Unread for everything that is neither."""
-    bare = text.strip().strip("$").strip()
-    if numeral := _numeral(bare):
+    bare = _unquoted(text.strip())
+    if numeral := _numeral(bare.strip("$")):
         return numeral
     try:
-        return Reader(tokens_of(text)).answer()
+        return Reader(tokens_of(bare)).answer()
     except (Unread, RecursionError):
-        words = words_of(bare)
+        words = words_of(bare.strip("$").strip())
         if words is None:
             raise Unread(text) from None
         return words
 
 
+def _unquoted(text: str) -> str:
+    """A text without the quotation marks in which programs, and ReTool's prompt, put a whole answer."""
+    if len(text) > 2 and text[0] == text[-1] and text[0] in "'\"`" and text.count(text[0]) == 2:
+        return text[1:-1].strip()
+    return text
+
+
 def words_of(text: str) -> Words | None:
     """The words of a text in which nothing but letters, digits and marks of sentences stands, in lower case; else None."""
     bare = re.sub(rf"\\(?:{'|'.join(sorted(FONTS))})\s*\{{([^{{}}]*)\}}", r"\1", text).replace("\\ ", " ")
-    if re.search(r"[^\w\s.,:;!?'’()\-]|_", bare) or not re.search(r"[^\W\d_]", bare):
+    if re.search(r"[^\w\s.,:;!?'\u2019()\-]|_", bare) or not re.search(r"[^\W\d_]", bare):
         return None
     return Words(words=tuple(re.findall(r"[^\W_]+", re.sub(r"(?<=\b\w)\.", "", bare.lower()))))
 
@@ -314,8 +195,12 @@ class Reader:
     # Expressions
 
     def _sum(self) -> Answer:
+        is_negative = self._sees("-") and self._text_at(self._position + 1) in MONEY
+        self._position += is_negative
         money = self._money()
         found = self._signed()
+        if is_negative:
+            found = apply(ex.negative, _number_of(found))
         while (token := self._peek()) and token.text in ("+", "-", "pm", "mp") and token.kind != "letters":
             self._position += 1
             term = _number_of(self._signed() if self._sees("-") else self._term())
@@ -350,7 +235,7 @@ class Reader:
     def _term(self) -> Answer:
         found, after_slash, was_number = self._factor(), False, self._was_number()
         while token := self._peek():
-            if token.kind == "command" and token.text in ("cdot", "times") or token.text == "*":
+            if (token.kind == "command" and token.text in ("cdot", "times")) or token.text == "*":
                 self._position += 1
                 found, after_slash, was_number = _product(found, self._signed_factor()), False, False
             elif token.text == "/" or (token.kind == "command" and token.text == "div"):
@@ -455,12 +340,15 @@ class Reader:
             numbers = [_integer(above), _integer(below)]
             if None not in numbers and 0 < (numbers[0] or 0) < (numbers[1] or 0):
                 return constant(token.number + Fraction(numbers[0] or 0, numbers[1] or 1))
+            if None in numbers:
+                return apply(ex.multiply, number, apply(ex.divide, above, below))
             raise Unread("a number beside a fraction")
         ahead = self._tokens[self._position : self._position + 3]
-        if len(ahead) == 3 and ahead[1].text == "/" and all(one.kind == "number" and one.text.isdigit() for one in ahead[::2]):
-            if ahead[0].after_space and not ahead[1].after_space and 0 < ahead[0].number < ahead[2].number:
-                self._position += 3
-                return constant(token.number + ahead[0].number / ahead[2].number)
+        if len(ahead) < 3 or ahead[1].text != "/" or not all(one.kind == "number" and one.text.isdigit() for one in ahead[::2]):
+            return number
+        if ahead[0].after_space and not ahead[1].after_space and 0 < ahead[0].number < ahead[2].number:
+            self._position += 3
+            return constant(token.number + ahead[0].number / ahead[2].number)
         return number
 
     def _letters(self, token: Token) -> Answer:

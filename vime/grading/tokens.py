@@ -1,4 +1,4 @@
-"""Cuts a formula, in LaTeX or as programs and people print it, into tokens; every character belongs to one, or the text is unread."""
+"""Cuts a formula, in LaTeX or as programs and people print it, into tokens; a character that belongs to none is an error."""
 
 import re
 from dataclasses import dataclass
@@ -97,12 +97,20 @@ _UNICODE = str.maketrans(
             "≥": "\\ge ",
             "≠": "\\ne ",
             "°": "^\\circ ",
-            "∪": "\\cup ",
+            "\u222a": "\\cup ",
             "∩": "\\cap ",
             "∈": "\\in ",
             "∅": "\\emptyset ",
         },
-        **{"±": "\\pm ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "ℝ": "\\mathbb{R}", "²": "^{2}", "³": "^{3}"},
+        **{
+            "±": "\\pm ",
+            "θ": "\\theta ",
+            "\u03b1": "\\alpha ",
+            "β": "\\beta ",
+            "\u211d": "\\mathbb{R}",
+            "²": "^{2}",
+            "³": "^{3}",
+        },
     }
 )
 _DIGITS = r"\d+\.\d+|\.\d+|\d+\.(?=\s*$)|\d+"
@@ -110,8 +118,9 @@ _GROUPED = r"\d{1,3}(?:(?:\{,\}|\\,|,\\!|\\!|\\;|{,\\!})\d{3})+(?:\.\d+)?(?!\d)"
 _REPEATING = re.compile(
     r"(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))|\((\d+)\)|\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?)"
 )
-_NUMBER = re.compile(rf"({_GROUPED})|({_DIGITS})(?:[eE]([+-]?\d{{1,4}})(?![\d.A-Za-z_]))?")
+_NUMBER = re.compile(rf"({_GROUPED})|({_DIGITS})(?:[eE]([+-]?\d{{1,4}})(?!\d|\.\d|[A-Za-z_]))?")
 _COMMAS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)")
+_EXPONENT = re.compile(r"[eE][+-]?\d")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 _LETTERS = re.compile(r"[A-Za-z]+")
 _TIMES = re.compile(r"\s*x\s*(?=10\s*(?:\^|\*\*))")
@@ -155,6 +164,8 @@ def _next(text: str, position: int, found: list[Token]) -> int:
     if match := _REPEATING.match(text, position):
         found.append(_repeating(match))
     elif match := _number(text, position, found):
+        if _EXPONENT.match(text, match.end()):
+            raise Unread("a power of ten, or a product with e")
         found.append(_plain_number(match))
     elif text[position] == "\\":
         return _command(text, position, found)

@@ -61,34 +61,11 @@ MONEY = {
 }
 ANGLE = _UNITS["degree"]
 _COMPOUND = {"mph": ("miles", "hour"), "kph": ("km", "h"), "kmh": ("km", "h")}
-_NO_NOUNS = {
-    "times",
-    "less",
-    "minus",
-    "plus",
-    "is",
-    "was",
-    "percents",
-    "halves",
-    "thirds",
-    "quarters",
-    "fourths",
-    "this",
-    "unless",
-}
-_NO_NOUNS |= {
-    "tens",
-    "hundreds",
-    "thousands",
-    "millions",
-    "billions",
-    "dozens",
-    "tenths",
-    "hundredths",
-    "pis",
-    "pairs",
-    "solutions",
-}
+_NO_NOUNS_WORDS = (
+    "times less minus plus is was percents halves thirds quarters fourths this unless tens hundreds thousands "
+    "millions billions dozens tenths hundredths pis pairs solutions"
+)
+_NO_NOUNS = frozenset(_NO_NOUNS_WORDS.split())
 _PEOPLE = {"people", "children", "men", "women", "mice", "geese"}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3}
 
