@@ -144,6 +144,7 @@ def table(seen: list[Seen], left_out: dict[str, str]) -> str:
 
 
 def _cell(text: str) -> str:
+    text = re.sub(r"x{10,}", "xxx…", text)
     return re.sub(r"/(?:var/)?tmp/\S*?(?=/outputs|/run|/a_file|:| |\)|$)", "…", text).replace("|", r"\|")
 
 

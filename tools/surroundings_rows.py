@@ -210,6 +210,13 @@ ROWS = [
     ),
     Row(name="a run name of 300 letters", words=["mode=plan", f"name={'x' * 300}"], end=End.refuses, says="bytes"),
     Row(
+        name="a run folder into which another run writes",
+        shell="mkdir -p {folder}/run; exec 9>>{folder}/run/.lock; flock 9",
+        words=["output_dir={folder}/run"],
+        end=End.refuses,
+        says="is writing there: wait until it has ended",
+    ),
+    Row(
         name="a disk of 64 MiB for the run",
         shell=mounted("mount -t tmpfs -o size=64m disk {folder}"),
         words=["output_dir={folder}/run"],
