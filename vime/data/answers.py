@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from vime.grading.answer import last_balanced_box
+from vime.grading.boxed import last_boxed
 
 ANSWER_FIELDS = ("answers", "answer", "ground_truth", "label", "golden_answers", "final_answer", "solution")
 ANSWER_REMEDY = "write a text, a number or a list of these, or null if there is no answer; other fields are in sample.metadata"
@@ -88,5 +88,5 @@ def _published(mapping: Mapping[str, Any], name: str) -> list[Any]:
 def _without_reasoning(answer: str, name: str) -> str:
     if found := _GSM8K.search(answer):
         return found["answer"]
-    box = last_balanced_box(answer) if name == "solution" else None
+    box = last_boxed(answer) if name == "solution" else None
     return answer if box is None else box.strip() or answer
