@@ -53,7 +53,7 @@ async def next_step(roles: Roles, question: str, *, analysis: str, memory: Memor
 def parse_next_step(reply: str, *, thinks: bool = False) -> NextStep:
     """Reads the last complete sequence of Context, Sub-Goal and Tool Name in a reply.
 
-    Earlier assistant turns, thinking (`vime.thinking`) and bold marks are ignored; a name ends at an empty line or a code fence.
+    Earlier turns, thinking (`vime.thinking`) and bold marks are ignored. The name ends at an empty line or a code fence.
     """
     text = reply.rsplit(ASSISTANT, 1)[-1]
     text = after_thinking(text, thinks=thinks).replace("**", "")
