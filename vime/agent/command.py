@@ -68,10 +68,11 @@ async def run_command(command: Command) -> CommandEnd:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     mark = uuid.uuid4().hex
+    folder = {"PWD": os.path.abspath(command.folder)}  # as a shell's cd would leave it
     process = await asyncio.create_subprocess_exec(
         *command.words,
         cwd=command.folder,
-        env=inherited() | dict(command.environment) | {MARK: mark},
+        env=inherited() | folder | dict(command.environment) | {MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

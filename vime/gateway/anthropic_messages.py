@@ -1,5 +1,7 @@
 """Anthropic's Messages: `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
+import base64
+import hashlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -102,11 +104,13 @@ class MessageStream:
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
         """What is added to a block, and where blocks begin and end."""
-        yield from map(self._step, self._parts.add(delta))
+        for step in self._parts.add(delta):
+            yield from self._step(step)
 
     def end(self, answers: list[ChatAnswer]) -> Iterator[Event]:
         """Why the message ended, and what it cost."""
-        yield from map(self._step, self._parts.end())
+        for step in self._parts.end():
+            yield from self._step(step)
         yield _event("message_delta", delta=_reason(answers[0]), usage=_usage(answers[0].usage))
         yield _event("message_stop")
 
@@ -114,15 +118,19 @@ class MessageStream:
         """An error, which clients raise."""
         yield "error", self._dialect.error(refused)
 
-    def _step(self, step: Step) -> Event:
+    def _step(self, step: Step) -> Iterator[Event]:
         what, part, text = step
         index = len(self._parts.parts) - 1
         if what == "begin":
-            return _event("content_block_start", index=index, content_block=_block(part, whole=False))
-        if what == "end":
-            return _event("content_block_stop", index=index)
-        kind, key = DELTAS[part.kind]
-        return _event("content_block_delta", index=index, delta={"type": kind, key: text})
+            yield _event("content_block_start", index=index, content_block=_block(part, whole=False))
+        elif what == "end":
+            if part.kind == REASONING:
+                signed = {"type": "signature_delta", "signature": _signature(part.text)}
+                yield _event("content_block_delta", index=index, delta=signed)
+            yield _event("content_block_stop", index=index)
+        else:
+            kind, key = DELTAS[part.kind]
+            yield _event("content_block_delta", index=index, delta={"type": kind, key: text})
 
 
 DELTAS = {REASONING: ("thinking_delta", "thinking"), CALL: ("input_json_delta", "partial_json"), "text": ("text_delta", "text")}
@@ -137,10 +145,15 @@ def _head(request: ChatRequest) -> dict[str, Any]:
     return {"id": request.options["id"], "type": "message", "role": ASSISTANT, "model": request.options["model"]}
 
 
+def _signature(thought: str) -> str:
+    """What clients send back with a thought. Without one they take it for another model's, and show it as text."""
+    return base64.b64encode(hashlib.sha256(thought.encode(errors="replace")).digest()).decode()
+
+
 def _block(part: Part, *, whole: bool) -> dict[str, Any]:
     """A block of content, which in a stream begins empty."""
     if part.kind == REASONING:
-        return {"type": "thinking", "thinking": part.text if whole else "", "signature": ""}
+        return {"type": "thinking", "thinking": part.text if whole else "", "signature": _signature(part.text) if whole else ""}
     if part.kind == CALL:
         arguments = parsed(part.text) if whole else {}
         return {

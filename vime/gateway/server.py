@@ -66,6 +66,10 @@ class Gateway:
         kept = f"{prefix}{Responses.route}/{{id}}"
         app.router.add_get(kept, self._handler(Responses, _kept))
         app.router.add_delete(kept, self._handler(Responses, _forget))
+        app.router.add_get(f"{prefix}{Responses.route}", self._handler(Responses, _websocket))
+        for dialect in DIALECTS:
+            app.router.add_route("*", f"{prefix}{dialect.route}/{{rest:.*}}", self._handler(dialect, _not_served))
+        app.router.add_route("*", f"{prefix}/{{rest:.*}}", self._handler(ChatCompletions, _not_served))
         return app
 
     async def start(self, host: str = LOOPBACK) -> None:
@@ -173,6 +177,25 @@ async def _kept(dialect: Dialect, _: AgentSession, http: web.Request) -> web.Res
 
 async def _forget(dialect: Dialect, _: AgentSession, http: web.Request) -> web.Response:
     return _json(cast(Responses, dialect).forget(http.match_info["id"]))
+
+
+async def _websocket(_: Dialect, __: AgentSession, http: web.Request) -> web.Response:
+    """Refuses the upgrade by which Codex asks first, with the status at which it goes on over HTTP at once."""
+    if http.headers.get("Upgrade", "").lower() == "websocket":
+        raise Refused("responses are served over HTTP only, not over a WebSocket", status=426, code="upgrade_required")
+    raise _unserved(http)
+
+
+async def _not_served(_: Dialect, __: AgentSession, http: web.Request) -> web.Response:
+    raise _unserved(http)
+
+
+def _unserved(http: web.Request) -> Refused:
+    """The refusal of a route that no session has; embeddings and batches among them, and a base URL without its /v1."""
+    served = ", ".join(dialect.route for dialect in DIALECTS)
+    path = http.path.partition(http.match_info["secret"])[2] if "secret" in http.match_info else http.path
+    message = f"{http.method} {path} is not served here: the URL of a session has {served} and /v1/models"
+    return Refused(message, status=404, code="not_found")
 
 
 async def _stream(

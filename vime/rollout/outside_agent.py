@@ -51,6 +51,7 @@ def session_environment(session: AgentSession) -> dict[str, str]:
         "OPENAI_API_KEY": session.secret,
         "OPENAI_MODEL": session.model_name,
         "ANTHROPIC_BASE_URL": session.anthropic_url,
+        "ANTHROPIC_API_KEY": session.secret,
         "ANTHROPIC_AUTH_TOKEN": session.secret,
         "ANTHROPIC_MODEL": session.model_name,
     }
