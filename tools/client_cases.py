@@ -77,7 +77,9 @@ class Case:
     program: Pinned | None = None
     """What the harness starts."""
     constrains: bool = False
-    """Whether the client may constrain the model, as in evaluation."""
+    """Whether the model is held to what the client asks for."""
+    refuses: bool = False
+    """Whether what would hold the model to something is refused."""
     max_model_len: int = field(default=16_384)
 
     def versions(self, *, here: bool) -> str:
@@ -140,7 +142,8 @@ def _structured(name: str, word: str, replies: tuple[str, ...]) -> Case:
         environment=OPENAI,
         words=words,
         script=script,
-        constrains=word == "parsed",
+        constrains=name.endswith("held to it"),
+        refuses=word == "refused",
     )
 
 
@@ -311,8 +314,9 @@ STRANDS_LIMITS = {
 CASES = [
     *_scripts(OPENAI, CHAT, "openai_chat.py", {f"openai, {name}": word for name, word in SYNC.items()}, LOOK_UP),
     *_scripts(OPENAI, RESPONSES, "openai_responses.py", {f"openai, {name}": word for name, word in SYNC.items()}, LOOK_UP),
-    _structured("openai, structured output in evaluation", "parsed", (JSON,)),
-    _structured("openai, structured output refused in training", "refused", (thought("By the deed.", "Ada does."),)),
+    _structured("openai, structured output, held to it", "parsed", (JSON,)),
+    _structured("openai, structured output", "parsed", (thought("So.", JSON),)),
+    _structured("openai, structured output, refused", "refused", (thought("By the deed.", "Ada does."),)),
     *_scripts(
         ANTHROPIC, MESSAGES, "anthropic_messages.py", {"anthropic, sync": "sync", "anthropic, streamed": "stream"}, LOOK_UP
     ),

@@ -1,4 +1,4 @@
-"""Runs the agents of `agents/` in processes of their libraries' environments, which live on: an import takes longer than a rollout."""
+"""Runs the agents of `agents/` in processes of their libraries' environments, which live on, since imports take long."""
 
 import asyncio
 import os
