@@ -77,9 +77,9 @@ class Case:
     program: Pinned | None = None
     """What the harness starts."""
     constrains: bool = False
-    """Whether the model is held to what the client asks for."""
+    """Whether the model is held to what the client asks for, as a frozen one is."""
     refuses: bool = False
-    """Whether what would hold the model to something is refused."""
+    """Whether it is refused what it asks for."""
     max_model_len: int = field(default=16_384)
 
     def versions(self, *, here: bool) -> str:
@@ -99,7 +99,7 @@ class Case:
             (folder / LEDGER).write_text(OLD)
             return self.harness.command(PROMPT, **urls, secret=session.secret, folder=folder)
         assert self.environment is not None, self.name
-        variables = {**session_environment(session), "ANTHROPIC_API_KEY": session.secret, "HOME": str(folder), "PWD": str(folder)}
+        variables = {**session_environment(session), "HOME": str(folder)}
         variables |= self.environment.all_variables
         python = sys.executable if here else self.environment.interpreter_path
         words = [python, str(SCRIPTS / self.words[0]), *self.words[1:]]

@@ -12,7 +12,7 @@ import pytest
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.entry import entry_problems
 from vime.config import MethodConfig, RunConfig, SessionConfig
-from vime.errors import SampleError
+from vime.errors import ContextFullError, SampleError
 from vime.gateway.sessions import Sessions
 from vime.rollout.context import Context, Sampling
 from vime.rollout.endpoint_model import EndpointModel
@@ -79,7 +79,7 @@ def agents(tmp_path: Path) -> Path:
     return file
 
 
-async def run(path: str, **session: Any) -> list[Sample]:
+async def run(path: str, *, question: str = "2 + 2?", **session: Any) -> list[Sample]:
     tokenizer = qwen3_tokenizer()
     model = ServedModel(
         client=Client(tokenizer), tokenizer=tokenizer, max_model_len=1000, temperature=1.0, top_p=1.0, session="s"
@@ -87,7 +87,7 @@ async def run(path: str, **session: Any) -> list[Sample]:
     config = RunConfig(method=MethodConfig(session=SessionConfig(**session)))
     sessions = Sessions()
     context = Context(config=config, evaluation=False, session_id="s", models={"actor": model}, sessions=sessions)
-    sample = Sample(prompt="2 + 2?", label=["four"], metadata={"hint": "a sum"})
+    sample = Sample(prompt=question, label=["four"], metadata={"hint": "a sum"})
     try:
         return await load_generate(path)(context, sample, Sampling(temperature=1.0, top_p=1.0))  # type: ignore[return-value]
     finally:
@@ -115,6 +115,12 @@ async def test_a_program_is_given_the_address_of_its_model_and_its_row_without_t
 async def test_a_limit_ends_the_agent_whatever_it_makes_of_it(agents: Path):
     (sample,) = await run(f"{agents}:solve", num_calls=1)
     assert sample.stop_reason is StopReason.TURN_LIMIT and sample.response == "four"
+
+
+@pytest.mark.parametrize("agent", ["solve", "solve_in_a_thread"])
+async def test_a_first_prompt_that_fills_the_context_is_the_token_limit(agents: Path, agent: str):
+    with pytest.raises(ContextFullError, match="no room in the context of actor"):
+        await run(f"{agents}:{agent}", question="word " * 2000)
 
 
 async def test_what_is_no_end_of_an_agent_is_an_error(agents: Path):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vime.errors import ConfigError, Problem
+from vime.surroundings import cache_folder
 
-FOLDER = Path.home() / ".cache" / "vime" / "agents"
+FOLDER = cache_folder("agents")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
