@@ -142,7 +142,7 @@ def _structured(name: str, word: str, replies: tuple[str, ...]) -> Case:
         environment=OPENAI,
         words=words,
         script=script,
-        constrains=word == "parsed",
+        constrains=name.endswith("held to it"),
         refuses=word == "refused",
     )
 
@@ -314,8 +314,9 @@ STRANDS_LIMITS = {
 CASES = [
     *_scripts(OPENAI, CHAT, "openai_chat.py", {f"openai, {name}": word for name, word in SYNC.items()}, LOOK_UP),
     *_scripts(OPENAI, RESPONSES, "openai_responses.py", {f"openai, {name}": word for name, word in SYNC.items()}, LOOK_UP),
-    _structured("openai, structured output in evaluation", "parsed", (JSON,)),
-    _structured("openai, structured output refused in training", "refused", (thought("By the deed.", "Ada does."),)),
+    _structured("openai, structured output, held to it", "parsed", (JSON,)),
+    _structured("openai, structured output", "parsed", (thought("So.", JSON),)),
+    _structured("openai, structured output, refused", "refused", (thought("By the deed.", "Ada does."),)),
     *_scripts(
         ANTHROPIC, MESSAGES, "anthropic_messages.py", {"anthropic, sync": "sync", "anthropic, streamed": "stream"}, LOOK_UP
     ),

@@ -40,6 +40,10 @@ NOTES = """\
 - first prompt: tokens of the first request.
 - spelled otherwise: turns whose tokens are not those that the tokenizer makes of their text; text that is tokenized again
   would be other tokens.
+- forks by cause: thinking_dropped is the chat template's, which leaves earlier thoughts out once a new question is asked. The
+  others are the client's own. smolagents writes calls and results anew as text; dspy, instructor and generateObject ask each
+  question with a prompt of its own; crewAI makes a new prompt for each task; opencode asks for a title, and Claude Code starts
+  a helper; Codex makes its history short; OpenAI's structured output is asked for twice with the same prompt (retry).
 - audit: "every token once" says that each turn was delivered, and that each of its tokens is trained in exactly one sequence,
   with its logprob, behind the prompt that the engine saw.
 - engine vLLM: a real server samples the tokens, of a model that knows nothing; vLLM's structured outputs hold it to the text of
