@@ -55,7 +55,9 @@ class Case:
     program: Pinned | None = None
     """What the harness starts."""
     constrains: bool = False
-    """Whether the client may constrain the model, as in evaluation."""
+    """Whether the model is held to what the client asks for, as a frozen one is."""
+    refuses: bool = False
+    """Whether it is refused what it asks for."""
     max_model_len: int = field(default=16_384)
 
     def versions(self, *, here: bool) -> str:
@@ -109,6 +111,7 @@ def _structured(name: str, word: str, replies: tuple[str, ...]) -> Case:
         words=words,
         script=script,
         constrains=word == "parsed",
+        refuses=word == "refused",
     )
 
 

@@ -95,7 +95,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
         model = make_model(case, folder)
         reader = Reader(model.tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
         answers = SampledAnswers(model=model, reader=reader)
-        session = AgentSession(answers=answers, constrains=case.constrains)
+        session = AgentSession(answers=answers, constrains=case.constrains, refuses=case.refuses)
         gateway.open(session)
         command = case.command(session, folder, here=here)
         try:

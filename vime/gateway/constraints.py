@@ -74,16 +74,18 @@ def _unmet_form(form: dict[str, Any], text: str) -> str:
 
 def _unmet_schema(text: str, schema: Any, *, what: str) -> str:
     """Why a text is no JSON of a schema. Of a schema that cannot be used, or refers to others, only JSON is asked."""
-    import jsonschema
-    import referencing
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+    from jsonschema.validators import validator_for
+    from referencing import Registry
 
     try:
         value = read_json(text)
     except ValueError as error:
         return f"{what} is no JSON ({error}): {_shown(text)}"
     try:
-        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-        wrong = jsonschema.exceptions.best_match(kind(schema, registry=referencing.Registry()).iter_errors(value))
+        kind: Any = validator_for(schema, default=Draft202012Validator)
+        wrong: Any = best_match(kind(schema, registry=Registry()).iter_errors(value))  # which fetches nothing
     except Exception:  # a client's schema may be anything, and it is not for us to say what it means
         return ""
     return "" if wrong is None else f"{what} does not fit its schema ({_shown(wrong.message)}): {_shown(text)}"
