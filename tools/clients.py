@@ -31,6 +31,7 @@ from vime.gateway.reading import Reader
 from vime.gateway.sampled_answers import SampledAnswers
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
+from vime.surroundings import settle
 from vime.types import Sample, Turn
 
 SECONDS = 240
@@ -166,6 +167,7 @@ def write(verdicts: list[Verdict], page: Result, options: argparse.Namespace) ->
 
 def main() -> int:
     """Builds the environments that are missing and tries the clients; what is done is written after each."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over names and protocols of the clients")
     parser.add_argument("--here", action="store_true", help="run the scripts in this interpreter's environment")

@@ -24,7 +24,7 @@ async def test_a_program_gets_its_variables_and_none_of_the_runs_own(tmp_path: P
     names = "'X', 'PYTHONPATH', 'OPENAI_API_KEY', 'CLAUDECODE', 'HTTP_PROXY', 'NO_PROXY'"
     show = f"import os; print(os.getcwd(), *map(os.environ.get, ({names})))"
     end = await run_command(Command(words=[sys.executable, "-c", show], folder=tmp_path, environment={"X": "1"}))
-    expected = [str(tmp_path), "1", "None", "None", "None", "http://proxy", "127.0.0.1,localhost"]
+    expected = [str(tmp_path), "1", "None", "None", "None", "http://proxy", "127.0.0.1,localhost,::1"]
     assert end.stdout.split() == expected and end.exit_code == 0
 
 

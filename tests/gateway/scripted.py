@@ -19,7 +19,7 @@ def user(content: Any) -> Any:
 
 
 class Scripted:
-    """A model that says given texts, three tokens at a time; the logprob of a token says which one of which turn it is."""
+    """A model that says given texts, `size` tokens at a time; the logprob of a token says which one of which turn it is."""
 
     name = "actor"
     max_model_len = 2_000
@@ -32,6 +32,7 @@ class Scripted:
         self.turns_by_number: dict[int, Turn] = {}
         """By the number of their prompt, from 1."""
         self.error: Exception | None = None
+        self.size = 3
         self.go = asyncio.Event()
         self.go.set()
 
@@ -58,9 +59,9 @@ class Scripted:
         turn = Turn(output_ids=kept, logprobs=logprobs, weight_versions=[1] * len(kept), finish_reason=reason)
         self.turns.append(turn)
         self.turns_by_number[number] = turn
-        for start in range(0, len(kept), 3):
+        for start in range(0, len(kept), self.size):
             if hear is not None:
-                hear(Turn(output_ids=kept[start : start + 3], logprobs=logprobs[start : start + 3]))
+                hear(Turn(output_ids=kept[start : start + self.size], logprobs=logprobs[start : start + self.size]))
             await asyncio.sleep(0)
             await self.go.wait()
         return turn

@@ -13,7 +13,7 @@ import pytest
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.entry import entry_problems
 from vime.config import MethodConfig, RolloutConfig, RunConfig, SessionConfig
-from vime.errors import SampleError
+from vime.errors import ContextFullError, SampleError
 from vime.gateway.sessions import Sessions
 from vime.rollout.context import Context, Sampling
 from vime.rollout.endpoint_model import EndpointModel
@@ -120,10 +120,10 @@ def context_of(sessions: Sessions, **session: Any) -> Context:
     return Context(config=config, evaluation=False, session_id="s", models=models, sessions=sessions, sampled=sampled)
 
 
-async def run(path: str, **session: Any) -> list[Sample]:
-    sessions = Sessions()
+async def run(path: str, *, question: str = "2 + 2?", **session: Any) -> list[Sample]:
+    sessions, sample = Sessions(), replace(SAMPLE, prompt=question)
     try:
-        return await load_generate(path)(context_of(sessions, **session), SAMPLE, SAMPLING)  # type: ignore[return-value]
+        return await load_generate(path)(context_of(sessions, **session), sample, SAMPLING)  # type: ignore[return-value]
     finally:
         await sessions.stop()
 
@@ -172,6 +172,12 @@ async def test_a_program_is_given_the_address_of_its_model_and_its_row_without_t
 async def test_a_limit_ends_the_agent_whatever_it_makes_of_it(agents: Path):
     (sample,) = await run(f"{agents}:solve", num_calls=1)
     assert sample.stop_reason is StopReason.TURN_LIMIT and sample.response == "four"
+
+
+@pytest.mark.parametrize("agent", ["solve", "solve_in_a_thread"])
+async def test_a_first_prompt_that_fills_the_context_is_the_token_limit(agents: Path, agent: str):
+    with pytest.raises(ContextFullError, match="no room in the context of actor"):
+        await run(f"{agents}:{agent}", question="word " * 2000)
 
 
 async def test_what_is_no_end_of_an_agent_is_an_error(agents: Path):

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vime.surroundings import no_proxy
+
 OUTPUT_CHARACTERS = 100_000
 """How much of each output is kept, from its end."""
 READ_BYTES = 65_536
@@ -26,7 +28,6 @@ OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CO
 MARK = "VIME_AGENT"
 """The variable by which everything is found that a program has started."""
 KILL_SECONDS, GONE_SECONDS = 0.01, 10.0
-LOCAL_HOSTS = "127.0.0.1,localhost"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +56,7 @@ class CommandEnd:
 def inherited() -> dict[str, str]:
     """The variables of this process that an agent may have. Calls of its session never take a proxy."""
     found = {key: value for key, value in os.environ.items() if key not in OWN_NAMES and not key.startswith(OWN_PREFIXES)}
-    direct = ",".join(filter(None, (found.get("NO_PROXY") or found.get("no_proxy"), LOCAL_HOSTS)))
-    return found | {"NO_PROXY": direct, "no_proxy": direct}
+    return found | no_proxy()
 
 
 async def run_command(command: Command) -> CommandEnd:

@@ -70,8 +70,8 @@ class RolloutConfig:
     max_group_repeats: Natural = 3
     """How often failed rollouts of a group are replaced before another prompt takes the place of its prompt."""
     max_infrastructure_failure_share: Share = 0.3
-    """Largest share of infrastructure failures among the rollouts of a batch, and of errors among the calls of `filter`; above it
-    the run stops and names the cause."""
+    """Largest share of infrastructure failures among the rollouts that a batch has asked for, and of errors among the calls of
+    `filter`; above it the run stops and names the cause."""
     producer: str | None = None
     """Dotted path of a class that decides which prompts run when and which groups make a batch (`vime.hooks.RolloutProducer`); it
     replaces the built-in producer and its modes."""
@@ -82,8 +82,8 @@ class RolloutConfig:
     """Dotted path of `filter(config, group) -> bool`; False drops the group and draws another prompt, and a group for which the
     filter raises is kept. DAPO's dynamic sampling is `vime.algorithm.filter.dynamic_sampling`."""
     max_filtered_share: Share = 0.9
-    """Largest share of groups that `filter` may drop; it is checked once a batch has needed `4 * num_prompts` groups, and above
-    it the run stops."""
+    """Largest share of groups that `filter` may drop, and of those whose prompt may be given up; it is checked once a batch has
+    needed `4 * num_prompts` groups, and above it the run stops."""
 
 
 @dataclass(kw_only=True, slots=True)

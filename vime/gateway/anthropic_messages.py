@@ -57,6 +57,8 @@ class AnthropicMessages:
             max_tokens=count_of(body, "max_tokens"),
             stop=tuple(str(word) for word in stop),
             stream=wanted(body, "stream", bool, False),
+            continues=True,
+            object_arguments=True,
             tool_choice=_tool_choice(choice, tools),
             parallel_calls=not wanted(choice, "disable_parallel_tool_use", bool, False),
             response_format=_response_format(body),

@@ -102,11 +102,12 @@ def named_choice(name: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tool_call(name: Any, arguments: Any, *, call_id: Any, where: str) -> dict[str, Any]:
-    """A call as chat templates take it: arguments that are a JSON object are one, as vLLM's server passes them."""
+    """A call as chat templates take it: no arguments are an empty object, and a JSON object is one, as vLLM's server has it."""
     if not isinstance(name, str):
         raise Refused(f"{where} must have a function with a name")
-    found = parsed(arguments)
-    function = {"name": name, "arguments": found if isinstance(found, dict) else arguments or ""}
+    is_blank = arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null"))
+    found = {} if is_blank else parsed(arguments)
+    function = {"name": name, "arguments": found if isinstance(found, dict) else arguments}
     return {"id": str(call_id or ""), "type": "function", "function": function}
 
 

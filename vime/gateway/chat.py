@@ -38,10 +38,14 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     num_answers: int = 1
     stream: bool = False
+    continues: bool = False
+    """Whether an assistant's message at the end is the beginning of the reply; else it is a finished turn."""
     tool_choice: str | dict[str, Any] = "auto"
     """auto, none, required, or the function that must be called, as Chat Completions names it."""
     parallel_calls: bool = True
     """False for at most one tool call; further ones are not shown to the client."""
+    object_arguments: bool = False
+    """Whether the protocol has calls with objects for arguments only; a call with other ones is then shown as text."""
     response_format: dict[str, Any] | None = None
     """The form that the text must have, as Chat Completions names it; None for any."""
     structured_outputs: dict[str, Any] | None = None

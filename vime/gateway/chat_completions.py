@@ -52,6 +52,7 @@ class ChatCompletions:
             stop=(stop,) if isinstance(stop, str) else tuple(str(word) for word in stop),
             num_answers=num_answers,
             stream=wanted(body, "stream", bool, False),
+            continues=wanted(body, "continue_final_message", bool, False),
             tool_choice=tool_choice(body.get("tool_choice"), tools),
             parallel_calls=wanted(body, "parallel_tool_calls", bool, True),
             response_format=response_format(wanted(body, "response_format", dict), where="response_format"),

@@ -1,5 +1,6 @@
 """What a client of Responses sends: items and tools, as the messages and functions that chat templates take."""
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,13 @@ from vime.types import Message
 ROLES = {"system": "system", "developer": "system", "user": "user", ASSISTANT: ASSISTANT}
 CUSTOM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 """Parameters of the function that stands for a custom tool, which takes one text."""
+COMPACTION, COMPACTION_TRIGGER = "compaction", "compaction_trigger"
+COMPACT = (
+    "Sum up this conversation, so that somebody can go on with its work who sees nothing but your summary: what was asked for, "
+    "what was done and found, and what is left to do. Call no tool."
+)
+"""What the model is told where a client asks for its history to be made short."""
+COMPACTED = "The conversation so far, summed up:\n\n"
 Item = dict[str, Any]
 
 
@@ -78,6 +86,18 @@ def tools_of(given: list[Any], found: Tools | None = None) -> Tools:
     return found
 
 
+def compaction_item(summary: str, item_id: str) -> Item:
+    """An item that stands for a conversation; its content is opaque to clients, which send it back."""
+    return {"type": COMPACTION, "id": item_id, "encrypted_content": base64.b64encode(summary.encode()).decode()}
+
+
+def _summary(item: Item, where: str) -> str:
+    try:
+        return base64.b64decode(wanted(item, "encrypted_content", str, ""), validate=True).decode()
+    except ValueError as error:
+        raise Refused(f"{where}: this compaction was not made here, so it cannot be read", code="unsupported_item") from error
+
+
 def custom_input(arguments: str) -> str:
     """The text that a call passes to a custom tool."""
     found = parsed(arguments)
@@ -103,6 +123,10 @@ def _message(item: Item, where: str) -> Message:
         return {"role": ASSISTANT, "content": "", "tool_calls": [call]}
     if kind in ("function_call_output", "custom_tool_call_output"):
         return tool_result(item.get("output"), call_id=item.get("call_id"), where=f"{where}.output")
+    if kind == COMPACTION_TRIGGER:
+        return {"role": "user", "content": COMPACT}
+    if kind == COMPACTION:
+        return {"role": "user", "content": COMPACTED + _summary(item, where)}
     raise Refused(f"{where}: items of type {kind!r} are not supported", code="unsupported_item")
 
 

@@ -13,6 +13,8 @@ class Maker(Protocol):
 
     def item(self, request: ChatRequest, part: Part, *, whole: bool = True) -> dict[str, Any]: ...
 
+    def output(self, request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]: ...
+
     def complete(self, request: ChatRequest, answer: ChatAnswer, output: list[dict[str, Any]]) -> dict[str, Any]: ...
 
 
@@ -32,6 +34,8 @@ class ResponseStream:
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
         """What is added to an item, and where items begin and end."""
+        if self._request.options["compacts"]:  # its one item is known at the end
+            return
         for step in self._parts.add(delta):
             yield from self._step(step)
 
@@ -39,6 +43,10 @@ class ResponseStream:
         """The whole response."""
         for step in self._parts.end():
             yield from self._step(step)
+        if self._request.options["compacts"]:
+            self._items = self._maker.output(self._request, answers[0])
+            for kind in ("added", "done"):
+                yield self._event(f"response.output_item.{kind}", output_index=0, item=self._items[0])
         body = self._maker.complete(self._request, answers[0], self._items)
         yield self._event(f"response.{body['status']}", response=body)
 

@@ -10,7 +10,7 @@ from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
 from vime.gateway.chat_completions import response_format
 from vime.gateway.dialect import new_id
 from vime.gateway.parts import CALL, REASONING, Part, Parts
-from vime.gateway.response_input import custom_input, messages_of, tools_of
+from vime.gateway.response_input import COMPACTION_TRIGGER, compaction_item, custom_input, messages_of, tools_of
 from vime.gateway.response_stream import ResponseStream
 from vime.types import Message
 
@@ -67,14 +67,20 @@ class Responses:
                 "conversation": conversation,
                 "store": wanted(body, "store", bool, True),
                 "tools": tools,
+                "compacts": _ends_with_trigger(body.get("input")),
             },
         )
 
     def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
         """A `response`."""
         (answer,) = answers
-        parts = Parts.of(answer.message)
-        return self.complete(request, answer, [self.item(request, part) for part in parts])
+        return self.complete(request, answer, self.output(request, answer))
+
+    def output(self, request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]:
+        """The items of an answer; one alone where the client asked for its history to be made short."""
+        if request.options["compacts"]:
+            return [compaction_item(str(answer.message.get("content") or "").strip(), new_id("cmp"))]
+        return [self.item(request, part) for part in Parts.of(answer.message)]
 
     def stream(self, request: ChatRequest) -> ResponseStream:
         """Its events."""
@@ -150,6 +156,10 @@ class Responses:
         raise Refused(
             f"input: there is no item {item_id!r} in this session; send the item itself", status=404, code="item_not_found"
         )
+
+
+def _ends_with_trigger(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and given[-1].get("type") == COMPACTION_TRIGGER
 
 
 def _text_format(body: dict[str, Any]) -> dict[str, Any] | None:

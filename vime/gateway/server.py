@@ -10,6 +10,7 @@ Nothing else is served: the routes of vLLM itself cannot be reached from here.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -204,7 +205,7 @@ async def _stream(
 
 def _event(event: Event) -> bytes:
     name, data = event
-    payload = data.encode() if isinstance(data, str) else orjson.dumps(data)
+    payload = data.encode() if isinstance(data, str) else _dumped(data)
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + payload + b"\n\n"
 
 
@@ -229,4 +230,12 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _json(body: dict[str, Any], *, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+    return web.Response(body=_dumped(body), status=status, content_type="application/json")
+
+
+def _dumped(body: dict[str, Any]) -> bytes:
+    """JSON of whatever a model wrote, with integers beyond 64 bits and halves of surrogate pairs."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return json.dumps(body).encode()

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vime.errors import SampleError
+from vime.errors import ContextFullError, SampleError
 from vime.gateway.chat import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
 from vime.gateway.constraints import freely, unmet
 from vime.gateway.limits import Limits
@@ -167,6 +167,7 @@ class AgentSession:
 
         Raises SampleError if the agent never called its model: its base URL is wrong, or it broke before. Raises the error of a
         call that could not be answered, ServerError for one, whatever the agent made of it: the rollout is then tried again.
+        Raises ContextFullError if nothing was sampled because the first prompt fills the context.
         """
         if self.failure is not None:
             raise self.failure
@@ -179,6 +180,10 @@ class AgentSession:
         if self.asked_sampling:
             metadata = {"asked_sampling": self.asked_sampling, **metadata}
         samples = self.answers.samples(template, **metadata)
+        if not samples and self.stop_reason is StopReason.TOKEN_LIMIT:
+            raise ContextFullError(
+                f"the first prompt of the agent leaves no room in the context of {self.model_name}", self.model_name
+            )
         if samples and self.stop_reason is not StopReason.ANSWERED:
             samples[-1].stop_reason = self.stop_reason
         return samples

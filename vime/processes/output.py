@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vime.surroundings import PatientFile
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_BYTES = 32 * 2**20
 """Beyond this the file is emptied, and its last so many bytes are kept in the second file."""
@@ -23,18 +25,6 @@ COPY_BYTES = 2**20
 logger = logging.getLogger(__name__)
 _paths: list[Path] = []
 """Where the output of this process went; the last is where it goes now."""
-
-
-class LogFile(io.FileIO):
-    """A file whose writer does not fail if the disk is full: that costs lines of the log."""
-
-    def write(self, data: Any, /) -> int:
-        """Writes what can be written, and says that all of it was."""
-        try:
-            super().write(data)
-        except OSError:  # there is nowhere left to say so
-            pass
-        return memoryview(data).nbytes
 
 
 def send_output_to(path: Path) -> None:
@@ -90,5 +80,5 @@ def _keep_short(path: Path) -> None:
 
 
 def _text(number: int) -> io.TextIOWrapper:
-    binary: Any = io.BufferedWriter(LogFile(number, "w", closefd=False))
+    binary: Any = io.BufferedWriter(PatientFile(number, "w", closefd=False))
     return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import psutil
 
 from vime.cluster.ports import free_port
 from vime.config import ServingConfig
+from vime.machine import memory_bytes, num_killed_for_memory
 from vime.processes.secret import VARIABLE
+from vime.surroundings import no_proxy
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ END_SECONDS = 30.0
 PORT_SECONDS = 10.0
 """How long to wait for a port that the program's last process may still hold."""
 POLL_SECONDS = 0.1
+_KILLED_PART = re.compile(r"Failed core proc\(s\): \{[^}]*: -9\b")
+"""Says vLLM's server of its engine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +83,8 @@ class ProgramProcess:
         self.launch_id = 0
         """Different for every launch, also by an object that takes the place of this one."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed_before = 0
+        """Processes that the kernel had killed for want of memory when this one was launched."""
 
     async def take_port(self) -> bool:
         """Waits for the port, and chooses another if it does not come free; returns whether it chose another."""
@@ -93,6 +100,7 @@ class ProgramProcess:
     def launch(self) -> None:
         """Starts the program; its output is appended to the log."""
         self.launch_id = time.time_ns()
+        self._killed_before = num_killed_for_memory()
         spec = self.spec
         arguments = [f"--owner={os.getpid()}", *(f"--remove={folder}" for folder in spec.remove)]
         if spec.driver_pid is not None:
@@ -100,6 +108,7 @@ class ProgramProcess:
         program = [self._filled(word) for word in spec.command]
         kept = {key: value for key, value in os.environ.items() if key not in spec.environment}
         own = {key: self._filled(value) for key, value in spec.environment.items() if value is not None}
+        own |= no_proxy(spec.address, spec.listen)
         if spec.secret is not None:
             own[VARIABLE] = spec.secret
         with _open_log(spec.log) as log:
@@ -130,6 +139,14 @@ class ProgramProcess:
     def exit_code(self) -> int | None:
         """How the process ended; None while it runs, or before the first launch."""
         return self._process.poll() if self._process is not None else None
+
+    def ending(self) -> str:
+        """The exit code; if signal 9 ended the program or a part of it, with the likely cause."""
+        text, ran_out = f"exit code {self.exit_code()}", num_killed_for_memory() > self._killed_before
+        if not ran_out and self.exit_code() != 128 + signal.SIGKILL and not _KILLED_PART.search(self.log_tail()):
+            return text
+        cause = "the kernel ended a process meanwhile because" if ran_out else "it was killed by signal 9, probably because"
+        return f"{text}: {cause} memory ran out, of which {memory_bytes() / 2**30:.1f} GiB are ours: give more, or take less"
 
     async def kill(self) -> None:
         """Has the supervisor end the tree, and ends both if it does not; returns when they are gone."""
