@@ -28,16 +28,19 @@ async def test_a_program_gets_its_variables_and_none_of_the_runs_own(tmp_path: P
     assert end.stdout.split() == expected and end.exit_code == 0
 
 
-async def test_a_program_that_believes_pwd_works_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PWD", os.getcwd())
+@pytest.mark.parametrize("name", ["plain", "with blanks", "a/b", "link"])
+async def test_a_program_that_believes_its_environment_works_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    folder = tmp_path / name
+    if name == "link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    for name in ("inner", "with a blank", "größe"):
-        folder = tmp_path / name
-        folder.mkdir()
-        for given in (folder, Path(name)):
-            show = [sys.executable, "-c", "import os; print(os.environ['PWD'], os.getcwd(), sep='|')"]
-            end = await run_command(Command(words=show, folder=given))
-            assert end.stdout.strip().split("|") == [str(folder)] * 2
+    monkeypatch.setenv("OLDPWD", "/")
+    end = await run_command(Command(words=["sh", "-c", "env | grep PWD; pwd"], folder=Path(name)))
+    assert end.stdout.splitlines() == [f"PWD={folder}", str(folder)]
 
 
 async def test_the_end_of_a_long_output_is_kept_and_input_is_closed(tmp_path: Path):

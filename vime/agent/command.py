@@ -22,7 +22,7 @@ from vime.surroundings import no_proxy
 OUTPUT_CHARACTERS = 100_000
 """How much of each output is kept, from its end."""
 READ_BYTES = 65_536
-OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"})
+OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OLDPWD"})
 OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX_")
 """Variables that are those of the run, keys of models that the agent is not to call, or the user's own settings of an agent."""
 MARK = "VIME_AGENT"
@@ -72,7 +72,7 @@ async def run_command(command: Command) -> CommandEnd:
     process = await asyncio.create_subprocess_exec(
         *command.words,
         cwd=command.folder,
-        env=inherited() | folder | dict(command.environment) | {MARK: mark},
+        env=inherited() | {"PWD": os.path.abspath(command.folder)} | dict(command.environment) | {MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
