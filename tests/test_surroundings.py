@@ -259,6 +259,11 @@ def launched(program: str, folder: Path, *, address: str = "127.0.0.1") -> tuple
         ("import os; os.kill(os.getpid(), 9)", "exit code 137: it was killed by signal 9, probably because memory ran out"),
         ("print(\"Failed core proc(s): {'EngineCore_0': -9}\"); raise SystemExit(1)", "exit code 1: it was killed by signal 9"),
         ("print(\"Failed core proc(s): {'EngineCore_0': 1}\"); raise SystemExit(1)", "exit code 1"),
+        (
+            "print('engine core exited unexpectedly; starting cleanup'); raise SystemExit(1)",
+            "exit code 1: it was killed",
+        ),
+        ("print('encountered a fatal error. engine core exited unexpectedly'); raise SystemExit(1)", "exit code 1"),
         ("raise SystemExit(3)", "exit code 3"),
         ("import os; os.kill(os.getpid(), 15)", "exit code 143"),
     ],
