@@ -78,6 +78,12 @@ def test_the_terminals_encoding_is_not_handed_on():
     assert done.stdout.split() == [b"None"]
 
 
+@pytest.mark.parametrize("level", ["1", "2"])
+def test_programs_that_a_run_starts_keep_their_docstrings(level: str):
+    done = run("os.system(sys.executable + ' -c \"import sys; print(sys.flags.optimize)\"')", PYTHONOPTIMIZE=level)
+    assert done.stdout.split() == [b"0"], done.stderr
+
+
 @pytest.fixture
 def no_cached_answers() -> Iterator[None]:
     surroundings._takes_files.cache_clear()
