@@ -262,12 +262,18 @@ def launched(program: str, folder: Path, *, address: str = "127.0.0.1") -> tuple
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("import os; os.kill(os.getpid(), 9)", "exit code 137: it was killed by signal 9, probably because memory ran out"),
-        ("print(\"Failed core proc(s): {'EngineCore_0': -9}\"); raise SystemExit(1)", "exit code 1: it was killed by signal 9"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            "exit code 137: a process of it was killed by signal 9, probably because memory ran out",
+        ),
+        (
+            "print(\"Failed core proc(s): {'EngineCore_0': -9}\"); raise SystemExit(1)",
+            "exit code 1: a process of it was killed by signal 9",
+        ),
         ("print(\"Failed core proc(s): {'EngineCore_0': 1}\"); raise SystemExit(1)", "exit code 1"),
         (
             "print('engine core exited unexpectedly; starting cleanup'); raise SystemExit(1)",
-            "exit code 1: it was killed",
+            "exit code 1: a process of it",
         ),
         ("print('encountered a fatal error. engine core exited unexpectedly'); raise SystemExit(1)", "exit code 1"),
         ("raise SystemExit(3)", "exit code 3"),

@@ -152,7 +152,11 @@ class ProgramProcess:
         ran_out = num_killed_for_memory() > self._killed_before
         if not ran_out and self.exit_code() != 128 + signal.SIGKILL and not _lost_its_engine(self._said()):
             return ""
-        cause = "the kernel ended a process meanwhile because" if ran_out else "it was killed by signal 9, probably because"
+        cause = (
+            "the kernel ended a process meanwhile because"
+            if ran_out
+            else "a process of it was killed by signal 9, probably because"
+        )
         return f": {cause} memory ran out, of which {memory_bytes() / 2**30:.1f} GiB are ours: give more, or take less"
 
     def _said(self) -> str:
