@@ -78,6 +78,12 @@ def test_the_terminals_encoding_is_not_handed_on():
     assert done.stdout.split() == [b"None"]
 
 
+@pytest.mark.parametrize("level", ["1", "2"])
+def test_programs_that_a_run_starts_keep_their_docstrings(level: str):
+    done = run("os.system(sys.executable + ' -c \"import sys; print(sys.flags.optimize)\"')", PYTHONOPTIMIZE=level)
+    assert done.stdout.split() == [b"0"], done.stderr
+
+
 @pytest.fixture
 def no_cached_answers() -> Iterator[None]:
     surroundings._takes_files.cache_clear()
@@ -256,9 +262,20 @@ def launched(program: str, folder: Path, *, address: str = "127.0.0.1") -> tuple
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("import os; os.kill(os.getpid(), 9)", "exit code 137: it was killed by signal 9, probably because memory ran out"),
-        ("print(\"Failed core proc(s): {'EngineCore_0': -9}\"); raise SystemExit(1)", "exit code 1: it was killed by signal 9"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            "exit code 137: a process of it was killed by signal 9, probably because memory ran out",
+        ),
+        (
+            "print(\"Failed core proc(s): {'EngineCore_0': -9}\"); raise SystemExit(1)",
+            "exit code 1: a process of it was killed by signal 9",
+        ),
         ("print(\"Failed core proc(s): {'EngineCore_0': 1}\"); raise SystemExit(1)", "exit code 1"),
+        (
+            "print('engine core exited unexpectedly; starting cleanup'); raise SystemExit(1)",
+            "exit code 1: a process of it",
+        ),
+        ("print('encountered a fatal error. engine core exited unexpectedly'); raise SystemExit(1)", "exit code 1"),
         ("raise SystemExit(3)", "exit code 3"),
         ("import os; os.kill(os.getpid(), 15)", "exit code 143"),
     ],

@@ -121,7 +121,7 @@ CASES = [
         resumes=True,
         evidence="interrupted",
     ),
-    Case(name="engine killed, as the kernel does without memory", strike=kill_engine, evidence='"died"'),
+    Case(name="engine killed, as the kernel does without memory", strike=kill_engine, evidence="memory ran out"),
     Case(
         name="a prompt kills its worker after 20 s of 60 s",
         words=[f"method.generate={HOOKS}:deadly_prompt", *ONE_LARGE_BATCH],

@@ -53,6 +53,7 @@ def settle() -> None:
             os.fstat(number)
         except OSError:  # closed: the next file that is opened would be taken for it
             os.open(os.devnull, os.O_RDWR)
+    os.environ.pop("PYTHONOPTIMIZE", None)  # Ray does not start without its docstrings
     os.environ.pop(STREAM_ENCODING, None)  # about our own terminal, not about the logs of programs that we start
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

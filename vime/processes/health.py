@@ -57,7 +57,7 @@ class Health:
                 failures = 0 if healthy else failures + 1
                 next_check = time.monotonic() + settings.health_interval_seconds
             await asyncio.sleep(POLL_SECONDS)
-        return "hung", f"{failures} health checks in a row failed"
+        return "hung", f"{failures} health checks in a row failed{self._process.want_of_memory()}"
 
     async def _is_healthy(self, timeout_seconds: float) -> bool:
         spec = self._process.spec
