@@ -68,10 +68,10 @@ async def run_command(command: Command) -> CommandEnd:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     mark = uuid.uuid4().hex
-    folder = {"PWD": os.path.abspath(command.folder)}  # as a shell's cd would leave it
     process = await asyncio.create_subprocess_exec(
         *command.words,
         cwd=command.folder,
+        # PWD is where a shell's cd would leave it
         env=inherited() | {"PWD": os.path.abspath(command.folder)} | dict(command.environment) | {MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
