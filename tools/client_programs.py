@@ -23,7 +23,7 @@ def _in_home(words: list[str], folder: Path, variables: Mapping[str, str], files
     """A program that reads no settings of the user; `files` are those of its home, by their path in there."""
     home = home_in(folder)
     texts = {str(home / path): text for path, text in (files or {}).items()}
-    environment = {**home_variables(home), "PWD": str(folder), **variables}
+    environment = {**home_variables(home), **variables}
     return Command(words=words, folder=folder, environment=environment, files=home_files(home) | texts)
 
 

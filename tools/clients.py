@@ -160,6 +160,11 @@ async def run(cases: list[Case], *, served: bool, here: bool, note: Callable[[Ve
     await gateway.stop()
 
 
+def read(path: Path) -> list[Verdict]:
+    """The verdicts of an earlier run, from its `--json`."""
+    return [Verdict(**{**found, "audit": Audit(**found["audit"])}) for found in json.loads(path.read_text())]
+
+
 def write(verdicts: list[Verdict], page: Result, options: argparse.Namespace) -> None:
     """Writes the files that the options name."""
     if options.json:
@@ -176,6 +181,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a regular expression over names and protocols of the clients")
     parser.add_argument("--here", action="store_true", help="run the scripts in this interpreter's environment")
     parser.add_argument("--served", action="store_true", help="also run them on a real vLLM server")
+    parser.add_argument("--beside", type=Path, metavar="JSON", help="with --served: a run without a server, already done")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -186,14 +192,14 @@ def main() -> int:
             case.program.installed()
         elif case.environment is not None and not options.here:
             case.environment.build()
-    verdicts: list[Verdict] = []
+    verdicts = read(options.beside) if options.beside else []
 
     def note(verdict: Verdict) -> None:
         verdicts.append(verdict)
         sys.stderr.write(f"{'good' if verdict.is_good else 'BAD '} {verdict}\n")
         write(verdicts, page, options)
 
-    for served in (False, True) if options.served else (False,):
+    for served in [False] * (not options.beside) + [True] * options.served:
         asyncio.run(run(chosen, served=served, here=options.here, note=note))
     sys.stdout.write(table(verdicts))
     return 0 if all(verdict.is_good for verdict in verdicts) else 1
