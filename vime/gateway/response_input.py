@@ -9,6 +9,7 @@ import orjson
 
 from vime.gateway.body import entry, function_tool, role_of, text_of, tool_call, tool_result, wanted
 from vime.gateway.chat import Refused
+from vime.gateway.client_tools import CALLS, OUTPUTS, call_arguments, openai_function, output_text
 from vime.trajectory.messages import ASSISTANT, parsed
 from vime.types import Message
 
@@ -59,6 +60,8 @@ class Tools:
     """As chat templates take them."""
     custom: set[str] = field(default_factory=set)
     """Names of those that take one text in place of JSON."""
+    client: set[str] = field(default_factory=set)
+    """Names of those whose calls have items of their own (`vime.gateway.client_tools`)."""
     namespaces: dict[str, str] = field(default_factory=dict)
     """The namespace of a tool by the tool's name, for those that have one."""
     notes: list[str] = field(default_factory=list)
@@ -76,6 +79,9 @@ def tools_of(given: list[Any], found: Tools | None = None) -> Tools:
         elif kind == "custom":
             found.functions.append(function_tool({**tool, "parameters": CUSTOM}, where))
             found.custom.add(tool["name"])
+        elif (function := openai_function(tool)) is not None:
+            found.functions.append(function_tool(function, where))
+            found.client.add(function["name"])
         elif kind == "namespace":
             num_before = len(found.functions)
             tools_of(wanted(tool, "tools", list, []), found)
@@ -123,6 +129,11 @@ def _message(item: Item, where: str) -> Message:
         return {"role": ASSISTANT, "content": "", "tool_calls": [call]}
     if kind in ("function_call_output", "custom_tool_call_output"):
         return tool_result(item.get("output"), call_id=item.get("call_id"), where=f"{where}.output")
+    if kind in CALLS:
+        call = tool_call(CALLS[kind], call_arguments(CALLS[kind], item), call_id=item.get("call_id"), where=where)
+        return {"role": ASSISTANT, "content": "", "tool_calls": [call]}
+    if kind in OUTPUTS:
+        return tool_result(output_text(item), call_id=item.get("call_id") or item.get("id"), where=where)
     if kind == COMPACTION_TRIGGER:
         return {"role": "user", "content": COMPACT}
     if kind == COMPACTION:
