@@ -202,7 +202,7 @@ def _tools(given: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
         if function is not None:
             tools.append(function_tool(function, f"tools[{place}]", schema="input_schema"))
         else:
-            notes.append(f"the tool {kind}, which Anthropic's servers would run, is not offered to the model")
+            notes.append(f"the tool {kind} is not offered to the model: Anthropic's servers would run it, or it needs pictures")
     return tools, notes
 
 

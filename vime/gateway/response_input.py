@@ -88,7 +88,9 @@ def tools_of(given: list[Any], found: Tools | None = None) -> Tools:
             names = [inner["function"]["name"] for inner in found.functions[num_before:]]
             found.namespaces |= dict.fromkeys(names, wanted(tool, "name", str, ""))
         else:
-            found.notes.append(f"the tool {kind}, which OpenAI's servers would run, is not offered to the model")
+            found.notes.append(
+                f"the tool {kind} is not offered to the model: OpenAI's servers would run it, or it needs pictures"
+            )
     return found
 
 
