@@ -111,7 +111,7 @@ async def test_a_stream_has_none_of_the_defects_that_other_gateways_shipped(open
             assert event.index == opened_block.index
             kinds = {"thinking": "thinking_delta signature_delta", "text": "text_delta", "tool_use": "input_json_delta"}
             assert event.delta.type in kinds[kind].split()
-            texts[kind] = texts.get(kind, "") + str(getattr(event.delta, event.delta.type.split("_")[0], ""))
+            texts[kind] = texts.get(kind, "") + str(getattr(event.delta, kind, ""))
         elif event.type == "content_block_stop":
             assert event.index == opened_block.index
             opened_block = None
