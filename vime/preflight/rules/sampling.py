@@ -28,8 +28,8 @@ def trained_model(config: RunConfig) -> list[Problem]:
 def constraints(config: RunConfig) -> list[Problem]:
     """Tokens that were sampled under a constraint have no logprobs that the trainer could compute.
 
-    vLLM masks the logits before its sampler sees them (`apply_grammar_bitmask` in its model runners), so that the logprobs of every
-    `logprobs_mode` are those of the constrained model.
+    vLLM masks the logits before its sampler sees them (`apply_grammar_bitmask` in its model runners), so that the logprobs of
+    every `logprobs_mode` are those of the constrained model.
     """
     if config.gateway.constraints is not Constraints.record:
         return []
