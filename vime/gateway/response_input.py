@@ -114,6 +114,8 @@ def custom_input(arguments: str) -> str:
 
 def _message(item: Item, where: str) -> Message:
     kind = item.get("type") or "message"
+    if not isinstance(kind, str):
+        raise Refused(f"{where}.type must be a string, not {type(kind).__name__}")
     if kind == "message":
         role = ROLES[role_of(item, ROLES, where)]
         separator = "" if role == ASSISTANT else "\n"
