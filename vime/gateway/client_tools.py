@@ -98,7 +98,8 @@ def anthropic_function(tool: dict[str, Any]) -> dict[str, Any] | None:
 def openai_function(tool: dict[str, Any]) -> dict[str, Any] | None:
     """The function that stands for a tool of OpenAI's that its client runs; None for another tool, and for a shell elsewhere."""
     kind, environment = tool.get("type"), tool.get("environment")
-    if not isinstance(kind, str) or kind not in OPENAI or (isinstance(environment, dict) and environment.get("type") not in (None, "local")):
+    is_elsewhere = isinstance(environment, dict) and environment.get("type") not in (None, "local")
+    if not isinstance(kind, str) or kind not in OPENAI or is_elsewhere:
         return None
     description, schema = OPENAI[kind]
     return {"name": kind, "description": description, "parameters": schema}
