@@ -50,6 +50,14 @@ REQUIRED = {
     "responses": responses(tool_choice="required"),
     "messages": messages(tool_choice={"type": "any"}),
 }
+WRONG_FORMS: list[dict[str, Any]] = [
+    {"structured_outputs": 5},
+    {"structured_outputs": {"choice": "yes"}},
+    {"structured_outputs": {"choice": [1]}},
+    {"structured_outputs": {"regex": ["x"]}},
+    {"guided_json": 5},
+    {"response_format": {"type": "json_schema", "json_schema": 5}},
+]
 FORMS = {
     "chat": chat(response_format={"type": "json_schema", "json_schema": {"name": "owner", "schema": SCHEMA}}),
     "responses": responses(text={"format": {"type": "json_schema", "name": "owner", "schema": SCHEMA}}),
@@ -61,6 +69,19 @@ ROWS = [
         ("required", REQUIRED, ((RIGHT_CALL, 0), ("Ada.", 1), (WRONG_CALL, 0), (UNFIT_CALL, 1))),
         ("form", FORMS, ((RIGHT_TEXT, 0), ("Ada.", 1), ('{"owner": 7}', 1), ("", 1), ('```json\n{"owner": "Ada"}\n```', 1))),
     ) for protocol, ask in asks.items() for reply, malformed in cases],
+    *[(f"{next(iter(form))} of vLLM", chat(**fields), reply, malformed) for form, reply, malformed in (
+        ({"choice": ["yes", "no"]}, "yes", 0),
+        ({"choice": ["yes", "no"]}, "yes!", 1),
+        ({"regex": "[a-z]+"}, "yes", 0),
+        ({"regex": "[a-z]+"}, "Yes", 1),
+        ({"regex": "(a+)+b"}, "a" * 100, 1),
+        ({"regex": "("}, "yes", 0),
+        ({"json": SCHEMA}, RIGHT_TEXT, 0),
+        ({"json": SCHEMA}, "[]", 1),
+        ({"json": '{"type": "array"}'}, "[]", 0),
+        ({"grammar": "root ::= x"}, "yes", 0),
+    ) for fields in ({"structured_outputs": form}, {f"guided_{kind}": value for kind, value in form.items()})],
+    ("object of vLLM", chat(structured_outputs={"json_object": True}), "[]", 1),
     ("object", chat(response_format={"type": "json_object"}), '{"x": 1}', 0),
     ("object", chat(response_format={"type": "json_object"}), "[1]", 1),
     ("elsewhere", chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": ELSEWHERE}}), "1", 0),
@@ -98,6 +119,13 @@ async def test_a_reply_that_can_be_read_makes_up_for_those_before_it(opened: Cal
     assert "calls no tool" in asked.session.malformed
     await asked.send(*REQUIRED["messages"])
     assert asked.session.malformed == "" and asked.session.counts["malformed"] == 1
+
+
+@pytest.mark.parametrize("form", WRONG_FORMS)
+async def test_a_form_that_is_none_is_refused(opened: Callable[..., Asked], form: dict[str, Any]):
+    asked = opened()
+    status, body = await asked.send(*chat(**form))
+    assert status == 400 and body["error"]["message"] and not asked.model.prompts
 
 
 @pytest.mark.parametrize("ask", [*NAMED.values(), *REQUIRED.values(), *FORMS.values()])

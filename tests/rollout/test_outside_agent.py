@@ -12,7 +12,7 @@ import pytest
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.entry import entry_problems
-from vime.config import MethodConfig, RolloutConfig, RunConfig, SessionConfig
+from vime.config import Constraints, MethodConfig, RolloutConfig, RunConfig, SessionConfig
 from vime.errors import ContextFullError, SampleError
 from vime.gateway.sessions import Sessions
 from vime.rollout.context import Context, Sampling
@@ -204,6 +204,21 @@ async def test_an_agent_that_fails_on_a_reply_that_is_not_as_it_asked_for_has_en
     assert rollout.stop_reason is StopReason.ANSWERED and rollout.counts["session_malformed"] == 1
     rollout = await rollout_of(f"run {sys.executable} {agents} {{question}} x y")  # its failure has nothing to do with a reply
     assert rollout.stop_reason is StopReason.GENERATE_RAISED and rollout.num_retries == 1 and not rollout.samples
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("constraints", [Constraints.free, Constraints.refuse])
+async def test_the_trained_model_is_held_to_nothing_or_refuses_and_others_are_held(constraints: Constraints, evaluation: bool):
+    sessions = Sessions()
+    context = context_of(sessions)
+    context.config.gateway.constraints = constraints
+    frozen = replace(context.models["actor"], sampled=None, name="judge")  # type: ignore[type-var]
+    context = replace(context, evaluation=evaluation, models={**context.models, "judge": frozen})
+    async with context.session() as session, context.session("judge") as other:
+        is_free = constraints is Constraints.free
+        assert (session.constrains, session.refuses) == (evaluation and not is_free, not evaluation and not is_free)
+        assert (other.constrains, other.refuses) == (True, False)
+    await sessions.stop()
 
 
 async def test_who_was_refused_is_told_so(agents: Path):

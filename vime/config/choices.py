@@ -88,6 +88,8 @@ class Constraints(Enum):
 
     free = "free"
     """It samples freely, and the agent gets what comes."""
+    record = "record"
+    """It is held to them, with the logprobs of a model that samples freely. vLLM does not show these, so this is refused."""
     refuse = "refuse"
     """In training they are refused, in evaluations it is held to them."""
 

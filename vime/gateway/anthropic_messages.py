@@ -18,7 +18,9 @@ from vime.gateway.body import (
     wanted,
 )
 from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
+from vime.gateway.client_tools import anthropic_function
 from vime.gateway.dialect import Event, new_id
+from vime.gateway.fields import MESSAGES
 from vime.gateway.parts import CALL, REASONING, Part, Parts, Step
 from vime.trajectory.messages import ASSISTANT, parsed
 from vime.types import Message
@@ -28,6 +30,7 @@ BILLING = "x-anthropic-billing-header:"
 """How a system block of Claude Code begins whose content changes with each request."""
 NOT_SHOWN = ("redacted_thinking", "server_tool_use")
 """Blocks of a reply that no model served here has written."""
+SIGNATURE_BYTES = 48
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 ERRORS = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
@@ -50,7 +53,8 @@ class AnthropicMessages:
             raise Refused("messages must contain at least one message")
         for place, message in enumerate(given):
             messages += _messages(message, f"messages[{place}]")
-        tools, notes = _tools(wanted(body, "tools", list, []))
+        notes = MESSAGES.notes(body)
+        tools, left_out = _tools(wanted(body, "tools", list, []))
         choice = wanted(body, "tool_choice", dict, {})
         stop = wanted(body, "stop_sequences", list, [])
         return ChatRequest(
@@ -65,7 +69,7 @@ class AnthropicMessages:
             parallel_calls=not wanted(choice, "disable_parallel_tool_use", bool, False),
             response_format=_response_format(body),
             sampling=sampling_of(body),
-            notes=notes,
+            notes=notes + left_out,
             options={"model": str(body.get("model") or ""), "id": new_id("msg")},
         )
 
@@ -123,14 +127,14 @@ class MessageStream:
         index = len(self._parts.parts) - 1
         if what == "begin":
             yield _event("content_block_start", index=index, content_block=_block(part, whole=False))
-        elif what == "end":
-            if part.kind == REASONING:
-                signed = {"type": "signature_delta", "signature": _signature(part.text)}
-                yield _event("content_block_delta", index=index, delta=signed)
-            yield _event("content_block_stop", index=index)
-        else:
+        elif what == "more":
             kind, key = DELTAS[part.kind]
             yield _event("content_block_delta", index=index, delta={"type": kind, key: text})
+        else:
+            if part.kind == REASONING:
+                delta = {"type": "signature_delta", "signature": _signature(part.text)}
+                yield _event("content_block_delta", index=index, delta=delta)
+            yield _event("content_block_stop", index=index)
 
 
 DELTAS = {REASONING: ("thinking_delta", "thinking"), CALL: ("input_json_delta", "partial_json"), "text": ("text_delta", "text")}
@@ -145,15 +149,11 @@ def _head(request: ChatRequest) -> dict[str, Any]:
     return {"id": request.options["id"], "type": "message", "role": ASSISTANT, "model": request.options["model"]}
 
 
-def _signature(thought: str) -> str:
-    """What clients send back with a thought. Without one they take it for another model's, and show it as text."""
-    return base64.b64encode(hashlib.sha256(thought.encode(errors="replace")).digest()).decode()
-
-
 def _block(part: Part, *, whole: bool) -> dict[str, Any]:
     """A block of content, which in a stream begins empty."""
     if part.kind == REASONING:
-        return {"type": "thinking", "thinking": part.text if whole else "", "signature": _signature(part.text) if whole else ""}
+        text = part.text if whole else ""
+        return {"type": "thinking", "thinking": text, "signature": _signature(text) if whole else ""}
     if part.kind == CALL:
         arguments = parsed(part.text) if whole else {}
         return {
@@ -163,6 +163,11 @@ def _block(part: Part, *, whole: bool) -> dict[str, Any]:
             "input": arguments if isinstance(arguments, dict) else {},
         }
     return {"type": "text", "text": part.text if whole else ""}
+
+
+def _signature(thinking: str) -> str:
+    """A mark by which clients take thinking for that of the model that they talk to; others they send as text of the user."""
+    return base64.b64encode(hashlib.blake2b(thinking.encode(), digest_size=SIGNATURE_BYTES).digest()).decode()
 
 
 def _reason(answer: ChatAnswer) -> dict[str, Any]:
@@ -193,10 +198,11 @@ def _tools(given: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
     notes: list[str] = []
     for place, tool in enumerate(given):
         kind = entry(tool, f"tools[{place}]").get("type") or "custom"
-        if kind == "custom":
-            tools.append(function_tool(tool, f"tools[{place}]", schema="input_schema"))
+        function = tool if kind == "custom" else anthropic_function(tool)
+        if function is not None:
+            tools.append(function_tool(function, f"tools[{place}]", schema="input_schema"))
         else:
-            notes.append(f"the tool {kind}, which Anthropic's servers would run, is not offered to the model")
+            notes.append(f"the tool {kind} is not offered to the model: Anthropic's servers would run it, or it needs pictures")
     return tools, notes
 
 

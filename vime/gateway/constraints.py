@@ -4,14 +4,17 @@ A model that is trained samples freely all the same, unless the run holds it to 
 whether what it wrote is as it was asked for.
 """
 
-import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+
+import regex
 
 from vime.gateway.chat import ChatRequest
 from vime.trajectory.messages import calls_of, parsed, read_json
 from vime.types import Message
 
+MATCHING_SECONDS = 1.0
 SHOWN_CHARACTERS = 200
 """How much of a text that is not as it was asked for is shown."""
 
@@ -65,8 +68,8 @@ def _unmet_form(form: dict[str, Any], text: str) -> str:
         return f"the text is none of {form['choice']}: {_shown(text)}"
     if form.get("regex") is not None:
         try:
-            found = re.fullmatch(form["regex"], text, re.DOTALL)
-        except (re.error, TypeError):  # a dialect of regular expressions that Python does not read
+            found = regex.fullmatch(form["regex"], text, timeout=MATCHING_SECONDS)
+        except (regex.error, TimeoutError):  # a dialect of regular expressions that is not read here, or one that takes forever
             return ""
         return "" if found else f"the text does not match {form['regex']!r}: {_shown(text)}"
     return ""
@@ -75,16 +78,20 @@ def _unmet_form(form: dict[str, Any], text: str) -> str:
 def _unmet_schema(text: str, schema: Any, *, what: str) -> str:
     """Why a text is no JSON of a schema. Of a schema that cannot be used, or refers to others, only JSON is asked."""
     from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
-    from jsonschema.validators import validator_for
+    from jsonschema.exceptions import ValidationError, best_match
+    from jsonschema.validators import extend, validator_for
     from referencing import Registry
+
+    def pattern(validator: Any, expression: str, value: Any, whole: Any) -> Iterator[ValidationError]:
+        if isinstance(value, str) and not regex.search(expression, value, timeout=MATCHING_SECONDS):
+            yield ValidationError(f"{value!r} does not match {expression!r}")
 
     try:
         value = read_json(text)
     except ValueError as error:
         return f"{what} is no JSON ({error}): {_shown(text)}"
     try:
-        kind: Any = validator_for(schema, default=Draft202012Validator)
+        kind: Any = extend(validator_for(schema, default=Draft202012Validator), {"pattern": pattern})
         wrong: Any = best_match(kind(schema, registry=Registry()).iter_errors(value))  # which fetches nothing
     except Exception:  # a client's schema may be anything, and it is not for us to say what it means
         return ""

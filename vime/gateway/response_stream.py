@@ -58,7 +58,9 @@ class ResponseStream:
 
     def _step(self, step: Step) -> Iterator[Event]:
         what, part, text = step
-        if what == "begin":
+        if part.kind == CALL and part.name in self._request.options["tools"].client:
+            yield from self._step_whole(what, part)
+        elif what == "begin":
             self._items.append(self._maker.item(self._request, part, whole=False))
             yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=self._items[-1])
             if part.kind != CALL:
@@ -68,6 +70,15 @@ class ResponseStream:
                 yield self._of_part(f"{_text_kind(part)}.delta", delta=text, **_index(part))
         else:
             yield from self._ended(part)
+
+    def _step_whole(self, what: str, part: Part) -> Iterator[Event]:
+        """An item that no pieces make up: it is shown once its call is complete."""
+        if what == "begin":
+            self._items.append({})
+        elif what == "end":
+            self._items[-1] = item = self._maker.item(self._request, part)
+            for kind in ("added", "done"):
+                yield self._event(f"response.output_item.{kind}", output_index=len(self._items) - 1, item=item)
 
     def _ended(self, part: Part) -> Iterator[Event]:
         item = self._maker.item(self._request, part) | {"id": self._items[-1]["id"]}

@@ -6,7 +6,8 @@
     /s/{secret}/v1/models                the session's model; clients may call it by any name
     /health                              answers 200
 
-Nothing else is served: the routes of vLLM itself cannot be reached from here.
+A client whose base URL lacks /v1 finds the same there. Nothing else is served: the routes of vLLM itself cannot be reached from
+here, and a client that asks for another one is told so in the form of its protocol.
 """
 
 import asyncio
@@ -20,12 +21,13 @@ from aiohttp import web
 
 from vime.cluster.ports import BACKLOG, LOOPBACK
 from vime.errors import SampleError, ServerError, describe
+from vime.gateway.anthropic_messages import AnthropicMessages
 from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect, Event
 from vime.gateway.open_session import DIALECTS, OpenSession, Serve
 from vime.gateway.pending_call import PendingCall
-from vime.gateway.responses import Responses
+from vime.gateway.responses import Compacting, Responses
 from vime.gateway.session import SESSION_OVER, AgentSession
 from vime.trajectory.messages import read_json
 
@@ -36,6 +38,18 @@ LOST = "attempt_lost"
 RETRY_HEADER = "x-stainless-retry-count"
 """How often an SDK has sent this request before."""
 PREFIX = "/s/{secret}"
+VERSION = "/v1"
+ROUTING_KEY = "X-SMG-Routing-Key"
+"""The header by which clients of routers name their conversation."""
+NOT_SERVED = {
+    "embeddings": "a session has a model that writes texts, and no embeddings: give their client a base URL of its own",
+    "completions": "a prompt without messages has no place in a conversation: use chat/completions",
+    "batches": "answers are given at once: send the requests one by one",
+    "moderations": "a session has a model that writes texts, and no moderation",
+    "input_items": "the items of an earlier answer's input are not kept",
+    "cancel": "answers are given at once: close the connection",
+}
+"""Why routes of the protocols are not served, by a part of their path."""
 
 
 def _secret_in_path(http: web.Request) -> str:
@@ -57,19 +71,19 @@ class Gateway:
         app, prefix = web.Application(client_max_size=MOST_BODY_BYTES), self._prefix
         app.router.add_get("/health", self._health)
         app.router.add_get(prefix or "/", self._handler(ChatCompletions, _models))  # which Claude Code asks with HEAD
-        app.router.add_get(f"{prefix}/v1/models", self._handler(ChatCompletions, _models))
-        app.router.add_get(f"{prefix}/v1/models/{{id:.+}}", self._handler(ChatCompletions, _models))
-        for dialect in DIALECTS:
-            app.router.add_post(f"{prefix}{dialect.route}", self._handler(dialect, _answer))
-            if dialect.count_route:
-                app.router.add_post(f"{prefix}{dialect.count_route}", self._handler(dialect, _count))
-        kept = f"{prefix}{Responses.route}/{{id}}"
-        app.router.add_get(kept, self._handler(Responses, _kept))
-        app.router.add_delete(kept, self._handler(Responses, _forget))
-        app.router.add_get(f"{prefix}{Responses.route}", self._handler(Responses, _websocket))
-        for dialect in DIALECTS:
-            app.router.add_route("*", f"{prefix}{dialect.route}/{{rest:.*}}", self._handler(dialect, _not_served))
-        app.router.add_route("*", f"{prefix}/{{rest:.*}}", self._handler(ChatCompletions, _not_served))
+        for start in (f"{prefix}{VERSION}", prefix):
+            app.router.add_get(f"{start}/models", self._handler(ChatCompletions, _models))
+            app.router.add_get(f"{start}/models/{{id:.+}}", self._handler(ChatCompletions, _models))
+            for dialect in DIALECTS:
+                app.router.add_post(start + dialect.route.removeprefix(VERSION), self._handler(dialect, _answer))
+                if dialect.count_route:
+                    app.router.add_post(start + dialect.count_route.removeprefix(VERSION), self._handler(dialect, _count))
+            compacting = start + Compacting.route.removeprefix(VERSION)
+            app.router.add_post(compacting, self._handler(Responses, _compact))
+            kept = f"{start}{Responses.route.removeprefix(VERSION)}/{{id}}"
+            app.router.add_get(kept, self._handler(Responses, _kept))
+            app.router.add_delete(kept, self._handler(Responses, _forget))
+        app.router.add_route("*", f"{prefix}/{{rest:.*}}", self._handler(None, _not_served))
         return app
 
     async def start(self, host: str = LOOPBACK) -> None:
@@ -99,10 +113,12 @@ class Gateway:
         session.end()
         self._open.pop(session.secret, None)
 
-    def _handler(self, kind: type[Dialect], serve: Serve) -> Any:
+    def _handler(self, kind: type[Dialect] | None, serve: Serve) -> Any:
+        """What serves a route of a protocol; None is that of the client, as its path and headers show it."""
+
         async def handle(http: web.Request) -> web.StreamResponse:
-            opened = self._open.get(self._secret_of(http))
-            dialect = opened.dialects[kind] if opened is not None else kind()
+            opened, spoken = self._open.get(self._secret_of(http)), kind or _spoken(http)
+            dialect = opened.dialects[spoken] if opened is not None else spoken()
             try:
                 if opened is None:
                     raise Refused("there is no such session, or it is over", code=SESSION_OVER)
@@ -137,6 +153,8 @@ def session_app(session: AgentSession) -> web.Application:
 async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) -> web.StreamResponse:
     body = await _body(http)
     request = dialect.parse(_parsed(body))
+    if ROUTING_KEY in http.headers:
+        request.notes.append(f"the header {ROUTING_KEY} has no effect: all calls of a session go to one server")
     retried = http.headers.get(RETRY_HEADER, "0") not in ("", "0")
     call = session.call(dialect.route, body, request, retried=retried)
     call.follow(http.transport)
@@ -156,6 +174,10 @@ async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) ->
     return response
 
 
+async def _compact(dialect: Dialect, session: AgentSession, http: web.Request) -> web.StreamResponse:
+    return await _answer(Compacting(cast(Responses, dialect)), session, http)
+
+
 async def _count(dialect: Dialect, session: AgentSession, http: web.Request) -> web.Response:
     request = dialect.parse(_parsed(await _body(http)))
     return _json(dialect.counted(await session.count(request)))
@@ -171,31 +193,33 @@ async def _models(_: Dialect, session: AgentSession, http: web.Request) -> web.R
     return _json({"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name})
 
 
+async def _not_served(dialect: Dialect, session: AgentSession, http: web.Request) -> web.Response:
+    """Raises Refused with what is served in its place."""
+    asked = f"{http.method} /{http.match_info['rest']}"
+    path = http.match_info["rest"].removeprefix(VERSION[1:]).strip("/")
+    if http.headers.get("Upgrade", "").lower() == "websocket":  # at this status Codex takes HTTP
+        raise Refused(f"{asked}: answers are given over HTTP, not over a WebSocket", status=426, code="websocket_unsupported")
+    served = [route.removeprefix(f"{VERSION}/") for kind in DIALECTS for route in (kind.route, kind.count_route) if route]
+    if path in served:
+        raise Refused(f"{asked} is not served: use POST", status=405, code="method_not_supported")
+    why = next((why for part, why in NOT_SERVED.items() if part in path.split("/")), f"a session answers {', '.join(served)}")
+    if path.startswith(VERSION[1:]):
+        why = f"the base URL of this client is {session.anthropic_url}"
+    raise Refused(f"{asked} is not served: {why}", status=404, code="unknown_url")
+
+
+def _spoken(http: web.Request) -> type[Dialect]:
+    """The protocol of a request for a route that is none."""
+    is_anthropic = "anthropic-version" in http.headers or "messages" in http.match_info["rest"].split("/")
+    return AnthropicMessages if is_anthropic else ChatCompletions
+
+
 async def _kept(dialect: Dialect, _: AgentSession, http: web.Request) -> web.Response:
     return _json(cast(Responses, dialect).kept(http.match_info["id"]))
 
 
 async def _forget(dialect: Dialect, _: AgentSession, http: web.Request) -> web.Response:
     return _json(cast(Responses, dialect).forget(http.match_info["id"]))
-
-
-async def _websocket(_: Dialect, __: AgentSession, http: web.Request) -> web.Response:
-    """Refuses the upgrade by which Codex asks first, with the status at which it goes on over HTTP at once."""
-    if http.headers.get("Upgrade", "").lower() == "websocket":
-        raise Refused("responses are served over HTTP only, not over a WebSocket", status=426, code="upgrade_required")
-    raise _unserved(http)
-
-
-async def _not_served(_: Dialect, __: AgentSession, http: web.Request) -> web.Response:
-    raise _unserved(http)
-
-
-def _unserved(http: web.Request) -> Refused:
-    """The refusal of a route that no session has; embeddings and batches among them, and a base URL without its /v1."""
-    served = ", ".join(dialect.route for dialect in DIALECTS)
-    path = http.path.partition(http.match_info["secret"])[2] if "secret" in http.match_info else http.path
-    message = f"{http.method} {path} is not served here: the URL of a session has {served} and /v1/models"
-    return Refused(message, status=404, code="not_found")
 
 
 async def _stream(

@@ -87,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     security.arguments,
     sampling.trained_model,
     sampling.frozen_models,
+    sampling.constraints,
     retrieval.complete,
     retrieval.own_port,
     deterministic.repeatable,

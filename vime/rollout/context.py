@@ -76,7 +76,7 @@ class Context:
             turns.seeds = found.turns.seeds
             if model == "actor":  # also a baseline in its place, so that a table compares like with like
                 refuses = self.config.gateway.constraints is Constraints.refuse and not self.evaluation
-                constrains = self.config.gateway.constraints is not Constraints.free and not refuses
+                constrains = self.config.gateway.constraints is Constraints.refuse and not refuses
             found = replace(found, turns=turns)
         limits = limits or Limits(num_calls=own.num_calls, num_tokens=own.num_tokens)
         fork = own.fork if fork is None else fork
