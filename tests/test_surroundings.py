@@ -264,16 +264,16 @@ def launched(program: str, folder: Path, *, address: str = "127.0.0.1") -> tuple
     [
         (
             "import os; os.kill(os.getpid(), 9)",
-            "exit code 137: signal 9 ended a process of it, probably because memory",
+            "exit code 137: a process of it was killed by signal 9, probably because memory ran out",
         ),
         (
             "print(\"Failed core proc(s): {'EngineCore_0': -9}\"); raise SystemExit(1)",
-            "exit code 1: signal 9 ended a process of it",
+            "exit code 1: a process of it was killed by signal 9",
         ),
         ("print(\"Failed core proc(s): {'EngineCore_0': 1}\"); raise SystemExit(1)", "exit code 1"),
         (
             "print('engine core exited unexpectedly; starting cleanup'); raise SystemExit(1)",
-            "exit code 1: signal 9 ended",
+            "exit code 1: a process of it",
         ),
         ("print('encountered a fatal error. engine core exited unexpectedly'); raise SystemExit(1)", "exit code 1"),
         ("raise SystemExit(3)", "exit code 3"),

@@ -10,6 +10,7 @@ from openai import AsyncOpenAI
 
 from tests.gateway.scripted import Asked, user
 from vime.errors import SampleError
+from vime.gateway.open_session import DIALECTS
 from vime.types import Sample
 
 pytestmark = pytest.mark.slow
@@ -109,3 +110,17 @@ async def test_thinking_is_signed_and_comes_back_as_it_was(opened: Callable[...,
     await asked.send("/v1/messages", {**body, "messages": [user("?"), reply, user("And?")]})
     assert asked.session.statistics()["fork_edited"] == 0
     asked.audit()
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_defect_of_ours_in_a_stream_that_has_begun_ends_it_with_an_error(
+    opened: Callable[..., Asked], route: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked = opened("</think>one two three four five six<|im_end|>", "</think>one<|im_end|>")
+    (dialect,) = (dialect for dialect in DIALECTS if dialect.route == route)
+    stream = type(dialect().stream(dialect().parse({"messages": [user("?")], "input": "?", "max_tokens": 9})))
+    with monkeypatch.context() as broken:
+        broken.setattr(stream, "end", lambda *_: 1 / 0)
+        status, events = await asked.send(route, {"messages": [user("?")], "input": "?", "max_tokens": 99, "stream": True})
+    assert status == 200 and "ZeroDivisionError" in str(events[-1])
+    assert isinstance(asked.session.failure, ZeroDivisionError)

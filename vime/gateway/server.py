@@ -132,9 +132,7 @@ class Gateway:
             except ConnectionError:  # the client has gone, and nobody reads this
                 return web.Response()
             except Exception as error:  # a defect of ours: it ends this attempt, with its traceback, and no other
-                logger.exception("a call of a session could not be answered")
-                if opened is not None:
-                    opened.session.failure = opened.session.failure or error
+                _fail(opened.session if opened is not None else None, error)
                 return _json(dialect.error(Refused(describe(error), code=LOST)), status=400)
 
         return handle
@@ -240,14 +238,23 @@ async def _stream(
         async for place, delta in pieces:
             await send(events.piece(place, delta))
         await send(events.end(await call.answers()))
-    except (Refused, ServerError) as error:
-        if not response.prepared:
+    except Exception as error:  # whatever it is: once the stream has begun it can be told only at its end
+        if not response.prepared or isinstance(error, ConnectionError):
             raise
+        if not isinstance(error, (Refused, ServerError, SampleError)):
+            _fail(session, error)
         refused = error if isinstance(error, Refused) else Refused(describe(error), code=LOST)
         session.refuse(refused)
         await response.write(b"".join(map(_event, events.error(refused))))
     await response.write_eof()
     return response
+
+
+def _fail(session: AgentSession | None, error: Exception) -> None:
+    """Notes a defect of ours, within its `except` block: the attempt of the session is lost."""
+    logger.exception("a call of a session could not be answered")
+    if session is not None:
+        session.failure = session.failure or error
 
 
 def _event(event: Event) -> bytes:

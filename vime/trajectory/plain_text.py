@@ -81,9 +81,7 @@ class ControlTokens:
             text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
         except TemplateError:
             raise
-        except (
-            Exception
-        ) as error:  # a template is somebody else's program: it adds texts to objects, and reads keys that are not there
+        except Exception as error:  # a template is a program of others: it reads keys that are not there, say
             raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
         if not hidden:
             return [Segment(text=text)]
