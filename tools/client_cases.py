@@ -77,9 +77,9 @@ class Case:
     program: Pinned | None = None
     """What the harness starts."""
     constrains: bool = False
-    """Whether the model is held to what the client asks for, as a frozen one is."""
+    """True if the model is held to what the client asks for, as a frozen one is."""
     refuses: bool = False
-    """Whether it is refused what it asks for."""
+    """True if it is refused what it asks for."""
     max_model_len: int = field(default=16_384)
 
     def versions(self, *, here: bool) -> str:

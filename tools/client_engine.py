@@ -31,7 +31,7 @@ class Part:
     marker: str = ""
     """A text of its prompts. Of several parts the first is taken whose marker stands in a prompt."""
     by_order: bool = False
-    """Whether its replies follow each other call by call, because the client does not show them in its prompts."""
+    """True if its replies follow each other call by call, because the client does not show them in its prompts."""
 
 
 Script = tuple[Part, ...]

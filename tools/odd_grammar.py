@@ -77,7 +77,7 @@ class Odd:
     kinds: set[str] = field(default_factory=set)
     """What is odd about it."""
     is_cut: bool = False
-    """Whether it ended at its length."""
+    """True if it ended at its length."""
     end: str = "template"
     """The token behind it: the template's end, `<|endoftext|>`, or none, as after a stop text."""
     size: float = 1.0
@@ -85,14 +85,14 @@ class Odd:
     calls: list[Call] | None = None
     """Its calls, where the grammar knows them."""
     never_ends: bool = False
-    """Whether it is thinking without an end, and without a call."""
+    """True if it is thinking without an end, and without a call."""
 
     noise: int | None = None
     """Draws tokens by chance behind the text."""
 
     @property
     def is_tagged(self) -> bool:
-        """Whether a tag or a call in it is opened and not closed, nested, or not what it seems."""
+        """True if a tag or a call in it is opened and not closed, nested, or not what it seems."""
         return any(kind in TAGGED or kind.startswith("call: ") for kind in self.kinds)
 
     def ids(self, tokenizer: Any, end: str) -> list[int]:

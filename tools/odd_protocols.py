@@ -43,7 +43,7 @@ class Client:
         self._before: list[Any] = []
         self._style = draw.choice(("as it is", "trimmed", "dropped"))
         self.is_silent = False
-        """Whether of a reply nothing at all was sent back: without an item there is no message of an assistant."""
+        """True if of a reply nothing at all was sent back: without an item there is no message of an assistant."""
 
     async def ask(self, question: str) -> tuple[int, Any]:
         """Status, and the reply as it is shown, or the error; the reply and results of its calls are sent back with the next."""

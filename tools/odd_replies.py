@@ -64,7 +64,7 @@ class Setup:
     """How calls are written."""
     chat_template: str = ""
     thinks: bool = True
-    """Whether replies begin with reasoning."""
+    """True if replies begin with reasoning."""
 
 
 SETUPS = (

@@ -16,7 +16,7 @@ class PreparationError(Exception):
 
 
 def holds_rows(path: str | Path) -> bool:
-    """Whether rows can be read from a file of this name."""
+    """True if rows can be read from a file of this name."""
     return Path(path).suffix in NUMBERED or files.kind_of(str(path)) is not None
 
 

@@ -56,7 +56,7 @@ class Seen:
 
     @property
     def is_good(self) -> bool:
-        """Whether it ended as it should."""
+        """True if it ended as it should."""
         return not self.faults
 
 

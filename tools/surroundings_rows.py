@@ -71,7 +71,7 @@ class Row:
     start_folder: str = "{folder}"
     python: str = sys.executable
     needs: Callable[[], str] = anywhere
-    """Why this machine cannot have such surroundings; empty if it can."""
+    """The reason why this machine cannot have such surroundings; empty if it can."""
 
 
 def mounted(commands: str) -> str:

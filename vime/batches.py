@@ -124,7 +124,7 @@ class DemonstrationBatches:
         return Batch(updates=[samples])
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
-        """What a batch follows from, beside its step."""
+        """Everything that determines a batch, beside its step."""
         return {"demonstrations": {"path": self._config.data.demonstrations, "seed": self._config.seed}}
 
     def check(self, state: dict[str, Any]) -> None:

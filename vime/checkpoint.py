@@ -208,7 +208,7 @@ class Checkpoints:
 
 
 def newest_driver(folder: Path) -> dict[str, Any] | None:
-    """What `Checkpoints.save` was given as `driver` for the newest checkpoint in `folder`; None if there is none to be read.
+    """The `driver` that `Checkpoints.save` was given for the newest checkpoint in `folder`; None if there is none to be read.
 
     It is for checks before anything starts; `Checkpoints.load` refuses what is damaged.
     """

@@ -214,7 +214,7 @@ async def resume(session: Session, system: Learner) -> tuple[int, dict[str, Any]
 
 
 def _saved(session: Session) -> dict[str, Any] | None:
-    """What the checkpoint says beside the trainer's state from which this run goes on, to be checked before anything starts."""
+    """The driver's state in the checkpoint from which this run goes on, to be checked before anything starts."""
     return newest_driver(session.directory.checkpoints) if session.config.resume else None
 
 

@@ -31,7 +31,7 @@ ERROR = "error"
 STREAM_ENCODING = "PYTHONIOENCODING"
 TRIED_BYTES = 4096
 NUM_NAMES = 10
-"""So many other users may have taken the name of a private folder."""
+"""The number of other users who may have taken the name of a private folder."""
 
 
 class PatientFile(io.FileIO):
@@ -103,7 +103,7 @@ def proxy_of(url: str) -> str | None:
 
 
 def cache_folder(name: str) -> Path:
-    """Where `name` is kept for later runs: `$XDG_CACHE_HOME/vime/NAME`, by default below `~/.cache`.
+    """The folder in which `name` is kept for later runs: `$XDG_CACHE_HOME/vime/NAME`, by default below `~/.cache`.
 
     Where nothing can be written there and it is not there already, in a folder for temporary files.
     """
@@ -174,7 +174,7 @@ def _cache_base() -> Path | None:
 
 @functools.cache
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be written there; rights alone do not tell, as on a full or a read-only disk."""
+    """True if a file can be written there; rights alone do not tell, as on a full or a read-only disk."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:

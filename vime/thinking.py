@@ -1,10 +1,10 @@
-"""Where the thinking of a reply ends: one notion for all that reads an answer, a verdict or a call out of a reply."""
+"""The end of the thinking of a reply: one notion for all that reads an answer, a verdict or a call out of a reply."""
 
 OPEN, CLOSE = "<think>", "</think>"
 
 
 def opens_thinking(prompt: str) -> bool:
-    """Whether a rendered prompt ends with the opening of a thinking, so that the reply begins within it."""
+    """True if a rendered prompt ends with the opening of a thinking, so that the reply begins within it."""
     return prompt.rstrip().endswith(OPEN)
 
 

@@ -162,7 +162,7 @@ def _keep(rollout: RolloutState, turn: Turn, /, *, trained: bool, **metadata: An
 
 
 def thinks(context: Context, name: str) -> bool:
-    """Whether the replies of a served model begin with thinking, as far as the configuration says."""
+    """True if the replies of a served model begin with thinking, as far as the configuration says."""
     return context.config.model.thinks and context.config.serving.models[name].trained
 
 

@@ -44,7 +44,7 @@ class Agents:
             process.stdin.write(orjson.dumps(request) + b"\n")
             line = await process.stdout.readline()
             found = orjson.loads(line)
-        except BaseException:
+        except BaseException:  # cancelled in the middle as well: its next line would answer this question
             process.kill()
             raise
         self._idle.append(process)

@@ -38,7 +38,7 @@ _RAISED, _ENDED = 1, 2
 _PIECE = "<code>"
 _KILL = 9
 _SPARE_FILES = 16
-"""So many files a piece must leave to be opened."""
+"""The number of files that a piece must leave to be opened."""
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from vime.agent.workspace import WorkspaceLike
 from vime.agent.workspace.results import CommandResult
 
 SOURCE: dict[str, str] = {}
-"""What a workspace of an interpreter is prepared from: no files."""
+"""The empty source of an interpreter's workspace."""
 RAISED = 1
 """The exit code of a piece that has ended with an exception."""
 _CELL = Path(__file__).with_name("cell.py").read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ def free_port(host: str, wanted: int) -> int:
 
 
 def why_silent(host: str, port: int, *, seconds: float = 3.0) -> str | None:
-    """Why no gRPC server answers at an address; None if one does, or if it asks for TLS.
+    """The reason why no gRPC server answers at an address; None if one does, or if it asks for TLS.
 
     A server of HTTP/2, on which gRPC stands, greets whoever greets it, before any call and any token.
     """

@@ -81,7 +81,7 @@ class Credit(Enum):
 
 
 class Constraints(Enum):
-    """What becomes of constraints that an agent asks of the trained model over HTTP: structured output, calls that must be made.
+    """The treatment of constraints that an agent asks of the trained model over HTTP: structured output, forced calls.
 
     The trainer computes the logprobs of a model that samples freely.
     """

@@ -199,7 +199,7 @@ class GatewayConfig:
     """How agents are answered that call the trained model over HTTP."""
 
     constraints: Constraints = Constraints.free
-    """What becomes of structured output and of calls that must be made. `free`: the model samples freely, and what it wrote is
+    """The treatment of structured output and of forced calls. `free`: the model samples freely, and what it wrote is
     answered and trained; a rollout whose agent then fails ends with reward 0, as `malformed`. `refuse`: they are refused in
     training, and the model is held to them in evaluations. `record`, to train what was constrained, is not possible with vLLM's
     logprobs. Other models are always held to them."""

@@ -37,7 +37,7 @@ NOT_ROWS = {
     b"\x89HDF": "is HDF5: write its rows as JSON lines",
     b"ARROW1": "is an Arrow file: write its rows as Parquet or JSON lines",
 }
-"""Why files that begin with these bytes are refused."""
+"""The reason why files that begin with these bytes are refused."""
 PARQUET = b"PAR1"
 ENCODINGS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16"} | {
     codecs.BOM_UTF16_BE: "utf-16"
@@ -79,7 +79,7 @@ def read_rows(file: Path, *, key: str) -> Iterator[Row]:
 
 
 def why_no_rows(head: bytes) -> str:
-    """Why a file with these first bytes is no text and no Parquet, "" if it may be."""
+    """The reason why a file with these first bytes is no text and no Parquet, "" if it may be."""
     return "is empty" if not head else next((reason for mark, reason in NOT_ROWS.items() if head.startswith(mark)), "")
 
 

@@ -182,7 +182,7 @@ def _question_problem(row: dict[str, Any]) -> str:
 
 
 def _answer_problem(row: dict[str, Any]) -> str:
-    """Why the row's answer is unusable, "" if it is usable or there is none."""
+    """The reason why the row's answer is unusable, "" if it is usable or there is none."""
     try:
         answers_of(row)
     except NoAnswerError as error:

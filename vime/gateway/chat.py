@@ -39,13 +39,13 @@ class ChatRequest:
     num_answers: int = 1
     stream: bool = False
     continues: bool = False
-    """Whether an assistant's message at the end is the beginning of the reply; else it is a finished turn."""
+    """True if an assistant's message at the end is the beginning of the reply; else it is a finished turn."""
     tool_choice: str | dict[str, Any] = "auto"
     """auto, none, required, or the function that must be called, as Chat Completions names it."""
     parallel_calls: bool = True
     """False for at most one tool call; further ones are not shown to the client."""
     object_arguments: bool = False
-    """Whether the protocol has calls with objects for arguments only; a call with other ones is then shown as text."""
+    """True if the protocol has calls with objects for arguments only; a call with other ones is then shown as text."""
     response_format: dict[str, Any] | None = None
     """The form that the text must have, as Chat Completions names it; None for any."""
     structured_outputs: dict[str, Any] | None = None
@@ -67,7 +67,7 @@ class ChatRequest:
 
     @property
     def is_forced(self) -> bool:
-        """Whether a tool must be called."""
+        """True if a tool must be called."""
         return self.tool_choice not in ("auto", "none")
 
     @property

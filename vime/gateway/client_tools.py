@@ -106,7 +106,7 @@ def openai_function(tool: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def call_item(kind: str, arguments: str) -> dict[str, Any] | None:
-    """What is proper to an item of a call of such a tool; None if the arguments are not those of the tool."""
+    """The fields proper to an item of a call of such a tool; None if the arguments are not those of the tool."""
     found = parsed(arguments)
     if not isinstance(found, dict):
         return None
@@ -132,7 +132,7 @@ def call_arguments(kind: str, item: dict[str, Any]) -> Any:
 
 
 def output_text(item: dict[str, Any]) -> str:
-    """What a client says of the end of such a call, as text for the model."""
+    """A client's account of the end of such a call, as text for the model."""
     output = item.get("output")
     if not isinstance(output, list):
         return str(output or item.get("status") or "")

@@ -15,6 +15,7 @@ from vime.trajectory.messages import calls_of, parsed, read_json
 from vime.types import Message
 
 MATCHING_SECONDS = 1.0
+"""Time for a client's regular expression, which may need exponential time; the event loop waits for it."""
 SHOWN_CHARACTERS = 200
 """How much of a text that is not as it was asked for is shown."""
 
@@ -26,7 +27,7 @@ def freely(request: ChatRequest) -> ChatRequest:
 
 
 def unmet(request: ChatRequest, message: Message) -> str:
-    """Why a reply is not as its client asked for; "" if it is.
+    """The reason why a reply is not as its client asked for; "" if it is.
 
     Example: `the reply calls no tool, and tool_choice=required`.
     """
@@ -76,7 +77,7 @@ def _unmet_form(form: dict[str, Any], text: str) -> str:
 
 
 def _unmet_schema(text: str, schema: Any, *, what: str) -> str:
-    """Why a text is no JSON of a schema. Of a schema that cannot be used, or refers to others, only JSON is asked."""
+    """The reason why a text is no JSON of a schema. Of a schema that cannot be used, or refers to others, only JSON is asked."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError, best_match
     from jsonschema.validators import extend, validator_for

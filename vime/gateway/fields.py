@@ -1,4 +1,4 @@
-"""What becomes of each field of a request: it is read, it says something about the request, it has no effect, or it is refused.
+"""The treatment of each field of a request: read, about the request alone, without effect, or refused.
 
 Fields that ask for something and have no effect are noted (`AgentSession.notes`), and so are those that nobody knows. A test
 compares with the request types of the SDKs of OpenAI and Anthropic and of vLLM's server, so that a new field is noticed.
@@ -28,7 +28,7 @@ class Fields:
     about: frozenset[str]
     """Name, account, cache or priority of the request: they ask nothing of the model."""
     no_effect: Mapping[str, str]
-    """Why they have none; "" if that is plain."""
+    """The reason why they have none; "" if that is plain."""
     refused: Mapping[str, str]
     plain: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of fields that ask for nothing."""

@@ -21,7 +21,7 @@ _JSON = json.JSONDecoder()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marks:
-    """What divides the replies of one model.
+    """The marks that divide the replies of one model.
 
     Example: `Marks(start="<think>", end="</think>", openings=("<tool_call>",), implicit=("<tool_call>",))`.
     """
@@ -32,7 +32,7 @@ class Marks:
     openings: tuple[str, ...] = ()
     """With these a call may begin. Empty if that is not known: then the text waits until it is whole."""
     implicit: tuple[str, ...] = ()
-    """Those of them that end reasoning by themselves, if it has no other end."""
+    """The marks of calls that end reasoning by themselves, if it has no other end."""
 
 
 def reasoning_marks(parser: Any, extract: Callable[[str], tuple[str | None, str | None]]) -> tuple[str, str] | None:
@@ -62,7 +62,7 @@ def openings_of(parser: Any, reads: Callable[[str], bool]) -> tuple[str, ...]:
 
 
 class Phase(Enum):
-    """What the text that arrives next belongs to."""
+    """The part of the reply to which the text that arrives next belongs."""
 
     REASONING = 1
     UNSURE = 2
@@ -81,14 +81,14 @@ class Divided:
         """`thinks` says whether the reply begins with reasoning, `calls` whether it may call tools."""
         self.phase = Phase.REASONING if thinks else Phase.TEXT
         self.rest = ""
-        """What is not said yet."""
+        """The text that is not said yet."""
         self.content = ""
         """The text that was said."""
         self._marks, self._may_call = marks, calls
         self._is_first = True
 
     def add(self, text: str) -> list[Delta]:
-        """What text that has arrived adds to reasoning and text."""
+        """Returns what arrived text adds to reasoning and text."""
         self.rest += text
         found: list[Delta] = []
         if self.phase is Phase.REASONING:
@@ -98,7 +98,7 @@ class Divided:
         return found
 
     def settle(self) -> list[Delta]:
-        """What reasoning and text have more, once the reply is whole: behind a mark of a call its reasoning may have gone on."""
+        """Returns what a whole reply adds to reasoning and text: behind a mark of a call its reasoning may have gone on."""
         if self.phase is not Phase.UNSURE:
             return []
         end = _find((self._marks.end,), plain_calls(self.rest, self._marks.implicit, mask=True))  # a mark in a call is none
@@ -165,7 +165,7 @@ def plain_calls(text: str, openings: tuple[str, ...], *, mask: bool = False) -> 
 
 
 def _find(words: tuple[str, ...], text: str) -> int:
-    """Where the first of these words is; the length of the text if nowhere."""
+    """Finds the first of these words; the length of the text if there is none."""
     return min((place for word in words if (place := text.find(word)) >= 0), default=len(text))
 
 

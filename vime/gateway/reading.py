@@ -58,7 +58,7 @@ class Reader:
             except (TypeError, KeyError, ValueError) as error:
                 raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
         self.marks = self._find_marks()
-        """What divides replies while they arrive."""
+        """The marks that divide replies while they arrive."""
 
     def begin(self, request: ChatRequest, prompt_ids: Any) -> "Reading":
         """Reads one reply to a request. Raises ValueError for a form of the text that vLLM does not know."""
@@ -88,7 +88,7 @@ class Reader:
         return self._counter.count_reasoning_tokens(ids[:size])
 
     def _thinks(self, prompt_ids: Any) -> bool:
-        """Whether a reply begins with reasoning: unless its prompt has ended it, behind the last special token."""
+        """True if a reply begins with reasoning: unless its prompt has ended it, behind the last special token."""
         marks = self.marks
         if marks is None or not marks.end:
             return False
@@ -98,7 +98,7 @@ class Reader:
         return begun.rfind(marks.end) <= begun.rfind(marks.start)
 
     def _find_marks(self) -> Marks | None:
-        """What divides replies; None if only vLLM's parser knows, and then nothing is said before their end."""
+        """The marks that divide replies; None if only vLLM's parser knows, and then nothing is said before their end."""
         if self._parser_class is None:
             return Marks()
         asked = self._asked_for(self._parser_class, ChatRequest(messages=[]))
@@ -201,7 +201,7 @@ class Reading:
         return found
 
     def _end(self) -> list[Delta]:
-        """What was held back: text, and the calls in it if all of them can be read and said."""
+        """Returns what was held back: text, and the calls in it if all of them can be read and said."""
         divided = self._divided
         settled = [] if divided is None else divided.settle()
         if divided is None:

@@ -49,7 +49,7 @@ NOT_SERVED = {
     "input_items": "the items of an earlier answer's input are not kept",
     "cancel": "answers are given at once: close the connection",
 }
-"""Why routes of the protocols are not served, by a part of their path."""
+"""The reason why routes of the protocols are not served, by a part of their path."""
 
 
 def _secret_in_path(http: web.Request) -> str:
@@ -114,7 +114,7 @@ class Gateway:
         self._open.pop(session.secret, None)
 
     def _handler(self, kind: type[Dialect] | None, serve: Serve) -> Any:
-        """What serves a route of a protocol; None is that of the client, as its path and headers show it."""
+        """Makes the handler of a route of a protocol; None is that of the client, as its path and headers show it."""
 
         async def handle(http: web.Request) -> web.StreamResponse:
             opened, spoken = self._open.get(self._secret_of(http)), kind or _spoken(http)

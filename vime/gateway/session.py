@@ -46,10 +46,10 @@ class AgentSession:
     url: str = ""
     limits: Limits = field(default_factory=Limits)
     constrains: bool = False
-    """Whether the model is held to what a client asks for: structured output, and calls that must be made. The logprobs are then
+    """True if the model is held to what a client asks for: structured output, and calls that must be made. The logprobs are then
     not those of the trainer. Otherwise it samples freely, and the client gets what comes."""
     refuses: bool = False
-    """Whether such requests are refused."""
+    """True if such requests are refused."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     counts: Counter[str] = field(init=False)
     """Calls, sampled tokens, retries, refusals, and replies that could not be read as they were asked for."""
@@ -60,9 +60,9 @@ class AgentSession:
     failure: Exception | None = None
     """Why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
     refusal: str = ""
-    """Why the latest refused request was refused."""
+    """The reason why the latest refused request was refused."""
     malformed: str = ""
-    """Why a reply could not be read as it was asked for, until another one could: if its agent fails then, that is its end."""
+    """The reason why a reply could not be read as asked, until another one could: if its agent fails then, that is its end."""
     asked_sampling: dict[str, Any] = field(default_factory=dict)
     """Sampling parameters that the agent asked for; the run's are used in their place."""
     notes: set[str] = field(default_factory=set)

@@ -27,7 +27,7 @@ def answer_of(reply: str, *, thinks: bool = False) -> str:
 
 
 def has_box(reply: str, *, thinks: bool = False) -> bool:
-    """Whether the reply gives its answer in a box that it closes."""
+    """True if the reply gives its answer in a box that it closes."""
     return bool(last_box(after_thinking(reply, thinks=thinks)[-MAX_REPLY_CHARACTERS:]))
 
 

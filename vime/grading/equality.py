@@ -27,7 +27,7 @@ class Comparison:
     digits: int | None = None
 
     def same(self, found: Answer, reference: Answer) -> Verdict:
-        """Whether an answer equals the reference; None if neither can be said."""
+        """True if an answer equals the reference; None if neither can be said."""
         if isinstance(found, Words) or isinstance(reference, Words):
             return True if found == reference else None
         found, reference = _without_names(found, reference)
@@ -294,7 +294,7 @@ def _value_of(chain: Chain) -> Answer | None:
 
 
 def _is_label(part: Answer) -> bool:
-    """Whether a side of an equation names the other: a name, or an expression of nothing but names, or a tuple of them."""
+    """True if a side of an equation names the other: a name, or an expression of nothing but names, or a tuple of them."""
     if isinstance(part, Row):
         return part.opening == "(" and all(map(_name_of, part.items))
     return bool(_name_of(part)) or (isinstance(part, Expression) and bool(part.names) and not part.has_numbers)
@@ -349,7 +349,7 @@ def _values_by_name(answer: Answer) -> dict[str, Answer] | None:
 
 
 def _proportional(one: Chain, other: Chain, *, signed: bool) -> bool:
-    """Whether the differences of two relations' sides have a constant ratio, with `signed` a positive one."""
+    """True if the differences of two relations' sides have a constant ratio, with `signed` a positive one."""
     sides = [[part for part in chain.parts if isinstance(part, Expression)] for chain in (one, other)]
     differences = [apply(ex.add, left, apply(ex.negative, right)) for left, right in sides]
     ratio = apply(ex.divide, *differences)

@@ -46,7 +46,7 @@ class Expression:
     value: Callable[[Point], Number]
     names: frozenset[str] = frozenset()
     is_decimal: bool = False
-    """Whether a number in it is written with decimals."""
+    """True if a number in it is written with decimals."""
     has_numbers: bool = False
     symbol: str = ""
     """The name, of a variable alone."""
@@ -81,7 +81,7 @@ def bound(expression: Expression, **values: Number) -> Expression:
 
 
 def compare(first: Expression, second: Expression, *, digits: int | None = None) -> bool | None:
-    """Whether two expressions are equal; None if they are so at some points only, or cannot be computed.
+    """True if two expressions are equal; None if they are so at some points only, or cannot be computed.
 
     With `digits` numbers are equal if they agree when rounded to so many significant digits.
     """
@@ -124,7 +124,7 @@ def points(names: frozenset[str]) -> Iterator[dict[str, Number]]:
 
 
 def equal_values(one: Number, other: Number, *, is_decimal: bool = False, digits: int | None = None) -> bool:
-    """Whether two numbers are equal: exactly, to 380 digits, or with decimals to nine."""
+    """True if two numbers are equal: exactly, to 380 digits, or with decimals to nine."""
     if isinstance(one, Fraction) and isinstance(other, Fraction) and (one == other or not (is_decimal or digits)):
         return one == other
     one, other = real(one), real(other)
@@ -135,7 +135,7 @@ def equal_values(one: Number, other: Number, *, is_decimal: bool = False, digits
 
 
 def is_real(number: Number) -> bool:
-    """Whether a number has no imaginary part."""
+    """True if a number has no imaginary part."""
     return not isinstance(number, mp.mpc)
 
 

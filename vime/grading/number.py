@@ -7,7 +7,7 @@ MAX_CHARACTERS = 100
 TOLERANCE = Fraction(1, 10**9)
 """Relative difference below which numbers are equal if one of them is written with decimals."""
 _BETWEEN = r"(?:,|\{,\}|\\,|,\\!|\\!|\\ |~|\u2009|\u00a0)"
-"""What stands between groups of three digits."""
+"""Separators of groups of three digits."""
 _DIGITS = rf"(?:[0-9]{{1,3}}(?:{_BETWEEN}[0-9]{{3}})+(?:\.[0-9]+)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
 _NUMBER = re.compile(
     rf"(?:\\?\$|€)?\s*([+-]?)\s*(?:\\?\$|€)?\s*"

@@ -178,7 +178,7 @@ class Reader:
         return found
 
     def _name(self) -> Words | None:
-        """What is defined on the left of an equals sign: words, or a function with its variables."""
+        """Reads the definition on the left of an equals sign: words, or a function with its variables."""
         start = self._position
         if (token := self._peek()) and token.kind == "words" and self._is_equals(start + 1):
             self._position += 1
@@ -455,7 +455,7 @@ class Reader:
         return _number_of(self._primary()), degree
 
     def _function_argument(self) -> Expression:
-        """What a function is of: brackets, or factors side by side up to another function or operator."""
+        """Reads the argument of a function: brackets, or factors side by side up to another function or operator."""
         if self._sees("(") or self._sees("{"):
             return _number_of(self._factor_without_power())
         found = _number_of(self._factor())
@@ -550,7 +550,7 @@ class Reader:
         return None
 
     def _begins_unit(self, position: int) -> bool:
-        """Whether the rest of an answer's part is a unit: a name, and nothing but powers, a slash and another name behind it."""
+        """True if the rest of an answer's part is a unit: a name, and nothing but powers, a slash and another name behind it."""
         token = self._tokens[position] if position < len(self._tokens) else None
         if token is None or token.kind not in ("words", "letters") or position == 0:
             return False

@@ -32,7 +32,7 @@ _EVERYTHING = Region(pieces=(Piece(low=None, high=None, closed=(False, False)),)
 
 
 def same_ends(one: Number | None, other: Number | None, is_decimal: bool) -> bool:
-    """Whether two ends of intervals are equal."""
+    """True if two ends of intervals are equal."""
     if one is None or other is None:
         return one is other
     return ex.equal_values(one, other, is_decimal=is_decimal)
@@ -110,11 +110,11 @@ def _solutions(chain: Chain) -> Region:
 
 
 _PLACES = (Fraction(1), Fraction(-3, 7), Fraction(-1031, 5), Fraction(2, 3), Fraction(4409, 8), Fraction(10**7))
-"""Where a line is told from other functions."""
+"""Points at which a line is told from other functions."""
 
 
 def _half_line(difference: Expression, sign: str, name: str) -> Region:
-    """Where a linear expression has a sign."""
+    """The interval on which a linear expression has a sign."""
     start, *values = (difference.value({name: place}) for place in (Fraction(0), *_PLACES))
     slope = ex.divide(ex.add(values[0], -start), _PLACES[0])
     line = [ex.add(start, ex.multiply(slope, place)) for place in _PLACES]

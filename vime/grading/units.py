@@ -71,7 +71,7 @@ _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3}
 
 
 def is_unit(name: str, *, is_word: bool) -> bool:
-    """Whether a text behind a number is a unit; letters of a formula are only if they are a known one of at least two letters."""
+    """True if a text behind a number is a unit; letters of a formula are only if they are a known one of at least two letters."""
     if not is_word and len(name) < 2:
         return False
     try:
@@ -82,7 +82,7 @@ def is_unit(name: str, *, is_word: bool) -> bool:
 
 
 def _is_noun(name: str) -> bool:
-    """Whether a word is a noun in the plural, which counts what it names."""
+    """True if a word is a noun in the plural, which counts what it names."""
     return name in _PEOPLE or (name.isalpha() and name.islower() and len(name) > 3 and name[-1] == "s" and name not in _NO_NOUNS)
 
 

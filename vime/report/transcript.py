@@ -130,7 +130,7 @@ class Transcript:
             self._line(f"sequence {number}: {pieces} tokens, of which the replies are trained{told}{left_out}")
 
     def _said(self, rollout: Rollout) -> None:
-        """What an agent returned, or printed if it is a program."""
+        """The value that an agent returned, or the text that it printed if it is a program."""
         for name in ("output", "stderr"):
             text = rollout.samples[-1].metadata.get(name) if rollout.samples else None
             if isinstance(text, str) and text.strip():

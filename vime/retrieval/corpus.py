@@ -91,7 +91,7 @@ class Corpus:
 
 
 def _not_lines(path: Path) -> str:
-    """Why a file is no text whose lines can be read in place, "" if it may be one."""
+    """The reason why a file is no text whose lines can be read in place, "" if it may be one."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if any(head.startswith(mark) for mark in COMPRESSIONS):

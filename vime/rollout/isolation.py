@@ -116,7 +116,7 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
 
 
 def _is_agents(model: str, context: Context) -> bool:
-    """Whether a model is the agent's own, trained or a baseline in its place; another one's limits are not the agent's."""
+    """True if a model is the agent's own, trained or a baseline in its place; another one's limits are not the agent's."""
     actor = context.models.get("actor")
     return actor is None or model in ("", actor.name)
 

@@ -17,7 +17,7 @@ NEVER = -1
 LARGEST_KEPT_BYTES = 1 << 30
 """Larger blocks still come from the kernel and return to it."""
 SHARE = 4
-"""So much of our memory is the most that lies in large pages: one part in four."""
+"""The largest part of our memory that lies in large pages: one in four."""
 
 
 def keep() -> bool:

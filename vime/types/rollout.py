@@ -75,7 +75,7 @@ class Rollout:
 
     @property
     def could_not_begin(self) -> bool:
-        """Whether its first request was refused or fills the context, which depends on the row alone: no attempt would differ."""
+        """True if its first request was refused or fills the context, which depends on the row alone: no attempt would differ."""
         refused = self.stop_reason in (StopReason.TOKEN_LIMIT, StopReason.REQUEST_REFUSED)
         return refused and bool(self.error) and not self.samples and not self.unfinished
 

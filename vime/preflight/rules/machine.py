@@ -143,7 +143,7 @@ def run_folder_can_be_made(config: RunConfig) -> list[Problem]:
 
 
 def why_not_made(folder: Path) -> str | None:
-    """Why a folder cannot be made and written, or None."""
+    """The reason why a folder cannot be made and written, or None."""
     for place in (folder, *folder.parents):
         try:
             is_folder = stat.S_ISDIR(os.stat(place).st_mode)
@@ -238,7 +238,7 @@ def ray_answers(config: RunConfig) -> list[Problem]:
 
 
 def _ray_address(given: str) -> str:
-    """What Ray takes `auto` for: the cluster of the environment, or the last one that was started on this machine."""
+    """Ray's meaning of `auto`: the cluster of the environment, or the last one that was started on this machine."""
     if given != "auto":
         return given
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
