@@ -61,6 +61,27 @@ def test_output_that_goes_nowhere_ends_nothing(shell: str, tmp_path: Path):
     assert (tmp_path / "file").read_text() == "kept"
 
 
+def test_a_signal_while_a_line_is_written_does_not_write_it_twice():
+    done = run(
+        "import signal\n"
+        "armed = False\n"
+        "def interrupt(*_):\n"
+        "    if armed: raise KeyboardInterrupt\n"
+        "signal.signal(signal.SIGALRM, interrupt)\n"
+        "for number in range(3000):\n"
+        "    try:\n"
+        "        armed = True\n"
+        "        signal.setitimer(signal.ITIMER_REAL, 1e-5 * (number % 7 + 1))\n"
+        "        sys.stdout.write(f'<{number}>\\n')\n"
+        "        armed = False\n"
+        "    except KeyboardInterrupt:\n"
+        "        armed = False\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)"
+    )
+    lines = done.stdout.split()
+    assert done.returncode == 0 and len(lines) == len(set(lines)) > 0, done.stderr
+
+
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"LC_CTYPE": "C"}])
 def test_files_are_utf_8_in_any_locale(variables: dict[str, str], tmp_path: Path):
     program = (

@@ -18,7 +18,6 @@ import tempfile
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -34,16 +33,28 @@ NUM_NAMES = 10
 """The number of other users who may have taken the name of a private folder."""
 
 
-class PatientFile(io.FileIO):
-    """A file whose writer does not fail if the disk is full or the terminal is gone: that costs what was written."""
+class PatientStream(io.TextIOWrapper):
+    """A stream of text into an open file, whose writer does not fail if the disk is full or the terminal is gone.
 
-    def write(self, data: Any, /) -> int:
+    That costs what was written. The file below is Python's own: a signal whose handler raises, between a write in Python and its
+    return, would make the buffer write the same once more.
+    """
+
+    def __init__(self, number: int, *, encoding: str, errors: str) -> None:
+        """`number` is the file's descriptor, which stays open."""
+        file = open(number, "wb", closefd=False)  # noqa: SIM115 -- for the life of the stream
+        super().__init__(file, encoding=encoding, errors=errors, line_buffering=True)
+
+    def write(self, text: str, /) -> int:
         """Writes what can be written, and says that all of it was."""
-        try:
-            super().write(data)
-        except OSError:  # there is nowhere left to say so
-            pass
-        return memoryview(data).nbytes
+        with contextlib.suppress(OSError):  # there is nowhere left to say so
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Writes what is buffered, as far as it can be written."""
+        with contextlib.suppress(OSError):
+            super().flush()
 
 
 def settle() -> None:
@@ -59,20 +70,15 @@ def settle() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- for the life of the process
-        elif stream is getattr(sys, f"__{name}__") and not _is_patient(stream):
+        elif stream is getattr(sys, f"__{name}__") and not isinstance(stream, PatientStream):
             stream.flush()
-            raw: Any = io.BufferedWriter(PatientFile(stream.fileno(), "w", closefd=False))
-            patient = io.TextIOWrapper(raw, encoding=stream.encoding, errors="replace", line_buffering=True)
+            patient = PatientStream(stream.fileno(), encoding=stream.encoding, errors="replace")
             setattr(sys, name, patient)
             setattr(sys, f"__{name}__", patient)
     if any(option.startswith(ERROR) for option in sys.warnoptions):  # libraries warn at every import
         warnings.simplefilter("default")
         os.environ.pop("PYTHONWARNINGS", None)
     os.environ |= {name: value for name, value in _instead_of_home().items() if name not in os.environ}
-
-
-def _is_patient(stream: io.TextIOWrapper) -> bool:
-    return isinstance(getattr(stream.buffer, "raw", None), PatientFile)
 
 
 def restart_in_utf8() -> None:
