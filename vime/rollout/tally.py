@@ -82,7 +82,7 @@ class Tally:
     def add_given_up(self, group: Group) -> None:
         """Counts a prompt for which another one is taken, because its rollouts fail again and again or cannot begin."""
         self.counts["prompts_given_up"] += 1
-        cause = next(rollout.error for rollout in group.rollouts if rollout.error)
+        cause = next((rollout.error for rollout in group.rollouts if rollout.error), "its rollouts were lost")
         self._given_up = f"row {group.prompt.row} of {group.prompt.dataset or 'the training data'}: {cause}"
         logger.warning("prompt %d is given up for another: %s", group.prompt.index, self._given_up)
 
