@@ -148,6 +148,7 @@ check_imports() {
 
 main() {
     local build python
+    case $PWD in *[\'\\:]*) fail "$PWD has an apostrophe, a backslash or a colon, which Ray or Python takes for something else: move this folder" ;; esac
     install_confinement
     if [ -x $PYTHON_HERE ] && [[ "$(cat $STAMP 2>/dev/null)" == ${VIME_SETUP:-[cg]pu}\ "$(fingerprint)" ]]; then return; fi
     build=${VIME_SETUP:-$(build_of_machine)}

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VIME, AGENTIC = ROOT / "vime", ROOT / "agentic"
 METHODS = sorted(folder.name for folder in AGENTIC.iterdir() if (folder / "__init__.py").is_file())
 FLOORS = (
-    {"blame", "errors", "tasks", "threads"},
+    {"blame", "errors", "machine", "surroundings", "tasks", "thinking", "threads"},
     {"types"},
     {"config"},
     {"hooks"},

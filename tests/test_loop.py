@@ -1,14 +1,16 @@
 """The order of a step, with stand-ins for its parts: when a checkpoint is taken."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vime import loop
-from vime.batches import Batch
+from vime.batches import Batch, DemonstrationBatches
+from vime.errors import ConfigError, TrainingError
 from vime.preflight.compose import compose_run
 
 
@@ -172,3 +174,40 @@ def test_one_run_before_training_is_scored_beside_the_first_batch():
     assert evaluations("evaluation.before=one_run", "evaluation.rows=[trained]") == []
     assert evaluations("evaluation.before=none", "trainer.evaluate_every=2") == [2]
     assert evaluations("model=qwen2.5-7b", "cluster=one_node") == [0], "at paper scale all rows would take hours"
+
+
+NOTHING = {"train/num_tokens": 0.0, "train/num_samples": 8.0}
+SOME = {"train/num_tokens": 40.0, "train/num_samples": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_warnings", "ends"),
+    [
+        ([NOTHING, NOTHING], 1, True),
+        ([SOME, NOTHING, SOME, NOTHING, SOME], 2, False),
+        ([SOME, NOTHING, {**NOTHING, "train/num_samples": 0.0}], 1, True),
+        ([NOTHING | {"train/num_skipped_updates": 1.0}] * 3, 0, False),
+        ([{}, {}], 0, False),
+    ],
+)
+def test_steps_that_train_no_token_are_said_and_two_in_a_row_end_the_run(
+    steps: list[dict[str, float]], num_warnings: int, ends: bool
+):
+    warnings: list[str] = []
+    session: Any = SimpleNamespace(num_empty_steps=0, console=SimpleNamespace(warn=warnings.append))
+    with pytest.raises(TrainingError, match="2 steps without a trained token") if ends else nullcontext():
+        for step, metrics in enumerate(steps):
+            loop.check_trained(session, step, metrics)
+    assert len(warnings) == num_warnings
+    assert all("without a trained token" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(("word", "key"), [("seed=1", "seed"), ("data.demonstrations=json.loads", "data.demonstrations")])
+def test_demonstrations_go_on_in_the_order_of_the_checkpoint_or_not_at_all(word: str, key: str):
+    common = ["+experiment=retool_tiny_sft", "model.checkpoint=agentic/retool/tiny/actor"]
+    first, second = (DemonstrationBatches(compose_run([*common, *words]).config) for words in ([], [word]))
+    state = asyncio.run(first.state(3, oldest_step=None))
+    first.check(state)
+    second.check({})
+    with pytest.raises(ConfigError, match=rf"^{key}=.*the checkpoint has .*begin a new run"):
+        second.check(state)

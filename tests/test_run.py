@@ -156,3 +156,36 @@ def test_flags_that_show_nothing_or_do_not_go_together_are_refused(words: list[s
     with pytest.raises(SystemExit) as ended:
         run.main(["+method=memagent", *words])
     assert ended.value.code == run.CONFIG_ERROR and "use one of --cfg" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_closed_terminal_interrupts_a_run_in_order_but_not_under_nohup(before: signal.Handlers):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGHUP, before)
+    try:
+        run.take_signals()
+        if before is signal.SIG_IGN:
+            signal.raise_signal(signal.SIGHUP)
+            return
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        for again in (signal.SIGHUP, signal.SIGTERM):  # a shell and its terminal both say so
+            signal.raise_signal(again)
+        assert run.interrupted() == run.TERMINATED
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_a_current_folder_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SystemExit) as ended:
+        run.main(["+method=memagent", "mode=plan"])
+    assert ended.value.code == run.CONFIG_ERROR
+    assert "the current folder cannot be found" in capsys.readouterr().err

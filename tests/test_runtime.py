@@ -5,7 +5,9 @@ import signal
 import pytest
 from ray._private import utils as ray_utils
 
-from vime.runtime import signals_wait
+from vime.config import RunConfig
+from vime.errors import ServerError
+from vime.runtime import Runtime, signals_end, signals_wait
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -42,3 +44,24 @@ def test_the_third_signal_breaks_off_the_start() -> None:
             signal.raise_signal(signal.SIGINT)
         pytest.fail("it went on")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_ends_a_process_that_joins_a_cluster(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with signals_end():
+        assert signal.getsignal(number) is signal.SIG_DFL  # a handler would wait for Ray's answer
+    assert signal.getsignal(number) is before
+
+
+def test_a_ray_that_does_not_start_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    config = RunConfig()
+    monkeypatch.setattr("vime.runtime.ray.init", init)
+    with pytest.raises(ServerError, match=r"Ray does not start on this machine: .*timed out"):
+        Runtime(config, say=lambda text: None).__enter__()
+    config.cluster.ray_address = "10.0.0.7:6379"
+    with pytest.raises(ServerError, match=r"cluster\.ray_address=10\.0\.0\.7:6379 cannot be joined"):
+        Runtime(config, say=lambda text: None).__enter__()

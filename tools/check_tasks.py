@@ -31,6 +31,7 @@ from agentic.coding.verdict import judge
 from vime.agent.workspace import Workspace
 from vime.config import WorkspaceConfig
 from vime.files.jsonl import read_lines
+from vime.surroundings import settle
 
 TASK_SECONDS = 60.0
 
@@ -140,6 +141,7 @@ def table(found: list[Checks]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Checks the files of the command line."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="rows as tools/prepare_data.py writes them")
     parser.add_argument("--only", default="", metavar="WORD", help="tasks with this in their names")

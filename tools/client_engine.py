@@ -30,12 +30,14 @@ class Part:
     replies: tuple[str, ...]
     marker: str = ""
     """A text of its prompts. Of several parts the first is taken whose marker stands in a prompt."""
+    by_order: bool = False
+    """True if its replies follow each other call by call, because the client does not show them in its prompts."""
 
 
 Script = tuple[Part, ...]
 
 
-def call(name: str, **arguments: Any) -> str:
+def call(name: str, /, **arguments: Any) -> str:
     """A tool call as Qwen3 writes it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
@@ -45,10 +47,10 @@ def thought(text: str, *rest: str) -> str:
     return "\n".join([f"<think>\n{text}\n</think>\n", *rest])
 
 
-def scripted_reply(script: Script, prompt: str) -> str:
-    """What follows a prompt."""
+def scripted_reply(script: Script, prompt: str, *, num_asked: int) -> str:
+    """What follows a prompt, before which the model was asked so many others."""
     part = next((part for part in script if part.marker in prompt), Part(replies=()))
-    place = prompt.count(REPLY) - 1
+    place = num_asked if part.by_order else prompt.count(REPLY) - 1
     return part.replies[place] if place < len(part.replies) else LOST
 
 
@@ -80,15 +82,26 @@ class ScriptedModel:
     ) -> Turn:
         """The reply of the script."""
         prompt = list(token_ids)
-        text = scripted_reply(self._script, self.tokenizer.decode(prompt)).replace(FOLDER, str(self._folder))
+        said = scripted_reply(self._script, self.tokenizer.decode(prompt), num_asked=len(self.asked))
+        text = said.replace(FOLDER, str(self._folder))
         turn = await self._say(prompt, text, max_tokens=max_tokens, stop=stop, constraint=constraint, hear=hear)
         self.asked.append((prompt, turn))
         return turn
 
-    async def _say(self, prompt: list[int], text: str, *, max_tokens: int, hear: Callable[[Turn], None] | None, **_: Any) -> Turn:
+    async def _say(
+        self,
+        prompt: list[int],
+        text: str,
+        *,
+        max_tokens: int,
+        hear: Callable[[Turn], None] | None,
+        stop: tuple[str, ...] = (),
+        **_: Any,
+    ) -> Turn:
         self._num_calls += 1
         number = self._num_calls
-        ids = self.tokenizer.encode(text + END, add_special_tokens=False)
+        ends = [text.index(word) + len(word) for word in stop if word in text]
+        ids = self.tokenizer.encode(text[: min(ends)] if ends else text + END, add_special_tokens=False)
         kept = ids[:max_tokens]
         logprobs = [-float(TURN_STEP * number + place) for place in range(len(kept))]
         for start in range(0, len(kept) if hear is not None else 0, PIECE_TOKENS):

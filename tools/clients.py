@@ -31,6 +31,7 @@ from vime.gateway.reading import Reader
 from vime.gateway.sampled_answers import SampledAnswers
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
+from vime.surroundings import settle
 from vime.types import Sample, Turn
 
 SECONDS = 240
@@ -39,6 +40,10 @@ NOTES = """\
 - first prompt: tokens of the first request.
 - spelled otherwise: turns whose tokens are not those that the tokenizer makes of their text; text that is tokenized again
   would be other tokens.
+- forks by cause: thinking_dropped is the chat template's, which leaves earlier thoughts out once a new question is asked. The
+  others are the client's own. smolagents writes calls and results anew as text; dspy, instructor and generateObject ask each
+  question with a prompt of its own; crewAI makes a new prompt for each task; opencode asks for a title, and Claude Code starts
+  a helper; Codex makes its history short; OpenAI's structured output is asked for twice with the same prompt (retry).
 - audit: "every token once" says that each turn was delivered, and that each of its tokens is trained in exactly one sequence,
   with its logprob, behind the prompt that the engine saw.
 - engine vLLM: a real server samples the tokens, of a model that knows nothing; vLLM's structured outputs hold it to the text of
@@ -95,7 +100,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
         model = make_model(case, folder)
         reader = Reader(model.tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
         answers = SampledAnswers(model=model, reader=reader)
-        session = AgentSession(answers=answers, constrains=case.constrains)
+        session = AgentSession(answers=answers, constrains=case.constrains, refuses=case.refuses)
         gateway.open(session)
         command = case.command(session, folder, here=here)
         try:
@@ -155,6 +160,11 @@ async def run(cases: list[Case], *, served: bool, here: bool, note: Callable[[Ve
     await gateway.stop()
 
 
+def read(path: Path) -> list[Verdict]:
+    """The verdicts of an earlier run, from its `--json`."""
+    return [Verdict(**{**found, "audit": Audit(**found["audit"])}) for found in json.loads(path.read_text())]
+
+
 def write(verdicts: list[Verdict], page: Result, options: argparse.Namespace) -> None:
     """Writes the files that the options name."""
     if options.json:
@@ -166,10 +176,12 @@ def write(verdicts: list[Verdict], page: Result, options: argparse.Namespace) ->
 
 def main() -> int:
     """Builds the environments that are missing and tries the clients; what is done is written after each."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over names and protocols of the clients")
     parser.add_argument("--here", action="store_true", help="run the scripts in this interpreter's environment")
     parser.add_argument("--served", action="store_true", help="also run them on a real vLLM server")
+    parser.add_argument("--beside", type=Path, metavar="JSON", help="with --served: a run without a server, already done")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -180,14 +192,14 @@ def main() -> int:
             case.program.installed()
         elif case.environment is not None and not options.here:
             case.environment.build()
-    verdicts: list[Verdict] = []
+    verdicts = read(options.beside) if options.beside else []
 
     def note(verdict: Verdict) -> None:
         verdicts.append(verdict)
         sys.stderr.write(f"{'good' if verdict.is_good else 'BAD '} {verdict}\n")
         write(verdicts, page, options)
 
-    for served in (False, True) if options.served else (False,):
+    for served in [False] * (not options.beside) + [True] * options.served:
         asyncio.run(run(chosen, served=served, here=options.here, note=note))
     sys.stdout.write(table(verdicts))
     return 0 if all(verdict.is_good for verdict in verdicts) else 1

@@ -19,6 +19,7 @@ from rich.table import Table
 from vime.report.items import Evaluation, read_evaluation
 from vime.report.paired import Comparison, compare
 from vime.report.summary import IncompleteRunError
+from vime.surroundings import settle
 
 SCORES = ("strict", "lenient")
 WIDTH = 130
@@ -67,6 +68,7 @@ def table_of(found: Comparisons, first: str, second: str) -> Table:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Compares the two sides of the command line."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", help="RUN:ROW")
     parser.add_argument("second", help="RUN:ROW")

@@ -29,6 +29,7 @@ from vime.report.step_line import duration
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, score_text
 from vime.report.units import unit_of
+from vime.surroundings import settle
 
 REWARD = "reward/mean"
 METRICS = (
@@ -148,6 +149,7 @@ def write_markdown(path: Path, title: str, runs: list[Run], blocks: Mapping[str,
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Compares the runs of the command line."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders, or sweep folders")
     parser.add_argument("--html", type=Path, help="write a page with the curves on common axes as well")

@@ -24,6 +24,7 @@ from vime.config import ModelConfig, Precision, RunConfig, TrainerConfig
 from vime.errors import CheckpointError, VimeError
 from vime.model.architecture import Architecture, checkpoint_folder, read_architecture
 from vime.report.run_directory import CONFIG, RunDirectory, read_config
+from vime.surroundings import settle
 from vime.trainer import manifest
 
 
@@ -125,6 +126,7 @@ def with_one_rank(trainer: TrainerConfig, convert: Callable[[], None]) -> None:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Converts what the command line names."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(dest="way", required=True)
     to = ways.add_parser("to-hugging-face", help="a run's checkpoint to a folder for transformers and vLLM")

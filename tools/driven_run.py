@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -24,23 +24,31 @@ class DrivenRun:
         folder: Path,
         words: list[str],
         *,
-        environment: dict[str, str],
+        environment: Mapping[str, str | None],
         watch: Callable[[Path], None] = lambda folder: None,
         python: str = sys.executable,
         start_folder: Path = ROOT,
+        log: Path | None = None,
+        shell: str = "",
+        names_folder: bool = True,
     ) -> None:
+        """`shell` is done first, by a shell that becomes the program; without `names_folder` the run chooses its own."""
         self.folder = folder
         self._watch, self._watched = watch, 0.0
-        self._log = folder.with_suffix(".log")
-        command = [python, "-m", "vime.run", *words, f"output_dir={folder}"]
-        with self._log.open("ab") as log:
+        self._log = log or folder.with_suffix(".log")
+        command = [python, "-m", "vime.run", *words, *[f"output_dir={folder}"] * names_folder]
+        if shell:
+            script = f'{shell}\nexec "$@"'
+            command = ["sh", "-c", script, script, *command]
+        variables = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
+        with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
                 cwd=start_folder,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **environment},
+                env=variables,
             )
         self._seen: dict[int, psutil.Process] = {}
         self._run_ids: set[str] = set()

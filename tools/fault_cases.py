@@ -68,6 +68,12 @@ def kill_driver(run: DrivenRun) -> None:
     run.driver.kill()
 
 
+def kill_engine(run: DrivenRun) -> None:
+    """`kill -9` of the process below a server in which vLLM computes."""
+    below = run.find("vime.serving.vllm_server").children()
+    next(process for process in below if not any("resource_tracker" in word for word in process.cmdline())).kill()
+
+
 def fill_disk(run: DrivenRun) -> None:
     """Leaves no byte on the run's disk."""
     with (run.folder.parent / "ballast").open("wb", buffering=0) as ballast:
@@ -109,6 +115,13 @@ CASES = [
     Case(name="trainer rank killed", strike=kill("ray::TrainerRank"), resumes=True, evidence="trainer rank 0 died"),
     Case(name="rollout worker killed", strike=kill("ray::RolloutWorker"), evidence="rollout worker"),
     Case(name="driver killed", strike=kill_driver, resumes=True, evidence="used again"),
+    Case(
+        name="terminal closed (SIGHUP)",
+        strike=lambda run: run.driver.send_signal(signal.SIGHUP),
+        resumes=True,
+        evidence="interrupted",
+    ),
+    Case(name="engine killed, as the kernel does without memory", strike=kill_engine, evidence="memory ran out"),
     Case(
         name="a prompt kills its worker after 20 s of 60 s",
         words=[f"method.generate={HOOKS}:deadly_prompt", *ONE_LARGE_BATCH],

@@ -26,6 +26,7 @@ from fault_delay import Delay, compare
 
 from vime.data.source import RowSource
 from vime.preflight.compose import compose_run
+from vime.surroundings import settle
 
 NUM_STEPS, NUM_PROMPTS, NUM_SAMPLES = 5, 4, 4
 WORDS = [
@@ -207,6 +208,7 @@ def _write_page(path: Path, page: Result, lines: str) -> None:
 
 def main() -> int:
     """Tries the cases one after another; what is done is written after each."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression over the names of the cases")
     parser.add_argument("--json", type=Path)

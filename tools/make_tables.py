@@ -24,6 +24,7 @@ from vime.report.results import NOT_RUN, build_page, read_our_run, read_publishe
 from vime.report.run_directory import find_runs, read_config
 from vime.report.score_figure import score_figure
 from vime.report.summary import IncompleteRunError
+from vime.surroundings import settle
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 ABSENT = "–"
@@ -146,6 +147,7 @@ def _with_lenient(strict: dict[str, Any] | None, lenient: dict[str, Any] | None)
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Writes the page of the command line's method."""
+    settle()
     known = sorted(path.stem for path in (RESULTS / "papers").glob("*.yaml"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("method", choices=known)

@@ -26,10 +26,11 @@ from made_rows import converted, made, source_of, sources_of
 from prepare_tasks import prepare_tasks
 from rich.console import Console
 from rich.progress import track
-from row_files import READERS, PreparationError
+from row_files import PreparationError, holds_rows
 
 from vime.data.cleaning import Cleaned, Recipe, SchemaError, clean, overlap, question_key
 from vime.files.jsonl import read_lines, write_lines, write_text
+from vime.surroundings import settle
 
 TABLE = Path(__file__).with_name("datasets.yaml")
 NOT_PINNED = "main"
@@ -101,7 +102,7 @@ def local(paths: list[Path], wanted: list[str]) -> dict[str, Path]:
                 raise PreparationError(f"--from {path}: the copy lacks {', '.join(missing)}")
             inside = {name: path / name for name in wanted}
         else:
-            files = sorted(file for file in path.rglob("*") if file.suffix in READERS) if path.is_dir() else [path]
+            files = sorted(file for file in path.rglob("*") if holds_rows(file)) if path.is_dir() else [path]
             inside = {file.name: file for file in files}
             if len(inside) + len(found) > len(inside.keys() | found.keys()) or len(inside) < len(files):
                 raise PreparationError(
@@ -226,6 +227,7 @@ def _report(manifest: dict[str, Any], console: Console) -> None:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Prepares the data sets of the command line."""
+    settle()
     table = read_table()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets to prepare, see --list")

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
-from row_files import READERS, PreparationError, read_rows
+from row_files import PreparationError, holds_rows, read_rows
 
 from agentic.coding.duplicates import without_duplicates
 from agentic.coding.grading import GradingConfig, fresh_workspaces
@@ -47,7 +47,7 @@ def task_rows(entry: dict[str, Any], paths: list[Path], *, repositories: Path | 
     if repositories is None or not repositories.is_dir():
         raise PreparationError("these rows name repositories: clone them into one folder and give it as --repositories FOLDER")
     files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
-    found = (row for file in files if file.suffix in READERS for row in read_rows(file))
+    found = (row for file in files if holds_rows(file) for row in read_rows(file))
     return list(swe.rows(found, repositories=repositories))
 
 

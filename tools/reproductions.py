@@ -26,6 +26,7 @@ from vime.model.size import num_parameters
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
 from vime.report.results import NOT_RUN, read_published
+from vime.surroundings import settle
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 METHODS = ("agentflow", "memagent", "toolorchestra")
@@ -213,6 +214,7 @@ def _number(hours: float) -> str:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> None:
     """Writes the page of the command line."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / "reproductions.md")
     parser.add_argument("--rehearsed", nargs="+", type=Path, default=[], metavar="RUN", help="folders of rehearsals to note")

@@ -24,6 +24,7 @@ from vime.report.results import OurRun, read_our_run
 from vime.report.run_directory import find_runs
 from vime.report.standalone import standalone_chart
 from vime.report.summary import IncompleteRunError
+from vime.surroundings import settle
 
 ABOUT = ("seed", "commit", "date", "hardware", "checkpoint", "steps", "minutes", "sampling")
 INTRODUCTION = """\
@@ -98,6 +99,7 @@ def _line(cells: Iterable[str]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Writes the page of the runs on the command line."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or sweeps of them")
     parser.add_argument("--title", default="Seeds", help="heading of the page")

@@ -11,6 +11,8 @@ from vime.algorithm.advantage import Advantages, group_advantages
 from vime.algorithm.batch import build_updates
 from vime.algorithm.own_advantage import own_advantage
 from vime.config import RunConfig
+from vime.data.source import REMEDY
+from vime.errors import ConfigError, Problem
 from vime.evaluation.repeatable import check_repeatable
 from vime.hooks import load_hook
 from vime.model.load_tokenizer import load_tokenizer
@@ -122,8 +124,20 @@ class DemonstrationBatches:
         return Batch(updates=[samples])
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
-        """Nothing: a batch follows from its step."""
-        return {}
+        """Everything that determines a batch, beside its step."""
+        return {"demonstrations": {"path": self._config.data.demonstrations, "seed": self._config.seed}}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises `ConfigError` if a checkpoint's `state` is of other demonstrations, or of another order."""
+        before = state.get("demonstrations", {})
+        now = {"data.demonstrations": (self._config.data.demonstrations, "path"), "seed": (self._config.seed, "seed")}
+        found = [
+            Problem(key=key, value=value, remedy=f"the checkpoint has {before[name]}; {REMEDY}")
+            for key, (value, name) in now.items()
+            if before.get(name, value) != value
+        ]
+        if found:
+            raise ConfigError(found)
 
 
 def make_producer(

@@ -204,8 +204,23 @@ class Checkpoints:
         return best if is_there and best["metric"] == self._config.keep_best else None
 
     def _complete(self) -> list[Path]:
-        found = [path for path in self._folder.glob("step_*") if (path / DRIVER_FILE).exists()]
-        return sorted(found, key=lambda path: (len(path.name), path.name))
+        return _complete(self._folder)
+
+
+def newest_driver(folder: Path) -> dict[str, Any] | None:
+    """The `driver` that `Checkpoints.save` was given for the newest checkpoint in `folder`; None if there is none to be read.
+
+    It is for checks before anything starts; `Checkpoints.load` refuses what is damaged.
+    """
+    try:
+        return from_json((_complete(folder)[-1] / DRIVER_FILE).read_bytes())
+    except (IndexError, OSError, ValueError):
+        return None
+
+
+def _complete(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("step_*") if (path / DRIVER_FILE).exists()]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def _write_driver(temporary: Path, driver: dict[str, Any]) -> None:

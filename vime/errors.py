@@ -68,6 +68,29 @@ class SampleError(VimeError, ValueError):
     """A sample breaks its contract (lengths, missing logprobs, empty prompt); names the rollout."""
 
 
+class BadRequestError(VimeError, ValueError):
+    """A model cannot answer this request (an unknown parameter, an empty prompt); a retry would not help."""
+
+
+class ContextFullError(BadRequestError):
+    """A prompt leaves no room in its model's context for the reply that is asked for.
+
+    If it is the agent's own model, the rollout ends as `token_limit`.
+    """
+
+    def __init__(self, text: str, model: str = "") -> None:
+        """`model` is the model's name."""
+        super().__init__(text, model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+
+class MalformedError(VimeError, ValueError):
+    """An agent failed because a reply of its model could not be read as it had asked for: its end, with reward 0."""
+
+
 class ServerError(VimeError, RuntimeError):
     """A server could not be started, reached or brought back within its time limit."""
 

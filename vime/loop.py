@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 
 from vime.batches import Batches, DemonstrationBatches, Rollouts
+from vime.checkpoint import newest_driver
 from vime.cluster.placement import takes_turns
 from vime.config import AlgorithmName, Before, RunConfig
 from vime.data.overlap import check_overlap
-from vime.errors import CheckpointError
+from vime.data.source import RowSource
+from vime.errors import CheckpointError, TrainingError
 from vime.evaluation.conditions import SCAFFOLD, TRAINED, needs_trained_model, rows_of
 from vime.evaluation.evaluator import Evaluator
 from vime.hooks import load_hook
@@ -26,6 +28,9 @@ from vime.system import Training, evaluation, supervised, training
 from vime.trainer.learner import Learner
 
 logger = logging.getLogger(__name__)
+
+MAX_EMPTY_STEPS = 2
+"""After so many steps in a row without a trained token the run ends."""
 
 
 def train(composed: Composed) -> None:
@@ -62,6 +67,8 @@ async def _evaluate(session: Session) -> None:
 
 async def _train(source: Any, session: Session) -> None:
     config, console = session.config, session.console
+    if isinstance(source, RowSource) and (state := _saved(session)) is not None:
+        source.check(state["source"])
     if hasattr(source, "prompts"):  # a stream without an end has none
         check_overlap(config, source.prompts(), session.prompts)
     async with training(config, session.directory.path, say=console.say, warn=console.warn) as system:
@@ -98,6 +105,8 @@ async def _train(source: Any, session: Session) -> None:
 async def _train_supervised(session: Session) -> None:
     config, console = session.config, session.console
     batches = DemonstrationBatches(config)
+    if (state := _saved(session)) is not None:
+        batches.check(state)
     async with supervised(config, session.directory.path, say=console.say, warn=console.warn) as learner:
         first_step, _ = await resume(session, learner)
         for step in range(first_step, config.trainer.num_steps):
@@ -135,6 +144,23 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     session.trace.phases(clock.spans, step=step + 1)
     session.log_step(step, metrics | clock.metrics(), batch.groups, await system.events())
     await session.save_rollouts(step, batch.groups, batch.advantages, logprobs)
+    check_trained(session, step, metrics)
+
+
+def check_trained(session: Session, step: int, metrics: dict[str, float]) -> None:
+    """Warns of a step that has trained no token. Raises TrainingError for the second in a row: such a run learns nothing."""
+    if metrics.get("train/num_tokens") != 0 or metrics.get("train/num_skipped_updates"):
+        session.num_empty_steps = 0
+        return
+    session.num_empty_steps += 1
+    why = (
+        "its sequences are masked everywhere, or removed: does generate set the loss mask of what the model sampled to 0?"
+        if metrics.get("train/num_samples") or metrics.get("rollout/sequences_mean")
+        else "nothing was sampled in it: look at the stop reasons and errors of its rollouts"
+    )
+    if session.num_empty_steps >= MAX_EMPTY_STEPS:
+        raise TrainingError(f"{session.num_empty_steps} steps without a trained token, the last is step {step + 1}; {why}")
+    session.console.warn(f"step {step + 1} without a trained token, the weights stay as they are; {why}")
 
 
 async def save_if_due(session: Session, system: Learner, batches: Batches, step: int) -> None:
@@ -185,6 +211,11 @@ async def resume(session: Session, system: Learner) -> tuple[int, dict[str, Any]
         raise CheckpointError(f"{path} is after step {driver['step']}, beyond trainer.num_steps")
     session.restore(step=driver["step"], state=driver)
     return driver["step"], driver
+
+
+def _saved(session: Session) -> dict[str, Any] | None:
+    """The driver's state in the checkpoint from which this run goes on, to be checked before anything starts."""
+    return newest_driver(session.directory.checkpoints) if session.config.resume else None
 
 
 def _open_journal(session: Session, step: int) -> Journal | None:

@@ -29,6 +29,7 @@ from vime.preflight.overrides import LISTED_GROUPS
 from vime.preflight.search_path import FoundFolders, option_folders, search_path_word, with_search_path
 from vime.preflight.sweep import run_sweep
 from vime.preflight.validation import find_problems
+from vime.surroundings import restart_in_utf8, settle
 from vime.warm.client import run_on_new_host, run_on_waiting_host
 
 CONFIG_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
@@ -54,10 +55,13 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the words of the command line and exits."""
+    if arguments is None:
+        restart_in_utf8()
     words = sys.argv[1:] if arguments is None else arguments
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # `vime` finds modules of the current folder, as `python -m vime.run` does
+    settle()
     try:
+        if current_folder() not in sys.path:
+            sys.path.insert(0, current_folder())  # `vime` finds modules of the current folder, as `python -m vime.run` does
         if words[:1] == [NEW]:
             sys.stdout.write(write_agent(words[1:]))
             sys.exit(0)
@@ -75,6 +79,15 @@ def main(arguments: list[str] | None = None) -> None:
     sweep = len(overrides) < len(words)
     code = None if sweep else run_warm(overrides)
     sys.exit(run(overrides, sweep=sweep) if code is None else code)
+
+
+def current_folder() -> str:
+    """The folder in which the program was started. Raises `ConfigError` if it is gone or may not be looked at."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        remedy = f"the current folder cannot be found ({error.strerror}): change to another folder, then start again"
+        raise ConfigError([Problem(key="PWD", value=os.environ.get("PWD", ""), remedy=remedy)]) from None
 
 
 def take_config_dirs(words: list[str]) -> list[str]:
@@ -122,6 +135,7 @@ def run_warm(overrides: list[str]) -> int | None:
 
 def run(overrides: list[str], *, sweep: bool = False, started: float | None = None) -> int:
     """One run, or a sweep of them; returns the exit code. A host that makes runs for others says when each was `started`."""
+    settle()
     take_signals()
     has_started = False
     try:
@@ -183,9 +197,11 @@ def run_on_own_host(composed: Composed) -> int | None:
 
 
 def take_signals() -> None:
-    """SIGINT and SIGTERM interrupt the run, also in a background job of a script, which is started to ignore the first."""
+    """SIGINT, SIGTERM and SIGHUP interrupt the run, also in a script's background job, which is started to ignore the first."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, end_in_order)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # the terminal is gone; nohup has it ignored
+        signal.signal(signal.SIGHUP, end_in_order)
 
 
 def interrupted() -> int:
@@ -196,6 +212,7 @@ def interrupted() -> int:
 def end_in_order(*_: object) -> None:
     """Interrupts the run as Ctrl-C does, once: whoever else terminates it meanwhile would break off its end."""
     signal.signal(signal.SIGTERM, ignore)
+    signal.signal(signal.SIGHUP, ignore)
     signal.raise_signal(signal.SIGINT)
 
 

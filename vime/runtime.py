@@ -7,6 +7,7 @@ several, one after another (`vime.warm`), `running` hands Ray and the parts that
 
 import logging
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,10 +24,12 @@ from ray._private import utils as ray_utils  # no public way to keep its handler
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import takes_turns
 from vime.config import RunConfig
+from vime.errors import ServerError, describe
 from vime.memory.tokens import object_store_bytes
 from vime.processes.reaper import start_reaper
 from vime.processes.secret import run_secret
 from vime.processes.spare import Spare
+from vime.surroundings import no_proxy, short_folder
 from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
@@ -46,7 +48,7 @@ class Runtime:
         self.spare = Spare(keeps=keeps)
         self._config = config
         self._say = say
-        self._ray_dir = Path("/tmp") / f"vime-{self.run_id}"  # short, because sockets in it must have short paths
+        self._ray_dir = short_folder() / f"vime-{self.run_id}"  # with sockets in it
         self._owns_ray = False
         self._reaper: subprocess.Popen[bytes] | None = None
 
@@ -90,16 +92,22 @@ class Runtime:
         self._owns_ray = True
         self._reaper = start_reaper(owner=os.getpid(), remove=[self._ray_dir, payload_folder(self.run_id)])
         os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves trainer and servers on a busy machine
+        os.environ |= no_proxy(self._config.cluster.host)  # also of what Ray starts
         options: dict[str, Any] = {"namespace": self.run_id, "log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())  # else Ray wants to keep one in HOME
             options |= {
                 "include_dashboard": False,
                 "object_store_memory": object_store_bytes(self._config),
                 "_node_ip_address": self._config.cluster.host,
                 "_temp_dir": str(self._ray_dir),
             }
-        with signals_wait():
-            ray.init(address=address or "local", **options)  # not a cluster that happens to run on this machine
+        with signals_end() if address else signals_wait():
+            try:
+                ray.init(address=address or "local", **options)  # not a cluster that happens to run on this machine
+            except Exception as error:  # Ray raises that class itself, for whatever hinders its processes
+                what = f"cluster.ray_address={address} cannot be joined" if address else "Ray does not start on this machine"
+                raise ServerError(f"{what}: {describe(error)}") from error
 
 
 class Between:
@@ -137,6 +145,23 @@ async def end_kept() -> None:
     runtime, Between.runtime = Between.runtime, None
     if runtime is not None:
         await runtime.close()
+
+
+@contextmanager
+def signals_end() -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM end the process at once: Ray waits for another's answer where no handler runs.
+
+    Nothing of the run is on the cluster so far, and the reaper clears this machine.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

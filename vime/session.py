@@ -53,6 +53,8 @@ class Session:
         self._tracker = Tracker(composed.config, directory.path)
         self._started = composed.started
         self._evaluation_seconds = 0.0
+        self.num_empty_steps = 0
+        """How many of the last steps in a row have trained no token."""
         self._totals: dict[str, Any] = {
             "num_rollouts": 0,
             "num_failed_rollouts": 0,

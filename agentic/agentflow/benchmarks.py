@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vime.data.rows import read_json
+from vime.data.files import read_rows
 from vime.errors import ConfigError, Problem
 
 
@@ -84,7 +84,7 @@ def load_items(benchmark: str, folder: Path) -> list[dict[str, Any]]:
         remedy = f"holds none of {', '.join(pattern.format(name=benchmark) for pattern in _FILES)}: write the first with "
         remedy += f"`python tools/prepare_data.py agentflow_{benchmark} --out {folder}`, or put the public file there"
         raise ConfigError([Problem(key=f"{key}.folder", value=str(folder), remedy=remedy)])
-    found = read_json(file, key=f"{key}.folder")
+    found = read_rows(file, key=f"{key}.folder")
     items = [{**item, "query": item.get("query", item.get("question"))} for item in found]
     if not all(isinstance(item["query"], str) and "answer" in item for item in items):
         remedy = "is not a list of objects with query and answer: fetch the public file again"
@@ -92,10 +92,10 @@ def load_items(benchmark: str, folder: Path) -> list[dict[str, Any]]:
     return items
 
 
-def _references(item: dict[str, Any], grader: str) -> list[str]:
+def _references(item: dict[str, Any], grader: str) -> list[Any]:
     """The accepted answers; of a choice whose answer is written without its letter, as in MedQA, the option with its letter."""
     answer = item["answer"]
-    found = [str(one) for one in answer] if isinstance(answer, list) else [str(answer)]
+    found = answer if isinstance(answer, list) else [answer]
     options = [str(option) for option in item.get("options") or item.get("choices") or []] if grader == "choice" else []
     by_text = {option.partition(". ")[2].strip(): option for option in options}
-    return [one if one in options else by_text.get(one.strip(), one) for one in found]
+    return [one if one in options else by_text.get(str(one).strip(), one) for one in found]

@@ -84,6 +84,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     answer = await _final_answer(rollout)
     last = rollout.samples[-1]
     last.metadata |= {"final_output": answer, "loop_end": end.value, **grading_metadata(sample, rollout.question)}
+    last.metadata["thinks"] = thinks(context, method.roles.generator)
     cut = last.metadata["cut"]
     last.stop_reason = StopReason.TOKEN_LIMIT if cut else STOP_REASONS[end]
     return rollout.samples
@@ -97,7 +98,7 @@ async def _step(rollout: RolloutState) -> LoopEnd | None:
         if not rollout.samples:  # a rollout has a sequence, even if none of its tokens is trained
             _keep(rollout, turn, trained=False, turn="plan")
         return LoopEnd.TOKENS_USED_UP
-    choice = planner.parse_next_step(turn.text)
+    choice = planner.parse_next_step(turn.text, thinks=thinks(rollout.context, rollout.method.roles.planner))
     found = rollout.toolbox.find(choice.tool_name)
     tool = found or FALLBACK_TOOL
     command = await executor.write_command(roles, rollout.question, choice, tool=tool)
@@ -160,9 +161,14 @@ def _keep(rollout: RolloutState, turn: Turn, /, *, trained: bool, **metadata: An
     rollout.num_tokens += len(turn.output_ids) if turn.usage is None else turn.usage[1]
 
 
+def thinks(context: Context, name: str) -> bool:
+    """True if the replies of a served model begin with thinking, as far as the configuration says."""
+    return context.config.model.thinks and context.config.serving.models[name].trained
+
+
 def grading_metadata(template: Sample, question: str) -> dict[str, Any]:
     """Metadata for the reward and `eval_log`: the question, and the row's fields about grading."""
-    kept = ("grader", "benchmark", "item", "first_tool")
+    kept = ("grader", "digits", "benchmark", "item", "first_tool")
     return {"question": question, **{name: template.metadata[name] for name in kept if name in template.metadata}}
 
 

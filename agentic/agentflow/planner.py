@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.prompts import memory_text
 from agentic.agentflow.roles import Roles
+from vime.thinking import after_thinking
 from vime.types import Turn
 
 CONTEXT, SUB_GOAL, TOOL_NAME = "Context:", "Sub-Goal:", "Tool Name:"
 ASSISTANT = "<|im_start|>assistant"
-END_OF_THINKING = "</think>"
 END_OF_TURN = "<|im_end|>"
 _END_OF_NAME = re.compile(r"```|\n[ \t]*\n")
 
@@ -50,13 +50,13 @@ async def next_step(roles: Roles, question: str, *, analysis: str, memory: Memor
     return await roles.plan(content)
 
 
-def parse_next_step(reply: str) -> NextStep:
+def parse_next_step(reply: str, *, thinks: bool = False) -> NextStep:
     """Reads the last complete sequence of Context, Sub-Goal and Tool Name in a reply.
 
-    Earlier assistant turns, thinking and bold marks are ignored; the name ends at an empty line or a code fence.
+    Earlier turns, thinking (`vime.thinking`) and bold marks are ignored. The name ends at an empty line or a code fence.
     """
     text = reply.rsplit(ASSISTANT, 1)[-1]
-    text = text.split(END_OF_THINKING, 1)[-1].replace("**", "")
+    text = after_thinking(text, thinks=thinks).replace("**", "")
     at_name = text.rfind(TOOL_NAME)
     at_goal = text.rfind(SUB_GOAL, 0, max(at_name, 0))
     at_context = text.rfind(CONTEXT, 0, max(at_goal, 0))

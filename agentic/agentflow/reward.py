@@ -19,20 +19,22 @@ DEFAULT_GRADER = "maths"
 async def reward(context: Context, samples: list[Sample]) -> Reward:
     """Scores the final output of a rollout; the metrics record whether it had a box and whether the judge decided."""
     metadata = samples[-1].metadata
-    answer = metadata["final_output"]
+    answer, thinks = metadata["final_output"], metadata.get("thinks", False)
     found = await grade(
         metadata.get("grader", DEFAULT_GRADER),
         answer,
         samples[-1].label,
         question=metadata["question"],
         judge=judge_of(context),
+        thinks=thinks,
+        digits=metadata.get("digits"),
         judge_alone=AgentFlowConfig.of(context.config).judging.alone,
     )
     return Reward(
         score=found.score,
         metrics={
             "strict": found.score,
-            "boxed": float(has_box(answer)),
+            "boxed": float(has_box(answer, thinks=thinks)),
             "judged": float(found.decided_by == "judge"),
             "undecided": float(found.decided_by in ("nobody", "limit")),
         },

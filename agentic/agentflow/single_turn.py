@@ -1,7 +1,7 @@
 """The single-turn baseline: the trained model is asked once, without tools."""
 
 from agentic.agentflow.config import AgentFlowConfig
-from agentic.agentflow.generate import grading_metadata
+from agentic.agentflow.generate import grading_metadata, thinks
 from agentic.agentflow.prompts import SETS
 from agentic.agentflow.roles import ask
 from vime.rollout.context import Context, Sampling
@@ -15,5 +15,6 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     content = SETS[method.prompt_style].single_turn.format(question=question)
     turn = await ask(context.models[method.roles.planner], content, max_tokens=method.max_planner_tokens)
     answer = sample.with_turn(turn, final_output=turn.text, **grading_metadata(sample, question))
+    answer.metadata["thinks"] = thinks(context, method.roles.planner)
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return answer

@@ -38,7 +38,7 @@ def _combined_row(row: dict[str, Any], *, source: str) -> dict[str, Any]:
     question = str(row["question"]).strip()
     if source.startswith(NQ):
         return {"question": question if question.endswith("?") else f"{question}?", "result": list(row["answers"]), "source": NQ}
-    return {"question": question, "result": [str(row["answer"])], "source": "mathhard"}
+    return {"question": question, "result": [row["answer"]], "source": "mathhard"}
 
 
 def rows(*, num_items: int | None, seed: int, file: str) -> list[dict[str, Any]]:
@@ -65,5 +65,4 @@ def _row(item: dict[str, Any]) -> dict[str, Any]:
     result = item["result"]
     if isinstance(result, str) and NQ in source:
         result = result.split(JOINED)
-    references = [str(one) for one in result] if isinstance(result, (list, tuple)) else [str(result)]
-    return {"prompt": str(item["question"]), "reward_model": {"ground_truth": references}, "grader": grader, "source": source}
+    return {"prompt": str(item["question"]), "reward_model": {"ground_truth": result}, "grader": grader, "source": source}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from agentic.agentflow.memory import Memory
 from agentic.agentflow.prompts import memory_text
 from agentic.agentflow.roles import Role, Roles
+from vime.thinking import after_thinking
 
 _CONCLUSION = re.compile(r"conclusion\s*:?[\s*`]*(stop|continue)\b", re.IGNORECASE)
 _WORD = re.compile(r"\b(stop|continue)\b", re.IGNORECASE)
@@ -33,9 +34,13 @@ async def verify(roles: Roles, question: str, *, analysis: str, memory: Memory) 
 
 
 def parse_verdict(reply: str) -> Verdict:
-    """Reads the last `Conclusion: STOP` or `CONTINUE`, else the last such word of the last three lines; else it is CONTINUE."""
-    found = _CONCLUSION.findall(reply)
+    """Reads the last `Conclusion: STOP` or `CONTINUE`, else the last such word of the last three lines; else it is CONTINUE.
+
+    A thinking is ignored.
+    """
+    text = after_thinking(reply)
+    found = _CONCLUSION.findall(text)
     if not found:
-        lines = [line for line in reply.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip()]
         found = _WORD.findall("\n".join(lines[-NUM_LAST_LINES:]))
     return Verdict(stop=bool(found) and found[-1].lower() == "stop", parsed=bool(found))

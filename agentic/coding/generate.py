@@ -18,7 +18,7 @@ from agentic.coding.work import Ending, Work
 from vime.agent.workspace.contract import WorkspaceLike
 from vime.gateway.session import AgentSession
 from vime.rollout.context import Context, Sampling
-from vime.types import Sample, StopReason, Turn
+from vime.types import Sample, StopReason
 
 STOP_REASONS = {
     Ending.SUBMITTED: StopReason.ANSWERED,
@@ -38,7 +38,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     async with context.workspace(prepared, binds=program.binds if program else {}) as box, context.session() as session:
         work = await _work(context, method, program, session, box, task.problem_statement)
         diff = await box.diff()
-    samples = session.samples(sample) or [_empty(context, sample)]
+    samples = session.samples(sample)
     metadata = {
         PATCH: diff.patch.decode(errors="surrogateescape"),
         "patch_reason": diff.reason,
@@ -60,9 +60,3 @@ async def _work(
     wording = WORDINGS[method.prompt_style]
     agent = CodingAgent(session=session, box=box, clock=context.clock, limits=method.limits, wording=wording)
     return await agent.solve(statement)
-
-
-def _empty(context: Context, sample: Sample) -> Sample:
-    """A sequence of a rollout in which nothing was sampled, because not even the problem fits into the context."""
-    messages = sample.prompt if isinstance(sample.prompt, list) else [{"role": "user", "content": sample.prompt}]
-    return sample.with_turn(Turn(prompt_ids=context.models["actor"].render(messages), finish_reason="length"))

@@ -15,6 +15,7 @@ from vime.grading.qa import (
     unguarded_substring_match,
 )
 from vime.rollout.context import Context
+from vime.thinking import after_thinking
 from vime.types import Reward, Sample
 
 ALL = "all"
@@ -27,10 +28,11 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
     normalisation), on the box if there is one and on the whole answer otherwise.
     """
     answer = samples[-1]
+    said = after_thinking(answer.response, thinks=context.config.model.thinks)
     if answer.metadata.get("metric") == ALL:
-        return score_all(answer.response, answer.label)
+        return score_all(said, answer.label)
     form = MemAgentConfig.of(context.config).answer_form(evaluation=context.evaluation)
-    return score(answer.response if form is AnswerForm.boxed else boxed(answer.response), answer.label)
+    return score(said if form is AnswerForm.boxed else boxed(said), answer.label)
 
 
 def boxed(response: str) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from agentic.multi_agent.config import MultiAgentConfig, Role
 from agentic.multi_agent.prompts import WORDINGS
 from vime.rollout.context import Context, Sampling
+from vime.thinking import CLOSE, after_thinking
 from vime.trajectory.aside import aside
 from vime.types import Sample, StopReason, Turn
 
-END_OF_THINKING, JUDGMENT = "</think>", re.compile(r"Judgment:\s*(\d+)")
+JUDGMENT = re.compile(r"Judgment:\s*(\d+)")
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
@@ -64,9 +65,10 @@ async def ask(context: Context, sample: Sample, role: Role, prompt: str, *, num_
 
 
 def solution_of(response: str, *, thinking: bool) -> str | None:
-    """What follows the only end of thinking in a reply, or all of it without `thinking`; None if nothing does."""
-    parts = response.split(END_OF_THINKING) if thinking else ["", response]
-    return (parts[1].strip() or None) if len(parts) == 2 else None
+    """What follows the thinking of a reply, with `thinking` its only one; None if nothing does."""
+    if thinking and response.count(CLOSE) > 1:
+        return None
+    return after_thinking(response, thinks=thinking).strip() or None
 
 
 def judgment_of(text: str, *, num_solutions: int) -> int | None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from agentic.multi_agent.config import MultiAgentConfig, Role
-from agentic.multi_agent.generate import END_OF_THINKING
 from vime.config import PromptStyle, RunConfig
 from vime.rehearsal.script import Asked, Rehearsal, Reply, Row
+from vime.thinking import CLOSE
 
 ACTS = ("right", "wrong", "no_solution", "no_judgment", "judgment_beyond", "selector_cut", "one_cut")
 STARTS = {Role.rewriter: "### Task: write a solution", Role.selector: "Judgment: IDX"}
@@ -34,7 +34,7 @@ class MultiAgentRehearsal(Rehearsal):
             return None  # its model can play
         act, gold = self.act(asked, ACTS), self.gold_of(asked.prompt)
         role = next((role for role, words in STARTS.items() if words in asked.prompt), Role.solver)
-        thinking = f"I think.\n{END_OF_THINKING}\n" if self.config.model.thinks else ""
+        thinking = f"I think.\n{CLOSE}\n" if self.config.model.thinks else ""
         if role is Role.selector:
             judgments = {"no_judgment": "I cannot choose.", "judgment_beyond": "Judgment: 99"}
             return Reply(text=thinking + judgments.get(act, "They agree.\nJudgment: 1"), cut=act == "selector_cut")

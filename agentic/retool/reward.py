@@ -8,6 +8,7 @@ import re
 from agentic.retool.config import ReToolConfig, RewardStyle
 from vime.grading.maths import Equality, equal
 from vime.rollout.context import Context
+from vime.thinking import after_thinking
 from vime.types import Reward, Sample
 
 STRICT_CHARACTERS = 100
@@ -24,21 +25,30 @@ _WRONG: dict[RewardStyle, tuple[float, float, float]] = {
 async def reward(context: Context, samples: list[Sample]) -> Reward:
     """Scores the response; `strict` is 1 if the answer is right, `lenient` also where the last line's last number is."""
     style, response = ReToolConfig.of(context.config).reward_style, samples[-1]
-    answer = last_box(response.response) if style is RewardStyle.paper else strict_box(response.response)
-    is_right = await is_equal(answer, response.label, style=style)
-    numbers = re.findall(r"\d+", response.response.rpartition("\n")[2])
-    is_nearly_right = is_right or await is_equal(numbers[-1] if numbers else None, response.label, style=style)
+    said = after_thinking(response.response, thinks=context.config.model.thinks)
+    answer = last_box(said) if style is RewardStyle.paper else strict_box(said)
+    verdict = await verdict_of(answer, response.label, style=style)
+    is_right = verdict is Equality.equal
+    numbers = re.findall(r"\d+", said.rpartition("\n")[2])
+    is_nearly_right = (
+        is_right or await verdict_of(numbers[-1] if numbers else None, response.label, style=style) is Equality.equal
+    )
     return Reward(
         score=score_of(is_right, num_calls=sum(response.metadata["calls"].values()), style=style),
-        metrics={"strict": float(is_right), "lenient": float(is_nearly_right), "boxed": float(answer is not None)},
+        metrics={
+            "strict": float(is_right),
+            "lenient": float(is_nearly_right),
+            "boxed": float(answer is not None),
+            "undecided": float(verdict in (Equality.undecided, Equality.limit)),
+        },
     )
 
 
-async def is_equal(answer: str | None, references: list[str], *, style: RewardStyle) -> bool:
-    """Whether an answer is right: by mathematics in the paper, letter by letter in verl and slime."""
+async def verdict_of(answer: str | None, references: list[str], *, style: RewardStyle) -> Equality:
+    """The verdict about an answer: by mathematics in the paper, letter by letter in verl and slime."""
     if answer is None or style is not RewardStyle.paper:
-        return answer in references
-    return await equal(answer, references) is Equality.equal
+        return Equality.equal if answer in references else Equality.different
+    return await equal(answer, references)
 
 
 def score_of(is_right: bool, *, num_calls: int, style: RewardStyle) -> float:
@@ -48,14 +58,14 @@ def score_of(is_right: bool, *, num_calls: int, style: RewardStyle) -> float:
 
 
 def last_box(text: str) -> str | None:
-    """What stands behind the last `boxed`: within its braces, up to the end if they are not closed; else up to a dollar sign."""
+    """What stands behind the last `boxed`: within its braces, None if they are not closed; else up to a dollar sign."""
     _, found, rest = text.rpartition("boxed")
     if not found:
         return None
     if not rest.startswith("{"):
         return rest.split("$")[0].strip()
     end = _closing(rest)
-    return rest[1:] if end is None else rest[1:end]
+    return None if end is None else rest[1:end]
 
 
 def strict_box(text: str) -> str | None:

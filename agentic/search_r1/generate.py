@@ -16,6 +16,7 @@ from vime.errors import ServerError
 from vime.grading.qa import gold_in_prediction
 from vime.rollout.context import Context, Sampling
 from vime.rollout.tool import ToolOutcome, run_tool
+from vime.thinking import after_thinking
 from vime.trajectory.plain_text import control_tokens
 from vime.trajectory.sequence import TokenSequence
 from vime.types import Sample, StopReason, Turn
@@ -80,8 +81,8 @@ def text_of(turn: Turn, tokenizer: Any) -> str:
 
 
 def action_of(text: str) -> tuple[str | None, str]:
-    """What a turn does first, `search` or `answer` with the content of the tag; None if it does neither."""
-    found = ACTION.search(text)
+    """What a turn does first behind its thinking, `search` or `answer` with the content of the tag; None if it does neither."""
+    found = ACTION.search(after_thinking(text))
     return (found[1], found[2].strip()) if found else (None, "")
 
 

@@ -9,6 +9,7 @@ import re
 from agentic.search_r1.config import SearchR1Config
 from vime.grading.qa import exact_match, f1, gold_in_prediction
 from vime.rollout.context import Context
+from vime.thinking import after_thinking
 from vime.types import Reward, Sample
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -31,7 +32,8 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 def score(response: str, references: list[str], *, method: SearchR1Config) -> Reward:
     """The reward of a response with its search results; the metric `strict` is exact match, `lenient` a gold answer within it."""
-    answers, is_well_formed = ANSWER.findall(response), WELL_FORMED.fullmatch(response) is not None
+    said = after_thinking(INFORMATION.sub("", response))  # what passages say is neither an answer nor a thinking
+    answers, is_well_formed = ANSWER.findall(said), WELL_FORMED.fullmatch(response) is not None
     answer = answers[-1].strip() if answers else ""
     is_right = bool(answers) and exact_match(answer, references) == 1.0
     holds_gold = any(gold_in_prediction(result, references) for result in INFORMATION.findall(response))

@@ -16,6 +16,7 @@ from agentic.toolorchestra.orchestrator import Ending, Orchestrator, reader_of
 from agentic.toolorchestra.tool_calls import ParsedReply, ToolCall, read_message
 from vime.config import PromptStyle
 from vime.rollout.context import Context
+from vime.thinking import after_thinking
 from vime.types import Message
 
 TRANSFER = "transfer_to_human_agents"
@@ -84,7 +85,7 @@ class CustomerService:
         if found.turn is None:
             return [_told(found.text)]
         reply = self._read(found, alias)
-        content = prompts.without_thinking(reply.content).strip()
+        content = after_thinking(reply.content).strip()
         new = await self._send(content, reply.calls)
         called = ", ".join(f"{done.name}({json.dumps(done.arguments)})" for done in reply.calls)
         return [_told(f"{alias} {f'called {called}' if called else f'wrote: {content}'}"), *new]

@@ -151,7 +151,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit status."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     parser = argparse.ArgumentParser(prog="python -m agentic.toolorchestra.data", description=__doc__)
-    parser.add_argument("sources", nargs="+", help="files (jsonl, json, parquet) or Hugging Face ids")
+    parser.add_argument("sources", nargs="+", help="files of rows, or Hugging Face ids")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument(
         "--exclude", nargs="*", default=[], help="files of evaluation rows to leave out, in the format of the output"

@@ -5,9 +5,10 @@ from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.experts import Account
-from agentic.toolorchestra.tool_calls import THINK_START, ParsedReply, ToolCallReader
+from agentic.toolorchestra.tool_calls import ParsedReply, ToolCallReader
 from vime.rollout.context import Context
 from vime.rollout.conversation import Conversation
+from vime.thinking import opens_thinking
 from vime.types import Message, Sample, StopReason, Turn
 
 DROPPED = "context_turns_dropped"
@@ -130,5 +131,4 @@ class Orchestrator:
         return True
 
     def _starts_thinking(self, turn: Turn) -> bool:
-        tail = self._model.tokenizer.decode(turn.prompt_ids[-TAIL_TOKENS:], skip_special_tokens=False)
-        return tail.rstrip().endswith(THINK_START)
+        return opens_thinking(self._model.tokenizer.decode(turn.prompt_ids[-TAIL_TOKENS:], skip_special_tokens=False))

@@ -7,6 +7,7 @@ from typing import Any
 
 from agentic.toolorchestra.tiny import prompts as tiny_prompts
 from vime.config import PromptStyle
+from vime.thinking import after_thinking
 
 SYSTEM = """You orchestrate tools and experts to solve a problem. In every reply call exactly one tool and never write the answer
 yourself. When enough is known, call the tool answer."""
@@ -71,24 +72,18 @@ SETS = {
 _TAGGED = re.compile(r"<(query|answer|message)>(.*?)</\1>", re.DOTALL)
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _FINAL = re.compile(r"final answer\s*(?:is|:)\s*(.+)", re.IGNORECASE)
-_THINKING = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
 MAX_QUERY_CHARACTERS = 200
-
-
-def without_thinking(text: str) -> str:
-    """The text without a model's thinking."""
-    return _THINKING.sub("", text, count=1) if "</think>" in text else text
 
 
 def tagged(text: str, tag: str) -> str | None:
     """The text between the last pair of these tags, or None if there is none."""
-    found = [content.strip() for name, content in _TAGGED.findall(without_thinking(text)) if name == tag and content.strip()]
+    found = [content.strip() for name, content in _TAGGED.findall(after_thinking(text)) if name == tag and content.strip()]
     return found[-1] if found else None
 
 
 def program_of(text: str) -> str | None:
     """The longest fenced program of a reply, or None if there is none."""
-    blocks = [block for block in _FENCE.findall(without_thinking(text)) if block.strip()]
+    blocks = [block for block in _FENCE.findall(after_thinking(text)) if block.strip()]
     return max(blocks, key=len) if blocks else None
 
 
@@ -98,7 +93,7 @@ def answer_of(text: str) -> str | None:
         return found
     from vime.grading.boxed import last_boxed
 
-    text = without_thinking(text)
+    text = after_thinking(text)
     if (box := last_boxed(text)) and box.strip():
         return box.strip()
     final = _FINAL.findall(text)

@@ -6,6 +6,7 @@ from agentic.toolorchestra.episodes import domain_of, is_function_calling
 from agentic.toolorchestra.experts import Account
 from agentic.toolorchestra.settings import LatencySource
 from vime.rollout.context import Context, Sampling
+from vime.thinking import after_thinking
 from vime.types import Sample, StopReason
 
 
@@ -20,7 +21,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     account = Account()
     account.add_turn(turn, method)
     function_calling = is_function_calling(sample)
-    answer = prompts.answer_of(turn.text) or prompts.without_thinking(turn.text).strip()
+    answer = prompts.answer_of(turn.text) or after_thinking(turn.text).strip()
     result = sample.with_turn(
         turn,
         question=sample.question,

@@ -4,9 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from vime.thinking import CLOSE, OPEN
 from vime.types import Message, Turn
-
-THINK_START, THINK_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +78,13 @@ def _schemas(tools: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _split_thinking(text: str, *, starts_thinking: bool) -> tuple[str, str]:
-    """The thinking and the rest; if the thinking does not end, there is no rest."""
-    if not starts_thinking and not text.lstrip().startswith(THINK_START):
-        return "", text
-    thinking, _, rest = text.partition(THINK_END)
-    return thinking.replace(THINK_START, "", 1).strip(), rest
+    """The thinking with which a reply begins and the rest; if the thinking does not end, there is no rest."""
+    thoughts: list[str] = []
+    while starts_thinking or text.lstrip().startswith(OPEN):
+        thinking, _, text = text.partition(CLOSE)
+        thoughts.append(thinking.replace(OPEN, "", 1).strip())
+        starts_thinking = False
+    return "\n".join(thoughts), text
 
 
 def _checked(name: Any, words: Any, schemas: dict[str, dict[str, Any]]) -> ToolCall:

@@ -15,6 +15,7 @@ from vime.errors import ServerError
 from vime.retrieval.client import Passage
 from vime.rollout.context import Context
 from vime.rollout.tool import ToolOutcome, run_sandbox, run_tool
+from vime.thinking import after_thinking
 from vime.types import Message
 
 NO_SEARCH = "[The search service does not take this query]"
@@ -126,7 +127,7 @@ class QuestionTools:
         program = prompts.program_of(reply.text)
         if program is None:
             self._context.trace.count("program_unreadable")
-            text = prompts.without_thinking(reply.text).strip()[: self._limits.context_characters]
+            text = after_thinking(reply.text).strip()[: self._limits.context_characters]
             self._findings.attempts.append(text)
             return ToolOutput(text=text, failed=True)
         result = await run_sandbox(self._context, ENHANCE_REASONING, Sandbox(self._context.config.sandbox).run, program)
@@ -148,7 +149,7 @@ class QuestionTools:
         reply = await self._ask(CALL_EXPERT, alias, self._prompts.advice, query=query)
         if reply.turn is None:
             return ToolOutput(text=reply.text, failed=True)
-        text = prompts.without_thinking(reply.text).strip()[: self._limits.context_characters]
+        text = after_thinking(reply.text).strip()[: self._limits.context_characters]
         self._findings.attempts.append(text)
         return ToolOutput(text=text)
 

@@ -24,8 +24,23 @@ async def test_a_program_gets_its_variables_and_none_of_the_runs_own(tmp_path: P
     names = "'X', 'PYTHONPATH', 'OPENAI_API_KEY', 'CLAUDECODE', 'HTTP_PROXY', 'NO_PROXY'"
     show = f"import os; print(os.getcwd(), *map(os.environ.get, ({names})))"
     end = await run_command(Command(words=[sys.executable, "-c", show], folder=tmp_path, environment={"X": "1"}))
-    expected = [str(tmp_path), "1", "None", "None", "None", "http://proxy", "127.0.0.1,localhost"]
+    expected = [str(tmp_path), "1", "None", "None", "None", "http://proxy", "127.0.0.1,localhost,::1"]
     assert end.stdout.split() == expected and end.exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["plain", "with blanks", "a/b", "link"])
+async def test_a_program_that_believes_its_environment_works_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    folder = tmp_path / name
+    if name == "link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLDPWD", "/")
+    end = await run_command(Command(words=["sh", "-c", "env | grep PWD; pwd"], folder=Path(name)))
+    assert end.stdout.splitlines() == [f"PWD={folder}", str(folder)]
 
 
 async def test_the_end_of_a_long_output_is_kept_and_input_is_closed(tmp_path: Path):

@@ -156,8 +156,38 @@ def test_the_unbiased_kl_has_the_gradient_of_the_true_one_and_the_plain_k1_has_n
 
     true = gradient(lambda policy: (policy.exp() * (policy - reference)).sum())
     for estimator in (KLEstimator.k1, KLEstimator.k3):
-        found = gradient(lambda policy, e=estimator: (old.exp() * unbiased(kl_estimate(e, policy, reference), policy, old)).sum())
+        found = gradient(lambda policy, e=estimator: (old.exp() * unbiased(e, policy, reference, old)).sum())
         torch.testing.assert_close(found, true)
     weights = logits.log_softmax(0).exp()
     close(gradient(lambda policy: (weights * kl_estimate(KLEstimator.k1, policy, reference)).sum()), *[0.0] * 7)
     torch.testing.assert_close(gradient(lambda policy: (weights * kl_estimate(KLEstimator.k2, policy, reference)).sum()), true)
+
+
+@pytest.mark.parametrize("estimator", [KLEstimator.k2, KLEstimator.k3, KLEstimator.low_var_kl])
+def test_no_kl_estimate_pushes_the_policy_away_from_the_reference(estimator: KLEstimator) -> None:
+    differences = tensor(-1e4, -100, -30, -20.1, -20, -19.9, -11, -10, -5, -2.5, -0.1, 0.1, 2.5, 10, 11, 19.9, 20.1, 30, 1e4)
+    logprobs = differences.clone().requires_grad_()
+    gradient = torch.autograd.grad(kl_estimate(estimator, logprobs, torch.zeros_like(logprobs)).sum(), logprobs)[0]
+    assert torch.isfinite(gradient).all()
+    assert (gradient * differences >= 0).all()  # descent never makes the difference larger
+    assert (gradient[differences.abs() < 2] != 0).all()
+
+
+@pytest.mark.parametrize("estimator", [KLEstimator.k1, KLEstimator.k3, KLEstimator.low_var_kl])  # k2 is no estimate of the KL
+@pytest.mark.parametrize("ahead", [-50.0, -20.5, -3.0, 0.0, 3.0, 20.5, 50.0])
+def test_no_unbiased_kl_estimate_pushes_the_policy_away_from_the_reference(estimator: KLEstimator, ahead: float) -> None:
+    differences = tensor(-1e4, -100, -30, -20.1, -19.9, -11, -5, -2.6, 2.6, 11, 30, 1e4)
+    logprobs = differences.clone().requires_grad_()
+    product = unbiased(estimator, logprobs, torch.zeros_like(logprobs), differences - ahead)
+    gradient = torch.autograd.grad(product.sum(), logprobs)[0]
+    assert torch.isfinite(gradient).all()
+    assert (gradient * differences >= 0).all()
+    assert (gradient != 0).any() == (abs(ahead) < 20)
+
+
+def test_the_bound_of_a_ratio_is_that_of_the_sequence_where_the_ratio_is() -> None:
+    config = AlgorithmConfig(ratio=RatioLevel.sequence, clip_low=0.9, clip_high=9.0)
+    logprobs = tensor(-40.0, 0.0, 0.0, 0.0).requires_grad_()  # geometric mean of the ratios: exp(-1), within the clip range
+    loss, _ = policy_loss(config, logprobs, tensor(0.0, -12.0, -12.0, -12.0), tensor(1.0, 1.0, 1.0, 1.0), torch.ones(4), one(4))
+    close(loss.detach(), *[-math.exp(-1)] * 4)
+    close(torch.autograd.grad(loss.sum(), logprobs)[0], *[-math.exp(-1)] * 4)

@@ -72,8 +72,9 @@ def ours(config: AlgorithmConfig, problem: Problem) -> torch.Tensor:
         advantages = whitened(advantages, mean=mean, deviation=deviation)
     loss, _ = policy_loss(config, current, old, advantages, torch.ones(len(old)), sequences)
     if config.kl_place is KLPlace.loss and config.kl_coefficient:
-        kl = kl_estimate(config.kl_estimator, current, reference)
-        loss = loss + config.kl_coefficient * (unbiased(kl, current, old) if config.kl_unbiased else kl)
+        estimator = config.kl_estimator
+        kl = unbiased(estimator, current, reference, old) if config.kl_unbiased else kl_estimate(estimator, current, reference)
+        loss = loss + config.kl_coefficient * kl
     return (weights * loss).sum()
 
 

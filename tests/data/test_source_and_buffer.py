@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,42 @@ def test_a_restored_source_goes_on_where_it_was_across_epochs(config: RunConfig)
     second = RowSource(config)
     second.load(json.loads(json.dumps(first.state())))
     assert seen + [second.next() for _ in range(6)] == expected
+
+
+def changed(config: RunConfig, change: str, tmp_path: Path) -> RunConfig:
+    """The configuration of a run that is resumed after a change."""
+    assert config.data.train.path
+    rows, train = Path(config.data.train.path).read_text().splitlines(), config.data.train
+    if change == "seed":
+        return replace(config, seed=1)
+    if change == "shuffle":
+        return replace(config, data=replace(config.data, shuffle=False))
+    if change == "num_items":
+        return replace(config, data=replace(config.data, train=replace(train, num_items=4)))
+    new = {"order": rows[::-1], "answer": [*rows[:4], rows[4].replace("a4", "b4")], "row more": [*rows, rows[0]], "copy": rows}
+    path = tmp_path / "other.jsonl"
+    path.write_text("\n".join(new[change]))
+    return replace(config, data=replace(config.data, train=replace(train, path=str(path))))
+
+
+@pytest.mark.parametrize("change", ["seed", "shuffle", "num_items", "order", "answer", "row more"])
+def test_a_state_of_other_prompts_or_another_order_is_refused_with_the_setting(config: RunConfig, change: str, tmp_path: Path):
+    first = RowSource(config)
+    first.next()
+    second = RowSource(changed(config, change, tmp_path))
+    key = {"seed": "seed", "shuffle": "data.shuffle"}.get(change, "data.train.path")
+    with pytest.raises(ConfigError, match=rf"^{key}=.*the checkpoint.*resume with what it has, or begin a new run"):
+        second.load(json.loads(json.dumps(first.state())))
+    assert second.next().index == 0
+
+
+def test_the_same_rows_elsewhere_and_a_seed_that_orders_nothing_are_the_same_prompts(config: RunConfig, tmp_path: Path):
+    first = RowSource(config)
+    first.next()
+    RowSource(changed(config, "copy", tmp_path)).load(first.state())
+    in_order = replace(config, data=replace(config.data, shuffle=False))
+    RowSource(replace(in_order, seed=1)).load(RowSource(in_order).state())
+    RowSource(config).load({"position": 3})
 
 
 def test_rows_of_the_public_sets_become_prompts():
@@ -109,7 +146,7 @@ def test_a_line_of_json_ends_at_the_end_of_a_line_only(config: RunConfig, end: s
         ("rows.jsonl", b'{"question": "q"}\n{"question": "\xff"}\n', "line 2 of rows.jsonl is no UTF-8"),
         ("rows.json", b'[{"question": "q"},\n{"question" "q"}]', "line 2 of rows.json is no JSON"),
         ("rows.json", b'[\n{"question": "\xff"}]', "line 2 of rows.json is no UTF-8"),
-        ("rows.json", b'{"question": "q"}', "line 1 of rows.json begins no list of objects but a dict"),
+        ("rows.json", b'"q"', "line 1 of rows.json is no object but a str"),
         ("rows.json", b'[{"question": "q"}, "q"]', "entry 2 of rows.json is no object but a str"),
     ],
 )

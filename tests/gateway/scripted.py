@@ -1,10 +1,12 @@
 """A model that says what it is told, and an agent's clients of a session with it."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import aiohttp
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
@@ -17,7 +19,7 @@ def user(content: Any) -> Any:
 
 
 class Scripted:
-    """A model that says given texts, three tokens at a time; the logprob of a token says which one of which turn it is."""
+    """A model that says given texts, `size` tokens at a time; the logprob of a token says which one of which turn it is."""
 
     name = "actor"
     max_model_len = 2_000
@@ -30,6 +32,7 @@ class Scripted:
         self.turns_by_number: dict[int, Turn] = {}
         """By the number of their prompt, from 1."""
         self.error: Exception | None = None
+        self.size = 3
         self.go = asyncio.Event()
         self.go.set()
 
@@ -56,9 +59,9 @@ class Scripted:
         turn = Turn(output_ids=kept, logprobs=logprobs, weight_versions=[1] * len(kept), finish_reason=reason)
         self.turns.append(turn)
         self.turns_by_number[number] = turn
-        for start in range(0, len(kept), 3):
+        for start in range(0, len(kept), self.size):
             if hear is not None:
-                hear(Turn(output_ids=kept[start : start + 3], logprobs=logprobs[start : start + 3]))
+                hear(Turn(output_ids=kept[start : start + self.size], logprobs=logprobs[start : start + self.size]))
             await asyncio.sleep(0)
             await self.go.wait()
         return turn
@@ -85,6 +88,16 @@ class Asked:
 
     async def ask(self, *messages: Any, **options: Any) -> Any:
         return await self.client.chat.completions.create(model="any", messages=list(messages), **options)
+
+    async def send(self, path: str, body: Any = None, *, method: str = "POST", headers: dict[str, str] | None = None) -> Any:
+        """The status and the JSON that plain HTTP brings; of a stream the list of its events."""
+        url = self.session.url + path
+        async with aiohttp.ClientSession() as http, http.request(method, url, json=body, headers=headers) as response:
+            text = await response.text()
+            if "event-stream" in response.headers["Content-Type"]:
+                data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+                return response.status, [json.loads(each) for each in data if each != "[DONE]"]
+            return response.status, json.loads(text)
 
     def audit(self) -> list[Sample]:
         """Every token that was sampled is trained once."""

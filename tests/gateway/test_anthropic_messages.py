@@ -109,8 +109,9 @@ async def test_a_stream_has_none_of_the_defects_that_other_gateways_shipped(open
         elif event.type == "content_block_delta":
             kind = opened_block.content_block.type
             assert event.index == opened_block.index
-            assert event.delta.type == {"thinking": "thinking_delta", "text": "text_delta", "tool_use": "input_json_delta"}[kind]
-            texts[kind] = texts.get(kind, "") + str(getattr(event.delta, event.delta.type.split("_")[0], ""))
+            kinds = {"thinking": "thinking_delta signature_delta", "text": "text_delta", "tool_use": "input_json_delta"}
+            assert event.delta.type in kinds[kind].split()
+            texts[kind] = texts.get(kind, "") + str(getattr(event.delta, kind, ""))
         elif event.type == "content_block_stop":
             assert event.index == opened_block.index
             opened_block = None
@@ -144,7 +145,7 @@ async def test_system_messages_may_stand_in_the_middle(opened: Callable[..., Ask
 
 
 async def test_what_cannot_be_honoured_is_refused_in_the_form_of_the_protocol(opened: Callable[..., Asked]):
-    asked = opened("</think>one<|im_end|>")
+    asked = opened("</think>one<|im_end|>", refuses=True)
     image = user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}])
     schema = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     for messages, options, words in (

@@ -153,7 +153,7 @@ async def test_an_answer_that_nobody_got_is_not_trained(opened: Callable[..., As
 
 
 async def test_what_cannot_be_honoured_is_refused_with_a_message_that_the_client_shows(opened: Callable[..., Asked]):
-    asked = opened()
+    asked = opened(refuses=True)
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
     for messages, options, words in (
         ([image], {}, "messages[0].content: parts of type 'image_url' are not supported"),

@@ -193,7 +193,7 @@ async def post(url: str, bodies: Iterator[tuple[str, bytes]]) -> int:
 
 
 async def test_malformed_bodies_are_refused_in_the_form_of_their_protocol_and_nothing_else_happens(opened: Callable[..., Asked]):
-    asked = opened("</think>One.<|im_end|>", "</think>Two.<|im_end|>")
+    asked = opened("</think>One.<|im_end|>", "</think>Two.<|im_end|>", refuses=True)
     assert (await asked.ask(user("1?"))).choices[0].message.content == "One."
 
     def bodies(seed: int) -> Iterator[tuple[str, bytes]]:

@@ -104,7 +104,8 @@ async def test_a_custom_tool_takes_text_and_a_namespace_is_named(opened: Callabl
     patch, spawn = found.output
     assert (patch.type, patch.name, patch.input) == ("custom_tool_call", "patch", "*** Begin\n")
     assert (spawn.type, spawn.name, spawn.namespace) == ("function_call", "spawn", "agents")
-    assert asked.session.notes == {"the tool web_search, which OpenAI's servers would run, is not offered to the model"}
+    (note,) = asked.session.notes
+    assert "the tool web_search is not offered to the model" in note
     outputs = [
         {"type": "function_call_output", "call_id": spawn.call_id, "output": [{"type": "input_text", "text": "spawned"}]},
         {"type": "custom_tool_call_output", "call_id": patch.call_id, "output": "patched"},
@@ -134,7 +135,7 @@ async def test_input_tokens_are_counted(opened: Callable[..., Asked]):
 
 
 async def test_what_cannot_be_honoured_is_refused(opened: Callable[..., Asked]):
-    asked = opened()
+    asked = opened(refuses=True)
     image = user([{"type": "input_image", "image_url": "data:", "detail": "auto"}])
     schema = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}
     refused: list[tuple[Any, dict[str, Any], str]] = [
@@ -151,3 +152,25 @@ async def test_what_cannot_be_honoured_is_refused(opened: Callable[..., Asked]):
             await ask(asked, given, **options)
         assert words in raised.value.message
     assert asked.model.prompts == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("summary", ["Ada owns it.", "früh 😀\n\nAda", '{"type": "compaction"}', "A </think> in it", ""])
+async def test_a_history_is_made_short_on_request(opened: Callable[..., Asked], stream: bool, summary: str):
+    asked = opened("</think>Ada.<|im_end|>", f"<think>\nHm.\n</think>\n\n{summary}<|im_end|>", "</think>Yes.<|im_end|>")
+    items: list[Any] = [user("Who owns the mill?")]
+    items += echoed(await ask(asked, items, stream=stream, store=False))
+    short = await ask(asked, [*items, {"type": "compaction_trigger"}], stream=stream, store=False)
+    [item] = short.output
+    assert item.type == "compaction" and short.status == "completed"
+    last = await ask(asked, [item.to_dict(), user("Sure?")], stream=stream, store=False)
+    prompt = asked.model.tokenizer.decode(asked.model.prompts[2])
+    assert last.output_text == "Yes." and summary in prompt and "the mill" not in prompt
+    asked.audit()
+
+
+@pytest.mark.parametrize("content", ["gAAAAABo", "////", "no base64", "é"])
+async def test_a_compaction_of_others_is_refused(opened: Callable[..., Asked], content: str):
+    asked = opened("</think>Ada.<|im_end|>")
+    with pytest.raises(BadRequestError, match="not made here"):
+        await ask(asked, [{"type": "compaction", "encrypted_content": content}, user("Who?")])

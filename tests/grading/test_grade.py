@@ -1,5 +1,7 @@
 """One entry to all graders: the right answer in many spellings scores 1, a plausible wrong one 0, and nothing takes for ever."""
 
+from fractions import Fraction
+
 import pytest
 
 from vime.grading import maths
@@ -15,7 +17,14 @@ from vime.grading.number import number
     [
         (r"so \boxed{Paris}, I think", "Paris"),
         (r"\boxed{7} and then \boxed{8}", "8"),
-        (r"\boxed{7} and then \boxed{never closed", "7"),
+        (r"\boxed{7} and then \boxed{never closed", ""),
+        (r"\boxed{7} or \boxed{\frac{1}{2}", ""),
+        (r"7, so \boxed{", ""),
+        (r"<think>Perhaps \boxed{7}. Wait, let me see", ""),
+        ("<think>Perhaps it is 7", ""),
+        ("<think>I guess <answer>Oslo</answer>, but", ""),
+        (r"<think>a</think> \boxed{6}<think>b \boxed{7}", ""),
+        (r"a</think> \boxed{6}", "6"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"<think>it could be \boxed{3}</think>It is 4", "It is 4"),
         (r"<think>\boxed{3}</think> \boxed {5}", "5"),
@@ -29,6 +38,25 @@ from vime.grading.number import number
 )
 def test_the_answer_is_the_last_box_after_the_thinking_or_where_the_reply_ends(reply: str, answer: str):
     assert answer_of(reply) == answer
+
+
+@pytest.mark.parametrize("kind", ["maths", "number", "choice", "game24", "qa"])
+@pytest.mark.parametrize(
+    "reply", ["<think>So\n{}", "<think>a</think><think>{}", "<think>\\boxed{{{}}}", "<think><answer>{}</answer>"]
+)
+async def test_a_reply_that_was_cut_in_its_thinking_has_no_answer_of_any_kind(kind: str, reply: str):
+    answer = {"choice": "B", "game24": "(1+1+1)*8", "qa": "Oslo"}.get(kind, "7")
+    gold = [answer]
+    assert (await grade(kind, answer, gold)).score == 1.0
+    found = await grade(kind, reply.format(answer), gold)
+    assert (found.score, found.prediction) == (0.0, "")
+
+
+async def test_where_the_prompt_opens_the_thinking_only_the_caller_knows_it():
+    cut, whole = r"Perhaps \boxed{7}. Wait", r"Perhaps 6.</think>\boxed{7}"
+    assert (await grade("maths", cut, ["7"], thinks=True)).score == 0.0
+    assert (await grade("maths", whole, ["7"], thinks=True)).score == (await grade("maths", cut, ["7"])).score == 1.0
+    assert not has_box(cut, thinks=True) and has_box(whole, thinks=True)
 
 
 def test_a_box_in_the_thinking_is_no_box():
@@ -121,13 +149,24 @@ async def test_a_tower_of_powers_ends_at_its_limit_and_the_killed_worker_is_repl
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("27", 27), ("-3.50", -3.5), (r"\$1,000", 1000), ("3/4", 0.75), ("45^\\circ", 45), ("12.", 12), ("50%", 0.5)],
+    [
+        ("27", 27),
+        ("-3.50", -3.5),
+        (r"\$1,000", 1000),
+        ("3/4", 0.75),
+        ("45^\\circ", 45),
+        ("12.", 12),
+        ("50%", 0.5),
+        ("1e3", 1000),
+        ("2.5E+06", 2_500_000),
+        ("-1e-3", -0.001),
+    ],
 )
 def test_plain_numbers_are_read_exactly(text: str, value: float):
-    assert number(text) == value
+    assert number(text) == Fraction(str(value))
 
 
-@pytest.mark.parametrize("text", ["", "x", "1/0", "12,34", "1e9", "3 apples", "1..2", "٣x"])
+@pytest.mark.parametrize("text", ["", "x", "1/0", "12,34", "3 apples", "1e", "e5", "1e9999999", "--1", "1/2/3", "1..2", "٣x"])
 def test_what_is_no_plain_number_is_none(text: str):
     assert number(text) is None
 

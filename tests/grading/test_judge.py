@@ -19,6 +19,7 @@ class Reply:
     """What a model returns."""
 
     text: str
+    finish_reason: str = "stop"
 
 
 class Scripted:
@@ -34,7 +35,7 @@ class Scripted:
             await asyncio.sleep(60)
         if isinstance(reply, Exception):
             raise reply
-        return Reply(str(reply))
+        return reply if isinstance(reply, Reply) else Reply(str(reply))
 
 
 @dataclass
@@ -72,6 +73,10 @@ def ask(context: Surroundings, **settings: Any) -> Any:
         ("Same.\nVERDICT: True", True),
         ("**Verdict: false**\n", False),
         ("VERDICT: True\nbut I am not sure", None),
+        ("<think>VERDICT: False</think>\nVERDICT: True", True),
+        ("<think>Let me see. So far\nVERDICT: True", None),
+        ("<think>a</think><think>So\nVERDICT: True", None),
+        ("perhaps\nVERDICT: True\n</think>", None),
         ("VERDICT: True or False", None),
         ("The verdict is True", None),
         ("True", None),
@@ -103,6 +108,12 @@ async def test_an_unreadable_verdict_is_asked_for_again_and_then_nobody_decided(
     assert context.trace.counts == {"judge_calls": 2, "judge_unreadable": 2}
     context.model.replies.append("VERDICT: False")
     assert (await ask(context)).decided_by == "judge"
+
+
+async def test_a_verdict_of_a_reply_that_was_cut_is_a_draft():
+    context = Surroundings(Reply("So far\nVERDICT: True", "length"), "Same.\nVERDICT: False")
+    assert (await ask(context)).score == 0.0
+    assert context.trace.counts == {"judge_calls": 2, "judge_unreadable": 1}
 
 
 async def test_a_judge_that_hangs_is_given_up():

@@ -1,6 +1,7 @@
 """What the program says to common mistakes: the setting that was meant, and what to write."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +100,37 @@ def test_the_table_of_a_sweep_shows_scores_and_breaks_no_line_in_a_pipe(
     show([["seed=0", long], ["seed=0", "trainer.lr=2"]], [0, 1], tmp_path)
     shown = capsys.readouterr().out
     assert long in shown and "50.0 (trained scaffold)" in shown and "failed" in shown and "seed=0" not in shown
+
+
+@pytest.mark.parametrize("plus", ["", "+"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "model.chat_template_args",
+        "model.rope_parameters",
+        "trainer.megatron_args",
+        "serving.router_args",
+        "serving.models.actor.vllm_args",
+        "data.train.generator_args",
+    ],
+)
+def test_a_whole_dictionary_goes_into_a_free_one_with_or_without_a_plus(key: str, plus: str) -> None:
+    found: Any = compose_run(["+method=memagent", "mode=plan", f"{plus}{key}={{mine: {{a: 1}}, b: x}}"]).config
+    for name in key.split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    assert (found["mine"], found["b"]) == ({"a": 1}, "x")
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("trainer={lrr: 1e-4}", "there is no such key; did you mean trainer.lr"),
+        ("serving.models.actor={chekpoint: x}", "did you mean serving.models.actor.checkpoint"),
+        ("serving.models.actor={chat: {bdy: {}}}", "did you mean serving.models.actor.chat.body"),
+        ("model.chat_template_args=[1]", "write model.chat_template_args={name: value}"),
+    ],
+)
+def test_a_dictionary_with_a_key_that_is_none_names_the_one_that_was_meant(word: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose_run(["+method=memagent", "mode=plan", word])
+    assert remedy in str(raised.value)

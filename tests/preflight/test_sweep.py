@@ -43,6 +43,28 @@ def test_a_chosen_folder_holds_all_points(tmp_path: Path):
     assert not any("output_dir" in word for point in sweep.points for word in point)
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("algorithm=glob([g*,rloo])", ["algorithm=grpo", "algorithm=gspo", "algorithm=rloo"]),
+        ("algorithm=glob(*, exclude=[*o*, *p*, *_*])", ["algorithm=sft"]),
+        ("model=glob(qwen2.5-7*)", ["model=qwen2.5-7b"]),
+        ("+experiment=glob(memagent_single_turn_*)", [f"+experiment=memagent_single_turn_{size}b" for size in (14, 32, 7)]),
+    ],
+)
+def test_a_pattern_stands_for_the_options_that_it_matches(word: str, expected: list[str]):
+    method = [] if "experiment" in word else ["+method=memagent"]
+    assert [point[-2] for point in expand([*method, word, "seed=0,1"]).points][::2] == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"), [("algorithm=glob(zz*)", "none of its options: cispo"), ("trainer.lr=glob(*)", "is no group of options")]
+)
+def test_a_pattern_that_matches_no_option_is_refused(word: str, remedy: str):
+    with pytest.raises(ConfigError, match=remedy):
+        expand([*METHOD, word])
+
+
 def test_words_that_cannot_be_read_are_a_problem():
     with pytest.raises(ConfigError):
         expand([*METHOD, "seed"])

@@ -1,5 +1,6 @@
 """Building, saving and searching an index: both backends, exact and approximate search, what makes a saved index stale."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +163,22 @@ def test_a_corpus_that_is_none_is_refused_with_its_line(tmp_path: Path, lines: s
     with pytest.raises(ConfigError, match=remedy):
         open_index(config_of(corpus), tmp_path / "index", silent)
     assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (gzip.compress(b'{"id": "1", "text": "a"}\n'), "is compressed: unpack it"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+        (b"PAR1....", "is Parquet"),
+        ('{"id": "1", "text": "a"}\n'.encode("utf-16"), "no UTF-8"),
+    ],
+)
+def test_a_corpus_of_another_kind_is_refused_as_what_it_is(tmp_path: Path, content: bytes, remedy: str):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(content)
+    with pytest.raises(ConfigError, match=remedy):
+        open_index(config_of(corpus), tmp_path / "index", silent)
 
 
 def test_both_layouts_of_a_passage_are_read():

@@ -2,17 +2,23 @@
 
 import asyncio
 import math
+import pickle
 import re
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jinja2.exceptions import TemplateError, UndefinedError
 
 from vime.config import RolloutConfig, RunConfig
-from vime.errors import ConfigError, Problem, SandboxError, ServerError
+from vime.errors import BadRequestError, ConfigError, ContextFullError, Problem, SandboxError, ServerError
 from vime.rollout import within
 from vime.rollout.context import Context, Sampling
 from vime.rollout.isolation import Hooks, run_rollout
+from vime.rollout.model import ServedModel
+from vime.rollout.sampled import Call
 from vime.rollout.trace import Trace
 from vime.types import COLUMNS, COUNTS, Reward, Rollout, Sample, Status, StopReason, Turn
 
@@ -308,3 +314,83 @@ def test_a_reward_that_succeeds_at_last_leaves_no_error():
 
     rollout = run(reward=flaky, max_reward_retries=1)
     assert (rollout.reward, rollout.error, rollout.traceback) == (1.0, "", "")
+
+
+FULL = ContextFullError("100 prompt tokens and max_tokens=0 are 101, more than max_model_len=100 of actor")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FULL, StopReason.TOKEN_LIMIT),
+        (BadRequestError("the prompt is empty"), StopReason.REQUEST_REFUSED),
+        (BadRequestError("actor refuses s-0: unknown parameter"), StopReason.REQUEST_REFUSED),
+        (TemplateError("roles must alternate"), StopReason.REQUEST_REFUSED),
+        (UndefinedError("'str object' has no attribute 'name'"), StopReason.REQUEST_REFUSED),
+    ],
+)
+def test_a_request_that_no_attempt_can_make_is_made_once(error: Exception, reason: StopReason):
+    num_attempts = 0
+
+    async def generate(context, sample, sampling):
+        nonlocal num_attempts
+        num_attempts += 1
+        raise error
+
+    rollout = run(generate=generate, max_retries=3)
+    assert (rollout.stop_reason, rollout.num_retries, num_attempts) == (reason, 0, 1)
+    assert rollout.could_not_begin and str(error) in rollout.error
+    assert not COUNTS[reason].retried and rollout.reward == 0
+
+
+@pytest.mark.parametrize(("model", "reason"), [("actor", StopReason.TOKEN_LIMIT), ("judge", StopReason.REQUEST_REFUSED)])
+def test_the_context_of_another_model_is_not_the_agents_limit(model: str, reason: StopReason):
+    async def generate(context, sample, sampling):
+        context.models["actor"] = SimpleNamespace(name="actor")
+        raise pickle.loads(pickle.dumps(ContextFullError("no room", model)))
+
+    rollout = run(generate=generate)
+    assert (rollout.stop_reason, rollout.num_retries) == (reason, 0) and "no room" in rollout.error
+
+
+def test_a_context_that_fills_later_ends_the_rollout_with_what_was_sampled():
+    async def generate(context, sample, sampling):
+        call = Call(TURN.prompt_ids, context.clock, None)
+        context.sampled.add(call, tokenizer=Letters())
+        call.finish(TURN)
+        raise FULL
+
+    rollout = run(generate=generate)
+    assert (rollout.stop_reason, rollout.status, rollout.num_retries) == (StopReason.TOKEN_LIMIT, Status.TRUNCATED, 0)
+    assert [list(sample.tokens) for sample in rollout.samples] == [[1, 2, 3]]
+    assert not rollout.could_not_begin and rollout.counting.in_baseline
+
+
+class Letters:
+    def decode(self, ids, **_):
+        return "x" * len(ids)
+
+
+@pytest.mark.parametrize("num_tokens", [99, 100, 101, 250])
+@pytest.mark.parametrize("num_attempts", [1, 3])
+def test_the_model_asked_once_never_asks_for_less_than_a_token(num_tokens: int, num_attempts: int):
+    asked = []
+
+    class Client:
+        async def generate(self, token_ids, *, sampling, **_):
+            asked.append(sampling["max_tokens"])
+            return replace(TURN, prompt_ids=[], message={})
+
+    class Tokenizer(Letters):
+        def __init__(self):
+            self.all_special_tokens, self.added_tokens_decoder = [], {}
+
+    model = ServedModel(client=Client(), tokenizer=Tokenizer(), max_model_len=100, temperature=1.0, top_p=1.0, session="s")
+
+    async def generate(context, sample, sampling):
+        return sample.with_turn(await model.complete([1] * num_tokens, max_tokens=100 - num_tokens))
+
+    rollout = run(generate=generate, max_retries=num_attempts - 1)
+    assert asked == ([1] if num_tokens < 100 else [])
+    assert rollout.stop_reason is (StopReason.ANSWERED if num_tokens < 100 else StopReason.TOKEN_LIMIT)
+    assert rollout.num_retries == 0

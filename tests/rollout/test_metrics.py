@@ -26,7 +26,7 @@ def test_sessions_say_what_was_delivered_and_how_far_conversations_go_on():
     metrics = batch_metrics([Group(prompt=PROMPT, rollouts=[rollout, rollout])], version=0)
     found = {name.removeprefix("session/"): value for name, value in metrics.items() if name.startswith("session/")}
     assert found == {
-        **{"calls": 12.0, "retries": 6.0, "refused": 0.0, "fork_subagent": 2.0},
+        **{"calls": 12.0, "retries": 6.0, "refused": 0.0, "malformed": 0.0, "fork_subagent": 2.0},
         **{"delivered_share": 0.8, "encoded_share": 0.25, "calls_per_sequence": 3.0},
     }
     assert [name for name in metrics if name.startswith("count/")] == ["count/tool_calls"]

@@ -4,6 +4,7 @@ import asyncio
 import re
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ import pytest
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.entry import entry_problems
-from vime.config import MethodConfig, RunConfig, SessionConfig
-from vime.errors import SampleError
+from vime.config import Constraints, MethodConfig, RolloutConfig, RunConfig, SessionConfig
+from vime.errors import ContextFullError, SampleError
 from vime.gateway.sessions import Sessions
 from vime.rollout.context import Context, Sampling
 from vime.rollout.endpoint_model import EndpointModel
+from vime.rollout.isolation import Hooks, run_rollout
 from vime.rollout.model import ServedModel
 from vime.rollout.outside_agent import load_generate
-from vime.types import Sample, StopReason, Turn
+from vime.rollout.sampled import Sampled
+from vime.rollout.trace import Trace
+from vime.types import Rollout, Sample, StopReason, Turn
 
 GUIDE = Path(__file__).resolve().parents[2] / "agentic" / "README.md"
 pytestmark = pytest.mark.slow
@@ -46,6 +50,19 @@ def waits_for_others(openai_client, sample):
 async def never_calls(openai_client, sample):
     return "42"
 
+async def solve_in_json(openai_client, sample):
+    asked = {"model": "", "messages": [{"role": "user", "content": sample.question}]}
+    answer = await openai_client.chat.completions.create(**asked, response_format={"type": "json_object"})
+    return {"output": json.loads(answer.choices[0].message.content)}
+
+async def sends_an_image(openai_client, sample):
+    part = {"type": "image_url", "image_url": {"url": "x"}}
+    for _ in range(2):
+        try:
+            await openai_client.chat.completions.create(model="", messages=[{"role": "user", "content": [part]}])
+        except Exception:
+            pass
+
 async def wrong(openai_client):
     pass
 
@@ -53,6 +70,10 @@ if __name__ == "__main__":
     from urllib.request import Request, urlopen
     assert json.load(open(os.environ["VIME_SAMPLE"])) == {"prompt": "2 + 2?", "question": "2 + 2?", "hint": "a sum"}
     body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": sys.argv[1]}]}
+    if sys.argv[1] == "an image":
+        body["messages"][0]["content"] = [{"type": "image_url", "image_url": {"url": "x"}}]
+    if sys.argv[1] == "a list":
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}}
     head = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     answer = json.load(urlopen(Request(url, json.dumps(body).encode(), head)))
@@ -79,19 +100,55 @@ def agents(tmp_path: Path) -> Path:
     return file
 
 
-async def run(path: str, **session: Any) -> list[Sample]:
-    tokenizer = qwen3_tokenizer()
+SAMPLE = Sample(prompt="2 + 2?", label=["four"], metadata={"hint": "a sum"})
+SAMPLING = Sampling(temperature=1.0, top_p=1.0)
+
+
+def context_of(sessions: Sessions, **session: Any) -> Context:
+    tokenizer, sampled = qwen3_tokenizer(), Sampled()
     model = ServedModel(
-        client=Client(tokenizer), tokenizer=tokenizer, max_model_len=1000, temperature=1.0, top_p=1.0, session="s"
+        client=Client(tokenizer),
+        tokenizer=tokenizer,
+        max_model_len=1000,
+        temperature=1.0,
+        top_p=1.0,
+        session="s",
+        sampled=sampled,
     )
     config = RunConfig(method=MethodConfig(session=SessionConfig(**session)))
-    sessions = Sessions()
-    context = Context(config=config, evaluation=False, session_id="s", models={"actor": model}, sessions=sessions)
-    sample = Sample(prompt="2 + 2?", label=["four"], metadata={"hint": "a sum"})
+    models: Any = {"actor": model}
+    return Context(config=config, evaluation=False, session_id="s", models=models, sessions=sessions, sampled=sampled)
+
+
+async def run(path: str, *, question: str = "2 + 2?", **session: Any) -> list[Sample]:
+    sessions, sample = Sessions(), replace(SAMPLE, prompt=question)
     try:
-        return await load_generate(path)(context, sample, Sampling(temperature=1.0, top_p=1.0))  # type: ignore[return-value]
+        return await load_generate(path)(context_of(sessions, **session), sample, SAMPLING)  # type: ignore[return-value]
     finally:
         await sessions.stop()
+
+
+async def rollout_of(path: str) -> Rollout:
+    """A rollout as a worker runs it, with one retry."""
+    sessions, trace = Sessions(), Trace()
+
+    def make_context(attempt: int) -> Context:
+        return replace(context_of(sessions), trace=trace)
+
+    try:
+        return await run_rollout(
+            hooks=Hooks(generate=load_generate(path), reward=one),
+            config=RolloutConfig(max_retries=1),
+            make_context=make_context,
+            template=replace(SAMPLE, rollout_id=3),
+            sampling=SAMPLING,
+        )
+    finally:
+        await sessions.stop()
+
+
+async def one(context: Context, samples: list[Sample]) -> float:
+    return 1.0
 
 
 async def test_a_function_is_given_a_client_of_its_model(agents: Path):
@@ -117,6 +174,12 @@ async def test_a_limit_ends_the_agent_whatever_it_makes_of_it(agents: Path):
     assert sample.stop_reason is StopReason.TURN_LIMIT and sample.response == "four"
 
 
+@pytest.mark.parametrize("agent", ["solve", "solve_in_a_thread"])
+async def test_a_first_prompt_that_fills_the_context_is_the_token_limit(agents: Path, agent: str):
+    with pytest.raises(ContextFullError, match="no room in the context of actor"):
+        await run(f"{agents}:{agent}", question="word " * 2000)
+
+
 async def test_what_is_no_end_of_an_agent_is_an_error(agents: Path):
     with pytest.raises(SampleError, match="made no call to actor"):
         await run(f"{agents}:never_calls")
@@ -128,6 +191,45 @@ async def test_what_is_no_end_of_an_agent_is_an_error(agents: Path):
         await run(f"run {sys.executable} -c 'import not_there'")
     with pytest.raises(FileNotFoundError):
         await run("run no-such-program")
+
+
+async def test_an_agent_that_fails_on_a_reply_that_is_not_as_it_asked_for_has_ended(agents: Path):
+    for path in (f"{agents}:solve_in_json", f"run {sys.executable} {agents} 'a list' x y"):
+        rollout = await rollout_of(path)
+        assert rollout.stop_reason is StopReason.MALFORMED and rollout.reward == 0.0 and rollout.num_retries == 0
+        (sample,) = rollout.samples
+        assert sum(sample.loss_mask) == 2 and "the text is no JSON" in rollout.error
+        assert rollout.counts["session_malformed"] == 1
+    rollout = await rollout_of(f"run {sys.executable} {agents} 'a list' x")  # it does not mind
+    assert rollout.stop_reason is StopReason.ANSWERED and rollout.counts["session_malformed"] == 1
+    rollout = await rollout_of(f"run {sys.executable} {agents} {{question}} x y")  # its failure has nothing to do with a reply
+    assert rollout.stop_reason is StopReason.GENERATE_RAISED and rollout.num_retries == 1 and not rollout.samples
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("constraints", [Constraints.free, Constraints.refuse])
+async def test_the_trained_model_is_held_to_nothing_or_refuses_and_others_are_held(constraints: Constraints, evaluation: bool):
+    sessions = Sessions()
+    context = context_of(sessions)
+    context.config.gateway.constraints = constraints
+    frozen = replace(context.models["actor"], sampled=None, name="judge")  # type: ignore[type-var]
+    context = replace(context, evaluation=evaluation, models={**context.models, "judge": frozen})
+    async with context.session() as session, context.session("judge") as other:
+        is_free = constraints is Constraints.free
+        assert (session.constrains, session.refuses) == (evaluation and not is_free, not evaluation and not is_free)
+        assert (other.constrains, other.refuses) == (True, False)
+    await sessions.stop()
+
+
+async def test_who_was_refused_is_told_so(agents: Path):
+    told = r"(?s)2 calls were refused, the last one because: messages\[0\].content: parts of type 'image_url' are not supported"
+    with pytest.raises(SampleError, match=told):
+        await run(f"{agents}:sends_an_image")
+    rollout = await rollout_of(f"run {sys.executable} {agents} 'an image'")
+    assert rollout.counts["session_refused"] == 1 and "HTTP Error 400" in rollout.error
+    assert "1 call was refused because: messages[0].content" in rollout.error
+    with pytest.raises(SampleError, match=r"made no call to actor.* ended with status 0 and printed: hello"):
+        await run("run echo hello")
 
 
 def test_what_generate_names_is_checked_before_anything_starts(agents: Path):

@@ -589,3 +589,57 @@ def test_a_generate_that_always_aborts_ends_the_run_with_the_cause():
         await producer.stop()
 
     asyncio.run(scenario())
+
+
+class Rows(Runner):
+    """Groups of rows that cannot begin end at once, in `reason`; the others are held until `release`."""
+
+    def __init__(self, bad: Callable[[int], bool], reason: StopReason) -> None:
+        super().__init__(lambda prompt, member: reason if bad(prompt) else StopReason.ANSWERED)
+        self.bad, self.released = bad, asyncio.Event()
+
+    async def run_group(self, *, prompt: Prompt, **arguments: Any) -> Group:
+        if not self.bad(prompt.index):
+            await self.released.wait()
+        group = await super().run_group(prompt=prompt, **arguments)
+        if self.bad(prompt.index):
+            for rollout in group.rollouts:
+                rollout.samples = []
+        return group
+
+
+@pytest.mark.parametrize("reason", [StopReason.TOKEN_LIMIT, StopReason.REQUEST_REFUSED, StopReason.GENERATE_RAISED])
+@pytest.mark.parametrize("bad", [{1}, {7}, {0, 2}])
+def test_rows_that_fail_at_once_are_given_up_while_all_others_are_still_at_work(reason: StopReason, bad: set[int], caplog: Any):
+    async def scenario() -> None:
+        runner = Rows(bad.__contains__, reason)
+        producer = Producer(
+            RolloutConfig(num_prompts=8, num_samples_per_prompt=2), source=CountingSource(), runner=runner, buffer=Buffer()
+        )
+        producer.set_version(0)
+        batch = asyncio.create_task(next_batch(producer))
+        await asyncio.sleep(0.05)
+        assert not batch.done()
+        runner.released.set()
+        indices, metrics = await batch
+        assert sorted(indices) == [index for index in range(8 + len(bad)) if index not in bad]
+        assert metrics["rollout/num_prompts_given_up"] == len(bad)
+        is_of_the_row = reason is not StopReason.GENERATE_RAISED
+        asked = [index for index, _ in runner.started]
+        assert all(asked.count(index) == (1 if is_of_the_row else 4) for index in bad)
+        await producer.stop()
+
+    with caplog.at_level("WARNING"):
+        within_limits(scenario())
+    assert all(f"row {index} of train: broken hook" in caplog.text for index in bad)
+
+
+@pytest.mark.parametrize("reason", [StopReason.TOKEN_LIMIT, StopReason.REQUEST_REFUSED])
+def test_data_of_which_no_row_can_begin_ends_the_run_with_the_row(reason: StopReason):
+    async def scenario() -> None:
+        producer, _ = make(Rows(lambda index: True, reason))
+        producer.set_version(0)
+        await next_batch(producer)
+
+    with pytest.raises(InfrastructureError, match=r"the prompts of 16 of 16 groups were given up.*row 1\d of train: broken hook"):
+        within_limits(scenario())

@@ -5,13 +5,14 @@ import contextlib
 import time
 import traceback
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from vime.config import ChatConfig, ServingConfig
-from vime.errors import ServerError
+from vime.errors import ContextFullError, ServerError
 from vime.serving import external
 from vime.serving.client import BadRequestError
 from vime.serving.endpoint import Endpoint
@@ -158,6 +159,23 @@ async def test_a_refusal_is_not_sent_again_and_does_not_show_the_key(monkeypatch
     assert len(requests) == 1 and KEY not in str(caught.value) and KEY not in repr(endpoint)
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_full"),
+    [
+        ('{"error": {"code": "context_length_exceeded", "message": "too long"}}', True),
+        ('{"error": {"message": "This model\'s maximum context length is 100 tokens. However, you requested 120"}}', True),
+        ('{"error": {"code": "invalid_api_key", "message": "context"}}', False),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_told_from_other_refusals(monkeypatch, answer: str, is_full: bool):
+    async with scripted(monkeypatch, lambda: web.Response(status=400, text=answer)) as (endpoint, requests):
+        client = ChatClient(endpoint, ServingConfig())
+        with pytest.raises(BadRequestError) as caught:
+            await client.chat(MESSAGES, max_tokens=9)
+        await client.close()
+    assert isinstance(caught.value, ContextFullError) == is_full and len(requests) == 1
+
+
 async def test_no_more_requests_start_in_a_minute_and_run_at_once_than_allowed(monkeypatch):
     running: list[int] = [0, 0]
 
@@ -184,3 +202,29 @@ async def test_a_refused_key_is_said_before_the_run_starts(monkeypatch):
         monkeypatch.setenv("VIME_TEST_KEY", "another")
         with pytest.raises(ServerError, match=r"refuses the key .*environment variable VIME_TEST_KEY"):
             await until_answering(endpoint, timeout_seconds=5.0)
+
+
+async def test_an_endpoint_that_only_a_proxy_reaches_answers_by_the_proxy(monkeypatch, tmp_path):
+    asked: list[tuple[str, str | None]] = []
+
+    async def proxy(request: web.BaseRequest) -> web.StreamResponse:
+        asked.append((str(request.url), request.headers.get("authorization")))
+        return web.json_response({}) if request.method == "GET" else answer()
+
+    server = web.Server(proxy)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    (tmp_path / "netrc").write_text("machine judge.invalid login somebody password else")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{runner.addresses[0][1]}")
+    async with scripted(monkeypatch, answer) as (local, requests):
+        away = replace(local, url="http://judge.invalid/v1", worker_urls=("http://judge.invalid/v1",))
+        for endpoint in (away, local):
+            await until_answering(endpoint, timeout_seconds=10)
+            client = ChatClient(endpoint, ServingConfig())
+            await client.chat(MESSAGES, max_tokens=9)
+            await client.close()
+        assert len(requests) == 1  # this machine's is asked directly
+    await runner.cleanup()
+    assert asked == [(f"http://judge.invalid/v1/{route}", f"Bearer {KEY}") for route in ("models", "chat/completions")]

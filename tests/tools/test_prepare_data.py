@@ -10,7 +10,7 @@ from rich.console import Console
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 from tools import prepare_data
-from tools.prepare_data import READERS, main, read_table, recipe_of
+from tools.prepare_data import holds_rows, main, read_table, recipe_of
 from tools.prepare_tasks import SOURCES, SWE
 from vime.data.cleaning import TYPES, Recipe, clean, overlap
 from vime.grading.qa import normalize
@@ -52,7 +52,7 @@ def test_every_entry_of_the_table_is_complete(name: str):
     if "tasks" in entry:
         assert entry["method"] == "coding" and (entry["tasks"] == SWE or entry["tasks"] in SOURCES)
     if entry.get("tasks", SWE) == SWE:
-        assert all(Path(file).suffix in READERS for file in entry.get("files", [Path(entry.get("url", "")).name]))
+        assert all(holds_rows(file) for file in entry.get("files", [Path(entry.get("url", "")).name]))
 
 
 def test_duplicates_are_removed_and_those_with_another_answer_counted(tmp_path: Path):

@@ -22,6 +22,7 @@ def healthy() -> dict[str, Curve]:
         "train/groups_without_signal_share": [0.3] * 60,
         "rollout/truncated_share": [0.1] * 60,
         "train/num_skipped_updates": [0.0] * 60,
+        "train/num_tokens": [900.0] * 60,
     }
     return {name: (STEPS, found) for name, found in values.items()}
 
@@ -34,6 +35,7 @@ WRONG = {
     "rollouts fail": ("rollout/num_failed", [0.0] * 50 + [8.0] * 10),
     "groups without signal": ("train/groups_without_signal_share", [0.2] * 50 + [0.7] * 10),
     "rollouts run into limits": ("rollout/truncated_share", [0.0] * 50 + [0.5] * 10),
+    "steps train no token": ("train/num_tokens", [900.0] * 30 + [0.0] + [900.0] * 29),
     "updates were skipped": ("train/num_skipped_updates", [0.0] * 59 + [1.0]),
 }
 

@@ -1,40 +1,59 @@
 """Runs a piece of Python after others, with the names that they have left; the inner half of `vime.agent.interpreter`.
 
-    python cell.py < piece.py
+    python -c "$(cat cell.py)" < piece.py
 
-The first one leaves a process behind that waits for pieces. For each piece this process makes a copy of itself. A copy that comes
-to the end of its piece, also by an exception, takes the place of the process; while one that is ended before (at a time limit,
-by lack of memory, by a crash) leaves the process as it was. The value of an expression in the last line is printed. Exit status:
-0, 1 for an exception, 2 if the copy was ended.
+The first one leaves a process behind that waits for pieces. For each piece this process makes a copy of itself, which runs it. If
+the piece comes to its end, also by an exception, a copy of that copy takes the place of the process that waits. A piece that is
+ended before (at a time limit, by lack of memory, by a crash) leaves that process as it was. So names stay, while the process of a
+piece ends with it, and so do its threads, timers and children. What else belongs to a program is put back before the next piece:
+streams, builtins, `sys`, `__main__`, environment, working folder, signal handlers.
+
+The value of an expression in the last line is printed. Exit status: 0, 1 for an exception, 2 if the copy was ended.
 """
 
-import ast
+import _signal  # pyright: ignore[reportMissingImports]
+import _socket
+import builtins
 import os
-import select
-import signal
-import socket
+import posix
+import resource
 import sys
-import traceback
+import warnings
+from _ast import Expr, Expression, PyCF_ONLY_AST
+from _io import open as open_file
+from gc import enable as collect_garbage
+from resource import getrlimit, setrlimit
+from select import POLLIN, poll, select
+from sys import setprofile, setrecursionlimit, settrace
+from types import ModuleType
+from typing import Any
+
+# Pieces may replace what they like in the modules that programs use. This file therefore uses those of C behind them, or binds
+# a function when it starts.
 
 _ADDRESS = "\0interpreter"
 """In the network of the workspace; no file is needed."""
-_LENGTH_BYTES = 8
+_LENGTH_BYTES, _FILE_BYTES, _PIECE_BYTES = 8, 4, 1 << 16
 _RAISED, _ENDED = 1, 2
 _PIECE = "<code>"
+_KILL = 9
+_SPARE_FILES = 16
+"""The number of files that a piece must leave to be opened."""
 
 
 def main() -> None:
     """Hands the piece to the process that waits, and exits with the status of its end."""
     piece = sys.stdin.buffer.read()
-    with _connected() as connection:
-        socket.send_fds(connection, [len(piece).to_bytes(_LENGTH_BYTES, "big")], [1, 2])
-        connection.sendall(piece)
-        status = connection.recv(1)
+    connection = _connected()
+    files = b"".join(file.to_bytes(_FILE_BYTES, sys.byteorder) for file in (1, 2))
+    connection.sendmsg([len(piece).to_bytes(_LENGTH_BYTES, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+    connection.sendall(piece)
+    status = connection.recv(1)
     sys.exit(status[0] if status else _ENDED)
 
 
-def _connected() -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
+def _connected() -> _socket.socket:
+    connection = _socket.socket(_socket.AF_UNIX)
     try:
         connection.connect(_ADDRESS)
     except ConnectionRefusedError:
@@ -45,58 +64,181 @@ def _connected() -> socket.socket:
 
 def _leave_behind() -> None:
     """Starts the process that waits."""
-    listener = socket.socket(socket.AF_UNIX)
+    listener = _socket.socket(_socket.AF_UNIX)
     listener.bind(_ADDRESS)
     listener.listen()
-    if os.fork() == 0:
-        os.setsid()
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for file in range(3):
-            os.dup2(nothing, file)
-        _wait(listener, {"__name__": "__main__"})
+    if posix.fork() == 0:
+        posix.setsid()
+        program = _Program()
+        program.put_back()
+        _wait(listener, program)
     listener.close()
 
 
-def _wait(listener: socket.socket, names: dict[str, object]) -> None:
+class _Program:
+    """The names that pieces leave to each other, and all else as a program finds it when it begins."""
+
+    def __init__(self) -> None:
+        self.module = ModuleType("__main__")
+        self._own = sys.modules["__main__"]  # a module that nothing refers to loses its names, these functions among them
+        self._nothing = posix.open(os.devnull, posix.O_RDWR)
+        sys.path.insert(0, "")  # the working folder, from which this file imports nothing
+        self._modules = {**sys.modules, "__main__": self.module}
+        self._names = {"__name__": "__main__", "__builtins__": builtins}
+        self._builtins, self._system = dict(builtins.__dict__), dict(sys.__dict__)
+        self._lists: list[tuple[list[Any], list[Any]]] = [
+            (found, [*found]) for found in (sys.path, sys.meta_path, sys.path_hooks)
+        ]
+        self._environ, self._environment = os.environ, dict(os.environ)
+        self._folder, self._mask = posix.getcwd(), posix.umask(0)
+        self._handlers = {number: _signal.getsignal(number) for number in range(1, _signal.NSIG)}
+        self._limits = {kind: getrlimit(kind)[0] for name, kind in vars(resource).items() if name.startswith("RLIMIT_")}
+        self._depth, self._encoding, self._errors = sys.getrecursionlimit(), sys.stdout.encoding, sys.stdout.errors
+
+    def put_back(self) -> None:
+        """Makes of this process one in which nothing has run, except for the names, what they refer to, and imported modules."""
+        builtins.__dict__.update(self._builtins)
+        sys.__dict__.update(self._system)
+        for now, before in ((builtins.__dict__, self._builtins), (sys.__dict__, self._system)):
+            for name in [name for name in now if name not in before]:
+                del now[name]
+        for held, before in self._lists:
+            held[:] = before
+        sys.modules.update(self._modules)
+        sys.argv = ["-c"]
+        self.module.__dict__.update(self._names)
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
+        collect_garbage()
+        self._put_back_process()
+        self.open_streams(self._nothing, self._nothing)
+
+    def _put_back_process(self) -> None:
+        os.__dict__["environ"] = self._environ
+        self._environ.clear()
+        self._environ.update(self._environment)
+        try:
+            posix.mkdir(self._folder)
+        except FileExistsError:
+            pass
+        posix.chdir(self._folder)
+        posix.umask(self._mask)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        for number, handler in self._handlers.items():
+            if handler is not None and _signal.getsignal(number) is not handler:
+                _signal.signal(number, handler)
+        for kind, limit in self._limits.items():
+            now, most = getrlimit(kind)
+            if now != limit:
+                setrlimit(kind, (limit if most < 0 else most if limit < 0 else min(limit, most), most))
+
+    def end(self) -> None:
+        """Puts back what could disturb the end of a piece."""
+        settrace(None)
+        setprofile(None)
+        setrecursionlimit(self._depth)
+        builtins.__dict__.update(self._builtins)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BaseException:  # a stream of the piece's own, or a closed one
+                pass
+        sys.__dict__.update(self._system)
+
+    def open_streams(self, output: int, errors: int) -> None:
+        """Makes streams on these files, whatever has become of earlier ones."""
+        wanted = (
+            ("stdin", self._nothing, "r", self._errors),
+            ("stdout", output, "w", self._errors),
+            ("stderr", errors, "w", "backslashreplace"),
+        )
+        for number, (name, file, mode, on_error) in enumerate(wanted):
+            posix.dup2(file, number)
+            stream = open_file(number, mode, 1, self._encoding, on_error, closefd=False)  # each line is shown before a time limit
+            sys.__dict__[name] = sys.__dict__[f"__{name}__"] = stream
+
+    def check_files(self) -> None:
+        """Raises OSError if no more files can be opened."""
+        for file in [posix.dup(self._nothing) for _ in range(_SPARE_FILES)]:
+            posix.close(file)
+
+
+def _wait(listener: _socket.socket, program: _Program) -> None:
     """Takes pieces for as long as this process or a copy of it lives."""
     while True:
-        connection, _ = listener.accept()
-        waiting, at_end = os.getpid(), os.pipe()
-        copy = os.fork()
-        if copy:
-            _follow(copy, connection, at_end)
-            continue
-        before = os.pidfd_open(waiting)
-        os.setpgid(0, 0)
-        status = _run(connection, names)
-        os.write(at_end[1], b".")
-        select.select([before], [], [])  # else the workspace could take this process for a part of the one before
-        _answer(connection, status)
-        for file in (*at_end, before):
-            os.close(file)
+        connection = _socket.socket(fileno=listener._accept()[0])  # pyright: ignore[reportAttributeAccessIssue]
+        waiting, (own_end, copys_end) = posix.getpid(), _socket.socketpair()
+        try:
+            copy = _fork()
+        except OSError:  # there are too many processes
+            _answer(connection, _ENDED)
+        else:
+            if copy:
+                _follow(copy, connection, own_end)
+            else:
+                try:
+                    before = posix.pidfd_open(waiting)
+                    posix.setpgid(0, 0)
+                    status = _run(connection, program)
+                    _succeed(program, copys_end, before)
+                    _answer(connection, status)
+                    posix.close(before)
+                except BaseException:  # the piece has left a process that cannot go on
+                    posix._exit(_ENDED)
+        own_end.close()
+        copys_end.close()
 
 
-def _follow(copy: int, connection: socket.socket, at_end: tuple[int, int]) -> None:
-    """Exits when the copy has come to the end of its piece; returns when it was ended, or nobody waits for it any more."""
-    ended = os.pidfd_open(copy)
-    poll = select.poll()
-    poll.register(at_end[0], select.POLLIN)
-    poll.register(ended, select.POLLIN)
-    poll.register(connection, 0)  # tells when the other side is gone
-    if at_end[0] in {file for file, _ in poll.poll()}:
-        os._exit(0)
+def _follow(copy: int, connection: _socket.socket, copys_end: _socket.socket) -> None:
+    """Exits when a successor has come out of the copy; returns when the copy was ended, or nobody waits for it any more."""
+    ended = posix.pidfd_open(copy)
+    events = poll()
+    events.register(copys_end, POLLIN)
+    events.register(ended, POLLIN)
+    events.register(connection, 0)  # tells when the other side is gone
+    has_successor = copys_end.fileno() in {file for file, _ in events.poll()}
     try:
-        os.killpg(copy, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
+        posix.killpg(copy, _KILL)
+    except OSError:
         pass  # it had no time to become a group, or is gone
-    os.kill(copy, signal.SIGKILL)
-    os.waitpid(copy, 0)
+    posix.kill(copy, _KILL)
+    posix.waitpid(copy, 0)
+    if has_successor:
+        posix._exit(0)
+    copys_end.send(b"too late")
     _answer(connection, _ENDED)
-    for file in (*at_end, ended):
-        os.close(file)
+    posix.close(ended)
 
 
-def _answer(connection: socket.socket, status: int) -> None:
+def _succeed(program: _Program, end: _socket.socket, before: int) -> None:
+    """Returns in a copy of this process, which is ready to wait for the next piece; this one is killed with its group then."""
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, _signal.NSIG))
+    successor = _fork()
+    if successor:
+        posix.waitpid(successor, 0)
+        posix._exit(_ENDED)
+    posix.setpgid(0, 0)
+    program.put_back()
+    program.check_files()
+    end.send(b"ready")
+    if end in select([end, before], [], [])[0]:  # else the workspace could take this process for a part of the one before
+        posix._exit(_ENDED)
+
+
+def _fork() -> int:
+    """A fork in which the module `random` goes on where it was; by itself it begins anew in each process."""
+    random: Any = sys.modules.get("random")
+    try:
+        state = random.getstate()
+    except Exception:  # not imported, or replaced
+        return posix.fork()
+    process = posix.fork()
+    if not process:
+        random.setstate(state)
+    return process
+
+
+def _answer(connection: _socket.socket, status: int) -> None:
     try:
         connection.sendall(bytes([status]))
     except OSError:
@@ -104,42 +246,58 @@ def _answer(connection: socket.socket, status: int) -> None:
     connection.close()
 
 
-def _run(connection: socket.socket, names: dict[str, object]) -> int:
+def _run(connection: _socket.socket, program: _Program) -> int:
     """Reads a piece and runs it with the output of whoever has sent it; returns its status."""
-    length, outputs, *_ = socket.recv_fds(connection, _LENGTH_BYTES, 2)
+    length, ((_, _, sent),), *_ = connection.recvmsg(_LENGTH_BYTES, _socket.CMSG_SPACE(2 * _FILE_BYTES))
+    output, errors = (int.from_bytes(sent[at : at + _FILE_BYTES], sys.byteorder) for at in (0, _FILE_BYTES))
     piece = b""
     while len(piece) < int.from_bytes(length, "big"):
-        piece += connection.recv(1 << 16)
-    own, nothing = os.getpid(), os.open(os.devnull, os.O_RDWR)
-    for file, output in enumerate(outputs, start=1):
-        os.dup2(output, file)
-        os.close(output)
-    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]  # what was printed before a time limit is shown
-    status = 0
+        piece += connection.recv(_PIECE_BYTES)
+    program.open_streams(output, errors)
+    own, value, raised = posix.getpid(), None, None
     try:
-        _execute(piece.decode(), names)
-    except SystemExit as end:
-        status = _RAISED if end.code else 0
+        value = _execute(piece.decode(), program.module.__dict__)
     except BaseException as error:  # the outermost frame of somebody else's program
-        status = _RAISED
-        own_frames = error.__traceback__.tb_next.tb_next if error.__traceback__ and error.__traceback__.tb_next else None
-        traceback.print_exception(type(error), error, own_frames)
-    if os.getpid() != own:
-        os._exit(status)  # a process that the piece has started came to the end of it as well
+        raised = error
+    program.end()
+    program.open_streams(output, errors)
+    try:
+        status = _shown(raised, value)
+    except BaseException as error:  # raised by the text of a value
+        status = _shown(error, None)
     sys.stdout.flush()
     sys.stderr.flush()
-    for file in (1, 2):
-        os.dup2(nothing, file)
-    os.close(nothing)
+    if posix.getpid() != own:
+        posix._exit(status)  # a process that the piece has started came to the end of it as well
+    for file in (output, errors):
+        posix.close(file)
     return status
 
 
-def _execute(piece: str, names: dict[str, object]) -> None:
-    tree = ast.parse(piece, _PIECE)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, _PIECE, "exec"), names)
-    if isinstance(last, ast.Expr) and (value := eval(compile(ast.Expression(last.value), _PIECE, "eval"), names)) is not None:
+def _execute(piece: str, names: dict[str, Any]) -> Any:
+    """The value of an expression in the last line, None if there is none."""
+    tree: Any = compile(piece, _PIECE, "exec", PyCF_ONLY_AST, dont_inherit=True)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], Expr) else None
+    exec(compile(tree, _PIECE, "exec", dont_inherit=True), names)
+    return None if last is None else eval(compile(Expression(last.value), _PIECE, "eval", dont_inherit=True), names)
+
+
+def _shown(error: BaseException | None, value: Any) -> int:
+    """Shows how a piece has ended as Python would; returns its status."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return _RAISED if (error.code or 0) & 0xFF else 0
+        print(error.code, file=sys.stderr)
+        return _RAISED
+    if error is not None:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_globals is globals():
+            frames = frames.tb_next
+        sys.__excepthook__(type(error), error.with_traceback(frames), frames)
+        return _RAISED
+    if value is not None:
         print(value)
+    return 0
 
 
 if __name__ == "__main__":

@@ -17,16 +17,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vime.surroundings import no_proxy
+
 OUTPUT_CHARACTERS = 100_000
 """How much of each output is kept, from its end."""
 READ_BYTES = 65_536
-OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"})
+OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OLDPWD"})
 OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX_")
 """Variables that are those of the run, keys of models that the agent is not to call, or the user's own settings of an agent."""
 MARK = "VIME_AGENT"
 """The variable by which everything is found that a program has started."""
 KILL_SECONDS, GONE_SECONDS = 0.01, 10.0
-LOCAL_HOSTS = "127.0.0.1,localhost"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +56,7 @@ class CommandEnd:
 def inherited() -> dict[str, str]:
     """The variables of this process that an agent may have. Calls of its session never take a proxy."""
     found = {key: value for key, value in os.environ.items() if key not in OWN_NAMES and not key.startswith(OWN_PREFIXES)}
-    direct = ",".join(filter(None, (found.get("NO_PROXY") or found.get("no_proxy"), LOCAL_HOSTS)))
-    return found | {"NO_PROXY": direct, "no_proxy": direct}
+    return found | no_proxy()
 
 
 async def run_command(command: Command) -> CommandEnd:
@@ -71,7 +71,8 @@ async def run_command(command: Command) -> CommandEnd:
     process = await asyncio.create_subprocess_exec(
         *command.words,
         cwd=command.folder,
-        env=inherited() | dict(command.environment) | {MARK: mark},
+        # PWD is where a shell's cd would leave it
+        env=inherited() | {"PWD": os.path.abspath(command.folder)} | dict(command.environment) | {MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

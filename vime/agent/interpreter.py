@@ -6,7 +6,8 @@
         result = await interpreter.run("x * 7")      # CommandResult(stdout="42\\n", exit_code=0, reason="finished", …)
 
 A call that hangs, crashes or needs too much memory is ended, and costs nothing else: the next one finds the names as they were
-before it. Threads that a call has started do not outlive the next one.
+before it. Names, imported modules and files stay from call to call; streams, builtins, `sys`, `__main__`, the environment, the
+working folder, signal handlers and warnings are each call's own, and its threads and processes end with it.
 """
 
 from pathlib import Path
@@ -14,12 +15,13 @@ from pathlib import Path
 from vime.agent.workspace import WorkspaceLike
 from vime.agent.workspace.results import CommandResult
 
-_CELL = Path(__file__).with_name("cell.py")
-SOURCE = {_CELL.name: _CELL.read_text(encoding="utf-8")}
-"""What a workspace of an interpreter is prepared from."""
+SOURCE: dict[str, str] = {}
+"""The empty source of an interpreter's workspace."""
 RAISED = 1
 """The exit code of a piece that has ended with an exception."""
-_WORDS = ["python", "-W", "ignore", _CELL.name]
+_CELL = Path(__file__).with_name("cell.py").read_text(encoding="utf-8")
+_WORDS = ["python", "-W", "ignore", "-c", f"import sys; del sys.path[0]\n{_CELL}"]
+"""It needs no file of the working folder, and imports none: a piece may have left its own `socket.py` there."""
 NO_OUTPUT = "(no output)"
 _LEFT_OUT = "..."
 _ENDED = {
@@ -32,7 +34,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Interpreter:
-    """Runs pieces of Python one after the other, in a workspace that was prepared from `SOURCE`."""
+    """Runs pieces of Python one after the other, in a workspace, whatever it was prepared from (`SOURCE`: nothing)."""
 
     def __init__(self, box: WorkspaceLike, *, seconds: float, output_bytes: int | None = None) -> None:
         """`seconds` limit each call, and `output_bytes` what is kept of each stream (`WorkspaceLike.run`)."""

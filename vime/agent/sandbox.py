@@ -39,11 +39,12 @@ from vime.agent.result import SandboxResult, result_of
 from vime.agent.system_calls import filter_program, machine_is_known
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
+from vime.machine import num_cores
 
 logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-NUM_PLACES = max(2, os.cpu_count() or 1)
+NUM_PLACES = max(2, num_cores())
 """Programs that run at the same time, one per core; the time limit of the others begins when they start."""
 _threads = ThreadPoolExecutor(max_workers=NUM_PLACES, thread_name_prefix="sandbox")
 _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}

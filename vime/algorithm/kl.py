@@ -2,7 +2,9 @@
 
 With x = log(policy) - log(reference) of the sampled token (http://joschu.net/blog/kl-approx.html):
 k1 = x is unbiased with a high variance, k2 = x²/2 is biased with a low one, k3 = exp(-x) - 1 + x is unbiased and never negative;
-`low_var_kl` is k3 clamped to ±10, so that one token cannot outweigh a batch.
+`low_var_kl` is k3 of at most 10, so that one token cannot outweigh a batch. Where an estimate reaches its bound it is constant as
+a whole: if only some of its factors and terms were bounded, the gradient of the others could lower a logprob that is far below
+the reference's already.
 
 Shape suffix: N trained response tokens.
 """
@@ -13,16 +15,7 @@ from vime.config import KLEstimator
 
 LOW_VAR_KL_LIMIT = 10.0
 LOG_RATIO_LIMIT = 20.0
-"""Bound of the log ratio: exp() of a larger one is close to infinity, so the estimate is constant beyond it."""
-
-
-def unbiased(kl_N: torch.Tensor, logprobs_N: torch.Tensor, old_logprobs_N: torch.Tensor) -> torch.Tensor:
-    """The estimate times policy / old policy, gradient through both (DeepSeek-V3.2, arXiv 2512.02556, equation 7).
-
-    Its mean over tokens of the old policy is the KL for every policy, so its gradient is that of the KL. Without the ratio, the
-    gradient of k1 averages to zero, that of k2 is right on-policy, and that of k3 belongs to another divergence.
-    """
-    return torch.exp((logprobs_N - old_logprobs_N).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) * kl_N
+"""Bound of a log ratio: exp() of a larger one is close to infinity."""
 
 
 def kl_estimate(estimator: KLEstimator, logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor) -> torch.Tensor:
@@ -32,7 +25,24 @@ def kl_estimate(estimator: KLEstimator, logprobs_N: torch.Tensor, reference_logp
         return difference_N
     if estimator is KLEstimator.k2:
         return difference_N.square() / 2
-    k3_N = torch.exp((-difference_N).clamp(max=LOG_RATIO_LIMIT)) - 1 + difference_N
+    difference_N = difference_N.clamp(min=-LOG_RATIO_LIMIT)
+    k3_N = torch.exp(-difference_N) - 1 + difference_N
+    return k3_N if estimator is KLEstimator.k3 else k3_N.clamp(max=LOW_VAR_KL_LIMIT)
+
+
+def unbiased(
+    estimator: KLEstimator, logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor, old_logprobs_N: torch.Tensor
+) -> torch.Tensor:
+    """`kl_estimate` times policy / old policy, gradient through both (DeepSeek-V3.2, arXiv 2512.02556, equation 7).
+
+    Its mean over tokens of the old policy is the KL for every policy, so its gradient is that of the KL. Without the ratio, the
+    gradient of k1 averages to zero, that of k2 is right on-policy, and that of k3 belongs to another divergence.
+    """
+    kl_N, log_ratio_N = kl_estimate(estimator, logprobs_N, reference_logprobs_N), logprobs_N - old_logprobs_N
+    product_N = torch.exp(log_ratio_N.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)) * kl_N
+    is_bounded_N = log_ratio_N.abs() > LOG_RATIO_LIMIT
     if estimator is KLEstimator.k3:
-        return k3_N
-    return k3_N.clamp(min=-LOW_VAR_KL_LIMIT, max=LOW_VAR_KL_LIMIT)
+        is_bounded_N = is_bounded_N | (logprobs_N - reference_logprobs_N < -LOG_RATIO_LIMIT)
+    if estimator is KLEstimator.low_var_kl:
+        is_bounded_N = is_bounded_N | (kl_N >= LOW_VAR_KL_LIMIT)
+    return torch.where(is_bounded_N, product_N.detach(), product_N)

@@ -15,7 +15,7 @@ from vime.config import AlgorithmConfig, RatioLevel, Surrogate
 Metrics = dict[str, torch.Tensor]
 
 LOG_RATIO_LIMIT = 20.0
-"""Bound of the log ratio: exp() of a larger one may overflow, and such a token is clipped in any case."""
+"""Bound of the log ratio of a token or sequence, beyond which its loss is constant: exp() of a larger one may overflow."""
 
 
 def policy_loss(
@@ -33,10 +33,10 @@ def policy_loss(
     """
     keep_N = mask > 0
     logprobs_N = torch.where(keep_N, logprobs, 0.0)
-    log_ratio_N = (logprobs_N - torch.where(keep_N, old_logprobs, 0.0)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    log_ratio_N = logprobs_N - torch.where(keep_N, old_logprobs, 0.0)
     if config.ratio is RatioLevel.sequence:
         log_ratio_N = _sequence_log_ratio(log_ratio_N, keep_N, sequences)
-    ratio_N = torch.exp(log_ratio_N)
+    ratio_N = torch.exp(log_ratio_N.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
     if config.surrogate is Surrogate.cispo:
         loss_N, metrics = _cispo(config, ratio_N, logprobs_N, advantages)
     else:

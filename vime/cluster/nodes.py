@@ -6,6 +6,8 @@ can share one.
 """
 
 import os
+import shlex
+import sys
 import threading
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +21,7 @@ from vime.cluster.placement import Place
 from vime.cluster.ports import LOOPBACK, free_port
 from vime.config import RunConfig
 from vime.errors import ServerError
+from vime.surroundings import no_proxy
 
 RESERVE_TIMEOUT_SECONDS = 60.0
 PORT_TIMEOUT_SECONDS = 30.0
@@ -84,6 +87,7 @@ class Nodes:
         self._bundles = order
         if cluster.host == LOOPBACK:
             self._be_one_machine()
+        os.environ |= no_proxy(*(node.host for node in self._nodes))
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -99,7 +103,9 @@ class Nodes:
         node = self._nodes[place.node]
         if not devices and node.id is not None and node.id not in _alive():
             node = self._nodes[0]
-        options: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": variables}} if variables else {"num_cpus": 0}
+        if node.id is not None:  # its environment is not ours
+            variables |= no_proxy(*(node.host for node in self._nodes))
+        options: dict[str, Any] = {"num_cpus": 0, "runtime_env": _started_with(variables)} if variables else {"num_cpus": 0}
         if node.id is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)
         return options
@@ -187,6 +193,12 @@ class Nodes:
         if self._group is not None:
             remove_placement_group(self._group)
             self._group = None
+
+
+def _started_with(variables: dict[str, str]) -> dict[str, Any]:
+    """Ray's environment for an actor with these variables; Ray has bash start such an interpreter by its path as it is."""
+    path = shlex.quote(sys.executable)
+    return {"env_vars": variables} | ({} if path == sys.executable else {"py_executable": path})
 
 
 def _alive() -> set[str]:

@@ -1,11 +1,14 @@
 """Free TCP ports of this machine."""
 
 import contextlib
+import os
 import random
 import socket
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+SETTINGS_FRAME = 4
+"""The kind of the first frame of HTTP/2."""
 BACKLOG = 4096
 """Connections that the kernel holds until an event loop takes them: many agents begin at once. Beyond it some would be reset."""
 LOWEST_FREE_PORT, DEFAULT_EPHEMERAL_PORT, NUM_PORT_TRIES = 20000, 32768, 100  # Ray gives its workers ports up to 19,999
@@ -28,6 +31,23 @@ def free_port(host: str, wanted: int) -> int:
                 if number == len(candidates):
                     raise
     raise AssertionError("there is always a candidate")
+
+
+def why_silent(host: str, port: int, *, seconds: float = 3.0) -> str | None:
+    """The reason why no gRPC server answers at an address; None if one does, or if it asks for TLS.
+
+    A server of HTTP/2, on which gRPC stands, greets whoever greets it, before any call and any token.
+    """
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0])
+    try:
+        with socket.create_connection((host, port), timeout=seconds) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return None
+            connection.sendall(preface)
+            greeting = connection.recv(4)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None if greeting[3:] == bytes([SETTINGS_FRAME]) else "another program listens on that port"
 
 
 def _first_ephemeral_port() -> int:

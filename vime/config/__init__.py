@@ -14,6 +14,7 @@ from vime.config.choices import (
     BadUpdate,
     Baseline,
     Before,
+    Constraints,
     CorrectionLevel,
     CorrectionMode,
     CpuProducts,
@@ -40,6 +41,7 @@ from vime.config.choices import (
 )
 from vime.config.generation import (
     ChatConfig,
+    GatewayConfig,
     RolloutConfig,
     SamplingConfig,
     ServedModelConfig,
@@ -68,6 +70,7 @@ __all__ = [
     "Before",
     "ChatConfig",
     "ClusterConfig",
+    "Constraints",
     "CorrectionConfig",
     "CorrectionLevel",
     "CorrectionMode",
@@ -77,6 +80,7 @@ __all__ = [
     "DatasetConfig",
     "EvaluationConfig",
     "Family",
+    "GatewayConfig",
     "KLEstimator",
     "KLPlace",
     "LoggerConfig",
@@ -146,6 +150,8 @@ class RunConfig:
     """Optimizer, parallelism, batching, checkpoints."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """Batches of rollouts, their sampling and their limits."""
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    """How agents are answered that call the trained model over HTTP."""
     serving: ServingConfig = field(default_factory=ServingConfig)
     """Served models, router, health limits."""
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)

@@ -142,12 +142,12 @@ class MethodConfig:
 
 @dataclass(kw_only=True, slots=True)
 class DatasetConfig:
-    """Rows from a file (`path`: jsonl, json, parquet, or a Hugging Face id) or from a function (`generator`)."""
+    """Rows from a file (`path`: jsonl, json, csv, tsv, parquet, or a Hugging Face id) or from a function (`generator`)."""
 
     name: str = "train"
     """Name of the data set in metrics and result tables."""
     path: str | None = None
-    """File (jsonl, json or parquet) or Hugging Face id of the rows."""
+    """File (jsonl, ndjson, json, csv, tsv or parquet; also as gz, bz2, xz or zst) or Hugging Face id of the rows."""
     split: str = "train"
     """Split of a Hugging Face data set; a file has one split, named train."""
     generator: str | None = None

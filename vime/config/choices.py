@@ -80,6 +80,20 @@ class Credit(Enum):
     split = "split"
 
 
+class Constraints(Enum):
+    """The treatment of constraints that an agent asks of the trained model over HTTP: structured output, forced calls.
+
+    The trainer computes the logprobs of a model that samples freely.
+    """
+
+    free = "free"
+    """It samples freely, and the agent gets what comes."""
+    record = "record"
+    """It is held to them, with the logprobs of a model that samples freely. vLLM does not show these, so this is refused."""
+    refuse = "refuse"
+    """In training they are refused, in evaluations it is held to them."""
+
+
 class PromptStyle(Enum):
     """Length of the prompts: full ones with instructions, or tiny ones for tiny models that were trained on their fields."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from vime.config.choices import ModelAPI, ServerRole
+from vime.config.choices import Constraints, ModelAPI, ServerRole
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 Replicas = Annotated[int, Range(least=1, most=1024)]
@@ -70,8 +70,8 @@ class RolloutConfig:
     max_group_repeats: Natural = 3
     """How often failed rollouts of a group are replaced before another prompt takes the place of its prompt."""
     max_infrastructure_failure_share: Share = 0.3
-    """Largest share of infrastructure failures among the rollouts of a batch, and of errors among the calls of `filter`; above it
-    the run stops and names the cause."""
+    """Largest share of infrastructure failures among the rollouts that a batch has asked for, and of errors among the calls of
+    `filter`; above it the run stops and names the cause."""
     producer: str | None = None
     """Dotted path of a class that decides which prompts run when and which groups make a batch (`vime.hooks.RolloutProducer`); it
     replaces the built-in producer and its modes."""
@@ -82,8 +82,8 @@ class RolloutConfig:
     """Dotted path of `filter(config, group) -> bool`; False drops the group and draws another prompt, and a group for which the
     filter raises is kept. DAPO's dynamic sampling is `vime.algorithm.filter.dynamic_sampling`."""
     max_filtered_share: Share = 0.9
-    """Largest share of groups that `filter` may drop; it is checked once a batch has needed `4 * num_prompts` groups, and above
-    it the run stops."""
+    """Largest share of groups that `filter` may drop, and of those whose prompt may be given up; it is checked once a batch has
+    needed `4 * num_prompts` groups, and above it the run stops."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -192,6 +192,17 @@ class ServedModelConfig:
     """Share of a GPU's memory, or without GPUs of the host's memory, for weights and KV cache."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class GatewayConfig:
+    """How agents are answered that call the trained model over HTTP."""
+
+    constraints: Constraints = Constraints.free
+    """The treatment of structured output and of forced calls. `free`: the model samples freely, and what it wrote is
+    answered and trained; a rollout whose agent then fails ends with reward 0, as `malformed`. `refuse`: they are refused in
+    training, and the model is held to them in evaluations. `record`, to train what was constrained, is not possible with vLLM's
+    logprobs. Other models are always held to them."""
 
 
 @dataclass(kw_only=True, slots=True)

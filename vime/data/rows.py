@@ -1,19 +1,27 @@
-"""Reads the rows of a dataset: a file (jsonl, json, parquet), a Hugging Face dataset, or a generator function.
+"""Reads the rows of a dataset: a file (`vime.data.files`), a Hugging Face dataset, or a generator function.
 
 A row becomes a `Prompt`. The question is its field `prompt` (messages or a text), `input`, `question`, `problem` or
-`problem_statement`, the answer its field `reward_model.ground_truth`, `answers`, `answer`, `ground_truth` or `label`, and all
-other fields are metadata. A document too long for its row, or a repository, may be in a file of its own, which `context_file`
-or `archive` names relative to the rows' file.
+`problem_statement`, its reference answers are those that `vime.data.answers` finds, and all other fields are metadata. A document
+too long for its row, or a repository, may be in a file of its own, which `context_file` or `archive` names relative to the rows'
+file.
 """
 
-import json
+import logging
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, NoReturn
+from typing import Any
+
+import numpy as np
 
 from vime.config import DatasetConfig
+from vime.data.answers import ANSWER_REMEDY, NoAnswerError, answers_of, given_answers
+from vime.data.files import kind_of, read_rows
 from vime.errors import ConfigError, Problem, describe
 from vime.hooks import load_hook
 from vime.types import Prompt
+
+logger = logging.getLogger(__name__)
 
 _QUESTION_FIELDS = ("prompt", "input", "question", "problem", "problem_statement")
 HUB_FILE = "hf://datasets/"
@@ -21,8 +29,7 @@ CONTEXT_FILE = "context_file"
 FILES = {CONTEXT_FILE: "document", "archive": "repository"}
 """Fields that name a file, with what is in it."""
 NUM_NAMED_ROWS = 3
-_ANSWER_FIELDS = ("answers", "answer", "ground_truth", "label")
-_REMEDY = "name the column of the question `question`, or remove such rows"
+_QUESTION_REMEDY = "name the column of the question `question`, or remove such rows"
 
 
 def load_rows(dataset: DatasetConfig, *, key: str = "data.train") -> list[dict[str, Any]]:
@@ -31,23 +38,30 @@ def load_rows(dataset: DatasetConfig, *, key: str = "data.train") -> list[dict[s
     Raises `ConfigError`, for a setting below `key`, if there are none or a file cannot be read as rows.
     """
     if dataset.generator is not None:
-        rows = load_hook(dataset.generator)(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
+        made = load_hook(dataset.generator)(num_items=dataset.num_items, seed=dataset.seed, **dataset.generator_args)
+        rows = [_generated(row, number, dataset, key) for number, row in enumerate(islice(made, dataset.num_items))]
     else:
         assert dataset.path is not None, f"data set {dataset.name!r} has neither path nor generator"
-        rows = _with_whole_paths(_read(dataset, dataset.path, key), dataset, key)
-    rows = rows[: dataset.num_items]
+        rows = _with_whole_paths(list(islice(_read(dataset, dataset.path, key), dataset.num_items)), dataset, key)
     if not rows:
         raise ConfigError([_problem(dataset, key, "has no rows: use another file, data set or generator")])
     return rows
 
 
 def check_rows(rows: list[dict[str, Any]], dataset: DatasetConfig, *, key: str = "data.train") -> None:
-    """Raises `ConfigError` if rows have no usable question; it names the first of them and how many there are."""
-    wrong = [(number, problem) for number, row in enumerate(rows) if (problem := _question_problem(row))]
-    if wrong:
-        named = "; ".join(f"row {number} {problem}" for number, problem in wrong[:NUM_NAMED_ROWS])
-        remedy = f"{len(wrong)} of {len(rows)} rows, counted from 0, have no usable question: {named}; {_REMEDY}"
-        raise ConfigError([_problem(dataset, key, remedy)])
+    """Raises `ConfigError` if rows have no usable question or answer; it names the first of them and how many there are."""
+    checks = (("question", _question_problem, _QUESTION_REMEDY), ("answer", _answer_problem, ANSWER_REMEDY))
+    problems = []
+    for part, problem_of, remedy in checks:
+        wrong = [(number, problem) for number, row in enumerate(rows) if (problem := problem_of(row))]
+        if wrong:
+            named = "; ".join(f"row {number} {problem}" for number, problem in wrong[:NUM_NAMED_ROWS])
+            which = f"{len(wrong)} of {len(rows)} rows, counted from 0, have no usable {part}: {named}"
+            problems.append(_problem(dataset, key, f"{which}; {remedy}"))
+    if problems:
+        raise ConfigError(problems)
+    if num_empty := sum(bool(given_answers(row)) and not answers_of(row) for row in rows):
+        logger.warning("%d of %d rows of %s have an empty answer, which no reply can match", num_empty, len(rows), dataset.name)
 
 
 def _problem(dataset: DatasetConfig, key: str, remedy: str) -> Problem:
@@ -55,51 +69,38 @@ def _problem(dataset: DatasetConfig, key: str, remedy: str) -> Problem:
     return Problem(key=f"{key}.{field}", value=value, remedy=remedy)
 
 
-def read_json(file: Path, *, key: str) -> list[dict[str, Any]]:
-    """The objects of a .json list or a .jsonl file, whose lines end at line feeds and carriage returns only.
-
-    Raises `ConfigError` for `key`, naming the file and the line or entry, if it holds anything else.
-    """
-
-    def refuse(where: str, reason: str) -> NoReturn:
-        raise ConfigError([Problem(key=key, value=str(file), remedy=f"{where} of {file.name} {reason}")])
-
-    def parse(text: bytes, first_line: int) -> Any:
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            refuse(f"line {first_line + error.lineno - 1}", f"is no JSON: {error.msg} at column {error.colno}")
-        except UnicodeDecodeError as error:
-            line = first_line + text[: error.start].count(b"\n")
-            refuse(f"line {line}", f"is no UTF-8: {error.reason}")
-
-    data = file.read_bytes()
-    if file.suffix == ".jsonl":
-        unit, lines = "line", enumerate(data.splitlines(), start=1)
-        rows = [(number, parse(line, number)) for number, line in lines if line.strip()]
-    else:
-        unit, found = "entry", parse(data, 1)
-        if not isinstance(found, list):
-            refuse("line 1", f"begins no list of objects but a {type(found).__name__}")
-        rows = list(enumerate(found, start=1))
-    for number, row in rows:
-        if not isinstance(row, dict):
-            refuse(f"{unit} {number}", f"is no object but a {type(row).__name__}")
-    return [row for _, row in rows]
+def _generated(row: Any, number: int, dataset: DatasetConfig, key: str) -> dict[str, Any]:
+    """A generator's row with lists and Python's numbers in place of numpy's, which pandas puts there."""
+    if not isinstance(row, dict):
+        raise ConfigError(
+            [_problem(dataset, key, f"row {number} is no dictionary but a {type(row).__name__}: return a list of them")]
+        )
+    return _without_numpy(row)
 
 
-def _read(dataset: DatasetConfig, path: str, key: str) -> list[dict[str, Any]]:
+def _without_numpy(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {name: _without_numpy(item) for name, item in value.items()}
+    return [_without_numpy(item) for item in value] if isinstance(value, list) else value
+
+
+def _read(dataset: DatasetConfig, path: str, key: str) -> Iterable[dict[str, Any]]:
     file = _download(path, f"{key}.path") if path.startswith(HUB_FILE) else Path(path).expanduser()
-    if file.suffix in (".jsonl", ".json") and file.exists():
-        return read_json(file, key=f"{key}.path")
+    if path.startswith(HUB_FILE) or kind_of(path) or (file.exists() and not file.is_dir()):
+        return read_rows(file, key=f"{key}.path")
     import datasets
+    from datasets.exceptions import DatasetsError
 
-    if file.suffix == ".parquet" and file.exists():
-        return datasets.Dataset.from_parquet(str(file)).to_list()
     try:
         return datasets.load_dataset(path, split=dataset.split).to_list()
-    except (OSError, ValueError) as error:  # no such data set, split or network
-        remedy = f"cannot be loaded from Hugging Face ({describe(error).splitlines()[0]}): use another id, or a local file"
+    except (OSError, ValueError, RuntimeError, ImportError, DatasetsError) as error:
+        reason = (describe(error).splitlines() or [""])[0]  # no such data set, split or network; files that it cannot read
+        if file.is_dir():
+            remedy = f"is a folder that cannot be loaded as a data set ({reason}): use a file inside"
+        else:
+            remedy = f"cannot be loaded from Hugging Face ({reason}): use another id, or a local file"
         raise ConfigError([Problem(key=f"{key}.path", value=path, remedy=remedy)]) from error
 
 
@@ -147,19 +148,19 @@ def _download(path: str, key: str) -> Path:
 def to_prompt(row: dict[str, Any], *, index: int, row_number: int, dataset: str) -> Prompt:
     """Converts a row to a prompt; `index` is its place in the order of training, `row_number` its place in the data set, from 0.
 
-    Raises `ConfigError` if the row's question is missing, or is neither a text nor a list of messages with role and content.
+    Raises `ConfigError` if the row's question is missing, or is neither a text nor a list of messages with role and content, or
+    if its answer is neither text nor number.
     """
-    if problem := _question_problem(row):
-        remedy = f"row {row_number} {problem}; {_REMEDY}"
-        raise ConfigError([Problem(key=f"data.{dataset}", value=sorted(row), remedy=remedy)])
+    for problem, remedy in ((_question_problem(row), _QUESTION_REMEDY), (_answer_problem(row), ANSWER_REMEDY)):
+        if problem:
+            raise ConfigError([Problem(key=f"data.{dataset}", value=sorted(row), remedy=f"row {row_number} {problem}; {remedy}")])
     question = _question(row)
     messages = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(m) for m in question]
-    answer = (row.get("reward_model") or {}).get("ground_truth")
-    if answer is None:
-        answer = next((row[name] for name in _ANSWER_FIELDS if row.get(name) is not None), [])
-    ground_truth = [str(a) for a in answer] if isinstance(answer, (list, tuple)) else [str(answer)]
-    metadata = {name: value for name, value in row.items() if name not in (*_QUESTION_FIELDS, "reward_model")}
-    return Prompt(index=index, row=row_number, messages=messages, ground_truth=ground_truth, metadata=metadata, dataset=dataset)
+    graded_by = ("reward_model",) if isinstance(row.get("reward_model"), dict) else ()
+    metadata = {name: value for name, value in row.items() if name not in (*_QUESTION_FIELDS, *graded_by)}
+    return Prompt(
+        index=index, row=row_number, messages=messages, ground_truth=answers_of(row), metadata=metadata, dataset=dataset
+    )
 
 
 def _question(row: dict[str, Any]) -> Any:
@@ -172,11 +173,20 @@ def _question_problem(row: dict[str, Any]) -> str:
     if isinstance(question, str):
         return ""
     if question is None:
-        return f"has none of the fields {', '.join(_QUESTION_FIELDS)}"
+        return f"has none of the fields {', '.join(_QUESTION_FIELDS)}, but {', '.join(map(str, row)) or 'nothing'}"
     if not isinstance(question, (list, tuple)):
         return f"has a {type(question).__name__} for its question, neither a text nor messages"
     if not all(isinstance(message, dict) and _can_be_said(message) for message in question):
         return "has a message without role or content"
+    return ""
+
+
+def _answer_problem(row: dict[str, Any]) -> str:
+    """The reason why the row's answer is unusable, "" if it is usable or there is none."""
+    try:
+        answers_of(row)
+    except NoAnswerError as error:
+        return str(error)
     return ""
 
 

@@ -1,18 +1,28 @@
 """The endless stream of training prompts, which is reshuffled every epoch and restored from one number."""
 
+import hashlib
 import random
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import orjson
+
 from vime.config import RunConfig
-from vime.data.rows import check_rows, load_rows, to_prompt
+from vime.data.rows import FILES, check_rows, load_rows, to_prompt
+from vime.errors import ConfigError, Problem, written
 from vime.types import Prompt
+
+REMEDY = "resume with what it has, or begin a new run from its weights (model.checkpoint=RUN/model)"
+"""For a run that cannot be resumed with other prompts."""
 
 
 class RowSource:
     """Prompts of `data.train` in the order of a permutation that seed and epoch determine.
 
-    The n-th prompt of a run is the same however often the run was interrupted.
+    The n-th prompt of a run is the same however often the run was interrupted. So the rows, and if they are shuffled the seed,
+    are part of the state, and a state of others is refused.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -20,6 +30,8 @@ class RowSource:
         self._dataset = config.data.train
         self._rows = load_rows(config.data.train)
         check_rows(self._rows, config.data.train)
+        self._key = "data.train"
+        self._digest = ""
         self._seed = config.seed
         self._shuffle = config.data.shuffle
         self._position = 0
@@ -48,8 +60,33 @@ class RowSource:
 
     def state(self) -> dict[str, Any]:
         """The state from which `load` continues with the same prompt."""
-        return {"position": self._position}
+        return {"position": self._position, "rows": self.digest, "shuffle": self._shuffle, "seed": self._seed}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken."""
+        """Continues where `state` was taken. Raises what `check` raises."""
+        self.check(state)
         self._position = state["position"]
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises `ConfigError` if `state` counts prompts of another order, of which some would be skipped and others repeated."""
+        found = []
+        if state.get("rows", self.digest) != self.digest:
+            remedy = "its rows are not those of the checkpoint"
+            found.append(Problem(key=f"{self._key}.path", value=self._dataset.path or self._dataset.generator, remedy=remedy))
+        if (before := state.get("shuffle", self._shuffle)) != self._shuffle:
+            found.append(Problem(key="data.shuffle", value=self._shuffle, remedy=f"the checkpoint has {written(before)}"))
+        elif self._shuffle and (before := state.get("seed", self._seed)) != self._seed:
+            found.append(Problem(key="seed", value=self._seed, remedy=f"the checkpoint has {before}"))
+        if found:
+            raise ConfigError([replace(problem, remedy=f"{problem.remedy}; {REMEDY}") for problem in found])
+
+    @property
+    def digest(self) -> str:
+        """A digest of the rows in their order; files that they name count by their paths below the rows' folder."""
+        if not self._digest:
+            digest, folder = hashlib.blake2b(digest_size=16), f"{Path(self._dataset.path or '').expanduser().parent}/"
+            for row in self._rows:
+                own = {name: value.removeprefix(folder) for name in FILES if isinstance(value := row.get(name), str)}
+                digest.update(orjson.dumps(row | own, default=repr, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY))
+            self._digest = digest.hexdigest()
+        return self._digest

@@ -45,6 +45,7 @@ def protocol_of(config: RunConfig, prompts: dict[str, list[Prompt]]) -> dict[str
                 "chat_template_args": config.model.chat_template_args,
                 "top_p": config.evaluation.top_p,
                 "method": method,
+                "gateway": asdict(config.gateway),
                 "models": served,
                 "datasets": {
                     name: {"num_items": len(items), "digest": digest(*[item_digest(prompt) for prompt in items])}

@@ -1,5 +1,7 @@
 """Anthropic's Messages: `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
+import base64
+import hashlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -16,7 +18,9 @@ from vime.gateway.body import (
     wanted,
 )
 from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
+from vime.gateway.client_tools import anthropic_function
 from vime.gateway.dialect import Event, new_id
+from vime.gateway.fields import MESSAGES
 from vime.gateway.parts import CALL, REASONING, Part, Parts, Step
 from vime.trajectory.messages import ASSISTANT, parsed
 from vime.types import Message
@@ -26,6 +30,7 @@ BILLING = "x-anthropic-billing-header:"
 """How a system block of Claude Code begins whose content changes with each request."""
 NOT_SHOWN = ("redacted_thinking", "server_tool_use")
 """Blocks of a reply that no model served here has written."""
+SIGNATURE_BYTES = 48
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 ERRORS = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
@@ -39,13 +44,17 @@ class AnthropicMessages:
 
     def parse(self, body: dict[str, Any]) -> ChatRequest:
         """Raises Refused for images and documents; tools that Anthropic's servers would run are left out."""
+        if body.get("thread") is not None:  # the SDKs' tool runners then send the whole conversation
+            details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+            raise Refused("thread: no conversation is kept; send all messages with every request", details=details)
         messages = [{"role": "system", "content": system}] if (system := _system(body.get("system"))) else []
         given = wanted(body, "messages", list, [])
         if not given:
             raise Refused("messages must contain at least one message")
         for place, message in enumerate(given):
             messages += _messages(message, f"messages[{place}]")
-        tools, notes = _tools(wanted(body, "tools", list, []))
+        notes = MESSAGES.notes(body)
+        tools, left_out = _tools(wanted(body, "tools", list, []))
         choice = wanted(body, "tool_choice", dict, {})
         stop = wanted(body, "stop_sequences", list, [])
         return ChatRequest(
@@ -54,11 +63,13 @@ class AnthropicMessages:
             max_tokens=count_of(body, "max_tokens"),
             stop=tuple(str(word) for word in stop),
             stream=wanted(body, "stream", bool, False),
+            continues=True,
+            object_arguments=True,
             tool_choice=_tool_choice(choice, tools),
             parallel_calls=not wanted(choice, "disable_parallel_tool_use", bool, False),
             response_format=_response_format(body),
             sampling=sampling_of(body),
-            notes=notes,
+            notes=notes + left_out,
             options={"model": str(body.get("model") or ""), "id": new_id("msg")},
         )
 
@@ -79,7 +90,8 @@ class AnthropicMessages:
     def error(self, refused: Refused) -> dict[str, Any]:
         """As Anthropic's API words it."""
         kind = ERRORS.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": refused.message}}
+        details = {} if refused.details is None else {"details": refused.details}
+        return {"type": "error", "error": {"type": kind, "message": refused.message, **details}}
 
 
 class MessageStream:
@@ -96,11 +108,13 @@ class MessageStream:
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
         """What is added to a block, and where blocks begin and end."""
-        yield from map(self._step, self._parts.add(delta))
+        for step in self._parts.add(delta):
+            yield from self._step(step)
 
     def end(self, answers: list[ChatAnswer]) -> Iterator[Event]:
         """Why the message ended, and what it cost."""
-        yield from map(self._step, self._parts.end())
+        for step in self._parts.end():
+            yield from self._step(step)
         yield _event("message_delta", delta=_reason(answers[0]), usage=_usage(answers[0].usage))
         yield _event("message_stop")
 
@@ -108,15 +122,19 @@ class MessageStream:
         """An error, which clients raise."""
         yield "error", self._dialect.error(refused)
 
-    def _step(self, step: Step) -> Event:
+    def _step(self, step: Step) -> Iterator[Event]:
         what, part, text = step
         index = len(self._parts.parts) - 1
         if what == "begin":
-            return _event("content_block_start", index=index, content_block=_block(part, whole=False))
-        if what == "end":
-            return _event("content_block_stop", index=index)
-        kind, key = DELTAS[part.kind]
-        return _event("content_block_delta", index=index, delta={"type": kind, key: text})
+            yield _event("content_block_start", index=index, content_block=_block(part, whole=False))
+        elif what == "more":
+            kind, key = DELTAS[part.kind]
+            yield _event("content_block_delta", index=index, delta={"type": kind, key: text})
+        else:
+            if part.kind == REASONING:
+                delta = {"type": "signature_delta", "signature": _signature(part.text)}
+                yield _event("content_block_delta", index=index, delta=delta)
+            yield _event("content_block_stop", index=index)
 
 
 DELTAS = {REASONING: ("thinking_delta", "thinking"), CALL: ("input_json_delta", "partial_json"), "text": ("text_delta", "text")}
@@ -134,7 +152,8 @@ def _head(request: ChatRequest) -> dict[str, Any]:
 def _block(part: Part, *, whole: bool) -> dict[str, Any]:
     """A block of content, which in a stream begins empty."""
     if part.kind == REASONING:
-        return {"type": "thinking", "thinking": part.text if whole else "", "signature": ""}
+        text = part.text if whole else ""
+        return {"type": "thinking", "thinking": text, "signature": _signature(text) if whole else ""}
     if part.kind == CALL:
         arguments = parsed(part.text) if whole else {}
         return {
@@ -144,6 +163,11 @@ def _block(part: Part, *, whole: bool) -> dict[str, Any]:
             "input": arguments if isinstance(arguments, dict) else {},
         }
     return {"type": "text", "text": part.text if whole else ""}
+
+
+def _signature(thinking: str) -> str:
+    """A mark by which clients take thinking for that of the model that they talk to; others they send as text of the user."""
+    return base64.b64encode(hashlib.blake2b(thinking.encode(), digest_size=SIGNATURE_BYTES).digest()).decode()
 
 
 def _reason(answer: ChatAnswer) -> dict[str, Any]:
@@ -174,10 +198,11 @@ def _tools(given: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
     notes: list[str] = []
     for place, tool in enumerate(given):
         kind = entry(tool, f"tools[{place}]").get("type") or "custom"
-        if kind == "custom":
-            tools.append(function_tool(tool, f"tools[{place}]", schema="input_schema"))
+        function = tool if kind == "custom" else anthropic_function(tool)
+        if function is not None:
+            tools.append(function_tool(function, f"tools[{place}]", schema="input_schema"))
         else:
-            notes.append(f"the tool {kind}, which Anthropic's servers would run, is not offered to the model")
+            notes.append(f"the tool {kind} is not offered to the model: Anthropic's servers would run it, or it needs pictures")
     return tools, notes
 
 

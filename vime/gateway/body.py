@@ -4,11 +4,10 @@ from collections.abc import Collection
 from typing import Any
 
 from vime.gateway.chat import Refused
+from vime.gateway.fields import SAMPLING
 from vime.trajectory.messages import TOOL, parsed
 from vime.types import Message
 
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
-"""Sampling parameters of any protocol; the run's are used in their place."""
 TEXT_TYPES = ("text", "input_text", "output_text")
 
 
@@ -84,14 +83,31 @@ def function_tool(tool: Any, where: str, *, schema: str = "parameters") -> dict[
     return {"type": "function", "function": {key: value for key, value in known.items() if value is not None}}
 
 
+def allowed_tools(choice: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    """The choice, and the tools among which it chooses: all of them unless it is one of `allowed_tools`."""
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return choice, tools
+    found = choice["allowed_tools"] if isinstance(choice.get("allowed_tools"), dict) else choice
+    entries = [entry(tool, "tool_choice.tools") for tool in wanted(found, "tools", list, [])]
+    names = [_name_of(tool) for tool in entries]
+    return found.get("mode"), [tool for tool in tools if tool["function"]["name"] in names]
+
+
 def tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str | dict[str, Any]:
     """Which of the tools may or must be called, in the form of Chat Completions; Responses has the name at another place."""
     if choice in (None, "auto", "none", "required"):
         return choice or "auto"
-    if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
-        function = choice.get("function")
-        return named_choice(function.get("name") if isinstance(function, dict) else choice.get("name"), tools)
+    if isinstance(choice, dict) and isinstance(choice.get("type"), str):
+        if choice["type"] in ("function", "custom"):
+            return named_choice(_name_of(choice), tools)
+        if choice["type"] in [tool["function"]["name"] for tool in tools]:  # a shell, say
+            return named_choice(choice["type"], tools)
     raise Refused(f"tool_choice must be auto, none, required or one function, not {choice!r}", code="unsupported_tool_choice")
+
+
+def _name_of(choice: dict[str, Any]) -> Any:
+    function = choice.get("function") or choice.get("custom")
+    return function.get("name") if isinstance(function, dict) else choice.get("name") or choice.get("type")
 
 
 def named_choice(name: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
@@ -102,11 +118,12 @@ def named_choice(name: Any, tools: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tool_call(name: Any, arguments: Any, *, call_id: Any, where: str) -> dict[str, Any]:
-    """A call as chat templates take it: arguments that are a JSON object are one, as vLLM's server passes them."""
+    """A call as chat templates take it: no arguments are an empty object, and a JSON object is one, as vLLM's server has it."""
     if not isinstance(name, str):
         raise Refused(f"{where} must have a function with a name")
-    found = parsed(arguments)
-    function = {"name": name, "arguments": found if isinstance(found, dict) else arguments or ""}
+    is_blank = arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null"))
+    found = {} if is_blank else parsed(arguments)
+    function = {"name": name, "arguments": found if isinstance(found, dict) else arguments}
     return {"id": str(call_id or ""), "type": "function", "function": function}
 
 

@@ -16,9 +16,12 @@ class Refused(Exception):
     Example: `Refused("image input is not supported: send text", status=400, code="unsupported")`.
     """
 
-    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request_error") -> None:
+    def __init__(
+        self, message: str, *, status: int = 400, code: str = "invalid_request_error", details: dict[str, Any] | None = None
+    ) -> None:
+        """`details` are what a client of Messages reads in place of the message."""
         super().__init__(message)
-        self.message, self.status, self.code = message, status, code
+        self.message, self.status, self.code, self.details = message, status, code, details
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,12 +38,18 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     num_answers: int = 1
     stream: bool = False
+    continues: bool = False
+    """True if an assistant's message at the end is the beginning of the reply; else it is a finished turn."""
     tool_choice: str | dict[str, Any] = "auto"
     """auto, none, required, or the function that must be called, as Chat Completions names it."""
     parallel_calls: bool = True
     """False for at most one tool call; further ones are not shown to the client."""
+    object_arguments: bool = False
+    """True if the protocol has calls with objects for arguments only; a call with other ones is then shown as text."""
     response_format: dict[str, Any] | None = None
     """The form that the text must have, as Chat Completions names it; None for any."""
+    structured_outputs: dict[str, Any] | None = None
+    """The form that the text must have, as vLLM names it; None for any."""
     wants_logprobs: bool = False
     wants_token_ids: bool = False
     """Whether the client asks for the ids of prompt and reply, as vLLM's own clients can."""
@@ -57,9 +66,14 @@ class ChatRequest:
         return [] if self.tool_choice == "none" else self.tools
 
     @property
+    def is_forced(self) -> bool:
+        """True if a tool must be called."""
+        return self.tool_choice not in ("auto", "none")
+
+    @property
     def is_constrained(self) -> bool:
         """Whether the model may not sample freely."""
-        return self.tool_choice not in ("auto", "none") or self.response_format is not None
+        return self.is_forced or self.response_format is not None or self.structured_outputs is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

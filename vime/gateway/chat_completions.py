@@ -2,10 +2,12 @@
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from vime.gateway.body import (
+    allowed_tools,
     count_of,
     entry,
     function_tool,
@@ -19,12 +21,17 @@ from vime.gateway.body import (
 )
 from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
 from vime.gateway.dialect import Event
+from vime.gateway.fields import CHAT
 from vime.trajectory.messages import ASSISTANT, TOOL
 from vime.types import Message
 
-ROLES = {"system": "system", "developer": "system", "user": "user", ASSISTANT: ASSISTANT, TOOL: TOOL}
+FUNCTION = "function"
+ROLES = {"system": "system", "developer": "system", "user": "user", ASSISTANT: ASSISTANT, TOOL: TOOL, FUNCTION: TOOL}
 """Roles of this protocol, and those that chat templates know."""
 MOST_ANSWERS = 128
+FORMS = {"json": (dict, str, bool), "json_object": bool, "regex": str, "choice": list, "grammar": str, "structural_tag": str}
+"""The forms of `structured_outputs` with the types of their values."""
+GUIDED = ("json", "regex", "choice", "grammar")
 
 
 class ChatCompletions:
@@ -33,8 +40,12 @@ class ChatCompletions:
     route: ClassVar[str] = "/v1/chat/completions"
     count_route: ClassVar[str] = ""
 
+    def __init__(self) -> None:
+        self._functions = FunctionCalls()
+
     def parse(self, body: dict[str, Any]) -> ChatRequest:
         """Raises Refused for images and for logprobs of tokens that were not sampled."""
+        notes = CHAT.notes(body)
         messages = wanted(body, "messages", list, [])
         if not messages:
             raise Refused("messages must contain at least one message")
@@ -44,21 +55,28 @@ class ChatCompletions:
         if wanted(body, "top_logprobs", int, 0):
             raise Refused("top_logprobs: only the logprobs of sampled tokens are known; leave it out")
         stop = wanted(body, "stop", (str, list), [])
+        functions = wanted(body, "functions", list, [])
         tools = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(wanted(body, "tools", list, []))]
+        tools += [function_tool(function, f"functions[{place}]") for place, function in enumerate(functions)]
+        choice, tools = allowed_tools(_choice(body), tools)
         return ChatRequest(
-            messages=[_message(message, f"messages[{place}]") for place, message in enumerate(messages)],
+            messages=[_message(message, f"messages[{place}]") for place, message in enumerate(self._functions.named(messages))],
             tools=tools,
             max_tokens=count_of(body, "max_completion_tokens", "max_tokens"),
             stop=(stop,) if isinstance(stop, str) else tuple(str(word) for word in stop),
             num_answers=num_answers,
             stream=wanted(body, "stream", bool, False),
-            tool_choice=tool_choice(body.get("tool_choice"), tools),
-            parallel_calls=wanted(body, "parallel_tool_calls", bool, True),
+            continues=wanted(body, "continue_final_message", bool, False),
+            tool_choice=tool_choice(choice, tools),
+            parallel_calls=wanted(body, "parallel_tool_calls", bool, True) and not functions,
             response_format=response_format(wanted(body, "response_format", dict), where="response_format"),
+            structured_outputs=_structured_outputs(body),
             wants_logprobs=wanted(body, "logprobs", bool, False),
             wants_token_ids=wanted(body, "return_token_ids", bool, False),
             sampling=sampling_of(body),
+            notes=notes,
             options={
+                "functions": self._functions if functions else None,
                 "model": str(body.get("model") or ""),
                 "usage": bool(wanted(body, "stream_options", dict, {}).get("include_usage")),
                 "created": int(time.time()),
@@ -71,8 +89,8 @@ class ChatCompletions:
         choices = [
             {
                 "index": place,
-                "message": {**answer.message, "content": answer.message["content"] or None, "refusal": None},
-                "finish_reason": answer.finish_reason,
+                "message": {**_shown(request, answer.message), "content": answer.message["content"] or None, "refusal": None},
+                "finish_reason": _finish_reason(request, answer),
                 "logprobs": _logprobs(answer) if request.wants_logprobs else None,
                 **(_token_ids(answer) if request.wants_token_ids else {}),
             }
@@ -93,6 +111,44 @@ class ChatCompletions:
         """As OpenAI's API words it."""
         kind = "invalid_request_error" if refused.status < 500 else "server_error"
         return {"error": {"message": refused.message, "type": kind, "param": None, "code": refused.code}}
+
+
+class FunctionCalls:
+    """Calls in the form that Chat Completions had before it had tools: one in a reply, and without an id.
+
+    Here they have ids, by which a conversation that comes back is recognized.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, str], list[str]] = {}
+        """The ids of all calls of a function with these arguments, in their order."""
+
+    def said(self, call: dict[str, Any]) -> dict[str, Any]:
+        """A call of a reply as its client gets it."""
+        function = call["function"]
+        held = self._ids.setdefault((function["name"], function["arguments"]), [])
+        if call["id"] not in held:
+            held.append(call["id"])
+        return function
+
+    def named(self, messages: list[Any]) -> list[Any]:
+        """Messages in which calls and their results have ids."""
+        found: list[Any] = []
+        seen: Counter[tuple[str, str]] = Counter()
+        latest = ""
+        for place, message in enumerate(messages):
+            if isinstance(message, dict) and isinstance(call := message.get("function_call"), dict):
+                key = (str(call.get("name")), str(call.get("arguments") or ""))
+                held = self._ids.get(key) or [f"call_{place}"]
+                latest = held[min(seen[key], len(held) - 1)]
+                seen[key] += 1
+                calls = [{"id": latest, "type": "function", "function": call}]
+                found.append({key: value for key, value in message.items() if key != "function_call"} | {"tool_calls": calls})
+            elif isinstance(message, dict) and message.get("role") == FUNCTION:
+                found.append({**message, "tool_call_id": latest})
+            else:
+                found.append(message)
+        return found
 
 
 class ChatStream:
@@ -116,7 +172,10 @@ class ChatStream:
             found["reasoning_content"] = delta.reasoning
         if delta.content:
             found["content"] = delta.content
-        if delta.call is not None:
+        if delta.call is not None and self._request.options["functions"]:
+            named = {"name": delta.name} if delta.name else {}
+            found["function_call"] = {**named, "arguments": delta.arguments}
+        elif delta.call is not None:
             call: dict[str, Any] = {"index": delta.call, "function": {"arguments": delta.arguments}}
             if delta.name:
                 call |= {"id": delta.call_id, "type": "function", "function": {"name": delta.name, "arguments": delta.arguments}}
@@ -128,7 +187,8 @@ class ChatStream:
         for place, answer in enumerate(answers):
             logprobs = _logprobs(answer) if self._request.wants_logprobs else None
             more = _token_ids(answer) if self._request.wants_token_ids else {}
-            yield self._chunk(place, {}, finish_reason=answer.finish_reason, logprobs=logprobs, **more)
+            _shown(self._request, answer.message)
+            yield self._chunk(place, {}, finish_reason=_finish_reason(self._request, answer), logprobs=logprobs, **more)
         if self._request.options["usage"]:
             yield "", {**_head(self._request, "chat.completion.chunk"), "choices": [], "usage": _usage(answers)}
         yield "", "[DONE]"
@@ -142,9 +202,45 @@ class ChatStream:
         return "", {**_head(self._request, "chat.completion.chunk"), "choices": [choice]}
 
 
+def _shown(request: ChatRequest, message: Message) -> Message:
+    """A reply as its client knows calls."""
+    functions: FunctionCalls | None = request.options["functions"]
+    calls = message.get("tool_calls")
+    if functions is None or not calls:
+        return message
+    return {key: value for key, value in message.items() if key != "tool_calls"} | {"function_call": functions.said(calls[0])}
+
+
+def _finish_reason(request: ChatRequest, answer: ChatAnswer) -> str:
+    return "function_call" if request.options["functions"] and answer.finish_reason == "tool_calls" else answer.finish_reason
+
+
+def _choice(body: dict[str, Any]) -> Any:
+    """The choice of a tool, or of a function in its earlier form."""
+    choice = body.get("function_call")
+    if body.get("tool_choice") is not None or choice is None:
+        return body.get("tool_choice")
+    return {"type": "function", "name": choice.get("name")} if isinstance(choice, dict) else choice
+
+
+def _structured_outputs(body: dict[str, Any]) -> dict[str, Any] | None:
+    """The form of the text as vLLM's clients ask for it, also under the names that it had before; None for any."""
+    found = dict(wanted(body, "structured_outputs", dict, {}))
+    found |= {kind: body[f"guided_{kind}"] for kind in GUIDED if body.get(f"guided_{kind}") is not None}
+    found = {kind: value for kind, value in found.items() if value not in (None, False)}
+    for kind, value in found.items():
+        if not isinstance(value, FORMS.get(kind, object)):
+            raise Refused(f"structured_outputs.{kind} cannot be a {type(value).__name__}", code="unsupported_structured_outputs")
+    if not all(isinstance(choice, str) for choice in found.get("choice", [])):
+        raise Refused("structured_outputs.choice must be a list of texts", code="unsupported_structured_outputs")
+    return found if FORMS.keys() & found.keys() else None
+
+
 def response_format(form: dict[str, Any] | None, *, where: str) -> dict[str, Any] | None:
     """The form of the text, None for any."""
     kind = form.get("type") if form else "text"
+    if kind == "json_schema" and not isinstance((form or {}).get("json_schema", {}), dict):
+        raise Refused(f"{where}.json_schema must be an object with a name and a schema", code="unsupported_response_format")
     if kind in ("json_schema", "json_object"):
         return form
     if kind in (None, "text"):

@@ -4,17 +4,20 @@ The parsers are those of `vllm serve --tool-call-parser` and `--reasoning-parser
 happens with the first reader that needs one.
 """
 
+import json
 import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
-from vime.gateway.chat import ChatRequest, Delta, message_of
+from vime.gateway.chat import ChatRequest, Delta, deltas_of, message_of
+from vime.gateway.marks import Divided, Marks, Phase, openings_of, plain_calls, reasoning_marks
 from vime.gateway.parser_tokenizer import MOST_KEPT, parser_tokenizer
 from vime.gateway.text import ArrivingText
+from vime.trajectory.messages import parsed
+from vime.trajectory.plain_text import encodable
 from vime.types import Integers, Message
 
 
@@ -30,7 +33,7 @@ class Reader:
         template_args: dict[str, Any] | None = None,
     ) -> None:
         """Raises ValueError for a parser that vLLM does not have, or that does not fit the tokenizer."""
-        self._tokenizer, self._template_args = tokenizer, template_args or {}
+        self.tokenizer, self._template_args = tokenizer, template_args or {}
         self.tool_parser = tool_parser
         self.special_ids = frozenset(tokenizer.all_special_ids)
         """Tokens that may end a reply. The tokenizer makes their list anew each time that it is asked."""
@@ -46,26 +49,81 @@ class Reader:
             from vllm.parser.parser_manager import ParserManager
 
             logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # a traceback for each call that a model botches
-            self._tokenizer = parser_tokenizer(tokenizer)
+            self.tokenizer = parser_tokenizer(tokenizer)
             try:
                 self._parser_class, self._constrained_class = (
-                    ParserManager.get_parser(tool_parser, reasoning, True, tokenizer=self._tokenizer)
+                    ParserManager.get_parser(tool_parser, reasoning, True, tokenizer=self.tokenizer)
                     for reasoning in (reasoning_parser, None)
                 )
             except (TypeError, KeyError, ValueError) as error:
                 raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
+        self.marks = self._find_marks()
+        """The marks that divide replies while they arrive."""
 
     def begin(self, request: ChatRequest, prompt_ids: Any) -> "Reading":
         """Reads one reply to a request. Raises ValueError for a form of the text that vLLM does not know."""
         kind = self._constrained_class if request.is_constrained else self._parser_class
         asked: Any = self._asked_for(kind, request) if kind is not None or request.is_constrained else None
-        parser = self._make_parser(kind, asked.tools) if kind is not None else None
-        return Reading(self._tokenizer, parser, asked, request, prompt_ids, self._count_reasoning)
+        return Reading(self, request, asked, prompt_ids, thinks=not request.is_constrained and self._thinks(prompt_ids))
+
+    def parse(self, text: str, asked: Any, *, prompt_ids: Any = None) -> tuple[str | None, str | None, list[Any]]:
+        """Reasoning, text and calls of a whole text by vLLM's parser; with `prompt_ids` it reads reasoning as well."""
+        kind = self._constrained_class if prompt_ids is None else self._parser_class
+        if kind is None:
+            return None, text, []
+        parser = self._make_parser(kind, asked.tools)
+        if prompt_ids is not None:
+            parser.set_prompt_token_ids(prompt_ids)
+        try:
+            reasoning, content, calls = parser.parse(text, asked, enable_auto_tools=True)
+        except Exception:  # whatever a parser makes of what a model wrote: it is text then
+            return None, text, []
+        return reasoning, content, list(calls or ())
+
+    def count_reasoning(self, ids: list[int]) -> int:
+        """Counts up to the last end of reasoning, with one parser for all replies; to make one takes as long as to count."""
+        self._counter = self._counter or self._make_parser(self._parser_class, [])
+        ends = getattr(self._counter.reasoning_parser, "reasoning_end_token_ids", ())
+        size = max((place + 1 for place, token in enumerate(ids) if token in ends), default=len(ids))
+        return self._counter.count_reasoning_tokens(ids[:size])
+
+    def _thinks(self, prompt_ids: Any) -> bool:
+        """True if a reply begins with reasoning: unless its prompt has ended it, behind the last special token."""
+        marks = self.marks
+        if marks is None or not marks.end:
+            return False
+        ids = [int(token) for token in prompt_ids]
+        place = next((place for place in range(len(ids) - 1, -1, -1) if ids[place] in self.special_ids), -1)
+        begun = self.tokenizer.decode(ids[place + 1 :], skip_special_tokens=False)
+        return begun.rfind(marks.end) <= begun.rfind(marks.start)
+
+    def _find_marks(self) -> Marks | None:
+        """The marks that divide replies; None if only vLLM's parser knows, and then nothing is said before their end."""
+        if self._parser_class is None:
+            return Marks()
+        asked = self._asked_for(self._parser_class, ChatRequest(messages=[]))
+        both, tools = self._make_parser(self._parser_class, []), None
+
+        def extract(text: str) -> tuple[str | None, str | None]:
+            return self._make_parser(self._parser_class, []).reasoning_parser.extract_reasoning(text, asked)
+
+        found = ("", "") if both.reasoning_parser is None else reasoning_marks(both.reasoning_parser, extract)
+        if found is None:
+            return None
+        openings: tuple[str, ...] = ()
+        if self._constrained_class is not None:
+            offered = ChatRequest(messages=[], tools=[{"type": "function", "function": {"name": "f"}}])
+            asked_tools = self._asked_for(self._constrained_class, offered)
+            tools = self._make_parser(self._constrained_class, asked_tools.tools).tool_parser
+            openings = openings_of(tools, lambda text: bool(self.parse(text, asked_tools)[2]))
+        implicit = [word for word in openings if found[1] and extract(f"x{word}y") == ("x", f"{word}y")]
+        return Marks(start=found[0], end=found[1], openings=openings, implicit=tuple(implicit))
 
     def _asked_for(self, kind: Any, request: ChatRequest) -> Any:
         """The part of a request that parsers look at, as the parser has adjusted it; nothing changes it any more."""
         body: dict[str, Any] = {"tools": request.tools, "tool_choice": request.tool_choice} if request.offered else {}
         body |= {"response_format": request.response_format} if request.response_format else {}
+        body |= {"structured_outputs": request.structured_outputs} if request.structured_outputs else {}
         key = orjson.dumps([request.is_constrained, body])
         if key not in self._asked:
             from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -76,56 +134,42 @@ class Reader:
             self._asked[key] = self._make_parser(kind, asked.tools).adjust_request(asked) if kind is not None else asked
         return self._asked[key]
 
-    def _count_reasoning(self, ids: list[int]) -> int:
-        """Counts up to the last end of reasoning, with one parser for all replies; to make one takes as long as to count."""
-        self._counter = self._counter or self._make_parser(self._parser_class, [])
-        ends = getattr(self._counter.reasoning_parser, "reasoning_end_token_ids", ())
-        size = max((place + 1 for place, token in enumerate(ids) if token in ends), default=len(ids))
-        return self._counter.count_reasoning_tokens(ids[:size])
-
     def _make_parser(self, kind: Any, tools: Any) -> Any:
         """A parser for one reply; parsers of reasoning look at the template's arguments (`enable_thinking`)."""
-        return kind(self._tokenizer, tools, chat_template_kwargs=self._template_args)
+        return kind(self.tokenizer, tools, chat_template_kwargs=self._template_args)
 
 
 class Reading:
     """One reply that is being read."""
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        parser: Any,
-        asked: Any,
-        request: ChatRequest,
-        prompt_ids: Any,
-        count_reasoning: Callable[[list[int]], int],
-    ) -> None:
-        self._count_reasoning = count_reasoning
-        self._tokenizer, self._prompt_ids, self._request = tokenizer, prompt_ids, request
-        self.constraint: dict[str, Any] | None = None
+    def __init__(self, reader: Reader, request: ChatRequest, asked: Any, prompt_ids: Any, *, thinks: bool) -> None:
+        self._reader, self._request, self._asked, self._prompt_ids = reader, request, asked, prompt_ids
+        self.constraint: dict[str, Any] | None = _constraint(asked) if request.is_constrained else None
         """What the model may sample (`structured_outputs` of vLLM's sampling parameters), None for everything."""
         self.stop_text = ""
         """The stop text that ended the reply."""
-        self._special = frozenset(tokenizer.all_special_ids)
-        self._parser, self._asked = parser, asked
-        self._skips = parser is None or bool(asked.skip_special_tokens)
-        if request.is_constrained:
-            self.constraint = _constraint(asked)
-        self._text = ArrivingText(tokenizer, skip_special_tokens=self._skips)
+        self._is_forced = request.tool_choice not in ("auto", "none")
+        self._may_call = bool(request.offered) and reader.tool_parser is not None
+        skips = asked is None or (bool(asked.skip_special_tokens) and not self._may_call)  # arguments may contain such words
+        self._text = ArrivingText(reader.tokenizer, skip_special_tokens=skips)
+        marks = Marks() if self._is_forced else reader.marks
+        self._divided = None if marks is None else Divided(marks, thinks=thinks, calls=self._may_call)
+        self._whole = ""
+        """The text so far, where only vLLM's parser knows what divides it."""
         self._deltas: list[Delta] = []
         self._waiting: list[int] = []
-        self._has_begun = False
 
     def feed(self, ids: Integers) -> list[Delta]:
         """What tokens that have arrived add to the reply. A special token at their end may end the reply: it has to wait."""
         arrived = [*self._waiting, *ids]
-        self._waiting = arrived[-1:] if arrived and arrived[-1] in self._special else []
-        return self._parse(arrived[: len(arrived) - len(self._waiting)], finished=False)
+        self._waiting = arrived[-1:] if arrived and arrived[-1] in self._reader.special_ids else []
+        return self._add(self._text.add(arrived[: len(arrived) - len(self._waiting)]))
 
     def finish(self, ids: Integers, *, stopped: bool) -> list[Delta]:
         """What the last tokens add. The end of a reply that the model `stopped` by itself is no part of its text."""
         rest = [*self._waiting, *ids]
-        return self._parse(self._without_end(rest) if stopped else rest, finished=True)
+        text = self._text.add(self._without_end(rest) if stopped else rest) + self._text.end()
+        return [*self._add(text), *self._end()]
 
     @property
     def message(self) -> Message:
@@ -133,51 +177,68 @@ class Reading:
         return message_of(self._deltas)
 
     def whole(self, ids: Integers, *, stopped: bool) -> list[Delta]:
-        """A whole reply at once, up to its stop text; text that a parser cannot read as a call stays text."""
+        """A whole reply at once, up to its stop text; text that cannot be read as a call stays text."""
         kept = self._without_end(list(ids)) if stopped else list(ids)
-        text = self._tokenizer.decode(kept, skip_special_tokens=self._skips)
+        text = self._text.add(kept) + self._text.end()
         end, self.stop_text = min(
             ((place, word) for word in self._request.stop if (place := text.find(word)) >= 0), default=(len(text), "")
         )
-        text = text[:end]
-        if self._parser is None:
-            self._deltas = [Delta(content=text)]
-            return self._deltas
-        self._parser.set_prompt_token_ids(self._prompt_ids)
-        reasoning, content, calls = self._parser.parse(text, self._asked, enable_auto_tools=True, model_output_token_ids=kept)
-        found = [
-            Delta(call=place, call_id=call.id or _call_id(place), name=call.name, arguments=call.arguments)
-            for place, call in enumerate(calls or ())
-        ]
-        self._deltas = self._shown([Delta(reasoning=reasoning or "", content=content or ""), *found])
+        self._add(text[:end])
+        self._end()
+        self._deltas = deltas_of(self.message)
         return self._deltas
 
     def num_reasoning_tokens(self, ids: Integers) -> int:
-        """How many of a reply's tokens are reasoning, as the parser counts them; it has counted those that arrived in pieces."""
-        if self._parser is None or not any(delta.reasoning for delta in self._deltas):
-            return 0
-        count = self._parser.count_reasoning_tokens if self._has_begun else self._count_reasoning
-        return count(list(ids))
+        """How many of a reply's tokens are reasoning, as the parser counts them."""
+        return self._reader.count_reasoning(list(ids)) if any(delta.reasoning for delta in self._deltas) else 0
 
-    def _parse(self, ids: list[int], *, finished: bool) -> list[Delta]:
-        text = self._text.add(ids) + (self._text.end() if finished else "")
-        if not (text or ids or finished):
+    def _add(self, text: str) -> list[Delta]:
+        if self._divided is None:
+            self._whole += text
             return []
-        if self._parser is None:
-            found = [Delta(content=text)] if text else []
-        else:
-            prompt_ids = None if self._has_begun else list(self._prompt_ids)
-            self._has_begun = True
-            found = self._shown(_deltas(self._parser.parse_delta(text, ids, self._asked, prompt_ids, finished=finished)))
+        found = self._divided.add(text)
         self._deltas += found
         return found
 
-    def _shown(self, deltas: list[Delta]) -> list[Delta]:
-        """Without the calls that the client does not take."""
-        return deltas if self._request.parallel_calls else [delta for delta in deltas if not delta.call]
+    def _end(self) -> list[Delta]:
+        """Returns what was held back: text, and the calls in it if all of them can be read and said."""
+        divided = self._divided
+        settled = [] if divided is None else divided.settle()
+        if divided is None:
+            reasoning, content, calls = self._read(self._whole, prompt_ids=self._prompt_ids)
+            text = content or "" if calls or reasoning else self._whole
+            found = [Delta(reasoning=reasoning or "", content=text)]
+        elif divided.phase in (Phase.UNSURE, Phase.REASONING):
+            _, content, calls = self._read(divided.rest) if divided.phase is Phase.UNSURE else (None, None, [])
+            found = [Delta(content=content or "") if calls else Delta(reasoning=divided.rest)]
+        else:
+            said, written = divided.content, divided.content + divided.rest
+            _, content, calls = self._read(written) if self._may_call else (None, None, [])
+            text = (content or "").removeprefix(said) if (content or "").startswith(said) else ""
+            found = [Delta(content=text if calls else divided.rest)]
+        found = [*settled, *(delta for delta in found if delta.reasoning or delta.content)]
+        found += calls if self._request.parallel_calls else calls[:1]
+        self._deltas += found
+        return found
+
+    def _read(self, text: str, *, prompt_ids: Any = None) -> tuple[str | None, str | None, list[Delta]]:
+        """Reasoning, text and calls of a text; no calls if one of them has no name, or arguments that the protocol cannot say."""
+        openings = self._reader.marks.openings if self._reader.marks is not None and not self._is_forced else ()
+        reasoning, content, calls = self._reader.parse(plain_calls(text, openings), self._asked, prompt_ids=prompt_ids)
+        found = [
+            Delta(
+                call=place,
+                call_id=call.id or _call_id(place),
+                name=encodable(call.name or ""),
+                arguments=_arguments(call.arguments or ""),
+            )
+            for place, call in enumerate(calls)
+        ]
+        cannot = self._request.object_arguments and any(not isinstance(parsed(call.arguments), dict) for call in found)
+        return reasoning, content, [] if cannot or not all(call.name for call in found) else found
 
     def _without_end(self, ids: list[int]) -> list[int]:
-        return ids[:-1] if ids and ids[-1] in self._special else ids
+        return ids[:-1] if ids and ids[-1] in self._reader.special_ids else ids
 
 
 def _constraint(asked: Any) -> dict[str, Any] | None:
@@ -187,23 +248,15 @@ def _constraint(asked: Any) -> dict[str, Any] | None:
     return {key: value for key, value in asdict(found).items() if value not in (None, False) and not key.startswith("_")}
 
 
-def _deltas(message: Any) -> list[Delta]:
-    """vLLM's delta as ours."""
-    if message is None:
-        return []
-    found = [Delta(reasoning=message.reasoning)] if message.reasoning else []
-    found += [Delta(content=message.content)] if message.content else []
-    for call in message.tool_calls or ():
-        function = call.function
-        found.append(
-            Delta(
-                call=call.index,
-                call_id=call.id or "",
-                name=(function.name if function else None) or "",
-                arguments=(function.arguments if function else None) or "",
-            )
-        )
-    return found
+def _arguments(written: str) -> str:
+    """The arguments of a call as a protocol can say them: none are an empty object, and one in a string is an object."""
+    text = encodable(written)
+    found = parsed(text)
+    if isinstance(found, str) and found != text and isinstance(inner := parsed(found), dict):
+        text, found = found, inner
+    if isinstance(found, dict) and "\\u" in text:
+        return json.dumps(found, ensure_ascii=False)  # an escaped half of a surrogate pair would come back as one
+    return "{}" if found is None or found == "" or not text.strip() else text
 
 
 def _call_id(place: int) -> str:

@@ -1,5 +1,6 @@
 """What a client of Responses sends: items and tools, as the messages and functions that chat templates take."""
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +9,20 @@ import orjson
 
 from vime.gateway.body import entry, function_tool, role_of, text_of, tool_call, tool_result, wanted
 from vime.gateway.chat import Refused
+from vime.gateway.client_tools import CALLS, OUTPUTS, call_arguments, openai_function, output_text
 from vime.trajectory.messages import ASSISTANT, parsed
 from vime.types import Message
 
 ROLES = {"system": "system", "developer": "system", "user": "user", ASSISTANT: ASSISTANT}
 CUSTOM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 """Parameters of the function that stands for a custom tool, which takes one text."""
+COMPACTION, COMPACTION_TRIGGER = "compaction", "compaction_trigger"
+COMPACT = (
+    "Sum up this conversation, so that somebody can go on with its work who sees nothing but your summary: what was asked for, "
+    "what was done and found, and what is left to do. Call no tool."
+)
+"""The instruction to the model where a client asks for its history to be made short."""
+COMPACTED = "The conversation so far, summed up:\n\n"
 Item = dict[str, Any]
 
 
@@ -51,6 +60,8 @@ class Tools:
     """As chat templates take them."""
     custom: set[str] = field(default_factory=set)
     """Names of those that take one text in place of JSON."""
+    client: set[str] = field(default_factory=set)
+    """Names of those whose calls have items of their own (`vime.gateway.client_tools`)."""
     namespaces: dict[str, str] = field(default_factory=dict)
     """The namespace of a tool by the tool's name, for those that have one."""
     notes: list[str] = field(default_factory=list)
@@ -68,14 +79,31 @@ def tools_of(given: list[Any], found: Tools | None = None) -> Tools:
         elif kind == "custom":
             found.functions.append(function_tool({**tool, "parameters": CUSTOM}, where))
             found.custom.add(tool["name"])
+        elif (function := openai_function(tool)) is not None:
+            found.functions.append(function_tool(function, where))
+            found.client.add(function["name"])
         elif kind == "namespace":
             num_before = len(found.functions)
             tools_of(wanted(tool, "tools", list, []), found)
             names = [inner["function"]["name"] for inner in found.functions[num_before:]]
             found.namespaces |= dict.fromkeys(names, wanted(tool, "name", str, ""))
         else:
-            found.notes.append(f"the tool {kind}, which OpenAI's servers would run, is not offered to the model")
+            found.notes.append(
+                f"the tool {kind} is not offered to the model: OpenAI's servers would run it, or it needs pictures"
+            )
     return found
+
+
+def compaction_item(summary: str, item_id: str) -> Item:
+    """An item that stands for a conversation; its content is opaque to clients, which send it back."""
+    return {"type": COMPACTION, "id": item_id, "encrypted_content": base64.b64encode(summary.encode()).decode()}
+
+
+def _summary(item: Item, where: str) -> str:
+    try:
+        return base64.b64decode(wanted(item, "encrypted_content", str, ""), validate=True).decode()
+    except ValueError as error:
+        raise Refused(f"{where}: this compaction was not made here, so it cannot be read", code="unsupported_item") from error
 
 
 def custom_input(arguments: str) -> str:
@@ -86,6 +114,8 @@ def custom_input(arguments: str) -> str:
 
 def _message(item: Item, where: str) -> Message:
     kind = item.get("type") or "message"
+    if not isinstance(kind, str):
+        raise Refused(f"{where}.type must be a string, not {type(kind).__name__}")
     if kind == "message":
         role = ROLES[role_of(item, ROLES, where)]
         separator = "" if role == ASSISTANT else "\n"
@@ -103,6 +133,15 @@ def _message(item: Item, where: str) -> Message:
         return {"role": ASSISTANT, "content": "", "tool_calls": [call]}
     if kind in ("function_call_output", "custom_tool_call_output"):
         return tool_result(item.get("output"), call_id=item.get("call_id"), where=f"{where}.output")
+    if kind in CALLS:
+        call = tool_call(CALLS[kind], call_arguments(CALLS[kind], item), call_id=item.get("call_id"), where=where)
+        return {"role": ASSISTANT, "content": "", "tool_calls": [call]}
+    if kind in OUTPUTS:
+        return tool_result(output_text(item), call_id=item.get("call_id") or item.get("id"), where=where)
+    if kind == COMPACTION_TRIGGER:
+        return {"role": "user", "content": COMPACT}
+    if kind == COMPACTION:
+        return {"role": "user", "content": COMPACTED + _summary(item, where)}
     raise Refused(f"{where}: items of type {kind!r} are not supported", code="unsupported_item")
 
 

@@ -13,6 +13,8 @@ class Maker(Protocol):
 
     def item(self, request: ChatRequest, part: Part, *, whole: bool = True) -> dict[str, Any]: ...
 
+    def output(self, request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]: ...
+
     def complete(self, request: ChatRequest, answer: ChatAnswer, output: list[dict[str, Any]]) -> dict[str, Any]: ...
 
 
@@ -32,6 +34,8 @@ class ResponseStream:
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
         """What is added to an item, and where items begin and end."""
+        if self._request.options["compacts"]:  # its one item is known at the end
+            return
         for step in self._parts.add(delta):
             yield from self._step(step)
 
@@ -39,6 +43,10 @@ class ResponseStream:
         """The whole response."""
         for step in self._parts.end():
             yield from self._step(step)
+        if self._request.options["compacts"]:
+            self._items = self._maker.output(self._request, answers[0])
+            for kind in ("added", "done"):
+                yield self._event(f"response.output_item.{kind}", output_index=0, item=self._items[0])
         body = self._maker.complete(self._request, answers[0], self._items)
         yield self._event(f"response.{body['status']}", response=body)
 
@@ -50,7 +58,9 @@ class ResponseStream:
 
     def _step(self, step: Step) -> Iterator[Event]:
         what, part, text = step
-        if what == "begin":
+        if part.kind == CALL and part.name in self._request.options["tools"].client:
+            yield from self._step_whole(what, part)
+        elif what == "begin":
             self._items.append(self._maker.item(self._request, part, whole=False))
             yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=self._items[-1])
             if part.kind != CALL:
@@ -60,6 +70,15 @@ class ResponseStream:
                 yield self._of_part(f"{_text_kind(part)}.delta", delta=text, **_index(part))
         else:
             yield from self._ended(part)
+
+    def _step_whole(self, what: str, part: Part) -> Iterator[Event]:
+        """An item that no pieces make up: it is shown once its call is complete."""
+        if what == "begin":
+            self._items.append({})
+        elif what == "end":
+            self._items[-1] = item = self._maker.item(self._request, part)
+            for kind in ("added", "done"):
+                yield self._event(f"response.output_item.{kind}", output_index=len(self._items) - 1, item=item)
 
     def _ended(self, part: Part) -> Iterator[Event]:
         item = self._maker.item(self._request, part) | {"id": self._items[-1]["id"]}

@@ -5,12 +5,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vime.gateway.body import count_of, sampling_of, tool_choice, wanted
+from vime.gateway.body import allowed_tools, count_of, sampling_of, tool_choice, wanted
 from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
 from vime.gateway.chat_completions import response_format
+from vime.gateway.client_tools import call_item
 from vime.gateway.dialect import new_id
+from vime.gateway.fields import RESPONSES
 from vime.gateway.parts import CALL, REASONING, Part, Parts
-from vime.gateway.response_input import custom_input, messages_of, tools_of
+from vime.gateway.response_input import COMPACTION_TRIGGER, compaction_item, custom_input, messages_of, tools_of
 from vime.gateway.response_stream import ResponseStream
 from vime.types import Message
 
@@ -48,33 +50,40 @@ class Responses:
         previous = wanted(body, "previous_response_id", str)
         before = self._find(previous).messages if previous else []
         tools = tools_of(wanted(body, "tools", list, []))
+        choice, functions = allowed_tools(body.get("tool_choice"), tools.functions)
         conversation = [*before, *messages_of(body.get("input"), self._item)]
         if not conversation:
             raise Refused("input must contain at least one message")
         instructions = wanted(body, "instructions", str)
         return ChatRequest(
             messages=[{"role": "system", "content": instructions}, *conversation] if instructions else conversation,
-            tools=tools.functions,
+            tools=functions,
             max_tokens=count_of(body, "max_output_tokens"),
             stream=wanted(body, "stream", bool, False),
-            tool_choice=tool_choice(body.get("tool_choice"), tools.functions),
+            tool_choice=tool_choice(choice, functions),
             parallel_calls=wanted(body, "parallel_tool_calls", bool, True),
             response_format=_text_format(body),
             sampling=sampling_of(body),
-            notes=tools.notes,
+            notes=RESPONSES.notes(body) + tools.notes,
             options={
                 "head": _head(body),
                 "conversation": conversation,
                 "store": wanted(body, "store", bool, True),
                 "tools": tools,
+                "compacts": _ends_with_trigger(body.get("input")),
             },
         )
 
     def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
         """A `response`."""
         (answer,) = answers
-        parts = Parts.of(answer.message)
-        return self.complete(request, answer, [self.item(request, part) for part in parts])
+        return self.complete(request, answer, self.output(request, answer))
+
+    def output(self, request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]:
+        """The items of an answer; one alone where the client asked for its history to be made short."""
+        if request.options["compacts"]:
+            return [compaction_item(str(answer.message.get("content") or "").strip(), new_id("cmp"))]
+        return [self.item(request, part) for part in Parts.of(answer.message)]
 
     def stream(self, request: ChatRequest) -> ResponseStream:
         """Its events."""
@@ -115,6 +124,8 @@ class Responses:
             tools = request.options["tools"]
             head = {"id": new_id("fc"), "call_id": part.call_id, "name": part.name, "status": status}
             head |= {"namespace": tools.namespaces[part.name]} if part.name in tools.namespaces else {}
+            if part.name in tools.client and (proper := call_item(part.name, part.text)) is not None:
+                return {"type": f"{part.name}_call", "id": part.call_id, "call_id": part.call_id, "status": status, **proper}
             if part.name in tools.custom:
                 return {"type": "custom_tool_call", **head, "input": custom_input(part.text) if whole else ""}
             return {"type": "function_call", **head, "arguments": part.text if whole else ""}
@@ -152,6 +163,37 @@ class Responses:
         )
 
 
+class Compacting:
+    """`POST /v1/responses/compact`: a conversation made short by the session's model, as Responses is asked for it by an item."""
+
+    route: ClassVar[str] = "/v1/responses/compact"
+    count_route: ClassVar[str] = ""
+
+    def __init__(self, responses: Responses) -> None:
+        self._responses = responses
+        self.stream, self.counted, self.error = responses.stream, responses.counted, responses.error
+
+    def parse(self, body: dict[str, Any]) -> ChatRequest:
+        """The request of Responses that asks for the same."""
+        given = body.get("input")
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else wanted(body, "input", list, [])
+        whole = {**body, "input": [*items, {"type": COMPACTION_TRIGGER}], "store": False, "stream": False}
+        request = self._responses.parse(whole)
+        request.options["asked"] = [item for item in items if isinstance(item, dict) and item.get("role") == "user"]
+        return request
+
+    def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
+        """The messages of the user, and an item that stands for all the rest."""
+        found = self._responses.answer(request, answers)
+        kept = {key: found[key] for key in ("id", "created_at", "usage")}
+        asked = [{"type": "message", "status": "completed", **item, "id": new_id("msg")} for item in request.options["asked"]]
+        return {**kept, "object": "response.compaction", "output": [*asked, *found["output"]]}
+
+
+def _ends_with_trigger(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and given[-1].get("type") == COMPACTION_TRIGGER
+
+
 def _text_format(body: dict[str, Any]) -> dict[str, Any] | None:
     form = response_format(wanted(wanted(body, "text", dict, {}), "format", dict), where="text.format")
     if form is None or form["type"] != "json_schema":
@@ -185,7 +227,7 @@ def _head(body: dict[str, Any]) -> dict[str, Any]:
 def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

@@ -90,7 +90,7 @@ class SampledAnswers:
 
     async def _prompts(self, request: ChatRequest, *, count: bool = False) -> list[RenderedPrompt]:
         """A prompt for each answer."""
-        make = partial(self.trajectory.prompt, request.messages, request.tools, count=count)
+        make = partial(self.trajectory.prompt, request.messages, request.tools, continues=request.continues, count=count)
         try:
             async with self._lock:  # a trajectory is changed by one thread at a time
                 size = self.trajectory.num_new_characters(request.messages, request.tools) * request.num_answers

@@ -6,10 +6,12 @@
     /s/{secret}/v1/models                the session's model; clients may call it by any name
     /health                              answers 200
 
-Nothing else is served: the routes of vLLM itself cannot be reached from here.
+A client whose base URL lacks /v1 finds the same there. Nothing else is served: the routes of vLLM itself cannot be reached from
+here, and a client that asks for another one is told so in the form of its protocol.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -19,12 +21,13 @@ from aiohttp import web
 
 from vime.cluster.ports import BACKLOG, LOOPBACK
 from vime.errors import SampleError, ServerError, describe
+from vime.gateway.anthropic_messages import AnthropicMessages
 from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect, Event
 from vime.gateway.open_session import DIALECTS, OpenSession, Serve
 from vime.gateway.pending_call import PendingCall
-from vime.gateway.responses import Responses
+from vime.gateway.responses import Compacting, Responses
 from vime.gateway.session import SESSION_OVER, AgentSession
 from vime.trajectory.messages import read_json
 
@@ -35,6 +38,18 @@ LOST = "attempt_lost"
 RETRY_HEADER = "x-stainless-retry-count"
 """How often an SDK has sent this request before."""
 PREFIX = "/s/{secret}"
+VERSION = "/v1"
+ROUTING_KEY = "X-SMG-Routing-Key"
+"""The header by which clients of routers name their conversation."""
+NOT_SERVED = {
+    "embeddings": "a session has a model that writes texts, and no embeddings: give their client a base URL of its own",
+    "completions": "a prompt without messages has no place in a conversation: use chat/completions",
+    "batches": "answers are given at once: send the requests one by one",
+    "moderations": "a session has a model that writes texts, and no moderation",
+    "input_items": "the items of an earlier answer's input are not kept",
+    "cancel": "answers are given at once: close the connection",
+}
+"""The reason why routes of the protocols are not served, by a part of their path."""
 
 
 def _secret_in_path(http: web.Request) -> str:
@@ -56,15 +71,19 @@ class Gateway:
         app, prefix = web.Application(client_max_size=MOST_BODY_BYTES), self._prefix
         app.router.add_get("/health", self._health)
         app.router.add_get(prefix or "/", self._handler(ChatCompletions, _models))  # which Claude Code asks with HEAD
-        app.router.add_get(f"{prefix}/v1/models", self._handler(ChatCompletions, _models))
-        app.router.add_get(f"{prefix}/v1/models/{{id:.+}}", self._handler(ChatCompletions, _models))
-        for dialect in DIALECTS:
-            app.router.add_post(f"{prefix}{dialect.route}", self._handler(dialect, _answer))
-            if dialect.count_route:
-                app.router.add_post(f"{prefix}{dialect.count_route}", self._handler(dialect, _count))
-        kept = f"{prefix}{Responses.route}/{{id}}"
-        app.router.add_get(kept, self._handler(Responses, _kept))
-        app.router.add_delete(kept, self._handler(Responses, _forget))
+        for start in (f"{prefix}{VERSION}", prefix):
+            app.router.add_get(f"{start}/models", self._handler(ChatCompletions, _models))
+            app.router.add_get(f"{start}/models/{{id:.+}}", self._handler(ChatCompletions, _models))
+            for dialect in DIALECTS:
+                app.router.add_post(start + dialect.route.removeprefix(VERSION), self._handler(dialect, _answer))
+                if dialect.count_route:
+                    app.router.add_post(start + dialect.count_route.removeprefix(VERSION), self._handler(dialect, _count))
+            compacting = start + Compacting.route.removeprefix(VERSION)
+            app.router.add_post(compacting, self._handler(Responses, _compact))
+            kept = f"{start}{Responses.route.removeprefix(VERSION)}/{{id}}"
+            app.router.add_get(kept, self._handler(Responses, _kept))
+            app.router.add_delete(kept, self._handler(Responses, _forget))
+        app.router.add_route("*", f"{prefix}/{{rest:.*}}", self._handler(None, _not_served))
         return app
 
     async def start(self, host: str = LOOPBACK) -> None:
@@ -94,24 +113,26 @@ class Gateway:
         session.end()
         self._open.pop(session.secret, None)
 
-    def _handler(self, kind: type[Dialect], serve: Serve) -> Any:
+    def _handler(self, kind: type[Dialect] | None, serve: Serve) -> Any:
+        """Makes the handler of a route of a protocol; None is that of the client, as its path and headers show it."""
+
         async def handle(http: web.Request) -> web.StreamResponse:
-            opened = self._open.get(self._secret_of(http))
-            dialect = opened.dialects[kind] if opened is not None else kind()
+            opened, spoken = self._open.get(self._secret_of(http)), kind or _spoken(http)
+            dialect = opened.dialects[spoken] if opened is not None else spoken()
             try:
                 if opened is None:
                     raise Refused("there is no such session, or it is over", code=SESSION_OVER)
                 return await opened.answer(dialect, http, serve)
             except Refused as refused:
+                if opened is not None:
+                    opened.session.refuse(refused)
                 return _json(dialect.error(refused), status=refused.status)
             except (ServerError, SampleError) as error:  # the attempt is lost; at 400 agents stop at once
                 return _json(dialect.error(Refused(str(error), code=LOST)), status=400)
             except ConnectionError:  # the client has gone, and nobody reads this
                 return web.Response()
             except Exception as error:  # a defect of ours: it ends this attempt, with its traceback, and no other
-                logger.exception("a call of a session could not be answered")
-                if opened is not None:
-                    opened.session.failure = opened.session.failure or error
+                _fail(opened.session if opened is not None else None, error)
                 return _json(dialect.error(Refused(describe(error), code=LOST)), status=400)
 
         return handle
@@ -130,12 +151,14 @@ def session_app(session: AgentSession) -> web.Application:
 async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) -> web.StreamResponse:
     body = await _body(http)
     request = dialect.parse(_parsed(body))
+    if ROUTING_KEY in http.headers:
+        request.notes.append(f"the header {ROUTING_KEY} has no effect: all calls of a session go to one server")
     retried = http.headers.get(RETRY_HEADER, "0") not in ("", "0")
     call = session.call(dialect.route, body, request, retried=retried)
     call.follow(http.transport)
     try:
         if request.stream:
-            response = await _stream(dialect, http, request, call)
+            response = await _stream(dialect, session, http, request, call)
         else:
             response = _json(dialect.answer(request, await call.answers()))
             await response.prepare(http)
@@ -147,6 +170,10 @@ async def _answer(dialect: Dialect, session: AgentSession, http: web.Request) ->
         raise
     call.is_complete = True
     return response
+
+
+async def _compact(dialect: Dialect, session: AgentSession, http: web.Request) -> web.StreamResponse:
+    return await _answer(Compacting(cast(Responses, dialect)), session, http)
 
 
 async def _count(dialect: Dialect, session: AgentSession, http: web.Request) -> web.Response:
@@ -164,6 +191,27 @@ async def _models(_: Dialect, session: AgentSession, http: web.Request) -> web.R
     return _json({"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name})
 
 
+async def _not_served(dialect: Dialect, session: AgentSession, http: web.Request) -> web.Response:
+    """Raises Refused with what is served in its place."""
+    asked = f"{http.method} /{http.match_info['rest']}"
+    path = http.match_info["rest"].removeprefix(VERSION[1:]).strip("/")
+    if http.headers.get("Upgrade", "").lower() == "websocket":  # at this status Codex takes HTTP
+        raise Refused(f"{asked}: answers are given over HTTP, not over a WebSocket", status=426, code="websocket_unsupported")
+    served = [route.removeprefix(f"{VERSION}/") for kind in DIALECTS for route in (kind.route, kind.count_route) if route]
+    if path in served:
+        raise Refused(f"{asked} is not served: use POST", status=405, code="method_not_supported")
+    why = next((why for part, why in NOT_SERVED.items() if part in path.split("/")), f"a session answers {', '.join(served)}")
+    if path.startswith(VERSION[1:]):
+        why = f"the base URL of this client is {session.anthropic_url}"
+    raise Refused(f"{asked} is not served: {why}", status=404, code="unknown_url")
+
+
+def _spoken(http: web.Request) -> type[Dialect]:
+    """The protocol of a request for a route that is none."""
+    is_anthropic = "anthropic-version" in http.headers or "messages" in http.match_info["rest"].split("/")
+    return AnthropicMessages if is_anthropic else ChatCompletions
+
+
 async def _kept(dialect: Dialect, _: AgentSession, http: web.Request) -> web.Response:
     return _json(cast(Responses, dialect).kept(http.match_info["id"]))
 
@@ -172,7 +220,9 @@ async def _forget(dialect: Dialect, _: AgentSession, http: web.Request) -> web.R
     return _json(cast(Responses, dialect).forget(http.match_info["id"]))
 
 
-async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, call: PendingCall) -> web.StreamResponse:
+async def _stream(
+    dialect: Dialect, session: AgentSession, http: web.Request, request: ChatRequest, call: PendingCall
+) -> web.StreamResponse:
     """Server-sent events while the tokens come. The status line is sent with the first piece, so a refusal still has its own."""
     pieces, events = call.pieces(), dialect.stream(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"})
@@ -188,18 +238,28 @@ async def _stream(dialect: Dialect, http: web.Request, request: ChatRequest, cal
         async for place, delta in pieces:
             await send(events.piece(place, delta))
         await send(events.end(await call.answers()))
-    except (Refused, ServerError) as error:
-        if not response.prepared:
+    except Exception as error:  # whatever it is: once the stream has begun it can be told only at its end
+        if not response.prepared or isinstance(error, ConnectionError):
             raise
+        if not isinstance(error, (Refused, ServerError, SampleError)):
+            _fail(session, error)
         refused = error if isinstance(error, Refused) else Refused(describe(error), code=LOST)
+        session.refuse(refused)
         await response.write(b"".join(map(_event, events.error(refused))))
     await response.write_eof()
     return response
 
 
+def _fail(session: AgentSession | None, error: Exception) -> None:
+    """Notes a defect of ours, within its `except` block: the attempt of the session is lost."""
+    logger.exception("a call of a session could not be answered")
+    if session is not None:
+        session.failure = session.failure or error
+
+
 def _event(event: Event) -> bytes:
     name, data = event
-    payload = data.encode() if isinstance(data, str) else orjson.dumps(data)
+    payload = data.encode() if isinstance(data, str) else _dumped(data)
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + payload + b"\n\n"
 
 
@@ -224,4 +284,12 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _json(body: dict[str, Any], *, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+    return web.Response(body=_dumped(body), status=status, content_type="application/json")
+
+
+def _dumped(body: dict[str, Any]) -> bytes:
+    """JSON of whatever a model wrote, with integers beyond 64 bits and halves of surrogate pairs."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return json.dumps(body).encode()

@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vime.errors import SampleError
+from vime.errors import ContextFullError, SampleError
 from vime.gateway.chat import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
+from vime.gateway.constraints import freely, unmet
 from vime.gateway.limits import Limits
 from vime.gateway.pending_call import PendingCall
 from vime.types import Sample, StopReason
@@ -45,17 +46,23 @@ class AgentSession:
     url: str = ""
     limits: Limits = field(default_factory=Limits)
     constrains: bool = False
-    """Whether a client may constrain what is sampled: structured output, and calls that must be made. The logprobs are then not
-    those of the trainer, so the trained model cannot be constrained in training."""
+    """True if the model is held to what a client asks for: structured output, and calls that must be made. The logprobs are then
+    not those of the trainer. Otherwise it samples freely, and the client gets what comes."""
+    refuses: bool = False
+    """True if such requests are refused."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     counts: Counter[str] = field(init=False)
-    """Calls, sampled tokens, retries and refusals."""
+    """Calls, sampled tokens, retries, refusals, and replies that could not be read as they were asked for."""
     over: str = ""
     """Why no further call is answered; empty while the session is open."""
     stop_reason: StopReason = StopReason.ANSWERED
     """The limit that ended the agent, if one did; a full context is one unless the agent went on with less."""
     failure: Exception | None = None
     """Why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
+    refusal: str = ""
+    """The reason why the latest refused request was refused."""
+    malformed: str = ""
+    """The reason why a reply could not be read as asked, until another one could: if its agent fails then, that is its end."""
     asked_sampling: dict[str, Any] = field(default_factory=dict)
     """Sampling parameters that the agent asked for; the run's are used in their place."""
     notes: set[str] = field(default_factory=set)
@@ -102,14 +109,31 @@ class AgentSession:
 
         Raises Refused where an HTTP client gets an error; `code` is CONTEXT_FULL if the context has no room for an answer.
         """
-        call = self._begin(request)
-        call.is_complete = True  # it has no connection that could break
-        call.deliver()
-        return (await call.answers())[0]
+        try:
+            call = self._begin(request)
+            call.is_complete = True  # it has no connection that could break
+            call.deliver()
+            return (await call.answers())[0]
+        except Refused as refused:
+            self.refuse(refused)
+            raise
+
+    def refuse(self, refused: Refused) -> None:
+        """Notes that a request was refused, and why."""
+        self.counts["refused"] += 1
+        self.refusal = refused.message
+
+    @property
+    def why_refused(self) -> str:
+        """How many requests were refused, and why the last one was; "" if none was."""
+        number = self.counts["refused"]
+        calls = "1 call was refused" if number == 1 else f"{number} calls were refused, the last one"
+        return f"{calls} because: {self.refusal}" if number else ""
 
     def _begin(self, request: ChatRequest) -> PendingCall:
         self._check()
-        self._check_constraint(request)
+        if request.is_constrained and not self.constrains:
+            self._note_constraint(request)
         self.counts["calls"] += 1
         self.asked_sampling |= request.sampling
         self.notes |= set(request.notes)
@@ -143,16 +167,23 @@ class AgentSession:
 
         Raises SampleError if the agent never called its model: its base URL is wrong, or it broke before. Raises the error of a
         call that could not be answered, ServerError for one, whatever the agent made of it: the rollout is then tried again.
+        Raises ContextFullError if nothing was sampled because the first prompt fills the context.
         """
         if self.failure is not None:
             raise self.failure
         if not self.counts["calls"]:
+            if self.refusal:
+                raise SampleError(f"nothing was sampled from {self.model_name}: {self.why_refused}")
             raise SampleError(
                 f"the agent made no call to {self.model_name}: did it start, and does it use session.openai_url as its base URL?"
             )
         if self.asked_sampling:
             metadata = {"asked_sampling": self.asked_sampling, **metadata}
         samples = self.answers.samples(template, **metadata)
+        if not samples and self.stop_reason is StopReason.TOKEN_LIMIT:
+            raise ContextFullError(
+                f"the first prompt of the agent leaves no room in the context of {self.model_name}", self.model_name
+            )
         if samples and self.stop_reason is not StopReason.ANSWERED:
             samples[-1].stop_reason = self.stop_reason
         return samples
@@ -162,12 +193,12 @@ class AgentSession:
         if reached is not None and not self.over:
             self.over, self.stop_reason = reached
         if self.over:
-            self.counts["refused"] += 1
             raise Refused(self.over, code=SESSION_OVER)
 
     async def _answer(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
+        sampled = request if self.constrains or not request.is_constrained else freely(request)
         try:
-            answers = await self.answers.answers(request, call)
+            answers = await self.answers.answers(sampled, call)
         except Refused as refused:
             if refused.code == CONTEXT_FULL:
                 self.stop_reason = StopReason.TOKEN_LIMIT
@@ -177,13 +208,19 @@ class AgentSession:
             raise
         if not self.over:
             self.stop_reason = StopReason.ANSWERED
+        if sampled is not request:
+            wrong = list(filter(None, (unmet(request, answer.message) for answer in answers)))
+            self.counts["malformed"] += len(wrong)
+            self.malformed = wrong[-1] if wrong else ""
         return answers
 
-    def _check_constraint(self, request: ChatRequest) -> None:
-        if request.is_constrained and not self.constrains:
-            what = "tool_choice" if request.response_format is None else "response_format"
+    def _note_constraint(self, request: ChatRequest) -> None:
+        """Notes what the model is not held to. Raises Refused if it is refused."""
+        what = "tool_choice" if request.is_forced else "response_format" if request.response_format else "structured_outputs"
+        if self.refuses:
             raise Refused(
                 f"{what}: this model is being trained, so it samples freely: constrained, it has other logprobs than the trainer "
-                "computes. Use tool_choice auto or none, and no structured output",
+                "computes. Use tool_choice auto or none, and no structured output, or gateway.constraints=free",
                 code=f"unsupported_{what}",
             )
+        self.notes.add(f"{what}: the trained model samples freely, and the client gets what comes (gateway.constraints=free)")

@@ -41,7 +41,7 @@ class Sessions:
 
     @asynccontextmanager
     async def open(
-        self, model: Any, *, limits: Limits | None = None, fork: bool = True, constrains: bool = False
+        self, model: Any, *, limits: Limits | None = None, fork: bool = True, constrains: bool = False, refuses: bool = False
     ) -> AsyncIterator[AgentSession]:
         """A session with a model (`ServedModel` or `EndpointModel` of `vime.rollout`), which is over when the block ends."""
         if self._gateway is None:
@@ -51,7 +51,7 @@ class Sessions:
             answers = SampledAnswers(model=model, reader=await self.reader(model), fork=fork)
         else:
             answers = EndpointAnswers(model=model)
-        session = AgentSession(answers=answers, limits=limits or Limits(), constrains=constrains)
+        session = AgentSession(answers=answers, limits=limits or Limits(), constrains=constrains, refuses=refuses)
         gateway.open(session)
         try:
             yield session

@@ -27,4 +27,5 @@ class ArrivingText:
 
     def end(self) -> str:
         """The rest of the text."""
-        return self._tokenizer.decode(self._ids, skip_special_tokens=self._skips)[self._num_characters :]
+        text = self._tokenizer.decode(self._ids, skip_special_tokens=self._skips, clean_up_tokenization_spaces=False)
+        return text[self._num_characters :]

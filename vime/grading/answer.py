@@ -2,21 +2,23 @@ r"""Finds the answer in a reply: the content of the last balanced `\boxed{}` aft
 
 import re
 
+from vime.thinking import after_thinking
+
 MAX_REPLY_CHARACTERS = 50_000
 """Characters at a reply's end that are searched for the answer."""
 MAX_ANSWER_CHARACTERS = 2_000
-_MAX_BOXES = 16
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _LEAD = re.compile(r"^\W*(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|[:=])\s*", re.IGNORECASE)
 
 
-def answer_of(reply: str) -> str:
-    r"""The answer of a reply: its last box, else its last `<answer>` tag, else its last line; "" for an empty reply.
+def answer_of(reply: str, *, thinks: bool = False) -> str:
+    r"""The answer of a reply: its last box, else its last `<answer>` tag, else its last line; "" if it has none.
 
-    Everything up to the last `</think>` is ignored, so that a box in the thinking is no answer.
+    A thinking is ignored (`vime.thinking`, with the same `thinks`), so that a box in it is no answer and a reply that was cut
+    within it has none. Nor has a reply that was cut in its last box: an earlier one is what it was about to replace.
     """
-    text = reply[-MAX_REPLY_CHARACTERS:].rpartition("</think>")[2]
-    boxed = last_balanced_box(text)
+    text = after_thinking(reply, thinks=thinks)[-MAX_REPLY_CHARACTERS:]
+    boxed = last_box(text)
     if boxed is not None:
         return boxed.strip()[:MAX_ANSWER_CHARACTERS]
     tagged = _last_tag(text)
@@ -24,20 +26,22 @@ def answer_of(reply: str) -> str:
     return _LEAD.sub("", lines[-1].strip()[:MAX_ANSWER_CHARACTERS]).strip().strip("*").strip() if lines else ""
 
 
-def has_box(reply: str) -> bool:
-    """Whether the reply gives its answer in a box."""
-    return last_balanced_box(reply[-MAX_REPLY_CHARACTERS:].rpartition("</think>")[2]) is not None
+def has_box(reply: str, *, thinks: bool = False) -> bool:
+    """True if the reply gives its answer in a box that it closes."""
+    return bool(last_box(after_thinking(reply, thinks=thinks)[-MAX_REPLY_CHARACTERS:]))
 
 
-def last_balanced_box(text: str) -> str | None:
-    r"""The content of the last `\boxed{…}` or `\fbox{…}` with closed braces, or None if there is none."""
-    for start in [match.end() for match in _BOX.finditer(text)][-_MAX_BOXES:][::-1]:
-        depth = 1
-        for position in range(start, len(text)):
-            depth += (text[position] == "{") - (text[position] == "}")
-            if depth == 0:
-                return text[start:position]
-    return None
+def last_box(text: str) -> str | None:
+    r"""The content of the last `\boxed{…}` or `\fbox{…}`, "" if its brace is never closed, or None if there is no box."""
+    starts = [match.end() for match in _BOX.finditer(text)]
+    if not starts:
+        return None
+    depth = 1
+    for position in range(starts[-1], len(text)):
+        depth += (text[position] == "{") - (text[position] == "}")
+        if depth == 0:
+            return text[starts[-1] : position]
+    return ""
 
 
 def _last_tag(text: str) -> str | None:

@@ -13,7 +13,7 @@ from vime.grading.choice import letter
 from vime.grading.game24 import numbers_of, solves
 from vime.grading.maths import Equality, equal
 from vime.grading.number import number
-from vime.grading.qa import exact_match, normalize
+from vime.grading.qa import exact_match
 
 KINDS = ("maths", "choice", "number", "game24", "qa")
 MAX_REFERENCES = 32
@@ -39,17 +39,26 @@ class Grade:
 
 
 async def grade(
-    kind: str, prediction: str, gold: list[str], *, question: str = "", judge: Asks | None = None, judge_alone: bool = False
+    kind: str,
+    prediction: str,
+    gold: list[str],
+    *,
+    question: str = "",
+    judge: Asks | None = None,
+    judge_alone: bool = False,
+    thinks: bool = False,
+    digits: int | None = None,
 ) -> Grade:
     r"""Grades a whole reply or a bare answer; in a reply the answer is the last `\boxed{}` after the thinking, see `answer_of`.
 
-    With `judge_alone` the judge decides about every answer, and no rule does. Raises ValueError for an unknown kind, and errors
-    of the judge's server.
+    `thinks` says that the reply begins within a thinking (`vime.thinking`). With `digits` formulas are equal that agree when
+    rounded to so many significant digits. With `judge_alone` the judge decides about every answer, and no rule does. Raises
+    ValueError for an unknown kind, and errors of the judge's server.
     """
-    answer = answer_of(prediction)
+    answer = answer_of(prediction, thinks=thinks)
     if not answer:
         return Grade(score=0.0, decided_by="rule", prediction="")
-    verdict = Equality.undecided if judge_alone else await _decide(kind, answer, gold[:MAX_REFERENCES], question)
+    verdict = Equality.undecided if judge_alone else await _decide(kind, answer, gold[:MAX_REFERENCES], question, digits)
     if verdict is not Equality.undecided:
         decided_by = "limit" if verdict is Equality.limit else "rule"
         return Grade(score=float(verdict is Equality.equal), decided_by=decided_by, prediction=answer)
@@ -57,10 +66,10 @@ async def grade(
     return Grade(score=float(opinion is True), decided_by="nobody" if opinion is None else "judge", prediction=answer)
 
 
-async def _decide(kind: str, answer: str, gold: list[str], question: str) -> Equality:
+async def _decide(kind: str, answer: str, gold: list[str], question: str, digits: int | None) -> Equality:
     match kind:
         case "maths":
-            return await equal(answer, gold)
+            return await equal(answer, gold, digits=digits)
         case "number":
             return _numbers(answer, gold)
         case "choice":
@@ -83,11 +92,8 @@ def _letters(answer: str, gold: list[str]) -> Equality:
 
 
 def _same_words(answer: str, gold: list[str]) -> Equality:
-    """Equal after normalization, or undecided; an answer of nothing but articles and signs is compared unchanged."""
-    readable = [reference for reference in gold if normalize(reference)]
-    if normalize(answer) and exact_match(answer, readable):
-        return Equality.equal
-    return Equality.equal if answer.strip() in [reference.strip() for reference in gold] else Equality.undecided
+    """Equal after normalization, or undecided."""
+    return Equality.equal if exact_match(answer, gold) else Equality.undecided
 
 
 def _verdict(same: bool) -> Equality:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from vime.config import RunConfig
 from vime.errors import Problem
+from vime.thinking import after_thinking
 
 CACHE_SIZE = 10_000
 MAX_CHARACTERS = 2_000
@@ -114,7 +115,7 @@ class Judge:
     async def _ask(self, prompt: str) -> str:
         model = self._context.models[self._config.model]
         turn = await model.chat([{"role": "user", "content": prompt}], max_tokens=self._config.max_tokens)
-        return turn.text
+        return "" if turn.finish_reason == "length" else turn.text  # a draft, perhaps of a thinking that the prompt has opened
 
     def _accepted(self, verdict: bool) -> bool:
         if verdict:
@@ -123,8 +124,8 @@ class Judge:
 
 
 def read_verdict(reply: str) -> bool | None:
-    """True or False if the last line is `VERDICT: True` or `VERDICT: False` and nothing else, otherwise None."""
-    lines = [line for line in reply.splitlines() if line.strip()]
+    """True or False if the last line behind the thinking is `VERDICT: True` or `VERDICT: False` and nothing else, else None."""
+    lines = [line for line in after_thinking(reply).splitlines() if line.strip()]
     match = _VERDICT.match(lines[-1]) if lines else None
     return match.group(1).lower() == "true" if match else None
 

@@ -1,16 +1,19 @@
-"""Compares mathematical answers: as strings, as exact numbers, and then with math-verify in a process that can be killed."""
+"""Compares mathematical answers: as plain numbers here, and all others in a process that can be killed (`maths_worker.py`)."""
 
+import re
 from enum import Enum
+from fractions import Fraction
 from functools import lru_cache
 
-from vime.grading.boxed import strip_string
-from vime.grading.number import number
+from vime.grading.number import TOLERANCE, number
 from vime.grading.workers import Workers
 
 SECONDS = 6.0
 """Time limit of one comparison; some formulas, like towers of powers, would take forever."""
 MAX_CHARACTERS, MAX_DEPTH = 500, 20
 """Answers and references that are longer or nested deeper are not parsed."""
+_BARE = re.compile(r"[0-9.,+/eE-]+")
+"""Characters of numbers without units."""
 
 
 class Equality(Enum):
@@ -22,24 +25,28 @@ class Equality(Enum):
     limit = "limit"
 
 
-async def equal(answer: str, gold: list[str]) -> Equality:
-    """Compares an answer (the content of its box) with the references; undecided if it or a reference is no formula."""
+async def equal(answer: str, gold: list[str], *, digits: int | None = None) -> Equality:
+    """Compares an answer (the content of its box) with the references; undecided if it or a reference is no formula.
+
+    With `digits` numbers are equal if they agree when rounded to so many significant digits.
+    """
     short = [reference for reference in gold if _is_simple(reference)]
-    if any(strip_string(answer) == strip_string(reference) and _is_as_percent(answer, reference) for reference in gold):
+    if answer.strip() and answer.strip() in [reference.strip() for reference in gold]:
         return Equality.equal
     if not _is_simple(answer) or not short:
         return Equality.limit
-    value, values = number(answer), [number(reference) for reference in short]
-    if value is not None and value in values:
-        return Equality.equal
-    if value is not None and None not in values:
-        return Equality.different
-    return Equality(await _workers().call({"answer": answer, "gold": short}, seconds=SECONDS) or "limit")
+    if digits is None and all(map(_BARE.fullmatch, (answer, *short))):
+        value, *values = map(number, (answer, *short))
+        if value is not None and None not in values:
+            is_decimal = any(sign in text for text in (answer, *short) for sign in ".eE")
+            same = any(_equal_numbers(value, one, is_decimal=is_decimal) for one in values if one is not None)
+            return Equality.equal if same else Equality.different
+    request = {"answer": answer, "gold": short, "digits": digits}
+    return Equality(await _workers().call(request, seconds=SECONDS) or "limit")
 
 
-def _is_as_percent(answer: str, reference: str) -> bool:
-    """Whether the percent signs match: a reference in percent accepts the bare number, but ten is not ten percent."""
-    return "%" not in answer or "%" in reference
+def _equal_numbers(one: Fraction, other: Fraction, *, is_decimal: bool) -> bool:
+    return one == other or (is_decimal and abs(one - other) <= TOLERANCE * max(abs(one), abs(other)))
 
 
 def _is_simple(text: str) -> bool:

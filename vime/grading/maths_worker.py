@@ -1,4 +1,4 @@
-"""A process that compares formulas with math-verify (https://github.com/huggingface/Math-Verify), one per line of its input.
+"""A process that reads and compares formulas (`reader.py`, `equality.py`), one request per line of its input.
 
     python -m vime.grading.maths_worker
 
@@ -11,44 +11,31 @@ import math
 import resource
 import signal
 import sys
-from typing import Any
 
-_NO_TIMEOUT: Any = None
-"""math-verify's own time limit would replace the alarm."""
 MEMORY_BYTES = 4 * 2**30
-"""Limit of the address space; the libraries alone need 1 GiB."""
+"""Limit of the address space."""
 
 
-def compare(answer: str, gold: list[str]) -> str:
-    """The verdict `equal`, `different` or `undecided`. math-verify is not symmetric: the reference comes first."""
-    found = _parse(answer)
-    references = [_parse(reference) for reference in gold]
-    if any(found and reference and _verify(reference, found) for reference in references):
-        return "equal"
-    return "different" if found and all(references) else "undecided"
+def compare(answer: str, gold: list[str], *, digits: int | None = None) -> str:
+    """The verdict `equal`, `different` or `undecided`, the last for texts that are no formula and for what cannot be computed."""
+    verdicts = [_same(answer, reference, digits) for reference in gold]
+    return "equal" if True in verdicts else "undecided" if None in verdicts else "different"
 
 
-def _parse(text: str) -> list[Any]:
-    """math-verify's reading of a formula, put between dollars so that it is recognized as one."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+def _same(answer: str, reference: str, digits: int | None) -> bool | None:
+    from vime.grading.equality import Comparison
+    from vime.grading.expression import Undefined, Unread
+    from vime.grading.reader import read
 
-    bare = text.strip().strip("$").strip()
-    extraction = [LatexExtractionConfig(boxed_match_priority=50), ExprExtractionConfig()]
-    return parse(f"${bare}$", extraction_config=extraction, parsing_timeout=_NO_TIMEOUT) or []
-
-
-def _verify(reference: list[Any], found: list[Any]) -> bool:
-    from math_verify import verify
-
-    return verify(reference, found, strict=True, float_rounding=6, timeout_seconds=_NO_TIMEOUT)
+    try:
+        return Comparison(digits=digits).same(read(answer), read(reference))
+    except (Unread, Undefined, OverflowError):
+        return None
 
 
 def main() -> None:
     """Answers requests until the input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    import logging
-
-    logging.disable(logging.CRITICAL)  # math-verify logs every formula that it cannot read
     compare("1", ["1"])  # loads everything before the first clock runs
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -56,8 +43,8 @@ def main() -> None:
         request = json.loads(line)
         signal.alarm(math.ceil(request["seconds"]) + 1)
         try:
-            verdict = compare(request["answer"], request["gold"])
-        except Exception:  # the library parses arbitrary text: what it fails at is undecided
+            verdict = compare(request["answer"], request["gold"], digits=request.get("digits"))
+        except Exception:  # whatever a text does to the reader, it is undecided
             verdict = "undecided"
         signal.alarm(0)
         sys.stdout.write(f"{verdict}\n")

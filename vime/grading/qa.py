@@ -16,7 +16,14 @@ _CLOSED = ("yes", "no", "noanswer")
 
 
 def normalize(text: str) -> str:
-    """The text in lower case without ASCII punctuation, articles and extra spaces, removed in this order."""
+    """The text in lower case without ASCII punctuation, articles and extra spaces, removed in this order.
+
+    A step that would leave nothing is left out: `A` and `the the` keep their articles, `!!!` its signs.
+    """
+    return _published(text) or " ".join(text.lower().translate(_PUNCTUATION).split() or text.lower().split())
+
+
+def _published(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -36,21 +43,19 @@ def hotpotqa_f1(prediction: str, references: list[str]) -> float:
 
 
 def gold_in_prediction(prediction: str, references: list[str]) -> float:
-    """1 if the normalized prediction contains any normalized reference; references that normalize to nothing are ignored."""
+    """1 if the normalized prediction contains any normalized reference; empty references are ignored."""
     answer = normalize(prediction)
-    return float(any(reference in answer for reference in map(normalize, references) if reference))
+    return float(any(_is_within(reference, answer) for reference in map(normalize, references)))
 
 
 def substring_match(prediction: str, references: list[str]) -> float:
     """MemAgent's `sub_em`: 1 if prediction or reference contains the other after normalization.
 
-    A prediction that normalizes to nothing, like `the`, scores 0; references that do so are ignored.
+    An empty prediction scores 0; empty references are ignored.
     """
     answer = normalize(prediction)
-    if not answer:
-        return 0.0
     gold = [normalize(reference) for reference in references]
-    return float(any(reference in answer or answer in reference for reference in gold if reference))
+    return float(any(_is_within(reference, answer) or _is_within(answer, reference) for reference in gold))
 
 
 def unguarded_substring_match(prediction: str, references: list[str]) -> float:
@@ -58,8 +63,8 @@ def unguarded_substring_match(prediction: str, references: list[str]) -> float:
 
     It serves comparisons with published numbers and should not be reported as a score.
     """
-    answer = normalize(prediction)
-    return float(any(reference in answer or answer in reference for reference in map(normalize, references)))
+    answer = _published(prediction)
+    return float(any(reference in answer or answer in reference for reference in map(_published, references)))
 
 
 def string_match_all(prediction: str, references: list[str]) -> float:
@@ -72,6 +77,13 @@ def string_match_part(prediction: str, references: list[str]) -> float:
     """RULER's score for question answering: 1 if the prediction contains any reference, ignoring case."""
     text = prediction.lower()
     return float(any(reference.lower() in text for reference in references))
+
+
+def _is_within(part: str, whole: str) -> bool:
+    """True if a normalized text stands in another; one of nothing but articles or signs only if it is the whole."""
+    if not part or not _ARTICLES.sub("", part.translate(_PUNCTUATION)).strip():
+        return part == whole != ""
+    return part in whole
 
 
 def _best(prediction: str, references: list[str], score: Callable[[str, str], float]) -> float:

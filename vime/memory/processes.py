@@ -13,6 +13,7 @@ and E expert-parallel sizes:
 
 from vime.cluster.layout import num_copies, num_expert_copies
 from vime.config import RunConfig, ServedModelConfig
+from vime.machine import memory_bytes
 from vime.memory.activations import activation_bytes, working_bytes
 from vime.model.size import BYTES, num_expert_parameters, num_parameters
 
@@ -41,15 +42,9 @@ def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, floa
 
     The weights of a frozen model are 0, because the configuration does not tell its size; on a GPU they are part of "KV cache".
     """
-    total = config.cluster.gpu_memory_gib * GIB if config.cluster.gpus_per_node else _main_memory()
+    total = config.cluster.gpu_memory_gib * GIB if config.cluster.gpus_per_node else memory_bytes()
     budget = model.gpu_memory_utilization * total
     own = model.trained or model.checkpoint in (None, config.model.checkpoint)
     weights = num_parameters(config.model) * BYTES[config.trainer.precision] / model.tensor_parallel_size if own else 0.0
     cache = budget if not config.cluster.gpus_per_node else max(0.0, budget - weights)
     return {"weights": weights, "KV cache": cache}
-
-
-def _main_memory() -> int:
-    import psutil  # not where only the trainer is
-
-    return psutil.virtual_memory().total

@@ -5,6 +5,7 @@ Nothing is written here: the run folder is only named (`outputs/<name>/<time>`, 
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -216,7 +217,7 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
     if chosen is not None:
         return chosen
     new, number = run_dir.absolute(), 2
-    while new.exists():
+    while os.path.lexists(new):
         new, number = run_dir.absolute().with_name(f"{run_dir.name}_{number}"), number + 1
     return new
 

@@ -31,6 +31,7 @@ from vime.preflight.tree import (
 )
 
 _TWICE = re.compile(r"Multiple values for (?P<group>[\w/]+)\. To override a value use 'override [\w/]+: (?P<option>[^']+)'")
+_FULL_KEY = re.compile(r"full_key: (?P<key>\S+)")
 LISTED_GROUPS = ("algorithm", "preset", "cluster", "model", "logger")
 """Groups that the root lists: their choice is replaced. The others (method, experiment, sweep, users' own) need a plus."""
 
@@ -164,7 +165,10 @@ class Composition:
 
     def _apply(self, override: Override, tree: DictConfig) -> None:
         add = override.is_add() or override.is_force_add()
-        kind = OverrideType.FORCE_ADD if add and in_named_item(tree, override.key_or_group) else override.type
+        named = add and in_named_item(tree, override.key_or_group)
+        # a dictionary goes into the one that is there, whose keys may be free: `unknown_keys` finds those that are not
+        whole = isinstance(override.value(), dict) and OmegaConf.is_dict(node_at(tree, override.key_or_group))
+        kind = OverrideType.FORCE_ADD if named or (whole and not override.is_delete()) else override.type
         try:
             root, key = open_path(tree, override.key_or_group, add=add)
             ConfigLoaderImpl._apply_overrides_to_config([dataclasses.replace(override, key_or_group=key, type=kind)], root)
@@ -176,11 +180,13 @@ class Composition:
         key = override.key_or_group
         node = node_at(tree, key)
         if OmegaConf.is_dict(node) and not isinstance(override.value(), dict):
-            return f"is a group of settings: set one of {', '.join(f'{key}.{name}' for name in node)}"
+            names = [f"{key}.{name}" for name in node]
+            return f"is a group of settings: set one of {', '.join(names)}" if names else f"has keys: write {key}={{name: value}}"
         if override.is_delete():
             return "cannot be removed: set it to a value"
         if node is not None and "not in" in str(error.__cause__):
-            return str(error.__cause__).splitlines()[0]
+            inside = _FULL_KEY.search(str(error.__cause__))
+            return unknown_key_remedy(tree, inside["key"]) if inside else str(error.__cause__).splitlines()[0]
         if override.package is not None or "Could not override" in str(error) or "' not in '" in str(error.__cause__):
             return unknown_key_remedy(tree, key)
         if "Could not append" in str(error):

@@ -10,12 +10,14 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -27,7 +29,7 @@ from vime.evaluation.conditions import AT, shown_rows
 from vime.files.command_line import setting
 from vime.preflight.compose import register_schemas
 from vime.preflight.launchers import BASIC, LAUNCHER, ONE_RUN, refused, run_side_by_side, without_launcher
-from vime.preflight.search_path import CONF, with_search_path
+from vime.preflight.search_path import CONF, KEY, with_search_path
 from vime.report.summary import read_summary
 from vime.report.tables import measured_rows, spread_text
 from vime.warm.client import OwnHost
@@ -96,13 +98,41 @@ def expand(overrides: list[str]) -> Sweep:
     listed = dict(tree.hydra.sweeper.params or {}) if tree is not None else {}
     given = {override.key_or_group for override in parsed}
     words = [*overrides, *(f"{key}={values}" for key, values in listed.items() if key not in given)]
-    batches = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(words), None)
+    batches = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(_without_globs(words)), None)
     points = [list(point) for batch in batches for point in batch]
     chosen = next((override.value() for override in parsed if override.key_or_group == "output_dir"), None)
     folder = chosen or (str(tree.hydra.sweep.dir) if tree is not None else f"outputs/{time.strftime(SWEEP_NAME)}")
     own = ("hydra.mode=", "output_dir=")
     points = [[word for word in point if not word.startswith(own)] for point in points]
     return Sweep(points=points, folder=Path(str(folder)).absolute(), tree=tree)
+
+
+def _without_globs(words: list[str]) -> list[str]:
+    """The words with the options that they match in place of patterns: `algorithm=glob(g*)` is `algorithm=grpo,gspo`.
+
+    Raises `ConfigError` for a pattern that matches no option.
+    """
+    parsed = OverridesParser.create().parse_overrides(words)
+    patterns = {word: found for word, found in zip(words, parsed) if isinstance(found.value(), Glob)}
+    if not patterns:
+        return words
+    GlobalHydra.instance().clear()
+    search_path = [word for word in with_search_path(words) if word.startswith(f"{KEY}=")]
+    values, problems = {}, []
+    with initialize_config_dir(str(CONF), version_base="1.3", job_name="vime"):
+        loader = GlobalHydra.instance().config_loader()
+        for word, override in patterns.items():
+            options = loader.get_group_options(override.key_or_group, overrides=search_path)
+            matches = cast(Glob, override.value()).filter(options)
+            values[word] = f"{override.get_key_element()}={','.join(matches)}"
+            if not matches:
+                remedy = (
+                    f"matches none of its options: {', '.join(options)}" if options else "is no group of options: list values"
+                )
+                problems.append(Problem(key=override.key_or_group, value=word.partition("=")[2], remedy=remedy))
+    if problems:
+        raise ConfigError(problems)
+    return [values.get(word, word) for word in words]
 
 
 def scores_of(run: Path) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Checks a configuration before anything starts, and reports every problem at once.
 
 A rule is a function `RunConfig -> list[Problem]` in `vime/preflight/rules/`. `mode=plan` may plan for another machine, so it
-leaves out the rules about this one (GPUs, ports, files, disk, keys), and so does a rehearsal until it has its own configuration.
+leaves out the rules about this one (GPUs, ports, files, disk, keys), but for that of the run folder; so does a rehearsal until it
+has its own configuration.
 """
 
 from collections.abc import Callable
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     method.hooks_fit,
     method.own_rules,
     method.run_name,
+    machine.run_folder_can_be_made,
     algorithm.essence,
     algorithm.bounds,
     algorithm.combinations,
@@ -85,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     security.arguments,
     sampling.trained_model,
     sampling.frozen_models,
+    sampling.constraints,
     retrieval.complete,
     retrieval.own_port,
     deterministic.repeatable,
@@ -107,6 +110,8 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.disk,
     machine.shared_memory,
     machine.address,
+    machine.interpreter,
+    machine.ray_answers,
     security.reachable,
     machine.tracker_key,
 )

@@ -35,8 +35,8 @@ class Health:
         silence_limit, limit = spec.settings.start_timeout_seconds, spec.settings.max_start_seconds
         signs = StartSigns(spec.log, hub_id=spec.hub_id)
         while True:
-            if (code := self._process.exit_code()) is not None:
-                return "died", f"while starting, exit code {code}"
+            if self._process.exit_code() is not None:
+                return "died", f"while starting, {self._process.ending()}"
             if await self._is_healthy(START_CHECK_SECONDS) and (has_started is None or await has_started()):
                 return None
             taken = time.monotonic() - started
@@ -50,14 +50,14 @@ class Health:
         """Waits until the process ends or `health_failures` checks in a row fail; returns which of the two."""
         settings, failures, next_check = self._process.spec.settings, 0, 0.0
         while failures < settings.health_failures:
-            if (code := self._process.exit_code()) is not None:
-                return "died", f"exit code {code}"
+            if self._process.exit_code() is not None:
+                return "died", self._process.ending()
             if time.monotonic() >= next_check:
                 healthy = await self._is_healthy(max(1.0, settings.health_interval_seconds))
                 failures = 0 if healthy else failures + 1
                 next_check = time.monotonic() + settings.health_interval_seconds
             await asyncio.sleep(POLL_SECONDS)
-        return "hung", f"{failures} health checks in a row failed"
+        return "hung", f"{failures} health checks in a row failed{self._process.want_of_memory()}"
 
     async def _is_healthy(self, timeout_seconds: float) -> bool:
         spec = self._process.spec

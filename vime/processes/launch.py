@@ -24,6 +24,8 @@ from pathlib import Path
 
 import psutil
 
+from vime.surroundings import short_folder
+
 POLL_SECONDS = 0.2
 SHARED_MEMORY_SECONDS = 5.0
 """How often the tree's shared memory is noted, so that it is known even if the whole tree is killed at once."""
@@ -184,7 +186,7 @@ def main() -> None:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     owner = psutil.Process(arguments.owner)
     driver = _process(arguments.driver)
-    temporary = tempfile.mkdtemp(prefix="vime-launch-")
+    temporary = tempfile.mkdtemp(prefix="vime-launch-", dir=short_folder())  # vLLM makes sockets there
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     supervisor = os.fork()
     if supervisor == 0:

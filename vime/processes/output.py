@@ -4,7 +4,6 @@ Ray keeps them in a temporary folder that is removed with the run. The file has 
 file, which holds the last of what stood before.
 """
 
-import io
 import logging
 import os
 import stat
@@ -12,7 +11,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+
+from vime.surroundings import PatientStream
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_BYTES = 32 * 2**20
@@ -23,18 +23,6 @@ COPY_BYTES = 2**20
 logger = logging.getLogger(__name__)
 _paths: list[Path] = []
 """Where the output of this process went; the last is where it goes now."""
-
-
-class LogFile(io.FileIO):
-    """A file whose writer does not fail if the disk is full: that costs lines of the log."""
-
-    def write(self, data: Any, /) -> int:
-        """Writes what can be written, and says that all of it was."""
-        try:
-            super().write(data)
-        except OSError:  # there is nowhere left to say so
-            pass
-        return memoryview(data).nbytes
 
 
 def send_output_to(path: Path) -> None:
@@ -51,7 +39,7 @@ def send_output_to(path: Path) -> None:
     for number in (1, 2):
         os.dup2(file, number)
     os.close(file)
-    sys.stdout, sys.stderr = _text(1), _text(2)
+    sys.stdout, sys.stderr = (PatientStream(number, encoding="utf-8", errors="backslashreplace") for number in (1, 2))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT))
     root = logging.getLogger()
@@ -87,8 +75,3 @@ def _keep_short(path: Path) -> None:
             shorten(path, max_bytes=MAX_BYTES)
         except OSError as error:  # the disk is full, or the folder is gone
             logger.warning("%s could not be shortened: %s", path, error)
-
-
-def _text(number: int) -> io.TextIOWrapper:
-    binary: Any = io.BufferedWriter(LogFile(number, "w", closefd=False))
-    return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", line_buffering=True)

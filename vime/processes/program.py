@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import psutil
 
 from vime.cluster.ports import free_port
 from vime.config import ServingConfig
+from vime.machine import memory_bytes, num_killed_for_memory
 from vime.processes.secret import VARIABLE
+from vime.surroundings import no_proxy
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,10 @@ END_SECONDS = 30.0
 PORT_SECONDS = 10.0
 """How long to wait for a port that the program's last process may still hold."""
 POLL_SECONDS = 0.1
+SAID_BYTES = 2**20
+_KILLED_ENGINE = re.compile(r"Failed core proc\(s\): \{[^}]*: -9\b|engine core exited unexpectedly")
+_FAILED_ENGINE = "encountered a fatal error"
+"""Says vLLM of an engine that was killed, and of one that has ended itself; then the former, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +85,8 @@ class ProgramProcess:
         self.launch_id = 0
         """Different for every launch, also by an object that takes the place of this one."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed_before = self._log_bytes = 0
+        """Processes that the kernel had killed for want of memory, and the log's size, when this one was launched."""
 
     async def take_port(self) -> bool:
         """Waits for the port, and chooses another if it does not come free; returns whether it chose another."""
@@ -93,6 +102,7 @@ class ProgramProcess:
     def launch(self) -> None:
         """Starts the program; its output is appended to the log."""
         self.launch_id = time.time_ns()
+        self._killed_before = num_killed_for_memory()
         spec = self.spec
         arguments = [f"--owner={os.getpid()}", *(f"--remove={folder}" for folder in spec.remove)]
         if spec.driver_pid is not None:
@@ -100,9 +110,11 @@ class ProgramProcess:
         program = [self._filled(word) for word in spec.command]
         kept = {key: value for key, value in os.environ.items() if key not in spec.environment}
         own = {key: self._filled(value) for key, value in spec.environment.items() if value is not None}
+        own |= no_proxy(spec.address, spec.listen)
         if spec.secret is not None:
             own[VARIABLE] = spec.secret
         with _open_log(spec.log) as log:
+            self._log_bytes = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "vime.processes.launch", *arguments, "--", *program],
                 env={**kept, **own},
@@ -131,6 +143,29 @@ class ProgramProcess:
         """How the process ended; None while it runs, or before the first launch."""
         return self._process.poll() if self._process is not None else None
 
+    def ending(self) -> str:
+        """The exit code; if signal 9 ended the program or a part of it, with the likely cause."""
+        return f"exit code {self.exit_code()}{self.want_of_memory()}"
+
+    def want_of_memory(self) -> str:
+        """The words to add if the kernel has ended the program, or probably a part of it, because memory ran out; else none."""
+        ran_out = num_killed_for_memory() > self._killed_before
+        if not ran_out and self.exit_code() != 128 + signal.SIGKILL and not _lost_its_engine(self._said()):
+            return ""
+        cause = (
+            "the kernel ended a process meanwhile because"
+            if ran_out
+            else "a process of it was killed by signal 9, probably because"
+        )
+        return f": {cause} memory ran out, of which {memory_bytes() / 2**30:.1f} GiB are ours: give more, or take less"
+
+    def _said(self) -> str:
+        """The end of what the program has logged since its launch."""
+        with contextlib.suppress(OSError), Path(self.spec.log).open("rb") as log:
+            log.seek(max(self._log_bytes, os.path.getsize(self.spec.log) - SAID_BYTES))
+            return log.read(SAID_BYTES).decode(errors="replace")
+        return ""
+
     async def kill(self) -> None:
         """Has the supervisor end the tree, and ends both if it does not; returns when they are gone."""
         process = self._process
@@ -156,6 +191,10 @@ class ProgramProcess:
         if word in (PORT, LISTEN):
             return str(self.spec.port) if word == PORT else self.spec.listen
         return str(free_port(self.spec.listen, 0)) if word == FREE_PORT else word
+
+
+def _lost_its_engine(said: str) -> bool:
+    return bool(_KILLED_ENGINE.search(said)) and _FAILED_ENGINE not in said
 
 
 def _open_log(path: str) -> IO[bytes]:

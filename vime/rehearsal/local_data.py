@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import DatasetConfig, RetrievalBackend, RetrievalConfig, RunConfig
+from vime.data.files import kind_of
 
 NUM_ITEMS = 2
 HASHED = "hashed"
-FILE_SUFFIXES = (".json", ".jsonl", ".parquet")
+MADE_KINDS = (".json", ".jsonl")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,7 +60,7 @@ def _local_values(values: Any, config: RunConfig, shrunk: Shrunk) -> Any:
         if isinstance(folder := values.get("folder"), str) and not any(Path(folder).glob(f"*{values.get('benchmark', '')}*")):
             found["folder"] = str(data_folder(config))
         return found
-    if isinstance(values, str) and values.endswith(FILE_SUFFIXES):
+    if isinstance(values, str) and kind_of(values):
         return _local(values, config, shrunk)
     return values
 
@@ -67,7 +68,8 @@ def _local_values(values: Any, config: RunConfig, shrunk: Shrunk) -> Any:
 def _local(path: str, config: RunConfig, shrunk: Shrunk) -> str:
     if Path(path).exists():
         return path
-    name = Path(path).name if path.endswith(FILE_SUFFIXES) else f"{Path(path).name}.jsonl"
-    name = str(Path(name).with_suffix(".jsonl")) if name.endswith(".parquet") else name
+    name, kind = Path(path).name, kind_of(path)
+    if kind not in MADE_KINDS:
+        name = f"{name[: name.lower().rindex(kind)] if kind else name}.jsonl"
     shrunk.files.append(name)
     return str(data_folder(config) / name)

@@ -8,8 +8,6 @@ replaced.
 from dataclasses import fields, replace
 from pathlib import Path
 
-import psutil
-
 from vime.cluster.ports import LOOPBACK, free_port
 from vime.config import (
     Before,
@@ -26,6 +24,7 @@ from vime.config import (
     TrainerConfig,
 )
 from vime.hooks import load_hook
+from vime.machine import memory_bytes
 from vime.rehearsal.local_data import Shrunk, local_dataset, local_retrieval
 
 NUM_STEPS = NUM_PROMPTS = NUM_LAYERS = 2
@@ -159,7 +158,7 @@ def _served(config: RunConfig, shrunk: Shrunk, *, has_own: bool) -> dict[str, Se
 
     Frozen models that are small and local keep servers of their own.
     """
-    share = CACHE_BYTES / psutil.virtual_memory().total
+    share = CACHE_BYTES / memory_bytes()
     found: dict[str, ServedModelConfig] = {}
     behind: list[str] = []
     for name, model in config.serving.models.items():

@@ -34,6 +34,7 @@ from vime.report.sections import (
 from vime.report.step_line import WINDOW, duration
 from vime.report.summary import RunScore, read_scores, read_summary, summarize_runs
 from vime.report.tables import measured_rows
+from vime.surroundings import settle
 
 logger = logging.getLogger(__name__)
 
@@ -199,6 +200,7 @@ def _provenance(run_path: Path) -> str:
 
 def main() -> None:
     """Rebuilds the report of one run folder."""
+    settle()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run folder, for example outputs/latest")
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
+from vime.machine import memory_bytes, num_cores
 
 MATRIX_SIZE = 1024
 MEASURE_SECONDS = 0.1
@@ -23,8 +23,8 @@ def describe_machine() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "num_cores": os.cpu_count(),
-        "num_usable_cores": len(psutil.Process().cpu_affinity()) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "num_usable_cores": num_cores(),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "matmul_gflops_float32": round(matrix_product_rate(), 1),

@@ -106,6 +106,7 @@ class Transcript:
             if rollout.counts:
                 self._line("counts: " + ", ".join(f"{name} {count}" for name, count in sorted(rollout.counts.items())))
             self._samples(rollout, recorder)
+            self._said(rollout)
             if rollout.counting.in_baseline:
                 self._line(f"reward: {rollout.reward:g}{_details(rollout.metrics)}", "bold")
             if rollout.error:
@@ -113,7 +114,8 @@ class Transcript:
             if rollout.traceback:
                 self._line(rollout.traceback, "red")
         if self._num_calls == 0:
-            self._line("no model was called")
+            num_refused = sum(rollout.counts.get("session_refused", 0) for rollout in group.rollouts)
+            self._line(f"all {num_refused} calls of models were refused" if num_refused else "no model was called")
 
     def file(self, path: Path) -> None:
         """Where the rollout was written."""
@@ -126,6 +128,14 @@ class Transcript:
             told = "" if sample.reward is None or sample.reward == rollout.reward else f", reward {sample.reward:g}"
             left_out = ", not trained (remove_sample)" if sample.remove_sample else ""
             self._line(f"sequence {number}: {pieces} tokens, of which the replies are trained{told}{left_out}")
+
+    def _said(self, rollout: Rollout) -> None:
+        """The value that an agent returned, or the text that it printed if it is a program."""
+        for name in ("output", "stderr"):
+            text = rollout.samples[-1].metadata.get(name) if rollout.samples else None
+            if isinstance(text, str) and text.strip():
+                self._line(f"{name} of the agent:", "dim")
+                self._text(text.rstrip())
 
     def _head(self, text: str) -> None:
         self._line(f"\n── {text}", "bold")

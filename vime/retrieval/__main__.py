@@ -27,6 +27,7 @@ from vime.errors import ConfigError
 from vime.processes.secret import VARIABLE, given_secret, is_loopback
 from vime.retrieval.index import open_index
 from vime.retrieval.service import RetrievalService
+from vime.surroundings import settle
 
 OPTIONS = (
     *("backend", "search", "embedding", "embedding_url", "embedding_dimensions", "pooling", "query_instruction"),
@@ -67,6 +68,7 @@ class ProgressBars:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Builds or serves; returns the exit code, 2 for an error that the caller can correct."""
+    settle()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for library in ("faiss", "bm25s"):  # they tell what they do in detail
         logging.getLogger(library).setLevel(logging.WARNING)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vime.data.files import COMPRESSIONS, ENCODINGS, HEAD_BYTES, PARQUET, why_no_rows
 from vime.errors import ConfigError, Problem
 
 Progress = Callable[[str, int, int], None]
@@ -49,6 +50,8 @@ class Corpus:
         if not path.is_file():
             remedy = "there is no such file: use a JSONL file of passages (fields id, title, text)"
             raise ConfigError([Problem(key=KEY, value=path, remedy=remedy)])
+        if reason := _not_lines(path):
+            raise ConfigError([Problem(key=KEY, value=path, remedy=f"the file {reason}")])
         offsets, position = [0], 0
         with path.open("rb") as file:
             for line in file:
@@ -85,6 +88,17 @@ class Corpus:
             seen.add(document.id)
             if index % 1000 == 999 or index + 1 == len(self):
                 progress("reading", index + 1, len(self))
+
+
+def _not_lines(path: Path) -> str:
+    """The reason why a file is no text whose lines can be read in place, "" if it may be one."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if any(head.startswith(mark) for mark in COMPRESSIONS):
+        return "is compressed: unpack it, as passages are read in place"
+    if head.startswith((PARQUET, *ENCODINGS)):
+        return "is Parquet, or no UTF-8: write its passages as JSON lines in UTF-8"
+    return why_no_rows(head) if head else ""
 
 
 def read_line(line: bytes, *, path: Path, number: int) -> Document:

@@ -11,6 +11,7 @@ import numpy as np
 from vime.config import Pooling, RetrievalConfig
 from vime.errors import ServerError
 from vime.retrieval.corpus import Corpus, Progress
+from vime.retrieval.words import folded, words_of
 
 HASHED = "hashed"
 """Value of `retrieval.embedding` for embeddings by hashing, with which FAISS runs where no model can be downloaded."""
@@ -60,8 +61,9 @@ class HashedEmbedder:
     def __init__(self, dimensions: int) -> None:
         from sklearn.feature_extraction.text import HashingVectorizer
 
-        shared: dict[str, Any] = {"n_features": NUM_FEATURES, "norm": None, "dtype": np.float32}
-        self._words = HashingVectorizer(token_pattern=r"(?u)\b\w+\b", ngram_range=(1, 2), **shared)
+        shared: dict[str, Any] = {"n_features": NUM_FEATURES, "norm": None, "dtype": np.float32, "lowercase": False}
+        own_words = {"tokenizer": words_of, "token_pattern": None}
+        self._words = HashingVectorizer(ngram_range=(1, 2), **own_words, **shared)
         self._characters = HashingVectorizer(analyzer="char_wb", ngram_range=(3, 4), **shared)
         self._dimensions = dimensions
         self._weights: Any = None
@@ -107,7 +109,7 @@ class HashedEmbedder:
         self._projection = scipy.sparse.load_npz(folder / "projection.npz")
 
     def _features(self, texts: list[str]) -> Any:
-        clean = [text.encode(errors="replace").decode() for text in texts]  # a lone surrogate cannot be encoded as UTF-8
+        clean = [folded(text) for text in texts]
         features = (self._words.transform(clean) + self._characters.transform(clean)).tocsr()
         features.eliminate_zeros()
         return features

@@ -12,8 +12,10 @@ import numpy as np
 
 from vime.config import RetrievalBackend, RetrievalConfig
 from vime.retrieval.corpus import Corpus, Document, Progress, checksum
+from vime.retrieval.embedding import HASHED
 from vime.retrieval.keyword import KeywordIndex
 from vime.retrieval.vectors import VectorIndex
+from vime.retrieval.words import RULE
 
 logger = logging.getLogger(__name__)
 
@@ -92,13 +94,14 @@ def _manifest(config: RetrievalConfig, corpus_checksum: str, num_documents: int)
         "backend": config.backend.value,
     }
     if config.backend is RetrievalBackend.bm25:
-        return manifest | {"bm25s": metadata.version("bm25s")}
+        return manifest | {"bm25s": metadata.version("bm25s"), "words": RULE}
     return manifest | {
         "faiss": metadata.version("faiss-cpu"),
         "search": config.search.value,
         "embedding": config.embedding,
         "embedding_dimensions": config.embedding_dimensions,
         "pooling": config.pooling.value,
+        **({"words": RULE} if config.embedding == HASHED else {}),
         **({"passage_instruction": config.passage_instruction} if config.passage_instruction else {}),
     }
 

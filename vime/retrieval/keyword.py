@@ -5,10 +5,9 @@ from typing import Any
 
 from vime.config import RetrievalConfig
 from vime.retrieval.corpus import Corpus, Progress
+from vime.retrieval.words import folded, words_of
 
 BATCH_SIZE = 1000
-TOKENS = r"(?u)\b\w+\b"
-"""Also words of one character: numbers and names are often that short."""
 
 
 class KeywordIndex:
@@ -24,8 +23,8 @@ class KeywordIndex:
         words: list[list[int]] = []
         vocabulary: dict[str, int] = {}
         for texts in corpus.batches(BATCH_SIZE):
-            for tokens in _words(texts):
-                words.append([vocabulary.setdefault(token, len(vocabulary)) for token in tokens])
+            for text in texts:
+                words.append([vocabulary.setdefault(word, len(vocabulary)) for word in words_of(folded(text))])
             progress("splitting into words", len(words), len(corpus))
         self._index = bm25s.BM25(method="lucene")
         self._index.index((words, vocabulary or {"": 0}), show_progress=False)
@@ -33,7 +32,8 @@ class KeywordIndex:
     def search(self, queries: list[str], topk: int) -> list[list[tuple[int, float]]]:
         """Positions and scores per query, best first, without those that share no word with it."""
         count = min(topk, self._index.scores["num_docs"])
-        positions_qk, scores_qk = self._index.retrieve(_words(queries), k=count, show_progress=False)
+        words = [words_of(folded(query)) for query in queries]
+        positions_qk, scores_qk = self._index.retrieve(words, k=count, show_progress=False)
         return [
             [(int(position), float(score)) for position, score in zip(positions, scores) if score > 0]
             for positions, scores in zip(positions_qk, scores_qk)
@@ -48,11 +48,3 @@ class KeywordIndex:
         import bm25s
 
         self._index = bm25s.BM25.load(str(folder / "bm25"), load_corpus=False)
-
-
-def _words(texts: list[str]) -> list[list[str]]:
-    import bm25s
-
-    clean = [text.encode(errors="replace").decode() for text in texts]  # half a surrogate pair has no UTF-8
-    found: Any = bm25s.tokenize(clean, token_pattern=TOKENS, stopwords=[], return_ids=False, show_progress=False)
-    return found

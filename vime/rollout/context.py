@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 from vime.agent.workspace import Prepared, Source, Workspace, WorkspaceLike, prepare
-from vime.config import RunConfig
-from vime.errors import SandboxError
+from vime.config import Constraints, RunConfig
+from vime.errors import MalformedError, SandboxError, VimeError, describe
 from vime.gateway.limits import Limits
 from vime.gateway.server import PREFIX, session_app
 from vime.gateway.session import AgentSession
@@ -68,25 +68,30 @@ class Context:
         the limits and `fork` where they are not given. A model behind a chat API answers as well, without tokens.
         """
         found, own = self.models[model], self.config.method.session
-        is_trained = False
+        constrains, refuses = True, False
         if isinstance(found, ServedModel):
             with self.clock.stopped():  # the first session of a worker imports vLLM's parsers
                 await self.sessions.reader(found)
             turns = TurnLog()  # an agent outside gets no turns of an earlier attempt, but the seeds of a deterministic run
             turns.seeds = found.turns.seeds
-            is_trained = found.sampled is not None and not self.evaluation
+            if model == "actor":  # also a baseline in its place, so that a table compares like with like
+                refuses = self.config.gateway.constraints is Constraints.refuse and not self.evaluation
+                constrains = self.config.gateway.constraints is Constraints.refuse and not refuses
             found = replace(found, turns=turns)
         limits = limits or Limits(num_calls=own.num_calls, num_tokens=own.num_tokens)
         fork = own.fork if fork is None else fork
-        async with self.sessions.open(found, limits=limits, fork=fork, constrains=not is_trained) as session:
+        async with self.sessions.open(found, limits=limits, fork=fork, constrains=constrains, refuses=refuses) as session:
             try:
                 yield session
-            except Exception as error:  # an agent fails because its session did
-                if session.failure is None:
-                    raise
-                raise session.failure from error
-            for name, count in session.statistics().items():
-                self.trace.counts[f"session_{name}"] += count
+            except Exception as error:  # an agent fails because its session did, or its model
+                if session.failure is not None:
+                    raise session.failure from error
+                if session.malformed and not isinstance(error, VimeError):
+                    raise MalformedError(f"{describe(error)} (of the replies before it: {session.malformed})") from error
+                raise
+            finally:
+                for name, count in session.statistics().items():
+                    self.trace.counts[f"session_{name}"] += count
 
     async def prepared(self, source: Source, *, keep_git: bool = False, strip: int = 0) -> Prepared:
         """The prepared tree of a repository (`vime.agent.workspace.prepare`), which is made once and kept for later runs."""

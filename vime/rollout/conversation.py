@@ -91,7 +91,7 @@ class Conversation:
     async def reply(self, *, max_tokens: int) -> Turn:
         """Samples the model's next reply and adds it to the conversation.
 
-        Raises ServerError if no server answers within the time limit, BadRequestError if the conversation leaves no room for a
+        Raises ServerError if no server answers within the time limit, ContextFullError if the conversation leaves no room for a
         reply in the model's context.
         """
         prompt_ids = await aside(self._num_characters(), self.prompt_ids)

@@ -9,9 +9,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jinja2 import TemplateError
+
 from vime.blame import blamed, users_traceback
 from vime.config import RolloutConfig
-from vime.errors import ConfigError, RewardServiceError, RewardServiceTimeout, SampleError, SandboxError, ServerError
+from vime.errors import (
+    BadRequestError,
+    ConfigError,
+    ContextFullError,
+    MalformedError,
+    RewardServiceError,
+    RewardServiceTimeout,
+    SampleError,
+    SandboxError,
+    ServerError,
+)
 from vime.rollout.context import Context, Sampling
 from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
 from vime.rollout.within import HookTimeout, within
@@ -74,6 +86,14 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     except HookTimeout:
         rollout.stop_reason = StopReason.TIME_LIMIT
         rollout.error = f"generate ran longer than rollout.generate_timeout_seconds={config.generate_timeout_seconds}"
+    except (BadRequestError, TemplateError) as error:  # the same request would be refused again
+        if isinstance(error, ContextFullError) and _is_agents(error.model, context):
+            rollout.stop_reason, rollout.error = StopReason.TOKEN_LIMIT, str(error)
+        else:
+            rollout.stop_reason = StopReason.REQUEST_REFUSED
+            _blame(rollout, "generate", error)
+    except MalformedError as error:
+        rollout.stop_reason, rollout.error = StopReason.MALFORMED, str(error)
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
@@ -95,6 +115,12 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     return rollout
 
 
+def _is_agents(model: str, context: Context) -> bool:
+    """True if a model is the agent's own, trained or a baseline in its place; another one's limits are not the agent's."""
+    actor = context.models.get("actor")
+    return actor is None or model in ("", actor.name)
+
+
 def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
     """Notes what a hook raised, and where, for the rollout's line and the worker's log."""
     rollout.error, rollout.traceback = blamed(error), users_traceback(error)
@@ -104,8 +130,8 @@ def _blame(rollout: Rollout, hook: str, error: Exception) -> None:
 def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample) -> None:
     """Builds samples of what was sampled before `generate` failed.
 
-    A rollout that ran out of time is trained on them; of other failures and in evaluations, whose hooks read whole results only,
-    they are for readers.
+    A rollout that ran out of time or tokens, or whose agent failed because of its model's reply, is trained on them; of other
+    failures and in evaluations, whose hooks read whole results only, they are for readers.
     """
     is_trained = rollout.counting.trained and not context.evaluation
     found = context.sampled.samples(unspoilt(template))

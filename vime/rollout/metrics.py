@@ -78,7 +78,7 @@ def _times_and_counts(rollouts: list[Rollout]) -> dict[str, float]:
 def _sessions(counts: Counter[str]) -> dict[str, float]:
     """What agents asked for that call their model over HTTP, and how well their conversations go on from what was sampled."""
     found = Counter({name.removeprefix(SESSION): number for name, number in counts.items() if name.startswith(SESSION)})
-    if not found["calls"]:
+    if not (found["calls"] or found["refused"]):
         return {}
     shares = {
         "delivered_share": found["delivered_tokens"] / max(found["tokens"], 1),
@@ -86,5 +86,5 @@ def _sessions(counts: Counter[str]) -> dict[str, float]:
         "calls_per_sequence": found["calls"] / max(found["sequences"], 1),
     }
     forks = [name for name in sorted(found) if name.startswith("fork_")]
-    numbers = {name: float(found[name]) for name in ("calls", "retries", "refused", *forks)}
+    numbers = {name: float(found[name]) for name in ("calls", "retries", "refused", "malformed", *forks)}
     return {f"session/{name}": value for name, value in {**numbers, **shares}.items()}

@@ -17,6 +17,7 @@ from vime.rollout.sampled import Call, Sampled
 from vime.rollout.trace import Trace
 from vime.rollout.traffic import Traffic
 from vime.rollout.turn_log import TurnLog, call_key
+from vime.serving.client import check_room
 from vime.serving.reply import Listener
 from vime.trajectory.aside import aside
 from vime.trajectory.plain_text import render
@@ -116,7 +117,7 @@ class ServedModel:
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
         """The reply to a conversation, at most `max_tokens` tokens long; `tools` go into the chat template.
 
-        Raises ServerError when no server answers within the time limit.
+        Raises ServerError when no server answers within the time limit, ContextFullError if the reply has no room.
         """
         num_characters = sum(len(message["content"]) for message in messages if isinstance(message.get("content"), str))
         return await self.complete(await aside(num_characters, self.render, messages, tools=tools), max_tokens=max_tokens)
@@ -133,8 +134,10 @@ class ServedModel:
         """The continuation of a prompt given as token ids, until it contains one of the texts in `stop`.
 
         `constraint` says what may be sampled, as `structured_outputs` of vLLM's sampling parameters. `hear` is called with each
-        piece of the reply as it arrives, a few tokens at a time.
+        piece of the reply as it arrives, a few tokens at a time. Raises ContextFullError if the reply has no room.
         """
+        if max_tokens < 1:  # the client checks other limits
+            check_room(len(token_ids), max_tokens, max_model_len=self.max_model_len, name=self.name)
         prompt = Column(token_ids, np.int32)
         key = call_key(self.name, prompt, max_tokens)
         seed, turn = self.turns.seed(key), self.turns.find(key)

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from vime.agent.command import Command, run_command
+from vime.agent.command import Command, CommandEnd, run_command
 from vime.agent.entry import client_of, filled, words_of
-from vime.errors import SampleError
+from vime.errors import MalformedError, SampleError
 from vime.gateway.session import AgentSession
 from vime.hooks import load_hook
 from vime.rollout.context import Context, Sampling
@@ -44,16 +44,14 @@ def calls_over_http(path: str) -> bool:
 
 
 def session_environment(session: AgentSession) -> dict[str, str]:
-    """The variables by which clients find their model."""
-    return {
-        "OPENAI_BASE_URL": session.openai_url,
-        "OPENAI_API_BASE": session.openai_url,
-        "OPENAI_API_KEY": session.secret,
-        "OPENAI_MODEL": session.model_name,
-        "ANTHROPIC_BASE_URL": session.anthropic_url,
-        "ANTHROPIC_AUTH_TOKEN": session.secret,
-        "ANTHROPIC_MODEL": session.model_name,
+    """The variables by which clients find their model: those of the SDKs, and what litellm, CrewAI and Codex read instead."""
+    urls = {
+        **dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"), session.openai_url),
+        **dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), session.anthropic_url),
     }
+    keys = ("OPENAI_API_KEY", "CODEX_API_KEY", "HOSTED_VLLM_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+    names = ("OPENAI_MODEL", "OPENAI_MODEL_NAME", "ANTHROPIC_MODEL")
+    return urls | dict.fromkeys(keys, session.secret) | dict.fromkeys(names, session.model_name)
 
 
 def row_of(sample: Sample) -> dict[str, Any]:
@@ -109,8 +107,20 @@ def _program(words: list[str]) -> Generate:
         failed = end.exit_code != 0 and session.stop_reason is StopReason.ANSWERED
         if failed and session.failure is None:
             after = f"after {session.counts['calls']} calls of {session.model_name}"
-            said = end.stderr[-ERROR_CHARACTERS:].strip()
-            raise SampleError(f"{words[0]} ended with status {end.exit_code} {after}: {said}")
-        return session.samples(sample, output=end.stdout[-OUTPUT_CHARACTERS:], exit_code=end.exit_code)
+            said = f"{words[0]} ended with status {end.exit_code} {after}: {_printed(end)}"
+            if session.malformed:
+                raise MalformedError(f"{said} (of the replies before it: {session.malformed})")
+            raise SampleError(f"{said} ({session.why_refused})" if session.refusal else said)
+        output, stderr = end.stdout[-OUTPUT_CHARACTERS:], end.stderr[-ERROR_CHARACTERS:]
+        try:
+            return session.samples(sample, output=output, stderr=stderr, exit_code=end.exit_code)
+        except SampleError as error:  # the program may have said why
+            raise SampleError(f"{error} {words[0]} ended with status {end.exit_code} and printed: {_printed(end)}") from error
 
     return generate
+
+
+def _printed(end: CommandEnd) -> str:
+    """The end of what a program printed, which says best why it ended."""
+    texts = [text[-ERROR_CHARACTERS:].strip() for text in (end.stdout, end.stderr)]
+    return "\n".join(filter(None, texts)) or "nothing"

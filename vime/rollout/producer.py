@@ -5,7 +5,6 @@ trained in time, and taken as they finish; a group that could not be trained in 
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,8 +18,6 @@ from vime.rollout.progress import Progress
 from vime.rollout.tally import Tally
 from vime.tasks import cancel
 from vime.types import Group, Prompt, StopReason
-
-logger = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 0.5
 """While a batch waits for a late group, one of whose stale rollouts was still at work when it was asked about."""
@@ -148,16 +145,18 @@ class Producer:
             if group is not None:
                 self._tally.counts["groups_recalled"] += 1
             else:
-                group = await self._runner.run_group(
-                    prompt=entry.prompt,
-                    slot=slot,
-                    num_rollouts=config.num_samples_per_prompt + config.num_oversampled_samples_per_prompt,
-                    version=entry.version,
-                    num_wanted=config.num_samples_per_prompt,
-                    progress=entry.progress,
-                )
+                num_rollouts = config.num_samples_per_prompt + config.num_oversampled_samples_per_prompt
+                with self._tally.asked(slot, entry.prompt, num_rollouts):
+                    group = await self._runner.run_group(
+                        prompt=entry.prompt,
+                        slot=slot,
+                        num_rollouts=num_rollouts,
+                        version=entry.version,
+                        num_wanted=config.num_samples_per_prompt,
+                        progress=entry.progress,
+                    )
             self._tally.add(group, known=entry.progress.finished if entry.progress is not None and entry.num_repeats else {})
-            if self._is_too_small(group):
+            if self._is_too_small(group) or all(rollout.could_not_begin for rollout in group.rollouts):
                 self._complete(slot, group)
             elif group.oldest_version < self._version - config.max_staleness:
                 self._tally.counts["groups_refused"] += 1
@@ -206,15 +205,13 @@ class Producer:
         return num_counted < self._config.min_rollouts_per_group
 
     def _complete(self, slot: int, group: Group) -> None:
-        """Replaces failed rollouts with new ones, or the prompt after `max_group_repeats` attempts or if it kills workers."""
+        """Replaces failed rollouts, or the prompt: after `max_group_repeats` attempts, if it kills workers, if none can begin."""
         entry = self._buffer[slot]
         entry.num_repeats += 1
         deadly = all(rollout.stop_reason is StopReason.WORKER_LOST for rollout in group.rollouts)
-        if entry.num_repeats > self._config.max_group_repeats or deadly:
-            logger.warning(
-                "prompt %d (row %d) is given up: its rollouts fail again and again", entry.prompt.index, entry.prompt.row
-            )
-            self._tally.counts["prompts_given_up"] += 1
+        hopeless = deadly or all(rollout.could_not_begin for rollout in group.rollouts)
+        if entry.num_repeats > self._config.max_group_repeats or hopeless:
+            self._tally.add_given_up(group)
             self._buffer.restart(slot, self._version, prompt=self._source.next())
             return
         self._tally.counts["groups_repeated"] += 1

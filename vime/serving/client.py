@@ -18,7 +18,7 @@ import aiohttp
 import orjson
 
 from vime.config import ServingConfig
-from vime.errors import ServerError, VimeError, describe
+from vime.errors import BadRequestError, ContextFullError, ServerError, describe
 from vime.processes.control import UNREACHABLE
 from vime.processes.secret import headers
 from vime.serving.calls import Calls
@@ -39,16 +39,30 @@ DATA, LAST_EVENT = b"data: ", b"data: [DONE]"
 JSON, OPTIONS = "application/json", orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
-class BadRequestError(VimeError, ValueError):
-    """The server refuses this request (prompt too long, unknown parameter); a retry would not help."""
-
-
 class _Unavailable(Exception):
     """This attempt failed for a temporary reason."""
 
 
 LOST = (TooOld, StreamError, Silent, _Unavailable, aiohttp.ClientError, asyncio.TimeoutError, OSError)
 """Exceptions of an attempt that failed for a temporary reason."""
+
+
+def check_room(num_prompt_tokens: int, max_tokens: int, *, max_model_len: int, name: str) -> None:
+    """Raises ContextFullError if the reply has no room behind the prompt, of which vLLM would cut it off without a word.
+
+    Raises BadRequestError for other requests that cannot work.
+    """
+    if not num_prompt_tokens:
+        raise BadRequestError("the prompt is empty")
+    total = num_prompt_tokens + max(max_tokens, 1)
+    if total > max_model_len:
+        raise ContextFullError(
+            f"{num_prompt_tokens} prompt tokens and max_tokens={max_tokens} are {total}, more than max_model_len={max_model_len} "
+            f"of {name}",
+            name,
+        )
+    if max_tokens < 1:
+        raise BadRequestError(f"max_tokens={max_tokens} asks {name} for no reply")
 
 
 class TokenClient:
@@ -83,7 +97,7 @@ class TokenClient:
         their server has not received its weights yet.
         Raises BadRequestError if the request can't work, ServerError if no server answered within the recovery timeout.
         """
-        self._check(token_ids, sampling)
+        check_room(len(token_ids), sampling["max_tokens"], max_model_len=self._endpoint.max_model_len, name=self._endpoint.name)
         if len(self._endpoint.worker_urls) > 1:
             self._routed.add(session_id)
         reply = Reply(prompt=token_ids, sampling=sampling, minimum_version=minimum_version, listener=listener)
@@ -141,16 +155,6 @@ class TokenClient:
         with contextlib.suppress(*UNREACHABLE):  # the router forgets a silent session after a while by itself
             async with session.post(f"{self._url}/finish_session", params=query, timeout=timeout) as response:
                 await response.read()  # a router with another policy answers as well, and does nothing
-
-    def _check(self, token_ids: Integers, sampling: dict[str, Any]) -> None:
-        if not token_ids:
-            raise BadRequestError("the prompt is empty")
-        total = len(token_ids) + sampling["max_tokens"]
-        if total > self._endpoint.max_model_len:  # vLLM would clip max_tokens and say nothing
-            raise BadRequestError(
-                f"{len(token_ids)} prompt tokens and max_tokens={sampling['max_tokens']} are {total}, more than "
-                f"max_model_len={self._endpoint.max_model_len} of {self._endpoint.name}"
-            )
 
     def _count(self, token_ids: Integers, reply: Reply, started: float) -> None:
         self.calls.num_requests += 1

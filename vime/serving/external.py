@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 
 from vime.config import ServingConfig
-from vime.errors import ServerError
+from vime.errors import BadRequestError, ContextFullError, ServerError
 from vime.processes.control import UNREACHABLE, is_healthy
 from vime.serving.calls import Calls
-from vime.serving.client import BadRequestError
 from vime.serving.endpoint import Endpoint
+from vime.surroundings import proxy_of
 from vime.types import Message, Turn
 
 FIRST_BACKOFF_SECONDS = 0.5
@@ -27,6 +27,8 @@ POLL_SECONDS = 0.5
 CHECK_SECONDS = 10.0
 RETRIED = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may succeed."""
+CONTEXT_FULL = ("context_length_exceeded", "maximum context length")
+"""OpenAI's code of a prompt that is too long, and the words of servers that have none (vLLM's)."""
 ERROR_CHARACTERS = 1000
 
 
@@ -62,7 +64,8 @@ class ChatClient:
 
         Its `seconds` are those of the attempt that was answered, without the wait for its turn among the others.
 
-        Raises BadRequestError if the endpoint refuses it, ServerError if it gave no answer in `max_retries` new attempts.
+        Raises BadRequestError if the endpoint refuses it, ContextFullError for its length, and ServerError if it gave no answer
+        in `max_retries` new attempts.
         """
         body = {"model": self._endpoint.model, "messages": messages, "max_tokens": max_tokens, "tools": tools}
         body |= {**(sampling or {}), **self._chat.body}
@@ -112,7 +115,8 @@ class ChatClient:
     async def _attempt(self, body: dict[str, Any]) -> Turn:
         if self._http is None:
             timeout = aiohttp.ClientTimeout(total=self._chat.request_timeout_seconds, sock_connect=CHECK_SECONDS)
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+            connector = aiohttp.TCPConnector(limit=0)
+            self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, proxy=proxy_of(self._endpoint.url))
         url, started = f"{self._endpoint.url}/chat/completions", time.monotonic()
         async with self._http.post(url, json=body, headers=bearer(self._key)) as response:
             answer = await response.text(errors="replace")
@@ -122,7 +126,9 @@ class ChatClient:
             text = f"{status}: {without_key(self._key, answer)}"
             if response.status == 200 or response.status in RETRIED or response.status >= 500:
                 raise _Passing(text, wait_seconds=retry_after(response.headers.get("retry-after")))
-            raise BadRequestError(f"{self._endpoint.name} refuses a request: {text}")
+            is_full = any(words in answer for words in CONTEXT_FULL)
+            text = f"{self._endpoint.name} refuses a request: {text}"
+            raise ContextFullError(text, self._endpoint.name) if is_full else BadRequestError(text)
 
     def _count(self, reply: Turn, started: float) -> None:
         assert reply.usage is not None, reply
@@ -141,7 +147,7 @@ async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None
     Raises ServerError if one does not answer in time, or refuses the key.
     """
     deadline = time.monotonic() + timeout_seconds
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(proxy=proxy_of(endpoint.url) if endpoint.chat else None) as http:
         for url in endpoint.worker_urls:
             while not (
                 await _takes_key(http, endpoint)

@@ -1,5 +1,7 @@
 """Command line and environment of one vLLM server."""
 
+import contextlib
+import hashlib
 import json
 import math
 import os
@@ -9,16 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 from safetensors import safe_open
 
 from vime.cluster.placement import server_groups, takes_turns, transport
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.machine import memory_bytes, num_cores
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
 from vime.serving import forced_tokens
 from vime.serving.fixed_products import ENVIRONMENT
+from vime.surroundings import private_folder
 from vime.weights.payload import NUM_SYNCED_SERVERS
 
 BACKENDS = {
@@ -106,7 +109,7 @@ def server_arguments(
         arguments["enforce_eager"] = True
         arguments["block_size"] = 32  # its default of 128 shares less prefix
         # Given in bytes, vLLM neither warms up to measure nor counts its own code against so small a share.
-        arguments["kv_cache_memory_bytes"] = int(model.gpu_memory_utilization * psutil.virtual_memory().total)
+        arguments["kv_cache_memory_bytes"] = int(model.gpu_memory_utilization * memory_bytes())
     else:
         arguments["gpu_memory_utilization"] = model.gpu_memory_utilization
         arguments["enable_sleep_mode"] = takes_turns(config)
@@ -152,7 +155,9 @@ def server_environment(
         environment[NUM_SYNCED_SERVERS] = str(_num_synced_servers(config))
         if _vocab_size(config, model) <= SMALL_VOCABULARY:
             environment["TORCHDYNAMO_DISABLE"] = "1"  # else the first request compiles the ranks of logprobs for two seconds
-        if cpus:
+        if num_cores() < len(os.sched_getaffinity(0)):  # their time is rationed: a thread for each would mostly wait
+            environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(len(cpus) or num_cores())}
+        elif cpus:
             environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
         elif _is_large(config, model):
             environment["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
@@ -240,7 +245,17 @@ def _preloaded() -> str:
     folders = {name: Path(spec.origin).parent for name in ("torch", "vllm") if (spec := find_spec(name)) and spec.origin}
     libraries = [*folders["vllm"].glob("libs/libtcmalloc*.so*")][:1] if "vllm" in folders else []
     libraries += [*folders["torch"].glob("lib/libgomp*.so*"), *folders["torch"].parent.glob("torch.libs/libgomp*.so*")][:1]
-    return os.pathsep.join([os.environ.get("LD_PRELOAD", ""), *map(str, libraries)]).strip(os.pathsep)
+    return os.pathsep.join([os.environ.get("LD_PRELOAD", ""), *map(_whole, libraries)]).strip(os.pathsep)
+
+
+def _whole(library: Path) -> str:
+    """A path of the library that the linker does not cut: it takes blanks and colons for ends, and knows no way to quote them."""
+    if not set(str(library)) & set(" \t\n:"):
+        return str(library)
+    link = private_folder("libraries") / f"{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}-{library.name}"
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(library)
+    return str(link)
 
 
 def _source_folder() -> str:

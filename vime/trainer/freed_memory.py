@@ -7,8 +7,9 @@ addresses a processor looks up again whenever it comes by; of 2 MiB there are fe
 
 import ctypes
 import mmap
-import os
 from typing import Any
+
+from vime.machine import memory_bytes
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt` (`malloc.h`)."""
@@ -16,7 +17,7 @@ NEVER = -1
 LARGEST_KEPT_BYTES = 1 << 30
 """Larger blocks still come from the kernel and return to it."""
 SHARE = 4
-"""So much of the machine's memory is the most that lies in large pages: one part in four."""
+"""The largest part of our memory that lies in large pages: one in four."""
 
 
 def keep() -> bool:
@@ -43,7 +44,7 @@ def _ask_for_large_pages(library: Any) -> None:
     library.free.argtypes = [ctypes.c_void_p]
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     size, blocks = LARGEST_KEPT_BYTES - mmap.PAGESIZE, []
-    for _ in range(os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // SHARE // size):
+    for _ in range(memory_bytes() // SHARE // size):
         block = library.malloc(size)
         if not block:
             break

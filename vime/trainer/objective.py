@@ -58,7 +58,8 @@ def micro_batch_loss(
         kl_N = kl_estimate(config.kl_estimator, logprobs_N, known.reference_N)
         metrics["train/kl"] = kl_N.detach().sum()
         if config.kl_place is KLPlace.loss:
-            kl_N = unbiased(kl_N, logprobs_N, old_N) if config.kl_unbiased else kl_N
+            if config.kl_unbiased:
+                kl_N = unbiased(config.kl_estimator, logprobs_N, known.reference_N, old_N)
             token_loss_N = token_loss_N + config.kl_coefficient * kl_N
     if config.entropy_coefficient:
         token_loss_N = token_loss_N - config.entropy_coefficient * entropy_N

@@ -1,6 +1,5 @@
 """Process groups of a trainer rank: torch.distributed on gloo or NCCL, and Megatron's groups for every kind of parallelism."""
 
-import os
 import random
 import socket
 
@@ -11,6 +10,7 @@ from megatron.core import parallel_state, tensor_parallel
 
 from vime.cluster.layout import world_size
 from vime.config import TrainerConfig
+from vime.machine import num_cores
 from vime.trainer import freed_memory, products
 
 
@@ -28,7 +28,7 @@ def free_port(host: str) -> int:
 
 def num_threads(config: TrainerConfig, num_neighbours: int) -> int:
     """CPU threads of one of `num_neighbours` ranks on this machine: as configured, or an equal share of the cores."""
-    return config.num_threads or max(len(os.sched_getaffinity(0)) // num_neighbours, 1)
+    return config.num_threads or max(num_cores() // num_neighbours, 1)
 
 
 def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num_neighbours: int | None = None) -> None:

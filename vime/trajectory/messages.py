@@ -8,16 +8,21 @@ The form is that of OpenAI's chat API, which chat templates take:
 """
 
 import hashlib
+import json
+import re
 from typing import Any
 
 import orjson
 
+from vime.trajectory.plain_text import encodable
 from vime.types import Message
 
 ASSISTANT, TOOL = "assistant", "tool"
 DIGEST_BYTES = 16
 LONG_ARGUMENTS = 1000
 """In characters. Longer arguments that come back at less than half their length were left out to save room."""
+_LONG_NUMBER = re.compile(r"\d{19}")
+"""orjson reads an integer beyond 64 bits as a float."""
 UNCHECKED = 400
 """In characters or bytes. orjson writes 254 levels, and a shorter text has fewer."""
 
@@ -35,12 +40,20 @@ def chain(before: bytes, message: Message) -> bytes:
     ]
     text = message.get("content") or ""
     form = [message["role"], text.strip() if message["role"] == ASSISTANT else text, calls, message.get("tool_call_id")]
-    return hashlib.blake2b(before + orjson.dumps(form, option=orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).digest()
+    return _digest(before, form)
 
 
 def root(tools: list[dict[str, Any]] | None) -> bytes:
     """The digest of a conversation without messages, in which these tools are offered."""
-    return hashlib.blake2b(orjson.dumps(tools or [], option=orjson.OPT_SORT_KEYS), digest_size=DIGEST_BYTES).digest()
+    return _digest(b"", tools or [])
+
+
+def _digest(before: bytes, form: Any) -> bytes:
+    try:
+        written = orjson.dumps(form, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # half a surrogate pair, or an integer beyond 64 bits
+        written = json.dumps(form, sort_keys=True).encode()
+    return hashlib.blake2b(before + written, digest_size=DIGEST_BYTES).digest()
 
 
 def calls_of(message: Message) -> list[dict[str, Any]]:
@@ -49,8 +62,16 @@ def calls_of(message: Message) -> list[dict[str, Any]]:
 
 
 def read_json(text: str | bytes) -> Any:
-    """A text as JSON. Raises ValueError if it is none, or nested so deeply that a part of it could not be written again."""
-    found = orjson.loads(text)
+    """A text as JSON, with U+FFFD for escaped halves of surrogate pairs.
+
+    Raises ValueError if it is none, or nested so deeply that a part of it could not be written again.
+    """
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        if (b"\\u" if isinstance(text, bytes) else "\\u") not in text:  # type: ignore[operator]
+            raise
+        found = orjson.loads(encodable(json.dumps(_read(text), ensure_ascii=False)))
     if len(text) > UNCHECKED:
         try:
             orjson.dumps([[[[[[found]]]]]])  # a little deeper, as a part of something else
@@ -64,9 +85,18 @@ def parsed(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return read_json(arguments)
+        found = read_json(arguments)
     except ValueError:
         return arguments
+    return _read(arguments) if _LONG_NUMBER.search(arguments) else found
+
+
+def _read(text: str | bytes) -> Any:
+    """A text as JSON, by the standard library. Raises ValueError also for thousands of digits, and if it is too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 EQUAL, ALIKE, OTHER = 2, 1, 0
@@ -75,12 +105,12 @@ EQUAL, ALIKE, OTHER = 2, 1, 0
 def likeness(sent: Message, held: Message) -> int:
     """How like a reply that a client sent back is to the one that it got, if their digests are equal.
 
-    EQUAL: also the arguments of its calls are as they were; reasoning may be left out. ALIKE: the ids of its calls are, and the
-    arguments are not; Claude Code adds default values and removes white space. OTHER: reasoning was edited, or long arguments
-    were left out.
+    EQUAL: also the arguments of its calls are as they were; reasoning may be left out, and the white space around it. ALIKE: the
+    ids of its calls are, and the arguments are not; Claude Code adds default values and removes white space. OTHER: reasoning was
+    edited, or long arguments were left out.
     """
-    reasoning = sent.get("reasoning_content")
-    if reasoning and reasoning != held.get("reasoning_content"):
+    reasoning = (sent.get("reasoning_content") or "").strip()
+    if reasoning and reasoning != (held.get("reasoning_content") or "").strip():
         return OTHER
     found = EQUAL
     for one, other in zip(calls_of(sent), calls_of(held)):

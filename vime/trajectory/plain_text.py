@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from jinja2.exceptions import TemplateError, TemplateRuntimeError
 
 from vime.trajectory.fast_encoder import Encode, fast_encoder
 from vime.types import Message
@@ -20,6 +21,7 @@ from vime.types import Message
 TOOL = "tool"
 _TEXT_KEYS = ("content", "text", "reasoning_content", "arguments")
 _PLACEHOLDER = re.compile("(plain[0-9a-f]{24})")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +72,17 @@ class ControlTokens:
         """The conversation as its template renders it, with the texts that must stay plain as segments of their own.
 
         Results of tools contain no control tokens, and other messages none that are marked special, except messages whose
-        positions are in `own`: the model sampled their control tokens as such.
+        positions are in `own`: the model sampled their control tokens as such. Raises jinja2's TemplateError if the template
+        cannot render them.
         """
         hidden: dict[str, str] = {}
         shown = [message if index in own else self._hide(message, hidden) for index, message in enumerate(messages)]
-        text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
+        try:
+            text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
+        except TemplateError:
+            raise
+        except Exception as error:  # a template is a program of others: it reads keys that are not there, say
+            raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
         if not hidden:
             return [Segment(text=text)]
         found = [Segment(text=hidden.get(piece, piece), plain=piece in hidden) for piece in _PLACEHOLDER.split(text)]
@@ -114,6 +122,7 @@ class ControlTokens:
         return sum(map(self.ids.__contains__, ids))
 
     def _encode(self, text: str) -> list[int]:
+        text = encodable(text)
         if self._fast is not None:
             return self._fast(text)
         if self._backend is None:
@@ -161,6 +170,14 @@ def render(tokenizer: Any, messages: list[Message], **template: Any) -> list[int
     """Token ids of a conversation with the prompt of the next reply; control tokens written in a message stay plain text."""
     tokens = control_tokens(tokenizer)
     return tokens.encode(tokens.segments(messages, add_generation_prompt=True, **template))
+
+
+def encodable(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which has no UTF-8 and which no tokenizer takes.
+
+    Rows and results of tools contain such halves where a program has cut a text by UTF-16 units.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
 def joined(segments: list[Segment]) -> str:

@@ -27,7 +27,7 @@ class ReplyNode:
     cause: str = ""
     """Why a branch began, for example thinking_dropped; empty where none did."""
     ended: bool = True
-    """Whether the sampled tokens contain the end of the reply."""
+    """True if the model ended the reply, by the template's own end or by another special token."""
     delivered: bool = True
     """Whether the client was answered, at least in part; what nobody received is not trained."""
     has_children: bool = False

@@ -84,17 +84,19 @@ class ChatTemplate:
         written = whole[start:]
         return written[: written.rindex(self.end)] if self.end and self.end in written else written
 
-    def between(self, reply: Message, new: list[Message], *, ended: bool) -> list[Segment]:
+    def between(self, reply: Message, new: list[Message], *, written: Integers) -> list[Segment]:
         """What stands between the tokens of a reply and those of the next: `new` messages and what the template adds.
 
-        `ended` says whether the reply's own tokens contain its end.
+        `written` are the reply's own tokens. Unless the last one is the template's own end, that is added: a model may end a
+        reply with another token (Qwen's `<|endoftext|>`), or at a stop text.
         """
         mark = _mark()
         segments = self._render([{"role": "user", "content": "?"}, _stand_in(reply, content=mark), *new])
         text = joined(segments)
-        start = text.index(mark) + len(mark)
+        start = text.rindex(mark) + len(mark)
         if self.end:
-            start = text.index(self.end, start) + (len(self.end) if ended else 0)
+            is_closed = len(written) > 0 and self._tokens.encode([Segment(text=self.end)]) == [written[-1]]
+            start = text.index(self.end, start) + (len(self.end) if is_closed else 0)
         return after(segments, start)
 
     def change(self, shape: Shape) -> str:
@@ -174,19 +176,22 @@ def shape_of(thinks: tuple[bool, bool], reply: Message, new: list[Message]) -> S
 
 
 def _stand_in(reply: Message, *, content: str) -> Message:
-    """A reply with as many calls, by the same ids, and another text: what the model wrote is not rendered."""
+    """A reply with as many calls, by the same ids, and another text: what the model wrote is not rendered.
+
+    The calls have this text for a name, because some templates leave out the text beside calls.
+    """
     ids = [call.get("id") or "call00000" for call in calls_of(reply)]
-    return _reply(content, ids=ids)
+    return _reply(content, ids=ids, name=content)
 
 
-def _reply(content: str, *, reasoning: str = "", num_calls: int = 0, ids: list[str] | None = None) -> Message:
+def _reply(content: str, *, reasoning: str = "", num_calls: int = 0, ids: list[str] | None = None, name: str = "f") -> Message:
     ids = [f"call{number:05}" for number in range(num_calls)] if ids is None else ids
     message: Message = {"role": ASSISTANT, "content": content}
     if reasoning:
         message["reasoning_content"] = reasoning
     if ids:
-        function = {"name": "f", "arguments": {}}
-        message["tool_calls"] = [{"id": name, "type": "function", "function": function} for name in ids]
+        function = {"name": name, "arguments": {}}
+        message["tool_calls"] = [{"id": call_id, "type": "function", "function": function} for call_id in ids]
     return message
 
 

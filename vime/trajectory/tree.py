@@ -12,9 +12,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import orjson
 
-from vime.trajectory.messages import ALIKE, ASSISTANT, EQUAL, chain, in_call_order, likeness, root
+from vime.trajectory.messages import ALIKE, ASSISTANT, EQUAL, calls_of, chain, in_call_order, likeness, root
 from vime.trajectory.reply import RenderedPrompt, ReplyNode
 from vime.trajectory.sequence import TokenSequence
 from vime.trajectory.template import ChatTemplate, shape_of
@@ -57,12 +56,19 @@ class Trajectory:
         """Digests of the first conversation: its tools, and these with its first message."""
 
     def prompt(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, count: bool = False
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        continues: bool = False,
+        count: bool = False,
     ) -> RenderedPrompt:
         """Finds the conversation in the tree, and renders and tokenizes what is new of it.
 
-        With `count` the prompt is only to be counted and leaves no trace in the tree. Raises jinja2's TemplateError for messages
-        that the chat template refuses.
+        An assistant's message at the end is a finished turn, behind which a new one begins; with `continues` it is the beginning
+        of the reply, unless it calls tools. A reply of the tree that was cut at its length goes on in any case. With `count` the
+        prompt is only to be counted and leaves no trace in the tree. Raises jinja2's TemplateError for messages that the chat
+        template refuses.
         """
         assert messages, "a conversation has at least one message"
         messages = self._template.fitted(in_call_order(messages))
@@ -71,13 +77,15 @@ class Trajectory:
             self._first = self._first or keys[:2]
         num_known = len(self._known)
         held, position = self._find(messages, keys)
-        cause = self._cause(held, messages[position + 1 :]) if held is not None else ""
+        is_cut = held is not None and position == len(messages) - 1 and held.turn.finish_reason == "length"
+        continues = messages[-1]["role"] == ASSISTANT and not calls_of(messages[-1]) and (continues or is_cut)
+        cause = self._cause(held, messages[position + 1 :], continues=continues) if held is not None else ""
         if cause and not self._fork and not count:
             self.statistics.kept[cause] += 1
         if held is None or (cause and self._fork):
-            prompt = self._root(messages, tools, keys, held=held, cause=cause)
+            prompt = self._root(messages, tools, keys, held=held, cause=cause, continues=continues)
         else:
-            prompt = self._after(held, messages, position, keys)
+            prompt = self._after(held, messages, position, keys, continues=continues)
         if count:
             return prompt
         self._asked.add(keys[-1])
@@ -90,7 +98,7 @@ class Trajectory:
         place = len(messages) - 1
         while place and not (self.replies and messages[place - 1]["role"] == ASSISTANT):
             place -= 1
-        num_of_tools = 0 if self.replies else len(orjson.dumps(tools))
+        num_of_tools = 0 if self.replies else len(str(tools))
         return num_of_tools + sum(len(message.get("content") or "") for message in messages[place:])
 
     def record(self, prompt: RenderedPrompt, turn: Turn, message: Message, *, ended: bool) -> ReplyNode:
@@ -176,17 +184,20 @@ class Trajectory:
                 return alike[0]
         return None, -1
 
-    def _cause(self, held: ReplyNode, new: list[Message]) -> str:
+    def _cause(self, held: ReplyNode, new: list[Message], *, continues: bool) -> str:
         """Why a conversation cannot go on from the tokens of a reply as they are; empty if it can."""
-        if not new:
+        if not new and continues:
             return CONTINUED if held.ended else ""
         thinks = [bool(reply.message.get("reasoning_content")) for reply in held.path()]
         return self._template.change(shape_of((any(thinks[:-1]), thinks[-1]), held.message, new))
 
-    def _after(self, held: ReplyNode, messages: list[Message], position: int, keys: list[bytes]) -> RenderedPrompt:
-        """The prompt of a conversation that goes on from a reply; without new messages, the reply itself goes on."""
+    def _after(
+        self, held: ReplyNode, messages: list[Message], position: int, keys: list[bytes], *, continues: bool
+    ) -> RenderedPrompt:
+        """The prompt of a conversation that goes on from a reply; without new messages, the reply itself may go on."""
         new = messages[position + 1 :]
-        segments = self._template.between(held.message, new, ended=held.ended) if new else []
+        goes_on = continues and not new
+        segments = [] if goes_on else self._template.between(held.message, new, written=held.turn.output_ids)
         environment = _ids(self._template.encode(segments, self._known))
         parts = [part for reply in held.path() for part in (reply.environment, reply.turn.output_ids)]
         retried = keys[-1] in self._asked
@@ -197,7 +208,7 @@ class Trajectory:
             keys=keys,
             kind=RETRY if retried and held.kind == MAIN else held.kind,
             cause=RETRY if retried else "",
-            begun=None if new else messages[-1],
+            begun=messages[-1] if goes_on else None,
         )
 
     def _root(
@@ -208,13 +219,13 @@ class Trajectory:
         *,
         held: ReplyNode | None,
         cause: str,
+        continues: bool,
     ) -> RenderedPrompt:
         """The prompt of a conversation that begins a tree of its own."""
-        goes_on = messages[-1]["role"] == ASSISTANT
-        segments = (self._template.continuation if goes_on else self._template.prompt)(messages, tools)
+        segments = (self._template.continuation if continues else self._template.prompt)(messages, tools)
         ids = _ids(self._template.encode(segments, self._known))
         kind = held.kind if held is not None and cause else self._kind(keys)
-        begun = messages[-1] if goes_on else None
+        begun = messages[-1] if continues else None
         return RenderedPrompt(ids=ids, parent=None, environment=ids, keys=keys, kind=kind, cause=cause, begun=begun)
 
     def _kind(self, keys: list[bytes]) -> str:

@@ -74,6 +74,12 @@ class Rollout:
         return COUNTS[self.stop_reason]
 
     @property
+    def could_not_begin(self) -> bool:
+        """True if its first request was refused or fills the context, which depends on the row alone: no attempt would differ."""
+        refused = self.stop_reason in (StopReason.TOKEN_LIMIT, StopReason.REQUEST_REFUSED)
+        return refused and bool(self.error) and not self.samples and not self.unfinished
+
+    @property
     def oldest_version(self) -> int | None:
         """The weight version of its oldest token that would be trained; None if there is none."""
         samples = [sample for sample in self.samples if not sample.remove_sample] if self.counting.trained else []

@@ -22,6 +22,7 @@ class StopReason(str, Enum):
     TURN_LIMIT = "turn_limit"
     TIME_LIMIT = "time_limit"
     MALFORMED = "malformed"
+    REQUEST_REFUSED = "request_refused"
     SERVER_LOST = "server_lost"
     GENERATE_RAISED = "generate_raised"
     REWARD_RAISED = "reward_raised"
@@ -50,6 +51,7 @@ COUNTS: dict[StopReason, Counting] = {
     StopReason.TURN_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
     StopReason.TIME_LIMIT: Counting(**_AGENT, status=Status.TRUNCATED),
     StopReason.MALFORMED: Counting(**_AGENT, status=Status.COMPLETED),
+    StopReason.REQUEST_REFUSED: Counting(trained=False, in_baseline=False, retried=False, status=Status.FAILED),
     StopReason.SERVER_LOST: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
     StopReason.GENERATE_RAISED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
     StopReason.REWARD_RAISED: Counting(**_INFRASTRUCTURE, status=Status.FAILED),

@@ -17,6 +17,7 @@ from pathlib import Path
 import uvicorn
 from rich.console import Console
 
+from vime.surroundings import settle
 from vime.view.runs import Runs
 from vime.view.server import HOSTS, application
 from vime.view.terminal import watch
@@ -40,6 +41,7 @@ def main() -> None:
         "--terminal", action="store_true", help="show the run that was started last in the terminal, and follow it"
     )
     parser.add_argument("--once", action="store_true", help="with --terminal: show it a single time")
+    settle()
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:

@@ -131,8 +131,20 @@ def skipped(curves: dict[str, Curve]) -> Alarm | None:
     return _alarm(curves, "updates were skipped", metric, f"{sum(values):.0f} in {len(values)} steps", meaning)
 
 
+def empty(curves: dict[str, Curve]) -> Alarm | None:
+    """A step trained no token."""
+    metric = "train/num_tokens"
+    values = _values(curves, metric)
+    if all(values):
+        return None
+    meaning = (
+        "Such a step changes no weights: either `generate` masks all that the model sampled, or its rollouts sampled nothing."
+    )
+    return _alarm(curves, "steps train no token", metric, f"{values.count(0)} in {len(values)} steps", meaning)
+
+
 RULES: tuple[Callable[[dict[str, Curve]], Alarm | None], ...] = (
-    *(collapsed, flat, entropy, difference, failures, signal, truncated, skipped),
+    *(collapsed, flat, entropy, difference, failures, signal, truncated, skipped, empty),
 )
 
 

@@ -7,7 +7,6 @@ Offset and entries change in one transaction: a viewer that is killed leaves an 
 
 import hashlib
 import logging
-import os
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
+from vime.surroundings import cache_folder
 from vime.view.entry import Entry, entry_of, read_line
 
 logger = logging.getLogger(__name__)
@@ -55,18 +55,12 @@ COLUMNS = (
 )
 
 
-def cache_folder() -> Path:
-    """Where indexes are kept: `$XDG_CACHE_HOME/vime/view`, by default `~/.cache/vime/view`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "vime" / "view"
-
-
 class Index:
     """The index of one run folder; `update` brings it up to date. Each thread opens its own `connection`."""
 
     def __init__(self, run: Path, folder: Path | None = None) -> None:
         self.run = run.resolve()
-        folder = folder or cache_folder()
+        folder = folder or cache_folder("view")
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{hashlib.blake2b(str(self.run).encode(), digest_size=12).hexdigest()}.sqlite"
         self._known: dict[str, State] = {}

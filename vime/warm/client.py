@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from vime.surroundings import private_folder
 from vime.warm.wire import Request, receive_answer, send_request
 
 COMMAND = [sys.executable, "-m", "vime.warm.host", "--run", "vime.run.run"]
@@ -125,12 +126,8 @@ def _shown(code: int, *, seconds: float | None = None) -> int:
 
 def _socket_path() -> Path:
     """Where the host for runs of this interpreter from this folder listens."""
-    folder = Path("/tmp") / f"vime-warm-{os.getuid()}"  # short, because the path of a socket must be
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
-        raise PermissionError(f"{folder} must belong to this user, and to nobody else: remove it")
     name = hashlib.sha256(f"{sys.executable}\n{os.getcwd()}".encode()).hexdigest()[:16]
-    return folder / f"{name}.socket"
+    return private_folder("warm") / f"{name}.socket"
 
 
 @contextmanager

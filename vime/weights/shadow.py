@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from types import MethodType
 from typing import Any
 
-import psutil
 import torch
 
+from vime.machine import available_memory_bytes, memory_bytes
 from vime.weights.erase import erase_what_is_materialized, erased_product
 from vime.weights.exchange import is_installed
 from vime.weights.payload import NUM_SYNCED_SERVERS
@@ -22,7 +22,7 @@ from vime.weights.sample import is_exact
 ROOM = 1.5
 """Memory that a shadow is given, as a share of the weights' size: its layers, and what packing one of them takes meanwhile."""
 RESERVE = 0.1
-"""Share of the machine's memory that stays free; Ray ends processes where less than half of that is left."""
+"""Share of our memory that stays free; Ray ends processes where less than half of that is left."""
 UNKNOWN_SERVERS = 4
 """Number of servers that is assumed where a server does not know it, because no run has started it."""
 
@@ -41,8 +41,8 @@ def can_shadow(model: Any, vllm_config: Any, *, num_bytes: int) -> bool:
         return False
     if not all(_is_plain(layer) for layer in model.modules()):
         return False
-    memory, num_servers = psutil.virtual_memory(), int(os.environ.get(NUM_SYNCED_SERVERS, UNKNOWN_SERVERS))
-    return memory.available - RESERVE * memory.total >= ROOM * num_servers * num_bytes
+    num_servers = int(os.environ.get(NUM_SYNCED_SERVERS, UNKNOWN_SERVERS))
+    return available_memory_bytes() - RESERVE * memory_bytes() >= ROOM * num_servers * num_bytes
 
 
 class Shadow:

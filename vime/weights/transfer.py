@@ -16,6 +16,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
+from vime.machine import num_cores
 from vime.weights.erase import erase, erase_what_is_materialized
 from vime.weights.payload import WeightDigest
 from vime.weights.proof import Proof
@@ -83,8 +84,8 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._loader = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="weight-loader", initializer=_use_all_cores, initargs=(cores,)
         )
-        # Half of them: generation goes on beside it, and threads that share a core wait long for each other.
-        self._loader.submit(torch.set_num_threads, max(len(cores) // 2, 1)).result()  # now, while nothing computes
+        # Half of ours: generation goes on beside it, and threads that share a core wait long for each other.
+        self._loader.submit(torch.set_num_threads, max(num_cores() // 2, 1)).result()  # now, while nothing computes
         self._proof = Proof()
         self._arrival = Arrival()
         self._checking: Future[dict[str, Any]] | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic.memagent.ruler.item import Item
-from vime.data.rows import read_json
+from vime.data.files import read_rows
 
 DOCUMENT = "Document {number}:\n{title}\n{text}"
 SEPARATOR = "\n\n"
@@ -52,17 +52,8 @@ class HotpotQA:
 
     @classmethod
     def read(cls, path: Path) -> "HotpotQA":
-        """Reads a .json list, .jsonl or .parquet file.
-
-        Raises `ValueError` for another kind of file or a damaged one.
-        """
-        if path.suffix in (".json", ".jsonl"):
-            return cls(read_json(path, key="source"))
-        if path.suffix == ".parquet":
-            import datasets
-
-            return cls(datasets.Dataset.from_parquet(str(path)).to_list())  # pyright: ignore[reportAttributeAccessIssue]
-        raise ValueError(f"{path}: use HotpotQA's rows as .json, .jsonl or .parquet")
+        """Reads a file of rows. Raises `ValueError` for another kind of file or a damaged one."""
+        return cls(list(read_rows(path, key="source")))
 
     def task(self, *, seed: int, questions: list[str] | None = None) -> "HotpotQATask":
         """The task with a seed, which chooses the order of the questions, the other paragraphs and their order.

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentic.memagent.ruler.files import write_rows
 from agentic.memagent.ruler.hotpotqa import HotpotQA
-from vime.data.rows import read_json
+from vime.data.files import read_rows
 
 SEED = 0
 
@@ -23,7 +23,7 @@ def longer(
     `questions` is the name of the source with the published items. Each document is a file of its own below `folder`.
     Raises `ValueError` if a published question is not in HotpotQA's rows.
     """
-    published = read_json(sources[questions], key="made_from")
+    published = list(read_rows(sources[questions], key="made_from"))
     (rest,) = (path for source, path in sources.items() if source != questions)
     task = HotpotQA.read(rest).task(seed=SEED, questions=[str(row["input"]) for row in published])
     path = folder / f"{name}.jsonl"

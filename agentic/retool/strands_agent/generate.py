@@ -8,6 +8,7 @@ from agentic.retool.config import ReToolConfig
 from vime import integrations
 from vime.errors import SampleError
 from vime.rollout.context import Context, Sampling
+from vime.surroundings import cache_folder
 from vime.types import Sample, StopReason
 
 AGENT = Path(__file__).with_name("agent.py")
@@ -15,7 +16,7 @@ PROVIDER = Path(integrations.__file__).parent
 SOURCE = {"agent.py": AGENT.read_text(encoding="utf-8")}
 PYTHON = "VIME_STRANDS_PYTHON"
 """The variable that names the interpreter of an environment with Strands; the default is that of `tools/clients.py`."""
-DEFAULT_PYTHON = Path.home() / ".cache/vime/clients/strands-agents-1.62.0/bin/python"
+DEFAULT_PYTHON = cache_folder("clients") / "strands-agents-1.62.0/bin/python"
 ENDINGS = {
     "turn_limit": StopReason.TURN_LIMIT,
     "ContextWindowOverflowException": StopReason.TOKEN_LIMIT,

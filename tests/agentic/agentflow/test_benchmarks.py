@@ -52,7 +52,11 @@ def test_what_cannot_be_loaded_is_refused_with_a_remedy(tmp_path: Path):
         rows(num_items=None, seed=0, benchmark="mmlu", folder=str(tmp_path))
     with pytest.raises(ConfigError, match=r"agentflow_gaia\.json"):
         rows(num_items=None, seed=0, benchmark="gaia", folder=str(tmp_path))
-    for content, message in (({"query": "?"}, "no list of objects"), ([{"query": "?"}], "query and answer")):
+    for content, message in (
+        ("?", "is no object but a str"),
+        ({"query": "?"}, "query and answer"),
+        ([{"query": "?"}], "query and answer"),
+    ):
         write(tmp_path, "gaia.json", content)
         with pytest.raises(ConfigError, match=message):
             rows(num_items=None, seed=0, benchmark="gaia", folder=str(tmp_path))
@@ -70,12 +74,13 @@ async def test_every_gold_answer_scores_1_and_a_plausible_wrong_one_0(name: str)
     found = rows(num_items=None, seed=0, benchmark=name, folder=str(DATA))
     failures = []
     for number, row in enumerate(found):
-        gold, kind, question = row["reward_model"]["ground_truth"], row["grader"], row["prompt"]
+        gold = to_prompt(row, index=0, row_number=number, dataset=name).ground_truth
+        kind, question = row["grader"], row["prompt"]
         for answer in gold:
             replies = (answer, f"So the answer is \\boxed{{{answer}}}.", f"Thus\n<answer>{answer}</answer>")
             right = [await grade(kind, reply, gold, question=question) for reply in replies]
             failures += [(number, answer, score) for score in right if score.score != 1.0]
-        for answer in wrong_answers(kind, gold, [other["reward_model"]["ground_truth"][0] for other in found], number):
+        for answer in wrong_answers(kind, gold, [str(other["reward_model"]["ground_truth"][0]) for other in found], number):
             wrong = await grade(kind, f"I think it is \\boxed{{{answer}}}", gold, question=question)
             failures += [(number, answer, wrong)] if wrong.score != 0.0 else []
     assert not failures, failures[:5]

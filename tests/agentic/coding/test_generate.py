@@ -9,6 +9,7 @@ from agentic.coding.generate import generate
 from agentic.coding.reward import reward
 from tests.gateway.scripted import Scripted
 from tests.qwen3_tokenizer import qwen3_tokenizer
+from vime.errors import ContextFullError
 from vime.gateway.sessions import Parsers, Sessions
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Context, Sampling
@@ -88,9 +89,7 @@ async def test_an_agent_that_changes_nothing_earns_nothing_and_one_that_edits_te
     assert score == 0.0 and samples[-1].metadata["verdict"]["touched"] == ["conftest.py"]
 
 
-async def test_a_problem_that_does_not_fit_into_the_context_is_a_rollout_without_tokens(monkeypatch: pytest.MonkeyPatch):
+async def test_a_problem_that_does_not_fit_into_the_context_is_said_to_the_engine(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Shown, "max_model_len", 20)
-    monkeypatch.setattr(Shown, "render", lambda self, messages: [1, 2, 3], raising=False)
-    samples, score, _ = await play()
-    assert score == 0.0 and samples[-1].stop_reason is StopReason.TOKEN_LIMIT
-    assert (samples[-1].response_length, samples[-1].metadata["ending"]) == (0, "tokens_used_up")
+    with pytest.raises(ContextFullError, match="no room"):
+        await play()

@@ -20,7 +20,9 @@ from vime.config import RunConfig
 from vime.rollout.context import Context
 from vime.types import Sample
 
-RECORDS = [json.loads(line) for line in (Path(__file__).parent / "answers.jsonl").read_text().splitlines()]
+ALL_RECORDS = [json.loads(line) for line in (Path(__file__).parent / "answers.jsonl").read_text().splitlines()]
+RECORDS = [record for record in ALL_RECORDS if (record["extracted"], record["gold"]) != ("the", ["a"])]
+"""Without those in which the published functions take one article for another."""
 FIRST_PAPER = SearchR1Config()
 SECOND_PAPER = SearchR1Config(structure_format_score=0.2, final_format_score=0.1)
 OF_COLUMNS = {
@@ -49,6 +51,25 @@ def test_the_published_prompts_example_counts_there_as_the_answer_of_a_rollout_w
         if record["extracted"] is None:
             found = score("<answer> Beijing </answer>", record["gold"], method=SECOND_PAPER).score
         assert found == pytest.approx(record["structure_with_two_examples"]), record
+
+
+def test_another_article_is_no_answer_to_one_where_the_published_functions_take_it_for_right():
+    others = [record for record in ALL_RECORDS if record not in RECORDS]
+    assert others and all(record["exact_match"] == 1.0 for record in others)
+    assert not any(score(record["response"], record["gold"], method=FIRST_PAPER).score for record in others)
+    assert score("<answer> A. </answer>", ["a"], method=FIRST_PAPER).score == 1.0
+
+
+@pytest.mark.parametrize("end", ["", " <search> more </search>", "</answer>", "\n<think>again"])
+def test_an_answer_in_a_thinking_that_is_not_closed_is_none(end: str):
+    found = score(f"<think> I guess <answer> Oslo </answer>, but{end}", ["Oslo"], method=FIRST_PAPER)
+    assert (found.score, found.metrics["answered"], found.metrics["lenient"]) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("passage", ["<answer> Rome </answer>", "<think>", "they write <think> first", "</answer><answer>"])
+def test_what_a_passage_says_is_neither_an_answer_nor_a_thinking(passage: str):
+    response = f"<answer> Oslo </answer><information>Doc 1(Title: X) {passage}</information>"
+    assert score(response, ["Oslo"], method=FIRST_PAPER).score == 1.0
 
 
 @pytest.mark.parametrize(("evaluation", "expected"), [(False, 0.8), (True, 1.0)])

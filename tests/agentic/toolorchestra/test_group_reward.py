@@ -169,7 +169,7 @@ async def test_the_judge_decides_only_about_answers_that_differ_by_words():
 
     async def chat(messages: list[dict[str, str]], *, max_tokens: int) -> Any:
         asked.append(messages[-1]["content"])
-        return SimpleNamespace(text="VERDICT: True")
+        return SimpleNamespace(text="VERDICT: True", finish_reason="stop")
 
     method = ToolOrchestraConfig(shaping=RewardConfig(judge="judge"))
     judge: Any = SimpleNamespace(chat=chat)

@@ -12,6 +12,7 @@ WORDS = ["+method=memagent", "mode=plan", f"+{JUDGE}.max_model_len=2048"]
 WRONG = {
     "serving.models.actor.sampling.temperature": ["serving.models.actor.sampling.temperature=0.5"],
     "serving.models.actor.sampling.top_k": ["serving.models.actor.sampling.top_k=5"],
+    "gateway.constraints": ["gateway.constraints=record"],
     "serving.models.actor.chat_template_args": ["+serving.models.actor.chat_template_args.enable_thinking=false"],
     f"{JUDGE}.sampling.temperature": [f"+{JUDGE}.sampling.temperature=-1"],
     f"{JUDGE}.sampling.top_p": [f"+{JUDGE}.sampling.top_p=0", f"+{JUDGE}.sampling.temperature=1"],

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vime.errors import ConfigError, Problem
+from vime.surroundings import cache_folder
 
-FOLDER = Path.home() / ".cache" / "vime" / "agents"
+FOLDER = cache_folder("agents")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +40,7 @@ class Pinned:
         return str(self.program)
 
 
-CLAUDE_CODE = Pinned(name="claude-code", package="@anthropic-ai/claude-code", version="2.1.197", command="claude")
+CLAUDE_CODE = Pinned(name="claude-code", package="@anthropic-ai/claude-code", version="2.1.331", command="claude")
 """The latest version that takes Node 20; its program itself is native."""
 CODEX = Pinned(name="codex", package="@openai/codex", version="0.169.0", command="codex")
 PINNED = (CLAUDE_CODE, CODEX)

@@ -27,6 +27,7 @@ from vime.agent.workspace.starter import start
 from vime.agent.workspace.view import GIT, empty_folders, environment_of, limits_of, view_of, writable_folders
 from vime.config import WorkspaceConfig
 from vime.errors import SandboxError
+from vime.machine import num_cores
 
 GONE_SECONDS, GROUP_SECONDS, AGAIN_SECONDS = 10.0, 2.0, 0.005
 SHUTDOWN_SECONDS = 1.0
@@ -104,7 +105,7 @@ class Workspace:
         queues: bool = True,
     ) -> CommandResult:
         """Runs a command; see `WorkspaceLike.run`."""
-        limit = self._config.num_commands or 2 * (os.cpu_count() or 1)
+        limit = self._config.num_commands or 2 * num_cores()
         async with contextlib.AsyncExitStack() as stack:
             if queues:
                 with self._waits():

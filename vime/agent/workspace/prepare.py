@@ -17,11 +17,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from vime import surroundings
 from vime.agent.workspace.sources import Source, digest_of, unpack
 from vime.agent.workspace.view import NOBODY, becomes_nobody
 from vime.errors import SandboxError
 
-DEFAULT_CACHE = Path("~/.cache/vime/workspaces")
 FIXED_SECONDS = 946_684_800
 """The date of every prepared file and commit, the first second of the year 2000."""
 GIT_SECONDS = 600
@@ -77,7 +77,7 @@ def prepare(source: Source, *, cache_folder: str | Path | None = None, keep_git:
     With `keep_git` the source's own `.git` stays, with its history, in place of the new one. `strip` leading folders are taken
     off an archive's paths. Raises ValueError for an archive that cannot be unpacked, SandboxError if git fails.
     """
-    cache = Path(cache_folder or DEFAULT_CACHE).expanduser().absolute()
+    cache = (Path(cache_folder).expanduser() if cache_folder else surroundings.cache_folder("workspaces")).absolute()
     cache.mkdir(parents=True, exist_ok=True)
     final = cache / f"{digest_of(source, keep_git=keep_git)[:40]}-{strip}-{_LAYOUT}"
     if not final.is_dir():

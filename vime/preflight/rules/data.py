@@ -33,8 +33,8 @@ def sources(config: RunConfig) -> list[Problem]:
             problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
         if not dataset.path and not dataset.generator:
             remedy = (
-                f"the data set has no source: set {key}.path (jsonl, json, parquet or a Hugging Face id) or {key}.generator "
-                "(module.function)"
+                f"the data set has no source: set {key}.path (a file: jsonl, json, csv, tsv or parquet, or a Hugging Face id) or "
+                f"{key}.generator (module.function)"
             )
             problems.append(Problem(key=f"{key}.path", value=dataset.path, remedy=remedy))
         if dataset.generator and dataset.num_items is None:

@@ -1,4 +1,6 @@
-"""Requirements on this machine: GPUs, files, free ports, disk space, keys. `mode=plan` leaves these rules out."""
+"""Requirements on this machine: GPUs, files, free ports, disk space, keys. `mode=plan` leaves these rules out,
+but for that of the run folder.
+"""
 
 import errno
 import json
@@ -6,10 +8,17 @@ import os
 import re
 import shutil
 import socket
+import stat
+import sys
+import tempfile
 from pathlib import Path
 
+import psutil
+
 from vime.cluster.placement import DIRECT, transport
+from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
+from vime.data.files import kind_of
 from vime.errors import ConfigError, Problem
 from vime.model.architecture import check_shape, read_architecture
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters
@@ -18,9 +27,9 @@ from vime.preflight.rules.data import datasets
 from vime.preflight.rules.serving import VARIABLE, port_settings
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-DATA_SUFFIXES = (".json", ".jsonl", ".parquet")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 GIB = 2**30
+CUT_BY_RAY = "'\\"
 ONLINE = "online"
 """wandb's own word for its mode."""
 
@@ -108,7 +117,7 @@ def files(config: RunConfig) -> list[Problem]:
         path = dataset.path
         if not path or "://" in path or Path(path).exists():
             continue
-        is_file = path.endswith(DATA_SUFFIXES) or path.startswith(("/", ".", "~"))
+        is_file = kind_of(path) or path.startswith(("/", ".", "~"))
         if is_file or not (_HUB_ID.fullmatch(path) or re.fullmatch(r"[\w.-]+", path)):
             remedy = f"there is no such file (in {Path.cwd()}): use an existing file or a Hugging Face id"
             problems.append(Problem(key=f"{key}.path", value=path, remedy=remedy))
@@ -122,6 +131,51 @@ def run_folder(config: RunConfig) -> list[Problem]:
         return []
     remedy = "the folder already holds a run: choose another one, or add resume=true to continue it"
     return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
+
+
+def run_folder_can_be_made(config: RunConfig) -> list[Problem]:
+    """The run folder can be made and written; nothing of it is left by asking. The one rule here that a plan has, too."""
+    folder = Path(config.output_dir or ".").absolute()
+    if (reason := why_not_made(folder)) is None:
+        return []
+    remedy = f"the run folder cannot be made: {reason}. Choose another with output_dir or name"
+    return [Problem(key="output_dir", value=config.output_dir, remedy=remedy)]
+
+
+def why_not_made(folder: Path) -> str | None:
+    """The reason why a folder cannot be made and written, or None."""
+    for place in (folder, *folder.parents):
+        try:
+            is_folder = stat.S_ISDIR(os.stat(place).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:  # a name that is too long, a loop of links, a folder that may not be entered
+            return f"{error.strerror} ({shortened(str(place))})"
+        if not is_folder:
+            return f"{place} is a file"
+        try:
+            longest = os.pathconf(place, "PC_NAME_MAX")
+            if too_long := [part for part in folder.relative_to(place).parts if len(os.fsencode(part)) > longest]:
+                return f"{shortened(too_long[0])} has more than {longest} bytes"
+            with tempfile.TemporaryFile(dir=place):
+                return None
+        except OSError as error:
+            return f"{error.strerror} in {place}"
+    return "there is no folder above it"
+
+
+def interpreter(config: RunConfig) -> list[Problem]:
+    """Ray can start this Python: its command line of a worker is cut at quotes of any kind, which nothing can quote."""
+    path = sys.executable
+    if config.cluster.ray_address is not None or not set(path) & set(CUT_BY_RAY):
+        return []
+    remedy = "Ray starts no worker by a path with an apostrophe or a backslash: move the environment, or link to it elsewhere"
+    return [Problem(key="python", value=path, remedy=f"{remedy} and start the run by that")]
+
+
+def shortened(text: str) -> str:
+    """A text that is too long for the screen, with its middle left out."""
+    return text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
 
 
 def disk(config: RunConfig) -> list[Problem]:
@@ -150,6 +204,9 @@ def disk(config: RunConfig) -> list[Problem]:
 def shared_memory(config: RunConfig) -> list[Problem]:
     """Shared memory has room for the weights that servers read from files, at every sync or when a server restarts."""
     shared, cluster = Path("/dev/shm"), config.cluster
+    if cluster.ray_address is None and psutil.LINUX and (reason := why_not_made(shared / "vime")) is not None:
+        remedy = f"shared memory, in which Ray keeps its objects, takes no files ({reason}): mount a tmpfs at {shared}"
+        return [Problem(key="cluster.ray_address", value=cluster.ray_address, remedy=remedy)]
     if config.mode is not Mode.train or config.algorithm.name is AlgorithmName.sft or cluster.num_nodes > 1:
         return []
     way = transport(config)
@@ -162,6 +219,30 @@ def shared_memory(config: RunConfig) -> list[Problem]:
     what = "the weights for a restarted server" if way in DIRECT else "two versions of the weights"
     remedy = f"{what} need {needed / GIB:.1f} GiB, but {shared} has {free / GIB:.1f} GiB free: enlarge it, or use disk"
     return [Problem(key="cluster.weight_transfer", value=cluster.weight_transfer.value, remedy=remedy)]
+
+
+def ray_answers(config: RunConfig) -> list[Problem]:
+    """A Ray cluster answers at the given address; Ray itself would go on asking for many minutes."""
+    given = config.cluster.ray_address
+    if given is None:
+        return []
+    key = "cluster.ray_address"
+    host, _, port = _ray_address(given).removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        why = "no cluster is known on this machine" if given == "auto" else "that is no address"
+        return [Problem(key=key, value=given, remedy=f"{why}: use HOST:PORT, or null for a Ray of its own")]
+    if (reason := why_silent(host.strip("[]"), int(port))) is None:
+        return []
+    remedy = f"no Ray answers there ({reason}): start it (scripts/ray_up.sh), or use null for a Ray of its own"
+    return [Problem(key=key, value=given, remedy=remedy)]
+
+
+def _ray_address(given: str) -> str:
+    """Ray's meaning of `auto`: the cluster of the environment, or the last one that was started on this machine."""
+    if given != "auto":
+        return given
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    return os.environ.get("RAY_ADDRESS") or (file.read_text().strip() if file.is_file() else "")
 
 
 def address(config: RunConfig) -> list[Problem]:

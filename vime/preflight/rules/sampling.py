@@ -1,6 +1,6 @@
 """Sampling and chat template arguments of served models: the trained model has those of the run, a frozen model has its own."""
 
-from vime.config import ModelAPI, RunConfig, SamplingConfig
+from vime.config import Constraints, ModelAPI, RunConfig, SamplingConfig
 from vime.errors import Problem
 
 WITHOUT_EFFECT = ("top_p", "top_k", "min_p")
@@ -23,6 +23,19 @@ def trained_model(config: RunConfig) -> list[Problem]:
             remedy = "the chat template of the trained model has its arguments in model.chat_template_args: set them there"
             problems.append(Problem(key=f"{key}.chat_template_args", value=model.chat_template_args, remedy=remedy))
     return problems
+
+
+def constraints(config: RunConfig) -> list[Problem]:
+    """Tokens that were sampled under a constraint have no logprobs that the trainer could compute.
+
+    vLLM masks the logits before its sampler sees them (`apply_grammar_bitmask` in its model runners), so that the logprobs of
+    every `logprobs_mode` are those of the constrained model.
+    """
+    if config.gateway.constraints is not Constraints.record:
+        return []
+    remedy = "vLLM computes logprobs of constrained replies after it has masked them, and the trainer cannot compute these: use "
+    remedy += "free, which samples freely, or refuse"
+    return [Problem(key="gateway.constraints", value=config.gateway.constraints.value, remedy=remedy)]
 
 
 def frozen_models(config: RunConfig) -> list[Problem]:

@@ -1,7 +1,7 @@
 """Compiles the kernels of this folder by g++ when they are first wanted, in about a second, and loads them.
 
-They are kept in `~/.cache/vime/kernels`. Where there is no compiler, or another OpenMP than PyTorch's own libraries have, there
-are no kernels, and callers compute with PyTorch.
+They are kept in `~/.cache/vime/kernels` (`vime.surroundings.cache_folder`). Where there is no compiler, or another OpenMP than
+PyTorch's own libraries have, there are no kernels, and callers compute with PyTorch.
 """
 
 import ctypes
@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 
+from vime.surroundings import cache_folder
+
 logger = logging.getLogger(__name__)
 
-FOLDER = Path.home() / ".cache" / "vime" / "kernels"
+FOLDER = cache_folder("kernels")
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mavx512vl -mfma"
 AVX512 = ("avx512_f", "avx512_bw", "avx512_vl")
