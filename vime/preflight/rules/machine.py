@@ -15,11 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from vime.cluster.placement import DIRECT, transport
+from vime.cluster.placement import DIRECT, server_groups, transport
 from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
 from vime.data.files import kind_of
 from vime.errors import ConfigError, Problem
+from vime.machine import available_memory_bytes, memory_bytes
 from vime.model.architecture import check_shape, read_architecture
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters
 from vime.model.tokenizer import tokenizer_problems
@@ -219,6 +220,29 @@ def shared_memory(config: RunConfig) -> list[Problem]:
     what = "the weights for a restarted server" if way in DIRECT else "two versions of the weights"
     remedy = f"{what} need {needed / GIB:.1f} GiB, but {shared} has {free / GIB:.1f} GiB free: enlarge it, or use disk"
     return [Problem(key="cluster.weight_transfer", value=cluster.weight_transfer.value, remedy=remedy)]
+
+
+def host_memory(config: RunConfig) -> list[Problem]:
+    """Without GPUs, the caches of the servers that the run starts fit together into the memory that is free; a server whose own
+    does not ends at its start."""
+    cluster = config.cluster
+    if cluster.gpus_per_node or cluster.ray_address is not None:
+        return []
+    shares = {
+        group.name: (name, group.settings.num_replicas * group.settings.gpu_memory_utilization)
+        for name, model in config.serving.models.items()
+        for group in server_groups(name, model)
+    }
+    wanted, free = sum(share for _, share in shares.values()), available_memory_bytes() / memory_bytes()
+    if wanted <= free:
+        return []
+    name, largest = max(shares.values(), key=lambda share: share[1])
+    parts = " + ".join(f"{share:g} ({group})" for group, (_, share) in shares.items())
+    remedy = (
+        f"without GPUs this is a share of this machine's {memory_bytes() / GIB:.1f} GiB of memory, of which {free:.2f} is free, "
+    )
+    remedy += f"but the servers would keep {parts} for their caches: 0.05 is enough for small models"
+    return [Problem(key=f"serving.models.{name}.gpu_memory_utilization", value=largest, remedy=remedy)]
 
 
 def ray_answers(config: RunConfig) -> list[Problem]:
