@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from vime.cluster.accelerators import CPU_BUILD, installed_build, num_gpus, why_no_device
 from vime.cluster.placement import DIRECT, server_groups, transport
 from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
@@ -36,18 +37,23 @@ ONLINE = "online"
 
 
 def gpus(config: RunConfig) -> list[Problem]:
-    """This machine has the GPUs of a node, unless the run uses a running Ray cluster."""
-    cluster = config.cluster
-    if cluster.gpus_per_node == 0 or cluster.ray_address is not None:
+    """Build, driver and devices of this machine are those of the cluster, unless the run uses a running Ray cluster."""
+    cluster, build, found = config.cluster, installed_build(), num_gpus()
+    key, value = "cluster.gpus_per_node", config.cluster.gpus_per_node
+    if cluster.ray_address is not None:
         return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    found = min(devices, len([gpu for gpu in visible.split(",") if gpu.strip()])) if visible is not None else devices
-    if found >= cluster.gpus_per_node:
-        return []
-    fits = "cluster=one_gpu" if found else "cluster=laptop"
-    remedy = f"this machine has {found} GPUs: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
-    return [Problem(key="cluster.gpus_per_node", value=cluster.gpus_per_node, remedy=remedy)]
+    if cluster.gpus_per_node == 0:
+        if build == CPU_BUILD:
+            return []
+        choice = "choose cluster=auto" if found else "this machine has no GPU"
+        remedy = f"the GPU build of vLLM is installed, which runs on GPUs only: {choice}, or VIME_SETUP=cpu make setup"
+        return [Problem(key=key, value=value, remedy=f"{remedy}; mode=plan needs no GPU")]
+    if found < cluster.gpus_per_node:
+        fits = {0: "cluster=laptop", 1: "cluster=one_gpu"}.get(found, f"cluster.gpus_per_node={found}")
+        remedy = f"this machine has {found} GPUs: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
+        return [Problem(key=key, value=value, remedy=remedy)]
+    reason = why_no_device(build)
+    return [] if reason is None else [Problem(key=key, value=value, remedy=f"{reason}; mode=plan needs no GPU")]
 
 
 def checkpoint(config: RunConfig) -> list[Problem]:
