@@ -1,4 +1,4 @@
-"""The constraints of `scripts/constraints` are those of `pyproject.toml`, for every build and every promised version of Python."""
+"""The constraints of `scripts/constraints` are those of `pyproject.toml`, for every build and promised version of Python."""
 
 import re
 import subprocess
