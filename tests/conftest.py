@@ -57,10 +57,13 @@ def asks_for_gpus(expression: str) -> bool:
     """Returns True if an expression of marks (pytest's `-m`) chooses tests that are marked as `gpu`, and no others."""
     if not expression:
         return False
-    chooses = Expression.compile(expression).evaluate
+    compiled = Expression.compile(expression)
+
+    def chooses(marks: set[str]) -> bool:
+        return compiled.evaluate(lambda name, **_: name in marks)
+
     others = [set(names) for size in range(3) for names in combinations(("slow", "in_turn"), size)]
-    without = any(chooses(lambda name, **_: name in marks) for marks in others)
-    return not without and any(chooses(lambda name, **_: name in {*marks, "gpu"}) for marks in others)
+    return not any(map(chooses, others)) and any(chooses({*marks, "gpu"}) for marks in others)
 
 
 def pytest_collection_finish() -> None:
