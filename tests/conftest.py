@@ -62,7 +62,7 @@ def asks_for_gpus(expression: str) -> bool:
     def chooses(marks: set[str]) -> bool:
         return compiled.evaluate(lambda name, **_: name in marks)
 
-    others = [set(names) for size in range(3) for names in combinations(("slow", "in_turn"), size)]
+    others: list[set[str]] = [{*names} for size in range(3) for names in combinations(("slow", "in_turn"), size)]
     return not any(map(chooses, others)) and any(chooses({*marks, "gpu"}) for marks in others)
 
 
