@@ -43,7 +43,7 @@ REAL_PARTS = ["world", "ray_cluster", "served"]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hides the GPUs from tests that do not ask for them. What collecting makes is no garbage soon, so no one looks for it."""
-    if not asks_for_gpus(config.getoption("markexpr")):
+    if not asks_for_gpus(config.getoption("markexpr") or ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not config.getoption("collectonly"):
         import torch

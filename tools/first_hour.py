@@ -59,12 +59,12 @@ class Outcome:
     """
 
     step: str
-    part: "Part | None"
+    part: Part | None
     state: str
     why: str = ""
     seconds: float = 0.0
-    log: "Path | None" = None
-    lines: "list[str]" = field(default_factory=list)
+    log: Path | None = None
+    lines: list[str] = field(default_factory=list)
     """What the log says: of a part that passed what it shows, of another its end."""
 
 
@@ -116,14 +116,14 @@ def interrupt(*_: object) -> None:
 class Hour:
     """The steps of one call, as far as they have been taken."""
 
-    def __init__(self, *, rehearses: bool, cards: "list[str]", folder: Path, page: Path) -> None:
+    def __init__(self, *, rehearses: bool, cards: list[str], folder: Path, page: Path) -> None:
         self.rehearses, self.cards, self.folder, self.page = rehearses, cards, folder, page
-        self.outcomes: "list[Outcome]" = []
+        self.outcomes: list[Outcome] = []
         self.interrupted = False
         self._began = datetime.now(timezone.utc)
         self._commit = commit()
 
-    def states(self, state: str) -> "list[str]":
+    def states(self, state: str) -> list[str]:
         """Names of the steps of which a part ended like this."""
         return list(dict.fromkeys(one.step for one in self.outcomes if one.state == state))
 
@@ -151,7 +151,7 @@ class Hour:
         if self.rehearses:
             return ""
         missing = [
-            one.step for one in self.outcomes if one.step in step.needs and PASSED != one.state and one.why != NOT_ASKED_FOR
+            one.step for one in self.outcomes if one.step in step.needs and one.state != PASSED and one.why != NOT_ASKED_FOR
         ]
         if missing:
             return f"needs {', '.join(missing)}"
@@ -202,7 +202,7 @@ class Hour:
                 lines += [f"    {line}" for line in one.lines]
         return "\n".join(lines) + "\n"
 
-    def _facts(self) -> "list[str]":
+    def _facts(self) -> list[str]:
         words = ["scripts/first_hour.sh", *sys.argv[1:]]
         kinds = list(dict.fromkeys(self.cards))
         cards = "; ".join(f"{self.cards.count(kind)} × {kind}" for kind in kinds) or "no cards"
@@ -214,7 +214,7 @@ class Hour:
             self.summary(),
         ]
 
-    def _table(self) -> "list[str]":
+    def _table(self) -> list[str]:
         last = "left to a card" if self.rehearses else "said"
         lines = [f"| step | what | outcome | s | {last} |", "|---|---|---|--:|---|"]
         for one in self.outcomes:
@@ -226,7 +226,7 @@ class Hour:
         return lines
 
 
-def run(part: Part, log: Path, *, environment: "dict[str, str]") -> str:
+def run(part: Part, log: Path, *, environment: dict[str, str]) -> str:
     """Why a command failed, empty if it did not. Whatever it has left running is ended. Raises Interrupted."""
     mark, folder = secrets.token_hex(8), log.with_suffix("")
     command = [word.replace("{folder}", str(folder)) for word in part.command]
@@ -250,7 +250,7 @@ def run(part: Part, log: Path, *, environment: "dict[str, str]") -> str:
             shutil.rmtree(folder / weights, ignore_errors=True)
 
 
-def end_all(process: "subprocess.Popen[bytes]", mark: str) -> None:
+def end_all(process: subprocess.Popen[bytes], mark: str) -> None:
     """Ends a step, by itself if it can, and then whatever has its mark."""
     if process.poll() is None:
         process.terminate()
@@ -271,7 +271,7 @@ def end_all(process: "subprocess.Popen[bytes]", mark: str) -> None:
             time.sleep(0.2)
 
 
-def marked(mark: str) -> "list[int]":
+def marked(mark: str) -> list[int]:
     """Processes that were started with this mark in their environment and are no zombies."""
     found, wanted = [], f"{MARK}={mark}".encode()
     for file in Path("/proc").glob("[0-9]*/environ"):
@@ -283,12 +283,12 @@ def marked(mark: str) -> "list[int]":
     return found
 
 
-def cards_here() -> "list[str]":
+def cards_here() -> list[str]:
     """Name, memory and driver of each card that nvidia-smi shows. Example: `["NVIDIA H100 80GB HBM3, 81559 MiB, 580.82.07"]`."""
     return [line.strip() for line in output_of(CARDS).splitlines() if line.strip()]
 
 
-def output_of(command: "tuple[str, ...]") -> str:
+def output_of(command: tuple[str, ...]) -> str:
     """What a program prints; nothing if it is not there or fails."""
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
@@ -322,7 +322,7 @@ def memory_gib() -> float:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
-def ends(lines: "list[str]", count: int) -> "list[str]":
+def ends(lines: list[str], count: int) -> list[str]:
     """The last lines that are not empty, without this folder's path; of a line that was drawn again and again its last state."""
     plain = [line.split("\r")[-1].rstrip().replace(f"{ROOT}/", "")[:400] for line in lines]
     return [line for line in plain if line.strip()][-count:]

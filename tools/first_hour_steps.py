@@ -27,11 +27,11 @@ class Part:
     """
 
     title: str
-    command: "tuple[str, ...]"
+    command: tuple[str, ...]
     minutes: float
     shows: str = r"\S"
     """A regular expression; the last lines of the log that match are quoted when the part has passed."""
-    environment: "dict[str, str]" = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +43,16 @@ class Step:
 
     name: str
     real: Part
-    needs: "tuple[str, ...]" = ()
+    needs: tuple[str, ...] = ()
     """Steps that must have passed."""
     cards: int = 1
     """Cards without which the step is skipped."""
-    rehearsal: "tuple[Part, ...]" = ()
+    rehearsal: tuple[Part, ...] = ()
     left_to_a_card: str
 
 
 def fetched(name: str, checkpoint: str, minutes: float, *, cards: int = 1) -> Step:
-    """A step that brings a checkpoint into the cache of Hugging Face, which is all of the network that its run needs besides data."""
+    """A step that brings a checkpoint into the cache of Hugging Face, so that a run neither waits for it nor fails by it."""
     title = f"{checkpoint} is in the cache of Hugging Face"
     return Step(
         name=f"fetch_{name}",
@@ -63,7 +63,7 @@ def fetched(name: str, checkpoint: str, minutes: float, *, cards: int = 1) -> St
     )
 
 
-def trained(name: str, words: "tuple[str, ...]", minutes: float, *, title: str, cards: int, rehearsed: bool) -> Step:
+def trained(name: str, words: tuple[str, ...], minutes: float, *, title: str, cards: int, rehearsed: bool) -> Step:
     """A step that trains with the words of a user; its plan is always rehearsed, the run itself where `rehearsed` says so."""
     command = (*RUN, *SHORT, *words)
     rehearsal = [Part(title="the plan is accepted", command=(*command, "mode=plan"), minutes=3, shows="at most .* of its")]
@@ -80,6 +80,7 @@ def trained(name: str, words: "tuple[str, ...]", minutes: float, *, title: str, 
     )
 
 
+SMALLEST = ("--sizes", "tiny", "--precisions", "float32", "--cases", "equal", "--samples", "4", "--repeats", "1")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 FAKE_DEVICE = (PYTHON, "-m", "pytest", "-q", "tests/cuda")
 STEPS = (
@@ -193,8 +194,7 @@ STEPS = (
         rehearsal=(
             Part(
                 title="the same program at tiny size, on the CPU",
-                command=(PYTHON, "tools/bench_trainer.py", "--sizes", "tiny", "--precisions", "float32")
-                + ("--cases", "equal", "--samples", "4", "--repeats", "1"),
+                command=(PYTHON, "tools/bench_trainer.py", *SMALLEST),
                 minutes=5,
                 shows="products alone  ",
                 environment=OFFLINE,

@@ -5,6 +5,7 @@ python tools/gpu_cards.py --device cpu      # two processes with gloo in the pla
 """
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
@@ -34,7 +35,7 @@ def main() -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     device = parser.parse_args().device
     import torch
-    from torch import multiprocessing
+    from torch.multiprocessing.spawn import spawn
 
     driver = driver_version()
     about = (
@@ -44,9 +45,8 @@ def main() -> int:
     count = torch.cuda.device_count() if device == "cuda" else 2
     wrong = absent(count, torch.version.cuda, driver) if device == "cuda" else []
     if count and not wrong:
-        context = multiprocessing.get_context("spawn")
-        found = context.SimpleQueue()
-        multiprocessing.spawn(try_card, args=(count, device, free_port("127.0.0.1", 0), found), nprocs=count)
+        found = multiprocessing.get_context("spawn").SimpleQueue()
+        spawn(try_card, args=(count, device, free_port("127.0.0.1", 0), found), nprocs=count)
         cards = sorted((found.get() for _ in range(count)), key=lambda card: card["card"])
         sys.stdout.writelines(f"{line_of(card)}\n" for card in cards)
         wrong = [problem for card in cards for problem in problems(card, count)]
