@@ -90,7 +90,6 @@ STEPS = (
             title="the GPU build is installed and everything imports",
             command=("make", "setup"),
             minutes=40,
-            environment={"VIME_SETUP": "gpu"},
         ),
         cards=0,
         rehearsal=(Part(title="the installed build imports", command=(PYTHON, "-W", "ignore", "-c", IMPORTS), minutes=5),),
