@@ -1,16 +1,13 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test check faults agents clients view
+.PHONY: help setup demo quick test test-gpu check faults agents clients view
 SHELL := /bin/bash
 
 # .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Without GPUs, slow tests that start no servers run beside those that do; GPUs belong to one test at a time.
-SLOW_WORKERS := $(if $(wildcard /dev/nvidia0),0,logical)
-
 help:  ## Show these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Make .venv with everything, for this machine's GPU or CPU
 	@scripts/setup.sh
@@ -24,8 +21,11 @@ view: setup  ## Show the runs below outputs/ in a browser, also those in progres
 quick: setup  ## Run the tests that start no server, no Ray and no trainer
 	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist worksteal
 
-test: quick  ## Run all tests, with real vLLM, Megatron and Ray
-	@.venv/bin/python -m pytest -m slow --numprocesses $(SLOW_WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+test: quick  ## Run all tests on the CPU, with real vLLM, Megatron and Ray
+	@.venv/bin/python -m pytest -m slow --numprocesses logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+
+test-gpu: setup  ## Run the tests that need a CUDA device, one after another
+	@.venv/bin/python -m pytest -m gpu
 
 check: setup  ## Lint, format check, type check, and a reader for every field of the configuration
 	@.venv/bin/ruff check .

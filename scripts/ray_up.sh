@@ -3,6 +3,7 @@
 #
 #   scripts/ray_up.sh head [ADDRESS]         on the first node; ADDRESS is its own, as the others reach it
 #   scripts/ray_up.sh join HEAD[:PORT]       on each other node
+#   scripts/ray_up.sh wait HEAD[:PORT]       returns when the head takes connections; after two minutes it fails
 #   source <(scripts/ray_up.sh env)          before python -m vime.run, where it is started
 #   scripts/ray_up.sh stop                   on every node, at the end
 #
@@ -21,7 +22,20 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$token" RAY_worker_niceness=0 RA
 options=(--disable-usage-stats --temp-dir="$temporary")
 [[ ${VIME_RAY_BLOCK:-} == 1 ]] && options+=(--block)
 
-usage() { sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 2; }
+usage() { sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 2; }
+
+# wait_for HEAD[:PORT]: sets `head` to its address as soon as it listens; it makes the token before that.
+wait_for() {
+    head="$1"
+    [[ $head == *:* ]] || head="$head:$port"
+    for _ in {1..120}; do
+        (exec 3<>"/dev/tcp/${head%:*}/${head##*:}") 2>/dev/null && return
+        sleep 1
+    done
+    echo "Nothing listens at $head: is that the head, and did it start?" >&2
+    exit 1
+}
+
 [[ -x $ray ]] || { echo "There is no .venv here: run make setup first." >&2; exit 1; }
 
 case "${1:-}" in
@@ -34,14 +48,14 @@ case "${1:-}" in
         ;;
     join)
         [[ -n ${2:-} ]] || usage
-        head="$2"; [[ $head == *:* ]] || head="$head:$port"
-        for _ in {1..120}; do  # the head may be starting still; it makes the token before it listens
-            (exec 3<>"/dev/tcp/${head%:*}/${head##*:}") 2>/dev/null && break
-            sleep 1
-        done
+        wait_for "$2"
         [[ -r $token ]] || { echo "No token at $token: run the head first, and let all nodes see this folder." >&2; exit 1; }
         [[ -n ${VIME_NODE_ADDRESS:-} ]] && options+=(--node-ip-address="$VIME_NODE_ADDRESS")
         "$ray" start --address="$head" "${options[@]}"
+        ;;
+    wait)
+        [[ -n ${2:-} ]] || usage
+        wait_for "$2"
         ;;
     env) echo "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH='$token'" ;;
     stop)  # not `ray stop`, which ends every Ray of this user

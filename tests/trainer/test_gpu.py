@@ -14,7 +14,7 @@ from vime.config import RunConfig
 from vime.trainer.group import TrainerGroup
 from vime.types import TrainSample
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")]
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 NEEDS_TRANSFORMER_ENGINE = pytest.mark.skipif(
     find_spec("transformer_engine") is None, reason="refused without Transformer Engine"
