@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from first_hour_steps import PYTHON, STEPS, Part, Step
@@ -120,7 +120,7 @@ class Hour:
         self.rehearses, self.cards, self.folder, self.page = rehearses, cards, folder, page
         self.outcomes: list[Outcome] = []
         self.interrupted = False
-        self._began = datetime.now(timezone.utc)
+        self._began = datetime.now(UTC)
         self._commit = commit()
 
     def states(self, state: str) -> list[str]:
