@@ -309,12 +309,12 @@ def build() -> str:
 
 
 def system() -> str:
-    """The kernel and the distribution."""
+    """The distribution."""
     try:
         name = re.search(r'(?m)^PRETTY_NAME="?([^"\n]+)', Path("/etc/os-release").read_text())
     except OSError:
         name = None
-    return f"{platform.system()} {platform.release()}" + (f", {name[1]}" if name else "")
+    return name[1] if name else platform.system()
 
 
 def memory_gib() -> float:
