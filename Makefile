@@ -1,13 +1,13 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-gpu check faults agents clients view
+.PHONY: help setup demo quick test test-gpu gpu-build-check check faults agents clients view
 SHELL := /bin/bash
 
 # .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## Show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Make .venv with everything, for this machine's GPU or CPU
 	@scripts/setup.sh
@@ -26,6 +26,9 @@ test: quick  ## Run all tests on the CPU, with real vLLM, Megatron and Ray
 
 test-gpu: setup  ## Run the tests that need a CUDA device, one after another
 	@.venv/bin/python -m pytest -m gpu
+
+gpu-build-check: setup  ## Resolve, install and import the GPU build, and configure its servers, without a GPU
+	@.venv/bin/python tools/gpu_build_check.py
 
 check: setup  ## Lint, format check, type check, and a reader for every field of the configuration
 	@.venv/bin/ruff check .
