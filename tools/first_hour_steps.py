@@ -92,7 +92,20 @@ STEPS = (
             minutes=40,
         ),
         cards=0,
-        rehearsal=(Part(title="the installed build imports", command=(PYTHON, "-W", "ignore", "-c", IMPORTS), minutes=5, shows="everything imports"),),
+        rehearsal=(
+            Part(
+                title="the installed build imports",
+                command=(PYTHON, "-W", "ignore", "-c", IMPORTS),
+                minutes=5,
+                shows="everything imports",
+            ),
+            Part(
+                title="machines with an old driver or none, without headers, with Python 3.10 only, by stand-ins; the constraints",
+                command=(PYTHON, "-m", "pytest", "-q", "-m", "not slow", "tests/scripts"),
+                minutes=5,
+                shows=r"\d+ passed",
+            ),
+        ),
         left_to_a_card="that NVIDIA's driver loads what was installed (make gpu-build-check installs the GPU build without one)",
     ),
     Step(
