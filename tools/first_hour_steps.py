@@ -100,7 +100,7 @@ STEPS = (
                 shows="everything imports",
             ),
             Part(
-                title="machines with an old driver or none, without headers, with Python 3.10 only, by stand-ins; the constraints",
+                title="stand-ins for an old driver, none, no headers and Python 3.10 only; the constraints fit pyproject.toml",
                 command=(PYTHON, "-m", "pytest", "-q", "-m", "not slow", "tests/scripts"),
                 minutes=5,
                 shows=r"\d+ passed",
