@@ -160,7 +160,7 @@ install_with_uv() {
         return
     fi
     printf '%s\n' "${COMPANIONS[@]}" >$LOGS/excluded.txt
-    local words=("torch==$TORCH+cpu" -e ".[cpu,dev]" --excludes $LOGS/excluded.txt --constraint "$(constraints cpu)")
+    local words=("torch==$TORCH+cpu" -e ".[cpu,dev]" --excludes "$LOGS/excluded.txt" --constraint "$(constraints cpu)")
     if uv_install "${words[@]}"; then return; fi
     say "Perhaps the configured indexes lack the CPU build of torch $TORCH: trying again with PyTorch's own index."
     uv_install "${words[@]}" --index "$CPU_INDEX"

@@ -17,15 +17,14 @@ on() { srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --nodelist="$1" "${@:
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head="${nodes[0]}"
 address="$(on "$head" hostname -I | cut -d' ' -f1)"
-export VIME_RAY_TOKEN="$PWD/outputs/ray_token_$SLURM_JOB_ID" VIME_RAY_TEMP="/tmp/vime-ray-$SLURM_JOB_ID" VIME_RAY_PORT="${VIME_RAY_PORT:-6379}"
-# shellcheck source=/dev/null
-source <(scripts/ray_up.sh env)
-trap 'rm -f "$VIME_RAY_TOKEN"' EXIT
+export VIME_RAY_TOKEN="$PWD/outputs/ray_token_$SLURM_JOB_ID" VIME_RAY_TEMP="/tmp/vime-ray-$SLURM_JOB_ID" VIME_RAY_BLOCK=1
+trap 'srun --overlap --ntasks-per-node=1 --cpu-bind=none scripts/ray_up.sh stop || true; rm -f "$VIME_RAY_TOKEN"' EXIT
 
-export VIME_RAY_BLOCK=1
-on "$head" scripts/ray_up.sh head "$address" &  # these end with the job
-scripts/ray_up.sh wait "$address"
+on "$head" scripts/ray_up.sh head "$address" &
 for node in "${nodes[@]:1}"; do
     on "$node" scripts/ray_up.sh join "$address" &
 done
+scripts/ray_up.sh wait  # this script runs on the first node
+# shellcheck source=/dev/null
+source <(scripts/ray_up.sh env)
 on "$head" .venv/bin/python -m vime.run "$@"

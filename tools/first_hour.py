@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from first_hour_steps import PYTHON, STEPS, Part, Step
@@ -82,7 +81,7 @@ def main() -> int:
     if not cards and not options.rehearse:
         sys.stderr.write("nvidia-smi finds no GPU on this machine; --rehearse goes through the steps without one\n")
         return 2
-    folder = ROOT / "outputs" / "first_hour" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = ROOT / "outputs" / "first_hour" / time.strftime("%Y-%m-%d_%H-%M-%S")
     folder.mkdir(parents=True)
     hour = Hour(rehearses=options.rehearse, cards=cards, folder=folder, page=ROOT / options.page)
     signal.signal(signal.SIGTERM, interrupt)
@@ -120,7 +119,7 @@ class Hour:
         self.rehearses, self.cards, self.folder, self.page = rehearses, cards, folder, page
         self.outcomes: list[Outcome] = []
         self.interrupted = False
-        self._began = datetime.now(UTC)
+        self._began = time.gmtime()
         self._commit = commit()
 
     def states(self, state: str) -> list[str]:
@@ -207,7 +206,7 @@ class Hour:
         kinds = list(dict.fromkeys(self.cards))
         cards = "; ".join(f"{self.cards.count(kind)} × {kind}" for kind in kinds) or "no cards"
         return [
-            f"{self._began:%Y-%m-%d %H:%M} UTC, {self._commit}",
+            f"{time.strftime('%Y-%m-%d %H:%M', self._began)} UTC, {self._commit}",
             f"command: `{shlex.join(words)}`",
             f"machine: {cards}; {len(os.sched_getaffinity(0))} cores, {memory_gib():.0f} GiB, {system()}",
             f"build: {build()}",
@@ -309,12 +308,12 @@ def build() -> str:
 
 
 def system() -> str:
-    """The kernel and the distribution."""
+    """The distribution."""
     try:
         name = re.search(r'(?m)^PRETTY_NAME="?([^"\n]+)', Path("/etc/os-release").read_text())
     except OSError:
         name = None
-    return f"{platform.system()} {platform.release()}" + (f", {name[1]}" if name else "")
+    return name[1] if name else platform.system()
 
 
 def memory_gib() -> float:

@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from vime.cluster.accelerators import OLDEST_DRIVER, driver_version, installed_build, is_old, num_gpus
+from vime.cluster.accelerators import driver_version, installed_build, num_gpus, why_no_device
 from vime.cluster.ports import free_port
 from vime.machine import memory_bytes
 
@@ -37,13 +37,12 @@ def main() -> int:
     import torch
     from torch.multiprocessing.spawn import spawn
 
-    driver = driver_version()
-    about = (
-        f"driver {driver or 'none'}, {installed_build()} build, torch {torch.__version__} for CUDA {torch.version.cuda or 'none'}"
+    cuda = torch.version.cuda or "none"
+    sys.stdout.write(
+        f"driver {driver_version() or 'none'}, {installed_build()} build, torch {torch.__version__} for CUDA {cuda}\n"
     )
-    sys.stdout.write(f"{about}\n")
     count = torch.cuda.device_count() if device == "cuda" else 2
-    wrong = absent(count, torch.version.cuda, driver) if device == "cuda" else []
+    wrong = absent(count) if device == "cuda" else []
     if count and not wrong:
         found = multiprocessing.get_context("spawn").SimpleQueue()
         spawn(try_card, args=(count, device, free_port("127.0.0.1", 0), found), nprocs=count)
@@ -56,15 +55,11 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def absent(count: int, cuda: str | None, driver: str | None) -> list[str]:
+def absent(count: int) -> list[str]:
     """Why PyTorch sees fewer cards than there are; none if it sees all."""
-    if cuda is None:
-        return ["PyTorch is the CPU build: VIME_SETUP=gpu make setup"]
-    if driver is not None and is_old(driver):
-        return [f"driver {driver} is older than {OLDEST_DRIVER}, which CUDA {cuda} needs: install a newer one"]
-    if count == 0 or count < num_gpus():
-        return [f"PyTorch sees {count} cards, and the machine has {num_gpus()} (driver {driver or 'not loaded'})"]
-    return []
+    if reason := why_no_device(installed_build()):
+        return [reason]
+    return [f"PyTorch sees {count} cards, and the machine has {num_gpus()}"] if count == 0 or count < num_gpus() else []
 
 
 def try_card(rank: int, count: int, device: str, port: int, found: Any) -> None:

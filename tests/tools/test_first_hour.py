@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import gpu_cards
 from first_hour_steps import FOLDER, PYTHON, RUN, STEPS, Part
 
+from vime.cluster import accelerators
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import find_problems
 
@@ -193,20 +194,22 @@ def test_two_processes_stand_for_cards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "cuda", "driver", "said"),
+    ("count", "build", "driver", "said"),
     [
-        (0, None, "580.82.07", "CPU build"),
-        (0, "13.0", "550.54.15", "driver 550.54.15 is older than 580, which CUDA 13.0 needs"),
-        (0, "13.0", None, "sees 0 cards, and the machine has 8"),
-        (7, "13.0", "580.82.07", "sees 7 cards, and the machine has 8"),
-        (8, "13.0", "580.82.07", None),
+        (0, "cpu", "580.82.07", "CPU build"),
+        (0, "gpu", "550.54.15", "driver is 550.54.15"),
+        (0, "gpu", None, "no NVIDIA driver"),
+        (7, "gpu", "580.82.07", "sees 7 cards, and the machine has 8"),
+        (8, "gpu", "580.82.07", None),
     ],
 )
 def test_cards_that_pytorch_does_not_see_are_explained(
-    count: int, cuda: str | None, driver: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+    count: int, build: str, driver: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_cards, "num_gpus", lambda: 8)
-    found = gpu_cards.absent(count, cuda, driver)
+    monkeypatch.setattr(gpu_cards, "installed_build", lambda: build)
+    monkeypatch.setattr(accelerators, "driver_version", lambda: driver)
+    found = gpu_cards.absent(count)
     assert (said is None and found == []) or (said is not None and said in found[0] and len(found) == 1)
 
 
