@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks on a CUDA machine what needs one: Transformer Engine and its context parallelism, ipc and nccl, sleep and wake, bfloat16,
+# Checks on a CUDA machine what needs one: context parallelism over NCCL, ipc and nccl, sleep and wake, bfloat16,
 # prefill and decode servers apart (two GPUs and the package nixl).
 #
 # It needs all packages: a .venv that has them is used as it is, and only without one is there a set-up, which needs a network.

@@ -34,9 +34,8 @@ DETERMINISTIC_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the order of a set of texts
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "NCCL_ALGO": "Ring",
-    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
 }
-"""Of cuBLAS, NCCL and Transformer Engine: what of their choices changes the order of a sum."""
+"""Of cuBLAS and NCCL: what of their choices changes the order of a sum."""
 
 
 class TrainerGroup:
