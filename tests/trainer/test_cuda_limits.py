@@ -48,7 +48,7 @@ def test_a_trainer_rank_refuses_it_as_well(monkeypatch: pytest.MonkeyPatch, mode
     architecture = read_architecture(models("qwen3"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ConfigError, match="virtual_pipeline_parallel_size"):
-        transformer_config(architecture, TrainerConfig(**INTERLEAVED))
+        transformer_config(architecture, TrainerConfig(pipeline_parallel_size=2, virtual_pipeline_parallel_size=2))
 
 
 def test_whole_heads_are_what_grouped_queries_see() -> None:

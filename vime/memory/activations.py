@@ -1,7 +1,9 @@
 """The bytes that a trainer rank's forward pass keeps for its backward pass, computed from the configuration alone.
 
-The formula counts the tensors that autograd saves in the layers; a test holds it to the count on real models. Per token and layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the
-feed-forward network, k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
+The formula counts the tensors that autograd saves in the layers; a test holds it to the count on real models. Per token and
+layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the feed-forward network,
+k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
+
 
 - two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
 - attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a

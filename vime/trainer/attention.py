@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch.nn.attention.bias import CausalBias, causal_lower_right
+from torch.nn.attention.bias import causal_lower_right
 
 from vime.trainer import amx_attention, vllm_kernels
 from vime.trainer.amx_attention import whole_heads
@@ -111,7 +111,7 @@ class PackedAttention(torch.nn.Module):
         query_BHSD: torch.Tensor,
         key_BGSD: torch.Tensor,
         value_BGSD: torch.Tensor,
-        sees: CausalBias | None = None,
+        sees: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention under a causal mask, or under `sees` if that is given."""
         dtype, length = query_BHSD.dtype, query_BHSD.shape[2]

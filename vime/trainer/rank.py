@@ -123,8 +123,8 @@ def import_megatron() -> None:
     """Imports the engine, made to run on this device.
 
     Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
-    for temporary files, which stay behind when Ray kills the process. So it finds none; and no Triton where there is no GPU. What it
-never finds is in `cpu_shim.HIDDEN`.
+    for temporary files, which stay behind when Ray kills the process. So it finds none; and no Triton where there is no GPU.
+    `cpu_shim.HIDDEN` has those that it never finds.
     """
     import torch
 

@@ -1,7 +1,7 @@
 """Scaled rotary embeddings: frequencies of Llama 3.1 (arXiv 2407.21783) and YaRN (arXiv 2309.00071) in Megatron's model.
 
 Megatron-core's own YaRN discards the attention factor outside its attention. So the frequencies are those of transformers, put
-into Megatron's unscaled embedding, and the attention factor multiplies cosines and sines where they are looked up (`fill_rotary`).
+into Megatron's unscaled embedding, and the attention factor multiplies cosines and sines as they are looked up (`fill_rotary`).
 """
 
 from typing import Any
