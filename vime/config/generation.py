@@ -240,5 +240,6 @@ class ServingConfig:
     """Whether requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
     further tokens then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: Positive | None = None
-    """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 0.3 in
-    bfloat16. The mean difference may be a twentieth of it in float32, and a quarter in bfloat16."""
+    """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 1 in
+    bfloat16, where that of a model of experts has no bound. The mean difference may be a twentieth of it in float32, and a fifth
+    in bfloat16 (of 1 where there is no bound)."""

@@ -182,7 +182,8 @@ def build_optimizer(wrapped: list[DistributedDataParallel], trainer: TrainerConf
         params_dtype=dtype,
         use_distributed_optimizer=num_copies(trainer) > 1,
     )
-    optimizer = get_megatron_optimizer(config, list(wrapped), config_overrides=get_standard_config_overrides(config))
+    overrides, has_gloo = get_standard_config_overrides(config), device().type == "cpu"
+    optimizer = get_megatron_optimizer(config, list(wrapped), overrides, use_gloo_process_groups=has_gloo)
     for group in optimizer.param_groups:  # Megatron leaves the multiplier to its scheduler, which is not used here
         group["weight_decay"] = trainer.weight_decay * group["wd_mult"]
         # PyTorch's Adam in one pass over memory, on CUDA also without a copy of all second moments; other classes do not look

@@ -90,6 +90,7 @@ class TrainerRank:
         self._sender = DirectSender(
             transport(self._config),
             self._engine.export,
+            self._engine.exported_shapes,
             urls=urls,
             num_workers=num_workers,
             secret=secret,
