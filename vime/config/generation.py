@@ -43,8 +43,9 @@ class RolloutConfig:
     """Whether groups that did not make a batch continue in the next one; no further group is then started ahead of it."""
     num_workers: Count = 1
     """Processes that run the rollouts."""
-    max_concurrent_rollouts: Count = 256
-    """Rollouts that one worker runs at a time."""
+    max_concurrent_rollouts: Count | None = None
+    """Rollouts that one worker runs at a time; null means 256 without GPUs, and on GPUs an equal share of as many as the trained
+    model's servers hold in their KV caches, which a plan shows, but not less than 256."""
     generate_timeout_seconds: Positive = 600.0
     """Time limit of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and what it sampled until
     then is trained on. Waiting for a lost server or for new weights does not count."""
