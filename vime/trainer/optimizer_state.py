@@ -63,9 +63,10 @@ def parts(optimizer: MegatronOptimizer) -> list[ParameterPart]:
 
 def num_steps(optimizer: MegatronOptimizer) -> int:
     """Updates that Adam has made, for its bias correction."""
-    counts = {int(count) for link in _links(optimizer) for count in _counts(link.optimizer)}
+    counted = [torch.as_tensor(count) for link in _links(optimizer) for count in _counts(link.optimizer)]
+    counts = set(torch.stack(counted).tolist())  # one wait for the device instead of one per parameter
     assert len(counts) == 1, f"parameters differ in their number of updates: {sorted(counts)}"
-    return counts.pop()
+    return int(counts.pop())
 
 
 def set_num_steps(optimizer: MegatronOptimizer, steps: int) -> None:
@@ -102,8 +103,8 @@ def _initialize(link: Any) -> None:
     assert not link.config.use_precision_aware_optimizer, "moments of a precision-aware optimizer are not plain float32"
     link.init_state_fn(link.optimizer, link.config)
     if _counts_per_parameter(link.optimizer):
-        for state in link.optimizer.state.values():
-            state.setdefault("step", torch.tensor(0.0))
+        for parameter, state in link.optimizer.state.items():  # as PyTorch's fused Adam counts, beside the parameter
+            state.setdefault("step", torch.zeros((), dtype=torch.float32, device=parameter.device))
 
 
 def _local_parts(link: Any) -> list[ParameterPart]:

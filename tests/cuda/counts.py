@@ -1,0 +1,117 @@
+"""What a fake device sees of a program: host synchronizations, copies, collectives and memory, each with the line it comes from."""
+
+import sys
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+GIB = 2**30
+OUTSIDE = ("/megatron/core/", "/torch/optim/", "/vllm/")
+"""Libraries whose lines are named where they are nearer than ours; wrappers that each call goes through are not."""
+WRAPPERS = ("/megatron/core/utils.py",)
+
+
+def where() -> str:
+    """The innermost line of vime, Megatron, vLLM or PyTorch's optimizers at work, for example `vime/trainer/step.py:85`."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/site-packages/" not in file:
+            _, found, rest = file.rpartition("/vime/")
+            if found:
+                return f"vime/{rest}:{frame.f_lineno}"
+        elif not file.endswith(WRAPPERS):
+            for folder in OUTSIDE:
+                _, found, rest = file.partition(folder)
+                if found:
+                    return f"{folder[1:]}{rest}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "elsewhere"
+
+
+@dataclass(slots=True)
+class Memory:
+    """Bytes of the storages of tensors on the device: those alive now, and the most since `restart`.
+
+    Two tensors that share a storage count once, and a storage that was resized counts with its new size. What an allocator wastes
+    between them is not counted.
+    """
+
+    live: int = 0
+    peak: int = 0
+    peak_at: str = ""
+    """The line at which the peak was reached."""
+    _sizes: dict[int, int] = field(default_factory=dict)
+
+    def restart(self) -> None:
+        """Forgets the peak."""
+        self.peak, self.peak_at = self.live, ""
+
+    def note(self, storage: torch.UntypedStorage) -> None:
+        """Counts a storage from now until it is freed."""
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._sizes and size:
+            weakref.finalize(storage, self._forget, key).atexit = False
+            self._change(key, size)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Counts a storage, which `note` has seen, with its present size."""
+        if storage._cdata in self._sizes:
+            self._change(storage._cdata, storage.nbytes())
+
+    def _change(self, key: int, size: int) -> None:
+        self.live += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        if self.live > self.peak:
+            self.peak, self.peak_at = self.live, where()
+
+    def _forget(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Everything that happened since `restart`, by line; `problems` are what a real device or NCCL would refuse.
+
+    Example: `synchronizations == {"vime/trainer/metrics.py:19": 9}`.
+    """
+
+    synchronizations: Counter[str] = field(default_factory=Counter)
+    """The host waits for the device: a value is read, an output's size depends on values, a tensor is copied to the host."""
+    copies_to_device: Counter[str] = field(default_factory=Counter)
+    collectives: Counter[str] = field(default_factory=Counter)
+    """By kind and line, for example `all_reduce megatron/core/tensor_parallel/mappings.py:30`."""
+    problems: Counter[str] = field(default_factory=Counter)
+    pinned: list[int] = field(default_factory=list)
+    """Sizes of page-locked blocks of host memory that were taken."""
+    memory: Memory = field(default_factory=Memory)
+
+    def restart(self) -> None:
+        """Forgets everything but the memory that is in use."""
+        for counter in (self.synchronizations, self.copies_to_device, self.collectives, self.problems):
+            counter.clear()
+        self.pinned.clear()
+        self.memory.restart()
+
+
+COUNTS = Counts()
+"""Those of this process, in which there is one device."""
+
+
+def waits(what: str = "") -> None:
+    """Counts a host synchronization at the present line."""
+    COUNTS.synchronizations[f"{where()}{what and f' ({what})'}"] += 1
+
+
+def refused(what: str) -> None:
+    """Notes something at the present line that a real device or NCCL refuses."""
+    COUNTS.problems[f"{where()}: {what}"] += 1
+
+
+def values(counter: Counter[str]) -> dict[str, int]:
+    """A counter as JSON takes it."""
+    found: dict[str, Any] = dict(sorted(counter.items()))
+    return found

@@ -1,0 +1,227 @@
+"""Drives the trainer's engine through its public calls on the device that is not there, one process per layout.
+
+    python -m tests.cuda.drill JOB.json
+
+The job lists layouts with their checkpoints, and may name a fault (`faults.py`) that is made first. Megatron and vime are imported
+once; for every layout a child is forked, which writes its `Report` as JSON.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cuda.layouts import Layout
+
+LENGTHS = [(20, 30), (31, 9), (5, 45), (12, 12), (40, 3)]
+"""Tokens of prompt and response of the sequences of an update, once for each data-parallel rank."""
+ROW_TOKENS = 512
+
+
+@dataclass(kw_only=True, slots=True)
+class Report:
+    """What one rank of a layout did on the device.
+
+    Example: `Report(error=None, problems={}, on_the_cpu=[], synchronizations=[{"vime/trainer/step.py:85": 1}, …], …)`.
+    """
+
+    error: str | None = None
+    problems: dict[str, int] = field(default_factory=dict)
+    """What a device or NCCL refuses, by line."""
+    on_the_cpu: list[str] = field(default_factory=list)
+    """Parameters, buffers and optimizer state that are not on the device."""
+    synchronizations: list[dict[str, int]] = field(default_factory=list)
+    """Of a training step, by line, for each depth of the model."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    num_exported: int = 0
+    num_logprobs: int = 0
+    num_saved: int = 0
+    optimizer_extra_bytes: int = 0
+    """What an optimizer step takes on top of what is there before it."""
+    moment_bytes: int = 0
+    """All second moments of this rank."""
+    offloaded_bytes: int = 0
+    """What is left on the device after everything was offloaded."""
+    onloaded_bytes: int = 0
+    """What changed on the device by offloading and onloading."""
+    total_bytes: int = 0
+
+
+def run_all(layouts: Sequence[Layout], checkpoints: list[str], folder: Path, *, fault: str | None = None) -> dict[str, Report]:
+    """The reports of layouts by name, from a process of their own; `checkpoints` holds a folder of families for each depth."""
+    import subprocess
+
+    job = {"layouts": [dataclasses.asdict(layout) for layout in layouts], "checkpoints": checkpoints, "fault": fault}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "job.json"
+    path.write_text(json.dumps(job | {"folder": str(folder)}))
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-m", "tests.cuda.drill", str(path)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {
+        layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)
+    }
+
+
+def main() -> None:
+    """Runs the job of the command line."""
+    job = json.loads(Path(sys.argv[1]).read_text())
+    from tests.cuda import room
+
+    del room
+    _import_all()
+    for number, fields in enumerate(job["layouts"]):
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                report = drill(Layout(**fields), [Path(folder) for folder in job["checkpoints"]], fault=job["fault"])
+                (Path(job["folder"]) / f"{number}.json").write_text(json.dumps(dataclasses.asdict(report)))
+                code = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise SystemExit(f"{fields}: no report")
+
+
+def _import_all() -> None:
+    """What every layout needs; nothing may be computed before a fork."""
+    import vime.trainer.engine
+    import vime.weights.payload  # noqa: F401
+
+
+def drill(layout: Layout, checkpoints: list[Path], *, fault: str | None) -> Report:
+    """Everything that a trainer does with its engine, under one layout."""
+    from tests.cuda import faults, room
+
+    report = Report()
+    try:
+        configs = [_config(layout, folder / layout.family) for folder in checkpoints]
+        room.enter(configs[0], rank=layout.rank)
+        if fault is not None:
+            faults.make(fault)
+        for config in configs:
+            _train(report, config, whole=config is configs[0])
+    except Exception:  # reported, with the line
+        report.error = traceback.format_exc()
+    report.problems = dict(room.COUNTS.problems)
+    return report
+
+
+def _train(report: Report, config: Any, *, whole: bool) -> None:
+    from tests.cuda.room import COUNTS, MODE
+    from vime.trainer.engine import Engine
+
+    engine = Engine(config)
+    samples = _samples(config)
+    with MODE:
+        engine.train([samples], 0)
+        COUNTS.synchronizations.clear()
+        report.metrics = engine.train([samples], 1)
+        report.synchronizations.append(dict(COUNTS.synchronizations))
+        report.on_the_cpu += _on_the_cpu(engine)
+        if whole:
+            _optimizer_step(report, engine, samples)
+            _other_calls(report, engine)
+
+
+def _optimizer_step(report: Report, engine: Any, samples: list[Any]) -> None:
+    from tests.cuda.room import COUNTS
+    from vime.trainer.shard import PackedUpdate
+
+    engine.begin_training([PackedUpdate(engine.config, samples).shard(_data_rank())], 2)
+    COUNTS.memory.restart()
+    before = COUNTS.memory.live
+    engine.finish_training()
+    report.optimizer_extra_bytes = COUNTS.memory.peak - before
+    report.moment_bytes = sum(tensor.nbytes for name, tensor in _state(engine) if name == "exp_avg_sq")
+
+
+def _other_calls(report: Report, engine: Any) -> None:
+    """Export, digest, logprobs, memory that leaves and returns, and the state of a checkpoint."""
+    from tests.cuda.room import COUNTS
+    from vime.trainer import checkpoint
+    from vime.weights.payload import WeightDigest
+
+    digest = WeightDigest()
+    for number, (name, tensor) in enumerate(engine.export()):
+        assert tensor.device.type == "cuda", f"{name} is exported on {tensor.device}"
+        digest.update(f"{number} {name}", tensor)
+    report.num_exported = digest.num_tensors
+    sequences = [[1, 2, 3, 4, 5, 6]] * 8
+    report.num_logprobs = len(engine.logprobs(sequences, [3] * len(sequences), 1.0))
+    report.total_bytes = COUNTS.memory.live
+    engine.offload(weights=False)
+    assert sum(1 for _ in engine.export()) == report.num_exported
+    engine.offload(weights=True)
+    report.offloaded_bytes = COUNTS.memory.live
+    engine.onload()
+    report.onloaded_bytes = COUNTS.memory.live - report.total_bytes
+    engine.train([_samples(engine.config)], 3)
+    report.num_saved = len(checkpoint._state(engine.model, engine.optimizer)["tensors"])
+
+
+def _config(layout: Layout, checkpoint: Path) -> Any:
+    from vime.config import ClusterConfig, Family, ModelConfig, Precision, RunConfig, TrainerConfig
+    from vime.model.architecture import read_architecture
+
+    shape = read_architecture(checkpoint)
+    names = [name.name for name in dataclasses.fields(ModelConfig) if hasattr(shape, name.name) and name.name != "family"]
+    trainer = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS} | layout.trainer
+    config = RunConfig(
+        model=ModelConfig(
+            **{name: getattr(shape, name) for name in names} | {"checkpoint": str(checkpoint), "family": Family(shape.family)}
+        ),
+        trainer=TrainerConfig(**trainer | {"precision": Precision(trainer["precision"])}),
+        cluster=ClusterConfig(gpus_per_node=1, num_trainer_gpus=1),
+    )
+    config.algorithm.kl_coefficient = layout.kl_coefficient
+    return config
+
+
+def _samples(config: Any) -> list[Any]:
+    from vime.types import TrainSample
+
+    generator = random.Random(0)
+    return [
+        TrainSample(
+            tokens=[generator.randrange(config.model.vocab_size) for _ in range(prompt + response)],
+            loss_mask=[1] * response,
+            rollout_log_probs=[-5.0] * response,
+            advantage=generator.gauss(0, 1),
+            token_weight=0.01,
+        )
+        for prompt, response in LENGTHS * 4 * config.trainer.data_parallel_size
+    ]
+
+
+def _data_rank() -> int:
+    from megatron.core import parallel_state
+
+    return parallel_state.get_data_parallel_rank()
+
+
+def _state(engine: Any) -> list[tuple[str, Any]]:
+    chain = getattr(engine.optimizer, "chained_optimizers", [engine.optimizer])
+    states = [state for link in chain if link.optimizer is not None for state in link.optimizer.state.values()]
+    return [(name, tensor) for state in states for name, tensor in state.items()]
+
+
+def _on_the_cpu(engine: Any) -> list[str]:
+    tensors = [*engine.model.named_parameters(), *engine.model.named_buffers(), *_state(engine)]
+    for part in engine.wrapped:
+        tensors += [("gradients", buffer.grad_data) for buffer in (*part.buffers, *part.expert_parallel_buffers)]
+    for group in engine.optimizer.param_groups:
+        tensors += [("master weights", parameter) for parameter in group["params"]]
+    return sorted({name for name, tensor in tensors if tensor.device.type != "cuda"})
+
+
+if __name__ == "__main__":
+    main()

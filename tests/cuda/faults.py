@@ -1,0 +1,114 @@
+"""Faults that the room must find, made by name in a process before the trainer is built."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def make(name: str) -> None:
+    """Makes one of the faults below."""
+    globals()[name]()
+
+
+def a_cpu_tensor_in_a_collective() -> None:
+    """A count of tokens is summed over ranks as it stands on the host."""
+    from vime.trainer import step
+
+    forward = step._forward
+
+    def counting(chunk: Any, batch: Any) -> torch.Tensor:
+        dist.all_reduce(torch.tensor([float(batch.tokens_T.numel())]))
+        return forward(chunk, batch)
+
+    step._forward = counting
+
+
+def a_transposed_tensor_in_a_collective() -> None:
+    """An output is gathered by its columns."""
+    from vime.trainer import step
+
+    forward = step._forward
+
+    def gathering(chunk: Any, batch: Any) -> torch.Tensor:
+        hidden = forward(chunk, batch)
+        dist.all_reduce(hidden.detach()[:, 0].t())
+        return hidden
+
+    step._forward = gathering
+
+
+def a_value_read_in_every_layer() -> None:
+    """A layer looks at its output."""
+    from megatron.core.transformer.transformer_layer import TransformerLayer
+
+    forward = TransformerLayer.forward
+
+    def looking(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = forward(layer, *args, **kwargs)
+        assert outputs[0].sum().item() == outputs[0].sum().item()
+        return outputs
+
+    TransformerLayer.forward = looking  # type: ignore[method-assign]
+
+
+def a_copy_to_the_host_in_every_layer() -> None:
+    """A layer's backward pass brings a gradient to the host."""
+    from vime.trainer import attention
+
+    backward = attention._Rotate.backward
+
+    def copying(ctx: Any, *gradients: torch.Tensor) -> Any:
+        gradients[0].sum().cpu()
+        return backward(ctx, *gradients)
+
+    attention._Rotate.backward = staticmethod(copying)  # type: ignore[method-assign]
+
+
+def a_forgotten_move() -> None:
+    """Advantages and weights of tokens stay on the host."""
+    from vime.trainer import micro_batch
+
+    repeat = micro_batch._repeat
+    micro_batch._repeat = lambda values, counts, device: repeat(values, counts, "cpu")
+
+
+def a_buffer_left_behind() -> None:
+    """A buffer is added after the model was moved."""
+    from vime.trainer import engine
+
+    build = engine.build_model
+
+    def adding(*args: Any) -> Any:
+        model = build(*args)
+        model.register_buffer("forgotten", torch.zeros(4))
+        return model
+
+    engine.build_model = adding
+
+
+def an_optimizer_that_is_not_fused() -> None:
+    """Adam runs operation by operation over all parameters at once."""
+    from vime.trainer import engine
+
+    build = engine.build_optimizer
+
+    def building(*args: Any) -> Any:
+        optimizer = build(*args)
+        for group in optimizer.param_groups:
+            group["fused"] = False
+        return optimizer
+
+    engine.build_optimizer = building
+
+
+def weights_that_stay_in_memory() -> None:
+    """Someone keeps a view of the weights' storage that offloading does not know."""
+    from vime.trainer import offload
+
+    take = offload.HostMemory.take
+
+    def keeping(memory: Any, tensors: Any, *, keep_content: bool = True) -> None:
+        take(memory, list(tensors)[1:], keep_content=keep_content)
+
+    offload.HostMemory.take = keeping  # type: ignore[method-assign]

@@ -1,0 +1,80 @@
+"""The layouts of the trainer that are driven on the device that is not there, and the checkpoints that they take."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One rank of a family's small model under settings of the trainer.
+
+    Example: `Layout(family="qwen2", rank=3, trainer={"tensor_parallel_size": 2, "data_parallel_size": 2})`.
+    """
+
+    family: str
+    rank: int = 0
+    trainer: dict[str, Any] = field(default_factory=dict)
+    kl_coefficient: float = 0.0
+    quick: bool = False
+    """Part of the quick tests."""
+
+    @property
+    def name(self) -> str:
+        """For example `qwen2-tensor2-data2-rank3`."""
+        words = [
+            name.removesuffix("_parallel_size") + (f"{value}" if not isinstance(value, bool) else "" if value else "_off")
+            for name, value in self.trainer.items()
+        ]
+        words += ["kl"] if self.kl_coefficient else []
+        return "-".join([self.family, *words, f"rank{self.rank}"])
+
+
+def _tensor(size: int) -> dict[str, Any]:
+    return {"tensor_parallel_size": size}
+
+
+def _data(size: int) -> dict[str, Any]:
+    return {"data_parallel_size": size}
+
+
+def _experts(size: int) -> dict[str, Any]:
+    return {"expert_parallel_size": size}
+
+
+def _stages(size: int) -> dict[str, Any]:
+    return {"pipeline_parallel_size": size}
+
+
+RECOMPUTE = {"recompute": True}
+UNSPLIT = {"sequence_parallel": False}
+FLOAT32 = {"precision": "float32"}
+
+LAYOUTS = [
+    Layout(family="qwen2", quick=True),
+    Layout(family="qwen3"),
+    Layout(family="llama"),
+    Layout(family="qwen3_moe"),
+    Layout(family="qwen2", trainer=FLOAT32),
+    Layout(family="qwen3_moe", trainer=FLOAT32),
+    Layout(family="qwen2", trainer=RECOMPUTE),
+    Layout(family="qwen2", kl_coefficient=0.01),
+    Layout(family="qwen2", trainer=_tensor(2)),
+    Layout(family="qwen3", trainer=_tensor(2) | UNSPLIT, rank=1),
+    Layout(family="qwen2", trainer=_tensor(2) | _data(2)),
+    Layout(family="qwen2", trainer=_tensor(2) | _data(2), rank=3),
+    Layout(family="qwen3", trainer=_tensor(2) | _data(2) | RECOMPUTE, quick=True),
+    Layout(family="llama", trainer=_tensor(2) | _data(2), kl_coefficient=0.01),
+    Layout(family="qwen2", trainer=_data(4) | RECOMPUTE, rank=2),
+    Layout(family="qwen2", trainer=_stages(2)),
+    Layout(family="qwen2", trainer=_stages(2), rank=1),
+    Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3),
+    Layout(family="qwen3_moe", trainer=_stages(2), rank=1),
+    Layout(family="qwen3_moe", trainer=_experts(2) | _data(2)),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), rank=1),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _data(2) | _experts(4) | RECOMPUTE, quick=True),
+    Layout(family="qwen3_moe", trainer=_tensor(2) | _data(2) | _experts(4) | RECOMPUTE, rank=3),
+]
+"""The table. A feature that takes another branch on CUDA adds its rows here."""
+
+DEPTHS = (2, 4)
+"""Layers of the two checkpoints of each family: what happens once a layer happens more often in the deeper one."""
