@@ -120,7 +120,7 @@ class Hour:
         self.outcomes: list[Outcome] = []
         self.interrupted = False
         self._began = time.gmtime()
-        self._commit = commit()
+        self._commit, self._build = commit(), ""
 
     def states(self, state: str) -> list[str]:
         """Names of the steps of which a part ended like this."""
@@ -185,6 +185,7 @@ class Hour:
 
     def write(self) -> None:
         """Writes the page."""
+        self._build = self._build or build()
         self.page.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.page.with_suffix(".unfinished")
         unfinished.write_text(self.markdown(), encoding="utf-8")
@@ -209,7 +210,7 @@ class Hour:
             f"{time.strftime('%Y-%m-%d %H:%M', self._began)} UTC, {self._commit}",
             f"command: `{shlex.join(words)}`",
             f"machine: {cards}; {len(os.sched_getaffinity(0))} cores, {memory_gib():.0f} GiB, {system()}",
-            f"build: {build()}",
+            f"build: {self._build or 'no .venv'}",
             self.summary(),
         ]
 
@@ -303,8 +304,8 @@ def commit() -> str:
 
 
 def build() -> str:
-    """The versions in .venv."""
-    return output_of((PYTHON, "-W", "ignore", "-c", VERSIONS)).strip() or "no .venv yet"
+    """The versions in .venv, empty without one."""
+    return output_of((PYTHON, "-W", "ignore", "-c", VERSIONS)).strip()
 
 
 def system() -> str:
