@@ -64,7 +64,9 @@ def run_all(layouts: Sequence[Layout], checkpoints: list[str], folder: Path, *, 
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "tests.cuda.drill", str(path)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    return {layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)}
+    return {
+        layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)
+    }
 
 
 def main() -> None:
