@@ -125,8 +125,13 @@ class Hour:
             raise Interrupted
 
     def states(self, state: str) -> list[str]:
-        """Names of the steps of which a part ended like this."""
-        return list(dict.fromkeys(one.step for one in self.outcomes if one.state == state))
+        """Names of the steps that ended like this; one of which a part has failed has failed."""
+        order = (SKIPPED, PASSED, FAILED)
+        ends = {step: max((one.state for one in self.outcomes if one.step == step), key=order.index) for step in self._taken()}
+        return [step for step in ends if ends[step] == state]
+
+    def _taken(self) -> list[str]:
+        return list(dict.fromkeys(one.step for one in self.outcomes))
 
     def summary(self) -> str:
         """One line on all steps."""
