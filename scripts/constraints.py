@@ -48,8 +48,8 @@ def resolve(build: str, python: str, *, file: Path) -> None:
             words += ["--excludes", str(excluded)]
         # A file of its own: uv prefers versions of an earlier output, and then misses wheels that their hashes exclude.
         written = Path(folder) / file.name
-        # A folder of wheels may hold builds of its own, such as torch+cpu, which would take the place of the public ones.
-        environment = os.environ | {"PIP_FIND_LINKS": ""}
+        # Folders of wheels and further indexes may hold builds of their own, such as torch+cpu, in place of the public ones.
+        environment = os.environ | {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
         program = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), *words, "--output-file", str(written)]
         subprocess.run(program, cwd=ROOT, check=True, env=environment)
         shutil.copyfile(written, file)

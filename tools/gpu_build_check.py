@@ -45,8 +45,8 @@ MODULES = (
     "faiss",
 )
 """What the processes of a run import; each in a process of its own."""
-NEEDS_DRIVER = frozenset({"vllm.v1.worker.gpu_worker"})
-"""Modules that link to the driver's library."""
+NEEDS_DRIVER = ("vllm._C_stable_libtorch", "vllm._moe_C_stable_libtorch", "vllm.cumem_allocator")
+"""vLLM's extensions, which link to the driver's library; what does not import without it is no problem here."""
 CLUSTERS = ("one_gpu", "one_node", "two_nodes")
 METHOD = "memagent"
 DRIVER = "libcuda.so.1"
@@ -79,9 +79,11 @@ class Findings:
 
 
 def uv(*words: str) -> subprocess.CompletedProcess[str]:
-    """Runs uv where pip is configured to look, without folders of wheels, which may hold builds of their own."""
+    """Runs uv with the index of pip's configuration alone: folders of wheels and further indexes may hold builds of their own."""
     program = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), "pip", *words]
-    return subprocess.run(program, cwd=ROOT, env=os.environ | {"PIP_FIND_LINKS": ""}, capture_output=True, text=True)
+    return subprocess.run(
+        program, cwd=ROOT, env=os.environ | {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}, capture_output=True, text=True
+    )
 
 
 def resolved(python: str, folder: Path) -> tuple[int, str]:
@@ -286,7 +288,7 @@ def main() -> None:
     findings = Findings(resolved={python: resolved(python, folder) for python in PYTHONS})
     interpreter = install(arguments.python, folder)
     findings.installed = installed(interpreter)
-    findings.imports = {module: imported(interpreter, module) for module in MODULES}
+    findings.imports = {module: imported(interpreter, module) for module in (*MODULES, *NEEDS_DRIVER)}
     findings.servers = configured_servers(interpreter, folder)
     text = page(findings, code=code)
     sys.stdout.write(text)

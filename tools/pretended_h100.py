@@ -56,6 +56,7 @@ def configured(flags: list[str]) -> dict[str, Any]:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
+    assert arguments is not None, flags
     validate_parsed_serve_args(arguments)
     engine = AsyncEngineArgs.from_cli_args(arguments)
     made = engine.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)

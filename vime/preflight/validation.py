@@ -97,7 +97,6 @@ RULES: tuple[Rule, ...] = (
 )
 MACHINE_RULES: tuple[Rule, ...] = (
     machine.gpus,
-    cuda.transformer_engine,
     machine.checkpoint,
     machine.served_checkpoints,
     machine.ports_free,

@@ -3,8 +3,8 @@
 A row holds its sequences one after another, longest first. Neighbours of similar length share one attention call as a batch
 padded on the right: under a causal mask no real token sees the padding, so no mask is needed.
 
-With context parallelism each sequence is cut into 2·C chunks for C ranks, of which rank r holds chunks r and 2·C-1-r, as
-Transformer Engine does: then all ranks have the same share of the causal triangle.
+With context parallelism each sequence is cut into 2·C chunks for C ranks, of which rank r holds chunks r and 2·C-1-r: then all
+ranks have the same share of the causal triangle.
 
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, S sequence, B batch, D channels.
 """
@@ -48,7 +48,7 @@ def packed_sequences(
     """The description of sequences with these lengths, packed in this order.
 
     With several context-parallel ranks lengths are multiples of twice their number. Fillers at the end of a sequence count as
-    its tokens: under a causal mask nothing sees them, and Transformer Engine needs no case of its own for them.
+    its tokens: under a causal mask nothing sees them.
     """
     lengths_B = torch.tensor(lengths, dtype=torch.int64)
     ends_B = lengths_B.cumsum(0)
@@ -66,7 +66,6 @@ def packed_sequences(
     if context_size == 1:
         _plan_batches(packed, position_R, lengths_B, device)
         return packed
-    packed.cu_seqlens_q_padded = packed.cu_seqlens_kv_padded = cu_seqlens
     rows = [zigzag(lengths, rank, context_size) for rank in range(context_size)]
     packed.gathered_R = torch.cat(rows).argsort().to(device)
     packed.position_T = position_R[rows[context_rank]].to(device)

@@ -101,6 +101,7 @@ class TrainerRank:
         self._sender = DirectSender(
             transport(self._config),
             self._engine.export,
+            self._engine.exported_shapes,
             urls=urls,
             num_workers=num_workers,
             secret=secret,
@@ -135,6 +136,7 @@ def import_megatron() -> None:
 
     Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
     for temporary files, which stay behind when Ray kills the process. So it finds none; and no Triton where there is no GPU.
+    `cpu_shim.HIDDEN` has those that it never finds.
     """
     import torch
 

@@ -146,7 +146,7 @@ def test_a_folder_of_another_user_is_refused():
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["+serving.models.judge.checkpoint=some/model"], "judge"),
+        (["+serving.models.judge.checkpoint=some/model", "serving.models.judge.gpu_memory_utilization=0.8"], "judge"),
         (["serving.models.actor.gpu_memory_utilization=0.9"], "actor"),
         (["serving.models.actor.num_replicas=20"], "actor"),
         (["+serving.models.actor.groups={a:{gpu_memory_utilization:0.2},b:{gpu_memory_utilization:0.5}}"], "actor"),
@@ -160,7 +160,8 @@ def test_servers_whose_caches_exceed_the_free_memory_of_the_host_are_refused_by_
     usual = compose_run(["+method=memagent", "cluster=laptop"]).config
     config = compose_run(["+method=memagent", "cluster=laptop", *words]).config
 
-    assert machine.host_memory(usual) == []
+    judged = compose_run(["+method=memagent", "cluster=laptop", "+serving.models.judge.checkpoint=some/model"]).config
+    assert machine.host_memory(usual) == machine.host_memory(judged) == []
     (found,) = machine.host_memory(config)
     assert found.key == f"serving.models.{named}.gpu_memory_utilization"
     assert "0.60 is free" in found.remedy

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from vime.cluster.accelerators import CPU_BUILD, installed_build, num_gpus, why_no_device
-from vime.cluster.placement import DIRECT, server_groups, transport
+from vime.cluster.placement import DIRECT, memory_share, server_groups, transport
 from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
 from vime.data.files import kind_of
@@ -151,13 +151,17 @@ def run_folder_can_be_made(config: RunConfig) -> list[Problem]:
 
 def why_not_made(folder: Path) -> str | None:
     """The reason why a folder cannot be made and written, or None."""
+    reason: str | None = None
     for place in (folder, *folder.parents):
         try:
             is_folder = stat.S_ISDIR(os.stat(place).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:  # a name that is too long, a loop of links, a folder that may not be entered
-            return f"{error.strerror} ({shortened(str(place))})"
+            reason = f"{error.strerror} ({shortened(str(place))})"
+            if error.errno == errno.ENAMETOOLONG:  # of which name, a folder above it knows
+                continue
+            return reason
         if not is_folder:
             return f"{place} is a file"
         try:
@@ -165,7 +169,7 @@ def why_not_made(folder: Path) -> str | None:
             if too_long := [part for part in folder.relative_to(place).parts if len(os.fsencode(part)) > longest]:
                 return f"{shortened(too_long[0])} has more than {longest} bytes"
             with tempfile.TemporaryFile(dir=place):
-                return None
+                return reason
         except OSError as error:
             return f"{error.strerror} in {place}"
     return "there is no folder above it"
@@ -235,7 +239,7 @@ def host_memory(config: RunConfig) -> list[Problem]:
     if cluster.gpus_per_node or cluster.ray_address is not None:
         return []
     shares = {
-        group.name: (name, group.settings.num_replicas * group.settings.gpu_memory_utilization)
+        group.name: (name, group.settings.num_replicas * memory_share(config, group.settings))
         for name, model in config.serving.models.items()
         for group in server_groups(name, model)
     }
