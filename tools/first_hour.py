@@ -28,6 +28,7 @@ from first_hour_steps import PYTHON, STEPS, Part, Step
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "results/gpu.md"
 REHEARSAL_PAGE = "results/gpu_rehearsal.md"
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 MARK = "VIME_FIRST_HOUR"
 """A variable by which the processes of a step are found, also those that have left its session."""
 STOP_SECONDS = 60.0
@@ -84,8 +85,8 @@ def main() -> int:
     folder = ROOT / "outputs" / "first_hour" / time.strftime("%Y-%m-%d_%H-%M-%S")
     folder.mkdir(parents=True)
     hour = Hour(rehearses=options.rehearse, cards=cards, folder=folder, page=ROOT / options.page)
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
+    for number in STOPPING:
+        signal.signal(number, hour.interrupt)
     for step in STEPS:
         hour.take(step, asked_for=step.name in options.only and step.name not in options.skip)
         hour.write()
@@ -107,24 +108,30 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def interrupt(*_: object) -> None:
-    """Ends the step that runs, and all others."""
-    raise Interrupted
-
-
 class Hour:
     """The steps of one call, as far as they have been taken."""
 
     def __init__(self, *, rehearses: bool, cards: list[str], folder: Path, page: Path) -> None:
         self.rehearses, self.cards, self.folder, self.page = rehearses, cards, folder, page
         self.outcomes: list[Outcome] = []
-        self.interrupted = False
+        self.interrupted = self._runs = False
         self._began = time.gmtime()
-        self._commit = commit()
+        self._commit, self._build = commit(), ""
+
+    def interrupt(self, *_: object) -> None:
+        """Ends the step that runs, and begins no other."""
+        self.interrupted = True
+        if self._runs:
+            raise Interrupted
 
     def states(self, state: str) -> list[str]:
-        """Names of the steps of which a part ended like this."""
-        return list(dict.fromkeys(one.step for one in self.outcomes if one.state == state))
+        """Names of the steps that ended like this; one of which a part has failed has failed."""
+        order = (SKIPPED, PASSED, FAILED)
+        ends = {step: max((one.state for one in self.outcomes if one.step == step), key=order.index) for step in self._taken()}
+        return [step for step in ends if ends[step] == state]
+
+    def _taken(self) -> list[str]:
+        return list(dict.fromkeys(one.step for one in self.outcomes))
 
     def summary(self) -> str:
         """One line on all steps."""
@@ -172,9 +179,12 @@ class Hour:
         sys.stdout.flush()
         started = time.monotonic()
         try:
+            self._runs = True
             why = run(part, log, environment={"CUDA_VISIBLE_DEVICES": ""} if self.rehearses else {})
         except Interrupted:
-            self.interrupted, why = True, "interrupted"
+            why = "interrupted"
+        finally:
+            self._runs = False
         lines = log.read_text(errors="replace").splitlines()
         shown = ends([line for line in lines if re.search(part.shows, line)], 2)
         if not why and not shown:
@@ -185,6 +195,7 @@ class Hour:
 
     def write(self) -> None:
         """Writes the page."""
+        self._build = self._build or build()
         self.page.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.page.with_suffix(".unfinished")
         unfinished.write_text(self.markdown(), encoding="utf-8")
@@ -209,7 +220,7 @@ class Hour:
             f"{time.strftime('%Y-%m-%d %H:%M', self._began)} UTC, {self._commit}",
             f"command: `{shlex.join(words)}`",
             f"machine: {cards}; {len(os.sched_getaffinity(0))} cores, {memory_gib():.0f} GiB, {system()}",
-            f"build: {build()}",
+            f"build: {self._build or 'no .venv'}",
             self.summary(),
         ]
 
@@ -230,28 +241,30 @@ def run(part: Part, log: Path, *, environment: dict[str, str]) -> str:
     mark, folder = secrets.token_hex(8), log.with_suffix("")
     command = [word.replace("{folder}", str(folder)) for word in part.command]
     variables = {**os.environ, **part.environment, **environment, MARK: mark}
-    with log.open("wb") as output:
-        try:
+    process = None
+    try:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
-        except OSError as error:
-            return f"could not be started: {error}"
-    try:
         code = process.wait(part.minutes * 60)
         return f"ended with {code}" if code else ""
     except subprocess.TimeoutExpired:
         return f"took more than {part.minutes:g} min"
+    except OSError as error:
+        return f"could not be started: {error}"
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # an interruption waits until all is ended
         end_all(process, mark)
         for weights in ("checkpoints", "model"):  # hundreds of gigabytes of one run, which the next one needs
             shutil.rmtree(folder / weights, ignore_errors=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
-def end_all(process: subprocess.Popen[bytes], mark: str) -> None:
+def end_all(process: subprocess.Popen[bytes] | None, mark: str) -> None:
     """Ends a step, by itself if it can, and then whatever has its mark."""
-    if process.poll() is None:
+    if process is not None and process.poll() is None:
         process.terminate()
         try:
             process.wait(STOP_SECONDS)
@@ -303,8 +316,8 @@ def commit() -> str:
 
 
 def build() -> str:
-    """The versions in .venv."""
-    return output_of((PYTHON, "-W", "ignore", "-c", VERSIONS)).strip() or "no .venv yet"
+    """The versions in .venv, empty without one."""
+    return output_of((PYTHON, "-W", "ignore", "-c", VERSIONS)).strip()
 
 
 def system() -> str:

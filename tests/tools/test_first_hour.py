@@ -154,9 +154,10 @@ def test_a_rehearsal_goes_through_all_steps_without_a_card_and_leaves_the_measur
     """
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "gpu.md").write_text("measured")
-    code, _ = ended(hour(tmp_path, steps, "--rehearse", num_cards=0))
+    code, output = ended(hour(tmp_path, steps, "--rehearse", num_cards=0))
     page = (tmp_path / "results" / "gpu_rehearsal.md").read_text()
     assert code == wanted and (tmp_path / "results" / "gpu.md").read_text() == "measured"
+    assert f"3 steps: {2 - wanted} passed, {wanted} failed, 1 skipped" in output
     assert page.count("| one |") == 2 and "| passed |" in row(page, "two") and "| the card of two |" in row(page, "two")
     assert "skipped: the card of three" in row(page, "three")
 
