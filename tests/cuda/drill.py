@@ -2,8 +2,8 @@
 
     python -m tests.cuda.drill JOB.json
 
-The job lists layouts with their checkpoints, and may name a fault (`faults.py`) that is made first. Megatron and vime are imported
-once; for every layout a child is forked, which writes its `Report` as JSON.
+The job lists layouts with their checkpoints, and may name a fault (`faults.py`) that is made first. Megatron and vime are
+imported once; for every layout a child is forked, which writes its `Report` as JSON.
 """
 
 import dataclasses
@@ -64,9 +64,7 @@ def run_all(layouts: Sequence[Layout], checkpoints: list[str], folder: Path, *, 
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "tests.cuda.drill", str(path)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    return {
-        layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)
-    }
+    return {layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)}
 
 
 def main() -> None:
@@ -174,12 +172,12 @@ def _config(layout: Layout, checkpoint: Path) -> Any:
 
     shape = read_architecture(checkpoint)
     names = [name.name for name in dataclasses.fields(ModelConfig) if hasattr(shape, name.name) and name.name != "family"]
-    trainer = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS} | layout.trainer
+    trainer: dict[str, Any] = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS} | layout.trainer
     config = RunConfig(
         model=ModelConfig(
             **{name: getattr(shape, name) for name in names} | {"checkpoint": str(checkpoint), "family": Family(shape.family)}
         ),
-        trainer=TrainerConfig(**trainer | {"precision": Precision(trainer["precision"])}),
+        trainer=TrainerConfig(**{**trainer, "precision": Precision(trainer["precision"])}),
         cluster=ClusterConfig(gpus_per_node=1, num_trainer_gpus=1),
     )
     config.algorithm.kl_coefficient = layout.kl_coefficient

@@ -45,7 +45,7 @@ def a_value_read_in_every_layer() -> None:
     forward = TransformerLayer.forward
 
     def looking(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = forward(layer, *args, **kwargs)
+        outputs: Any = forward(layer, *args, **kwargs)
         assert outputs[0].sum().item() == outputs[0].sum().item()
         return outputs
 
