@@ -22,6 +22,8 @@ PLATFORM = "x86_64-manylinux_2_35"
 """The C library of Ubuntu 22.04, the oldest system of usual GPU machines; 24.04 and Debian 12 and 13 have newer ones."""
 NO_WHEEL = ("antlr4-python3-runtime",)
 """Packages without wheels, which are built when they are installed; pure Python all of them."""
+INDEX_ALONE = {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+"""Folders of wheels and further indexes may hold builds of their own, such as torch+cpu, in place of the public ones."""
 CPU_EXCLUDES = ("torch", "torchvision", "torchaudio", "torchcodec")
 
 
@@ -35,8 +37,11 @@ def pins(file: Path) -> dict[str, str]:
     return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s\\;]+)", file.read_text(encoding="utf-8")))
 
 
-def resolve(build: str, python: str, *, file: Path) -> None:
-    """Resolves one build. Raises CalledProcessError if there is no solution; uv has said why by then."""
+def resolve(build: str, python: str, *, file: Path, within: Path | None = None) -> None:
+    """Resolves one build, `within` the constraints of a file if that is given, and writes it to `file`.
+
+    Raises CalledProcessError if there is no solution; its `stderr` says why.
+    """
     words = ["pip", "compile", "--quiet", "pyproject.toml", "--extra", build, "--extra", "dev"]
     words += ["--generate-hashes", "--no-annotate", "--no-header", "--no-emit-index-url", "--no-emit-find-links"]
     words += ["--python-version", python, "--python-platform", PLATFORM, "--only-binary", ":all:"]
@@ -48,10 +53,9 @@ def resolve(build: str, python: str, *, file: Path) -> None:
             words += ["--excludes", str(excluded)]
         # A file of its own: uv prefers versions of an earlier output, and then misses wheels that their hashes exclude.
         written = Path(folder) / file.name
-        # Folders of wheels and further indexes may hold builds of their own, such as torch+cpu, in place of the public ones.
-        environment = os.environ | {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+        words += ["--constraint", str(within)] if within else []
         program = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), *words, "--output-file", str(written)]
-        subprocess.run(program, cwd=ROOT, check=True, env=environment)
+        subprocess.run(program, cwd=ROOT, check=True, env=os.environ | INDEX_ALONE, stderr=subprocess.PIPE, text=True)
         shutil.copyfile(written, file)
 
 
@@ -61,7 +65,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for build in BUILDS:
         for python in PYTHONS:
-            resolve(build, python, file=file_of(build, python))
+            try:
+                resolve(build, python, file=file_of(build, python))
+            except subprocess.CalledProcessError as error:
+                sys.exit(error.stderr)
             print(f"{file_of(build, python).relative_to(ROOT)}: {len(pins(file_of(build, python)))} packages")
 
 

@@ -76,7 +76,7 @@ find_python() {
         fi
     done
     found=$(version_of "${PYTHON:-python3}")
-    fail "Python ${PYTHONS[*]} is needed, but ${PYTHON:-python3} is ${found:-not there}: install one (Ubuntu 22.04: sudo apt-get install python3.11 python3.11-venv python3.11-dev; anywhere: uv python install 3.12), or name it: PYTHON=/path/to/python3.12 make setup"
+    fail "Python ${PYTHONS[*]} is needed, but ${PYTHON:-python3} is ${found:-not there}: install one (by the system's packages, with its -venv and -dev, or anywhere by uv python install 3.12), or name it: PYTHON=/path/to/python3.12 make setup"
 }
 
 build_of_machine() {

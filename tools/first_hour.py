@@ -32,7 +32,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 MARK = "VIME_FIRST_HOUR"
 """A variable by which the processes of a step are found, also those that have left its session."""
 STOP_SECONDS = 60.0
-"""How long a step that is over its limit may take to end what it has started."""
+"""Time for a step that is over its limit to end what it has started."""
 NUM_LINES = 15
 """Lines of the log of what has failed that the page shows."""
 CARDS = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
@@ -53,7 +53,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 @dataclass(kw_only=True)
 class Outcome:
-    """How one part of a step ended.
+    """The end of one part of a step.
 
     Example: `Outcome(step="tests", part=Part(…), state="failed", why="ended with 1", seconds=88.0, log=Path("tests.log"))`.
     """
@@ -65,7 +65,7 @@ class Outcome:
     seconds: float = 0.0
     log: Path | None = None
     lines: list[str] = field(default_factory=list)
-    """What the log says: of a part that passed what it shows, of another its end."""
+    """Lines of the log: of a part that passed those that it shows, of another the last ones."""
 
 
 class Interrupted(Exception):
@@ -301,7 +301,7 @@ def cards_here() -> list[str]:
 
 
 def output_of(command: tuple[str, ...]) -> str:
-    """What a program prints; nothing if it is not there or fails."""
+    """The output of a program; nothing if it is not there or fails."""
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
     except (OSError, subprocess.SubprocessError):

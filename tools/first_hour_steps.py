@@ -16,7 +16,6 @@ FETCH = "import sys; from vime.model.architecture import checkpoint_folder; prin
 FOLDER = "output_dir={folder}"
 """The part's own folder, beside its log; checkpoints and models in it are removed when the part has ended."""
 STEP_LINES = r"^step \d+/\d+ \|"
-NUM_CARDS_OF_A_NODE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What is tried by itself: a part for the machine, the parts of its rehearsal, and what these leave open.
+    """Something that is tried by itself: a part for the machine, the parts of its rehearsal, and what these leave open.
 
     Example: `Step(name="tests", real=Part(…), needs=("cards",), rehearsal=(), left_to_a_card="the tests themselves")`.
     """
@@ -51,33 +50,45 @@ class Step:
     left_to_a_card: str
 
 
-def fetched(name: str, checkpoint: str, minutes: float, *, cards: int = 1) -> Step:
-    """A step that brings a checkpoint into the cache of Hugging Face, so that a run neither waits for it nor fails by it."""
-    title = f"{checkpoint} is in the cache of Hugging Face"
-    return Step(
-        name=f"fetch_{name}",
-        real=Part(title=title, command=(PYTHON, "-c", FETCH, checkpoint), minutes=minutes),
+def trained(
+    model: str,
+    checkpoint: str,
+    prompts: int,
+    *,
+    title: str,
+    cards: int = 1,
+    minutes: float,
+    to_fetch: float,
+    rehearsed: bool,
+) -> tuple[Step, Step]:
+    """Two steps: the checkpoint comes into the cache of Hugging Face, so that the run neither waits for it nor fails by it; then
+    the run, with the words of a user. Its plan is always rehearsed, the run itself where `rehearsed` says so."""
+    fetched = Step(
+        name=f"fetch_{model}",
+        real=Part(
+            title=f"{checkpoint} is in the cache of Hugging Face",
+            command=(PYTHON, "-c", FETCH, checkpoint),
+            minutes=to_fetch,
+        ),
         needs=("set-up",),
         cards=cards,
         left_to_a_card="nothing of a card, but a network: the download",
     )
-
-
-def trained(name: str, words: tuple[str, ...], minutes: float, *, title: str, cards: int, rehearsed: bool) -> Step:
-    """A step that trains with the words of a user; its plan is always rehearsed, the run itself where `rehearsed` says so."""
-    command = (*RUN, *SHORT, *words)
+    cluster = "one_gpu" if cards == 1 else "one_node"
+    command = (*RUN, *SHORT, f"model={model}", f"cluster={cluster}", f"rollout.num_prompts={prompts}")
     rehearsal = [Part(title="the plan is accepted", command=(*command, "mode=plan"), minutes=3, shows="at most .* of its")]
     if rehearsed:
         title_of_rehearsal = "the same words on a random small model, on the CPU"
         rehearsal += [Part(title=title_of_rehearsal, command=(*command, "rehearse=true", FOLDER), minutes=15, shows=STEP_LINES)]
-    return Step(
-        name=name,
-        real=Part(title=title, command=(*command, FOLDER), minutes=minutes, shows=STEP_LINES),
-        needs=("cards", f"fetch_{name}"),
+    run = Step(
+        name=model,
+        real=Part(title=f"two steps of MemAgent with {title}", command=(*command, FOLDER), minutes=minutes, shows=STEP_LINES),
+        needs=("cards", fetched.name),
         cards=cards,
         rehearsal=tuple(rehearsal),
         left_to_a_card="the run: kernels, NCCL, vLLM's graphs, the memory that is really taken, speed",
     )
+    return fetched, run
 
 
 SMALLEST = ("--sizes", "tiny", "--precisions", "float32", "--cases", "equal", "--samples", "4", "--repeats", "1")
@@ -213,40 +224,43 @@ STEPS = (
         ),
         left_to_a_card="the rate",
     ),
-    fetched("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B-Instruct", 15),
-    trained(
+    *trained(
         "qwen2.5-1.5b",
-        ("model=qwen2.5-1.5b", "cluster=one_gpu", "rollout.num_prompts=8"),
-        30,
-        title="two steps of MemAgent with Qwen2.5-1.5B on one card",
-        cards=1,
+        "Qwen/Qwen2.5-1.5B-Instruct",
+        8,
+        title="Qwen2.5-1.5B on one card",
+        minutes=30,
+        to_fetch=15,
         rehearsed=True,
     ),
-    fetched("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct", 20, cards=NUM_CARDS_OF_A_NODE),
-    trained(
+    *trained(
         "qwen2.5-7b",
-        ("model=qwen2.5-7b", "cluster=one_node", "rollout.num_prompts=16"),
-        40,
-        title="two steps of MemAgent with Qwen2.5-7B on eight cards",
-        cards=NUM_CARDS_OF_A_NODE,
+        "Qwen/Qwen2.5-7B-Instruct",
+        16,
+        title="Qwen2.5-7B on eight cards",
+        cards=8,
+        minutes=40,
+        to_fetch=20,
         rehearsed=False,
     ),
-    fetched("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 40, cards=NUM_CARDS_OF_A_NODE),
-    trained(
+    *trained(
         "qwen3-30b-a3b",
-        ("model=qwen3-30b-a3b", "cluster=one_node", "rollout.num_prompts=8"),
-        60,
-        title="two steps of MemAgent with Qwen3-30B-A3B, experts over eight cards",
-        cards=NUM_CARDS_OF_A_NODE,
+        "Qwen/Qwen3-30B-A3B",
+        8,
+        title="Qwen3-30B-A3B, experts over eight cards",
+        cards=8,
+        minutes=60,
+        to_fetch=40,
         rehearsed=True,
     ),
-    fetched("qwen2.5-32b", "Qwen/Qwen2.5-32B-Instruct", 40, cards=NUM_CARDS_OF_A_NODE),
-    trained(
+    *trained(
         "qwen2.5-32b",
-        ("model=qwen2.5-32b", "cluster=one_node", "rollout.num_prompts=8"),
-        60,
-        title="two steps of MemAgent with Qwen2.5-32B on eight cards",
-        cards=NUM_CARDS_OF_A_NODE,
+        "Qwen/Qwen2.5-32B-Instruct",
+        8,
+        title="Qwen2.5-32B on eight cards",
+        cards=8,
+        minutes=60,
+        to_fetch=40,
         rehearsed=False,
     ),
 )

@@ -26,7 +26,7 @@ from bench_rows import ROOT, command
 
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.insert(0, str(ROOT))
-from constraints import NO_WHEEL, PLATFORM, PYTHONS, file_of, pins
+from constraints import INDEX_ALONE, PYTHONS, file_of, pins, resolve
 
 from vime.files.provenance import commit
 
@@ -44,7 +44,7 @@ MODULES = (
     "vllm_router",
     "faiss",
 )
-"""What the processes of a run import; each in a process of its own."""
+"""Modules that the processes of a run import; each is tried in a process of its own."""
 NEEDS_DRIVER = ("vllm._C_stable_libtorch", "vllm._moe_C_stable_libtorch", "vllm.cumem_allocator")
 """vLLM's extensions, which link to the driver's library; what does not import without it is no problem here."""
 CLUSTERS = ("one_gpu", "one_node", "two_nodes")
@@ -78,23 +78,13 @@ class Findings:
         return found + [f"{row['case']}: {reason}" for row in self.servers for reason in unwanted(row)]
 
 
-def uv(*words: str) -> subprocess.CompletedProcess[str]:
-    """Runs uv with the index of pip's configuration alone: folders of wheels and further indexes may hold builds of their own."""
-    program = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), "pip", *words]
-    return subprocess.run(
-        program, cwd=ROOT, env=os.environ | {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}, capture_output=True, text=True
-    )
-
-
 def resolved(python: str, folder: Path) -> tuple[int, str]:
-    """Whether the constraints of a version of Python resolve to themselves: the number of packages, and what is wrong."""
+    """The number of packages to which the constraints of a version of Python resolve, and what is wrong with that."""
     file, written = file_of("gpu", python), folder / f"resolved-{python}.txt"
-    words = ["compile", "--quiet", "pyproject.toml", "--extra", "gpu", "--extra", "dev", "--constraint", str(file), "--no-header"]
-    words += ["--no-annotate", "--python-version", python, "--python-platform", PLATFORM, "--only-binary", ":all:"]
-    words += [word for name in NO_WHEEL for word in ("--no-binary", name)]
-    ran = uv(*words, "--output-file", str(written))
-    if ran.returncode:
-        return 0, ran.stderr.strip().splitlines()[-1]
+    try:
+        resolve("gpu", python, file=written, within=file)
+    except subprocess.CalledProcessError as error:
+        return 0, error.stderr.strip().splitlines()[-1]
     found, wanted = pins(written), pins(file)
     different = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
     return len(found), f"resolves otherwise: {', '.join(different)}" if different else ""
@@ -109,9 +99,8 @@ def install(python: str, folder: Path) -> Path:
         [str(interpreter), "-c", 'import sys; print("%d.%d" % sys.version_info[:2])'], text=True
     ).strip()
     words = ["install", "--python", str(interpreter), "-r", "pyproject.toml", "--extra", "gpu", "--extra", "dev"]
-    ran = uv(*words, "--constraint", str(file_of("gpu", version)))
-    if ran.returncode:
-        sys.exit(ran.stderr)
+    program = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), "pip", *words, "--constraint", str(file_of("gpu", version))]
+    subprocess.run(program, cwd=ROOT, env=os.environ | INDEX_ALONE, check=True)
     return interpreter
 
 
@@ -177,7 +166,7 @@ def server_cases(folder: Path) -> list[Row]:
 
 
 def configured_servers(interpreter: Path, folder: Path) -> list[Row]:
-    """How vLLM configures these servers on the pretended machine."""
+    """The servers' configurations as vLLM makes them on the pretended machine."""
     cases = server_cases(folder)
     asked, answered = folder / "cases.jsonl", folder / "rows.jsonl"
     asked.write_text("".join(json.dumps(case) + "\n" for case in cases), encoding="utf-8")
@@ -189,7 +178,7 @@ def configured_servers(interpreter: Path, folder: Path) -> list[Row]:
 
 
 def unwanted(row: Row) -> list[str]:
-    """What a server's configuration lacks of what a run wants: fast generation, and logprobs of what is sampled."""
+    """The parts of a server's configuration that are not what a run wants: fast generation, and logprobs of what is sampled."""
     if "error" in row:
         return [row["error"]]
     wanted = {

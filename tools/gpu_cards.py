@@ -1,4 +1,4 @@
-"""Whether every card of this machine can be used: free memory, matrix products, and sums over all cards with NCCL.
+"""Checks that every card of this machine can be used: free memory, matrix products, and sums over all cards with NCCL.
 
 python tools/gpu_cards.py                   # ends with 1 and one line for each thing that is wrong
 python tools/gpu_cards.py --device cpu      # two processes with gloo in the place of cards, as in a rehearsal
@@ -110,7 +110,7 @@ def timed(work: Any, device: str) -> tuple[float, Any]:
 
 
 def problems(card: dict[str, Any], count: int) -> list[str]:
-    """What is wrong with one card."""
+    """Faults of one card."""
     found, name = [], f"card {card['card']}"
     if card["free"] < FREE_SHARE * card["total"]:
         found.append(f"{name} has {card['free'] / 2**30:.1f} of {card['total'] / 2**30:.1f} GiB free: another program uses it")

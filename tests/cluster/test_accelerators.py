@@ -84,7 +84,7 @@ def test_a_gpu_machine_starts_what_its_cards_carry(words: tuple[str, ...], tmp_p
         (8, "gpu", None, "one_node", "no NVIDIA driver answers here: install 580 or newer"),
         (8, "gpu", OLD, "one_node", "NVIDIA's driver is 550.54.15 here, but CUDA 13 needs 580 or newer"),
         (4, "gpu", NEW, "one_node", "this machine has 4 GPUs: choose cluster.gpus_per_node=4"),
-        (1, "gpu", NEW, "one_node", "this machine has 1 GPUs: choose cluster=one_gpu"),
+        (1, "gpu", NEW, "one_node", "this machine has 1 GPU: choose cluster=one_gpu"),
     ],
 )
 def test_a_run_whose_build_driver_or_devices_are_not_those_of_its_cluster_is_refused_by_name(

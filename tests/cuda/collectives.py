@@ -15,7 +15,7 @@ Observer = Callable[[str, list[torch.Tensor], Any], None]
 OBSERVERS: list[Observer] = []
 """Called for every collective with its kind, its tensors and its group (None is the world)."""
 METRICS = {"train/loss": 1.0, "train/num_tokens": 1.0, "train/policy_loss": 1.0}
-"""What the imagined ranks say where they are asked for metrics."""
+"""Metrics of the imagined ranks."""
 TENSORS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("tensor",),
     "broadcast": ("tensor",),

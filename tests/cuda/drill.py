@@ -2,7 +2,7 @@
 
     python -m tests.cuda.drill JOB.json
 
-The job lists layouts with their checkpoints, and may name a fault (`faults.py`) that is made first. Megatron and vime are
+The job lists layouts with their checkpoints; each may name a fault (`faults.py`) that is made first. Megatron and vime are
 imported once; for every layout a child is forked, which writes its `Report` as JSON.
 """
 
@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import random
+import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,45 +27,47 @@ ROW_TOKENS = 512
 
 @dataclass(kw_only=True, slots=True)
 class Report:
-    """What one rank of a layout did on the device.
+    """The work of one rank of a layout on the device.
 
     Example: `Report(error=None, problems={}, on_the_cpu=[], synchronizations=[{"vime/trainer/step.py:85": 1}, …], …)`.
     """
 
     error: str | None = None
     problems: dict[str, int] = field(default_factory=dict)
-    """What a device or NCCL refuses, by line."""
+    """Refusals of the device or of NCCL, by line."""
     on_the_cpu: list[str] = field(default_factory=list)
     """Parameters, buffers and optimizer state that are not on the device."""
     synchronizations: list[dict[str, int]] = field(default_factory=list)
-    """Of a training step, by line, for each depth of the model."""
+    """Waits of the host in a training step, by line, for each depth of the model."""
     metrics: dict[str, float] = field(default_factory=dict)
     num_exported: int = 0
     num_logprobs: int = 0
     num_saved: int = 0
     optimizer_extra_bytes: int = 0
-    """What an optimizer step takes on top of what is there before it."""
-    moment_bytes: int = 0
-    """All second moments of this rank."""
+    """Memory that an optimizer step takes on top of what is there before it."""
+    largest_bytes: int = 0
+    """The largest gradient of this rank, which clipping takes once more."""
+    owned_bytes: int = 0
+    """Weights, gradients and optimizer state."""
     offloaded_bytes: int = 0
-    """What is left on the device after everything was offloaded."""
+    """Bytes that left the device when all of these were to leave."""
     onloaded_bytes: int = 0
-    """What changed on the device by offloading and onloading."""
-    total_bytes: int = 0
+    """Change on the device by offloading and onloading."""
 
 
-def run_all(layouts: Sequence[Layout], checkpoints: list[str], folder: Path, *, fault: str | None = None) -> dict[str, Report]:
-    """The reports of layouts by name, from a process of their own; `checkpoints` holds a folder of families for each depth."""
-    import subprocess
-
-    job = {"layouts": [dataclasses.asdict(layout) for layout in layouts], "checkpoints": checkpoints, "fault": fault}
-    folder.mkdir(parents=True, exist_ok=True)
+def run_all(drills: Sequence[tuple[Layout, str | None]], checkpoints: list[str], folder: Path) -> list[Report]:
+    """The reports of layouts, each with a fault or None, from one process; `checkpoints` has a folder of families per depth."""
+    job = {
+        "drills": [{"layout": dataclasses.asdict(layout), "fault": fault} for layout, fault in drills],
+        "checkpoints": checkpoints,
+        "folder": str(folder),
+    }
     path = folder / "job.json"
-    path.write_text(json.dumps(job | {"folder": str(folder)}))
+    path.write_text(json.dumps(job))
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "tests.cuda.drill", str(path)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    return {layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)}
+    return [Report(**json.loads((folder / f"{number}.json").read_text())) for number in range(len(drills))]
 
 
 def main() -> None:
@@ -74,11 +77,12 @@ def main() -> None:
 
     del room
     _import_all()
-    for number, fields in enumerate(job["layouts"]):
+    for number, entry in enumerate(job["drills"]):
         if (child := os.fork()) == 0:
             code = 1
             try:
-                report = drill(Layout(**fields), [Path(folder) for folder in job["checkpoints"]], fault=job["fault"])
+                layout, checkpoints = Layout(**entry["layout"]), [Path(folder) for folder in job["checkpoints"]]
+                report = drill(layout, checkpoints, fault=entry["fault"])
                 (Path(job["folder"]) / f"{number}.json").write_text(json.dumps(dataclasses.asdict(report)))
                 code = 0
             finally:
@@ -86,11 +90,11 @@ def main() -> None:
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         if status:
-            raise SystemExit(f"{fields}: no report")
+            raise SystemExit(f"{entry}: no report")
 
 
 def _import_all() -> None:
-    """What every layout needs; nothing may be computed before a fork."""
+    """Imports for every layout; nothing may be computed before a fork."""
     import vime.trainer.engine
     import vime.weights.payload  # noqa: F401
 
@@ -139,7 +143,7 @@ def _optimizer_step(report: Report, engine: Any, samples: list[Any]) -> None:
     before = COUNTS.memory.live
     engine.finish_training()
     report.optimizer_extra_bytes = COUNTS.memory.peak - before
-    report.moment_bytes = sum(tensor.nbytes for name, tensor in _state(engine) if name == "exp_avg_sq")
+    report.largest_bytes = max(tensor.nbytes for name, tensor in _state(engine) if name == "exp_avg_sq")
 
 
 def _other_calls(report: Report, engine: Any) -> None:
@@ -155,13 +159,13 @@ def _other_calls(report: Report, engine: Any) -> None:
     report.num_exported = digest.num_tensors
     sequences = [[1, 2, 3, 4, 5, 6]] * 8
     report.num_logprobs = len(engine.logprobs(sequences, [3] * len(sequences), 1.0))
-    report.total_bytes = COUNTS.memory.live
+    report.owned_bytes, before = _owned_bytes(engine), COUNTS.memory.live
     engine.offload(weights=False)
     assert sum(1 for _ in engine.export()) == report.num_exported
     engine.offload(weights=True)
-    report.offloaded_bytes = COUNTS.memory.live
+    report.offloaded_bytes = before - COUNTS.memory.live
     engine.onload()
-    report.onloaded_bytes = COUNTS.memory.live - report.total_bytes
+    report.onloaded_bytes = COUNTS.memory.live - before
     engine.train([_samples(engine.config)], 3)
     report.num_saved = len(checkpoint._state(engine.model, engine.optimizer)["tensors"])
 
@@ -172,11 +176,10 @@ def _config(layout: Layout, checkpoint: Path) -> Any:
 
     shape = read_architecture(checkpoint)
     names = [name.name for name in dataclasses.fields(ModelConfig) if hasattr(shape, name.name) and name.name != "family"]
-    trainer: dict[str, Any] = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS} | layout.trainer
+    trainer: dict[str, Any] = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS, **layout.trainer}
+    fields: dict[str, Any] = {name: getattr(shape, name) for name in names}
     config = RunConfig(
-        model=ModelConfig(
-            **{name: getattr(shape, name) for name in names} | {"checkpoint": str(checkpoint), "family": Family(shape.family)}
-        ),
+        model=ModelConfig(**fields | {"checkpoint": str(checkpoint), "family": Family(shape.family)}),
         trainer=TrainerConfig(**{**trainer, "precision": Precision(trainer["precision"])}),
         cluster=ClusterConfig(gpus_per_node=1, num_trainer_gpus=1),
     )
@@ -212,13 +215,22 @@ def _state(engine: Any) -> list[tuple[str, Any]]:
     return [(name, tensor) for state in states for name, tensor in state.items()]
 
 
-def _on_the_cpu(engine: Any) -> list[str]:
+def _tensors(engine: Any) -> list[tuple[str, Any]]:
+    """All that a trainer owns, by name or kind."""
     tensors = [*engine.model.named_parameters(), *engine.model.named_buffers(), *_state(engine)]
     for part in engine.wrapped:
         tensors += [("gradients", buffer.grad_data) for buffer in (*part.buffers, *part.expert_parallel_buffers)]
-    for group in engine.optimizer.param_groups:
-        tensors += [("master weights", parameter) for parameter in group["params"]]
-    return sorted({name for name, tensor in tensors if tensor.device.type != "cuda"})
+    groups = engine.optimizer.param_groups
+    return tensors + [("master weights", parameter) for group in groups for parameter in group["params"]]
+
+
+def _on_the_cpu(engine: Any) -> list[str]:
+    return sorted({name for name, tensor in _tensors(engine) if tensor.device.type != "cuda"})
+
+
+def _owned_bytes(engine: Any) -> int:
+    storages = (tensor.untyped_storage() for _, tensor in _tensors(engine))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How many tokens come to each expert, which on a device the router's values say: here as many to each.
+"""Numbers of tokens of each expert, which on a device follow from the router's values: here as many for each.
 
 Megatron's dispatcher learns these numbers from the device once a layer. What it hands over is checked, and replaced.
 """

@@ -13,6 +13,7 @@ import torch
 import torch._subclasses.fake_impls as fake_impls
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.nn.attention.bias import CausalBias
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils import _device, _pytree
 
@@ -23,21 +24,8 @@ MODE = FakeTensorMode(allow_non_fake_inputs=True)
 """Active while the device computes; autograd makes tensors of its own, which then are fake."""
 outside = unset_fake_temporarily
 """A context in which the host computes for real again."""
-FACTORIES = (
-    "tensor",
-    "zeros",
-    "ones",
-    "empty",
-    "full",
-    "arange",
-    "rand",
-    "randn",
-    "eye",
-    "randint",
-    "empty_strided",
-    "as_tensor",
-)
-FACTORIES += ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like")
+FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "eye", "randint", "empty_strided")
+FACTORIES += ("as_tensor", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like")
 METHODS = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor")
 FAKE_ATTRIBUTES = ("fake_device", "fake_mode", "constant", "real_tensor", "_nonzero_memo", "_item_memo")
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
@@ -117,7 +105,7 @@ def _install_moves() -> None:
 
 
 def _install_values() -> None:
-    """What needs a value of the device."""
+    """Operations that need a value of the device."""
     operators = fake_impls.op_implementations_dict
     aten = torch.ops.aten
     operators[aten._local_scalar_dense.default] = _value_of
@@ -263,6 +251,8 @@ def _attention(
     """
     if query.device.type != "cuda":
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if isinstance(attn_mask, CausalBias):  # of other keys than queries: flash attention aligns the mask at the last key
+        attn_mask, is_causal = None, True
     assert attn_mask is None, "flash attention takes no mask"
     if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
         refused("flash attention of heads whose channels are not side by side")

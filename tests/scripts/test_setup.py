@@ -107,7 +107,7 @@ def test_an_interpreter_out_of_range_is_named(machine: Machine, version: str):
     machine.remove("python3.11")
     machine.python(version, name="python3")
     said = machine.refused()
-    assert f"Python 3.11 3.12 3.13 is needed, but python3 is {version}" in said and "python3.11-dev" in said
+    assert f"Python 3.11 3.12 3.13 is needed, but python3 is {version}" in said and "uv python install" in said
 
 
 def test_a_machine_without_any_interpreter_is_told_so(machine: Machine):

@@ -4,7 +4,6 @@ The formula counts the tensors that autograd saves in the layers; a test holds i
 layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the feed-forward network,
 k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
 
-
 - two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
 - attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
   row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well

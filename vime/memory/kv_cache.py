@@ -1,4 +1,4 @@
-"""How many tokens and sequences the trained model's servers hold in their KV caches, and how many rollouts that is at a time."""
+"""Tokens and sequences that the KV caches of the trained model's servers hold, and the number of rollouts at a time."""
 
 import math
 

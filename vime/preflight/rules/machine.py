@@ -50,7 +50,8 @@ def gpus(config: RunConfig) -> list[Problem]:
         return [Problem(key=key, value=value, remedy=f"{remedy}; mode=plan needs no GPU")]
     if found < cluster.gpus_per_node:
         fits = {0: "cluster=laptop", 1: "cluster=one_gpu"}.get(found, f"cluster.gpus_per_node={found}")
-        remedy = f"this machine has {found} GPUs: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
+        number = f"{found} GPU{'' if found == 1 else 's'}"
+        remedy = f"this machine has {number}: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
         return [Problem(key=key, value=value, remedy=remedy)]
     reason = why_no_device(build)
     return [] if reason is None else [Problem(key=key, value=value, remedy=f"{reason}; mode=plan needs no GPU")]
