@@ -155,6 +155,7 @@ def _other_calls(report: Report, engine: Any) -> None:
         assert tensor.device.type == "cuda", f"{name} is exported on {tensor.device}"
         digest.update(f"{number} {name}", tensor)
     report.num_exported = digest.num_tensors
+    del digest  # it holds tensors
     sequences = [[1, 2, 3, 4, 5, 6]] * 8
     report.num_logprobs = len(engine.logprobs(sequences, [3] * len(sequences), 1.0))
     report.total_bytes = COUNTS.memory.live
