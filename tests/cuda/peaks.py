@@ -186,9 +186,9 @@ def _samples(config: Any) -> list[Any]:
 
 def _layout(trainer: Any) -> str:
     sizes = {"TP": "tensor", "PP": "pipeline", "CP": "context", "DP": "data", "EP": "expert"}
-    words = [
-        f"{short} {size}" for short, name in sizes.items() if (size := getattr(trainer, f"{name}_parallel_size")) > 1
-    ] or ["one rank"]
+    words = [f"{short} {size}" for short, name in sizes.items() if (size := getattr(trainer, f"{name}_parallel_size")) > 1] or [
+        "one rank"
+    ]
     return ", ".join([*words, *(["recomputed"] if trainer.recompute else [])])
 
 
@@ -197,12 +197,13 @@ def table(peaks: list[Peak]) -> str:
     lines = [
         "# Memory of a trainer rank, computed",
         "",
-        "Written by `python -m tests.cuda.peaks --write results`. **No GPU was used**: the trainer ran two updates of full rows at true",
-        "size on a CUDA device that is not there (`tests/cuda`), which adds up the storages of its tensors. What an allocator wastes",
-        "between them, a CUDA context and NCCL's buffers are not in it; the plan keeps its reserve for these, which nobody has measured.",
-        "Sizes in GiB per rank; rows hold `trainer.max_tokens_per_micro_batch` tokens; each cluster as its file in `conf/` composes it.",
+        "Written by `python -m tests.cuda.peaks --write results`. **No GPU was used**: the trainer ran two updates of full rows",
+        "at true size on a CUDA device that is not there (`tests/cuda`), which adds up the storages of its tensors. What an",
+        "allocator wastes between them, a CUDA context and NCCL's buffers are not in it; the plan keeps a reserve for these, which",
+        "is a guess that nobody has measured. Sizes in GiB per rank; rows hold `trainer.max_tokens_per_micro_batch` tokens, and",
+        "each cluster is as its file in `conf/` composes it.",
         "",
-        "| model | cluster | layout | plan | gradient | optimizer step | plan / peak | reserve | free of the card | export | host memory |",
+        "| model | cluster | layout | plan | gradient | step | plan / peak | reserve | free | export | host memory |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in peaks:

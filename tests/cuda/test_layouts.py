@@ -12,8 +12,6 @@ pytestmark = pytest.mark.skipif(device.missing() is not None, reason=device.miss
 Drill = Callable[..., Report]
 OF_EXPERTS = ("megatron/core/transformer/moe/",)
 """Megatron's dispatcher of experts asks once a layer for the number of tokens of each, and selects them by a mask."""
-SMALL_SHARE = 0.02
-"""Rotary angles and the like may stay on the device, of small models a larger share than of real ones."""
 
 
 def once_a_layer(report: Report) -> set[str]:
@@ -28,10 +26,12 @@ def problems(report: Report) -> list[str]:
         return [report.error]
     found = [*report.problems, *(f"{name} is on the CPU" for name in report.on_the_cpu)]
     found += [f"{line} waits in every layer" for line in once_a_layer(report) if not line.startswith(OF_EXPERTS)]
-    if report.optimizer_extra_bytes >= report.moment_bytes:
-        found.append(f"an optimizer step takes {report.optimizer_extra_bytes} bytes, all second moments are {report.moment_bytes}")
-    if report.offloaded_bytes > SMALL_SHARE * report.total_bytes:
-        found.append(f"{report.offloaded_bytes} of {report.total_bytes} bytes stay on the device of those who are to leave it")
+    if report.optimizer_extra_bytes > report.moment_bytes / 2:  # clipping takes the largest gradient once more
+        found.append(
+            f"an optimizer step takes {report.optimizer_extra_bytes} bytes, all second moments are {report.moment_bytes}"
+        )
+    if report.offloaded_bytes < report.owned_bytes:
+        found.append(f"{report.offloaded_bytes} of {report.owned_bytes} bytes leave the device")
     if report.onloaded_bytes:
         found.append(f"{report.onloaded_bytes} bytes more are there after leaving and returning")
     return found
@@ -52,12 +52,12 @@ def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drill: Drill) ->
     [
         ("a_cpu_tensor_in_a_collective", "all_reduce of a tensor on cpu"),
         ("a_transposed_tensor_in_a_collective", "not contiguous"),
-        ("a_value_read_in_every_layer", "tests/cuda/faults.py"),
+        ("a_value_read_in_every_layer", "waits in every layer"),
         ("a_copy_to_the_host_in_every_layer", "(copy to the host) waits in every layer"),
         ("a_forgotten_move", "cpu"),
         ("a_buffer_left_behind", "forgotten is on the CPU"),
         ("an_optimizer_that_is_not_fused", "an optimizer step takes"),
-        ("weights_that_stay_in_memory", "stay on the device"),
+        ("weights_that_stay_in_memory", "bytes leave the device"),
     ],
 )
 def test_a_fault_is_found(fault: str, found: str, drill: Drill) -> None:

@@ -21,7 +21,9 @@ def rows() -> list[Peak]:
 
 def assert_fits(peak: Peak) -> None:
     """The plan is near the peak, and leaves its reserve on the card."""
-    assert peak.peak == pytest.approx(peak.planned, rel=NEAR), f"{peak.planned / GIB:.1f} GiB planned, {peak.peak / GIB:.1f} found"
+    assert peak.peak == pytest.approx(peak.planned, rel=NEAR), (
+        f"{peak.planned / GIB:.1f} GiB planned, {peak.peak / GIB:.1f} found"
+    )
     assert peak.free >= 0 and not peak.problems
     if peak.planned_pinned:
         assert peak.pinned == pytest.approx(peak.planned_pinned, rel=NEAR)

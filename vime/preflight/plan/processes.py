@@ -92,7 +92,9 @@ def memory(config: RunConfig) -> list[str]:
     lines += _without_recomputation(config)
     reserve = reserved_bytes(config)
     if on_gpus:
-        lines.append(f"in reserve on each GPU of a trainer rank, for contexts, NCCL and sleeping servers: {gib(reserve)} (a guess)")
+        lines.append(
+            f"in reserve on each GPU of a trainer rank, for contexts, NCCL and sleeping servers: {gib(reserve)} (a guess)"
+        )
     for name, part in seen.items():
         kept = reserve if name == "each trainer rank" else 0.0
         if on_gpus and sum(part.memory.values()) + kept > limit * GIB:
