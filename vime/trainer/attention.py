@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch.nn.attention.bias import causal_lower_right
 
 from vime.trainer import amx_attention, vllm_kernels
 from vime.trainer.amx_attention import whole_heads
@@ -78,17 +77,14 @@ class PackedAttention(torch.nn.Module):
         """Every rank's queries see all earlier keys; the gradients of keys and values are summed on their way back."""
         gathered = gather_from_sequence_parallel_region(torch.cat([key_TGD, value_TGD], dim=-1), group=self.context_group)
         assert packed.gathered_R is not None
-        rank, size = self.context_group.rank(), self.context_group.size()
         keys, values = (x.split(packed.lengths) for x in gathered.index_select(0, packed.gathered_R).chunk(2, dim=-1))
-        chunks = iter(query_THD.split([length // (2 * size) for length in packed.lengths for _ in range(2)]))
+        queries = query_THD.split([sees.seq_len_q for _, sees in packed.chunks])
         outputs = []
-        for key, value in zip(keys, values):
-            for number in (rank, 2 * size - 1 - rank):
-                query = next(chunks)
-                end = (number + 1) * query.shape[0]
-                heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (query, key[:end], value[:end])]
-                output_BHQD = self._attend(*heads_first, sees=causal_lower_right(query.shape[0], end))
-                outputs.append(output_BHQD.squeeze(0).transpose(0, 1).flatten(1))
+        for query, (number, sees) in zip(queries, packed.chunks):
+            key, value = (x[number][: sees.seq_len_kv] for x in (keys, values))
+            heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
+            output_BHQD = self._attend(*heads_first, sees=sees)
+            outputs.append(output_BHQD.squeeze(0).transpose(0, 1).flatten(1))
         return torch.cat(outputs)
 
     def _attend_packed(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 MIN_FILL = 0.8
 """A sequence shorter than this share of its batch's longest starts a new batch."""
@@ -32,6 +33,8 @@ class PackedSequences(PackedSeqParams):
     position_T: torch.Tensor | None = None
     lengths: list[int] = field(default_factory=list)
     """Of the whole sequences."""
+    chunks: list[tuple[int, CausalBias]] = field(default_factory=list)
+    """With context parallelism this rank's chunks in its order: the number of the sequence, and which of its keys are seen."""
     gathered_R: torch.Tensor | None = None
     """Where each token of the whole row stands in the context-parallel ranks' rows, one after another; None for one rank."""
     pad_index_P: torch.Tensor | None = None
@@ -66,6 +69,10 @@ def packed_sequences(
     if context_size == 1:
         _plan_batches(packed, position_R, lengths_B, device)
         return packed
+    for number, length in enumerate(lengths):
+        chunk = length // (2 * context_size)
+        ends = ((context_rank + 1) * chunk, length - context_rank * chunk)
+        packed.chunks += [(number, causal_lower_right(chunk, end)) for end in ends]
     rows = [zigzag(lengths, rank, context_size) for rank in range(context_size)]
     packed.gathered_R = torch.cat(rows).argsort().to(device)
     packed.position_T = position_R[rows[context_rank]].to(device)
