@@ -11,8 +11,7 @@ wheels are needed, megatron-core (2.6 MB) and psutil (0.2 MB), without which Meg
     pip download megatron-core==0.16.1 psutil==7.2.2 --no-deps --python-version 3.12 --only-binary=:all: -d FOLDER
 
 The device needs about 55 GiB for four layers and the vocabulary of Qwen2.5-7B with their optimizer. A check that fails does not
-stop the others; the program ends with 1 if any failed, and the table says why. Without Transformer Engine the layers are those
-that the tests run on the CPU.
+stop the others; the program ends with 1 if any failed, and the table says why.
 """
 
 import argparse
@@ -129,8 +128,6 @@ def write_step(setting: Any, model: Path, file: Path) -> None:
 
 def machine() -> dict[str, Any]:
     """What was measured on."""
-    from importlib.util import find_spec
-
     import torch
     import transformers
     from megatron.core import __version__ as megatron
@@ -143,7 +140,6 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "megatron_core": megatron,
-        "transformer_engine": find_spec("transformer_engine") is not None,
     }
 
 

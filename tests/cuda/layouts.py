@@ -46,6 +46,7 @@ def _stages(size: int) -> dict[str, Any]:
 
 
 RECOMPUTE = {"recompute": True}
+CONTEXT = {"context_parallel_size": 2}
 UNSPLIT = {"sequence_parallel": False}
 FLOAT32 = {"precision": "float32"}
 
@@ -65,6 +66,9 @@ LAYOUTS = [
     Layout(family="qwen3", trainer=_tensor(2) | _data(2) | RECOMPUTE, quick=True),
     Layout(family="llama", trainer=_tensor(2) | _data(2), kl_coefficient=0.01),
     Layout(family="qwen2", trainer=_data(4) | RECOMPUTE, rank=2),
+    Layout(family="qwen2", trainer=CONTEXT, rank=1),
+    Layout(family="qwen3", trainer=CONTEXT | FLOAT32),
+    Layout(family="qwen3_moe", trainer=CONTEXT | _experts(2) | RECOMPUTE),
     Layout(family="qwen2", trainer=_stages(2)),
     Layout(family="qwen2", trainer=_stages(2), rank=1),
     Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3),

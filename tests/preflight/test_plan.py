@@ -12,6 +12,7 @@ import yaml
 
 from vime.config import AlgorithmName, ModelConfig, RunConfig
 from vime.files.provenance import plain
+from vime.memory.kv_cache import num_concurrent_rollouts, rollouts_of_a_worker
 from vime.memory.processes import GIB, server_memory, trainer_memory
 from vime.memory.tokens import driver_bytes, object_store_bytes
 from vime.model.size import num_expert_parameters, num_parameters
@@ -20,7 +21,7 @@ from vime.preflight.plan import show_plan, wrapped
 from vime.preflight.plan.amounts import gib
 from vime.preflight.plan.duration import step_flops, time
 from vime.preflight.plan.processes import held_by_gpus, memory, parts
-from vime.preflight.plan.steps import generation
+from vime.preflight.plan.steps import batch, generation
 from vime.preflight.validation import find_problems
 from vime.types import COLUMNS, Sample
 
@@ -261,3 +262,21 @@ def test_a_function_in_place_of_the_methods_agent_makes_as_many_calls_as_it_like
     assert planned().method.expected_calls(planned())
     replaced = planned("method.generate=vime.rollout.single_turn.generate")
     assert replaced.method.expected_calls(replaced) is None
+
+
+def test_as_many_rollouts_run_at_a_time_as_the_servers_hold() -> None:
+    one, two = planned(*ONE_NODE), planned(*ONE_NODE)
+    actor = two.serving.models["actor"]
+    actor.num_replicas *= 2
+    assert num_concurrent_rollouts(two) == 2 * num_concurrent_rollouts(one) > 2 * 256
+    actor.max_model_len *= 4
+    assert num_concurrent_rollouts(two) == pytest.approx(num_concurrent_rollouts(one) / 2, rel=0.05)
+    actor.max_num_seqs = 8
+    assert num_concurrent_rollouts(two) == 256, "agents that wait for tools hold no place"
+    one.rollout.num_workers = 4
+    assert rollouts_of_a_worker(one) * 4 >= num_concurrent_rollouts(one) >= 4 * 256
+    one.rollout.max_concurrent_rollouts = 7
+    assert num_concurrent_rollouts(one) == 28 and rollouts_of_a_worker(one) == 7
+    assert num_concurrent_rollouts(planned()) == 256
+    large = planned(*ONE_NODE, "rollout.num_prompts=1024")
+    assert batch(large)[0].endswith(f"at most {num_concurrent_rollouts(large)} at once")

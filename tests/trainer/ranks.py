@@ -66,6 +66,8 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
         engine.load(folder / "checkpoint")
         metrics.append(engine.train([samples[:1]], 1))
     engine.save_hugging_face(folder / "model")
+    shapes = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in engine.export()]
+    assert shapes == engine.exported_shapes(), f"rank {rank}: what an export is said to yield is not what it yields"
     payload = write_payload(engine.export(), folder=folder / "weights", version=1, bucket_bytes=60_000)
     report = {
         "metrics": metrics,

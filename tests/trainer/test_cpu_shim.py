@@ -1,4 +1,4 @@
-"""Megatron finds a device on the CPU, and the names that it leaves out without Transformer Engine, on CUDA too."""
+"""Megatron finds a device on the CPU, and on CUDA too the names that it leaves out and no package that it would use unasked."""
 
 import subprocess
 import sys
@@ -28,8 +28,25 @@ torch.testing.assert_close(weight.grad, tokens.detach().sum(0).expand(3, 8))
 
 
 @pytest.mark.slow
-def test_experts_are_routed_on_cuda_without_transformer_engine() -> None:
+def test_experts_are_routed_on_cuda() -> None:
     found = subprocess.run([sys.executable, "-c", ROUTE_AS_ON_CUDA], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_cuda", [False, True])
+def test_half_installed_packages_change_nothing(tmp_path: Path, on_cuda: bool) -> None:
+    for package in ("transformer_engine", "apex", "flashinfer"):  # `pip install transformer-engine` brings one that does this
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"raise RuntimeError('{package} without its libraries')\n")
+    lines = [
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})",
+        f"import torch; torch.cuda.is_available = lambda: {on_cuda}",
+        "from vime.trainer import cpu_shim; cpu_shim.install()",
+        "import vime.trainer.engine, megatron.core.optimizer as optimizer",
+        "assert optimizer.Adam is torch.optim.AdamW, optimizer.Adam",
+    ]
+    found = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
 
 

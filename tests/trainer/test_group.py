@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from vime.config import RunConfig
 from vime.errors import CheckpointError, ConfigError, TrainingError
-from vime.trainer.group import TrainerGroup
+from vime.trainer.group import TrainerGroup, rank_environment
 from vime.types import TrainSample
 
 Models = Callable[..., Path]
@@ -32,6 +32,15 @@ async def group(
     await group.ready()
     yield group
     await group.stop()
+
+
+def test_kernels_of_tensor_parallel_ranks_on_gpus_start_in_the_order_of_their_calls() -> None:
+    config = RunConfig()
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in rank_environment(config)
+    config.trainer.tensor_parallel_size = 2
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in rank_environment(config)
+    config.cluster.gpus_per_node = 8
+    assert rank_environment(config)["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 
 @pytest.mark.asyncio(loop_scope="module")

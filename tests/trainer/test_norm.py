@@ -1,5 +1,6 @@
 """RMSNorm and its gradients are float64's to rounding."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,16 +12,14 @@ SHAPES = [(5, 8), (1, 3, 4), (37, 2, 16), (0, 8)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("function", ["_RMSNorm", "_CpuRMSNorm"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_outputs_and_gradients_are_those_of_float64(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float, function: str):
+def test_outputs_and_gradients_are_those_of_float64(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float):
     generator = torch.Generator().manual_seed(len(shape))
     drawn = torch.randn(shape, generator=generator).to(dtype), (1 + torch.rand(shape[-1], generator=generator)).to(dtype)
     towards = torch.randn(shape, generator=generator)
     x, weight = (value.clone().requires_grad_() for value in drawn)
     wide_x, wide_weight = (value.double().requires_grad_() for value in drawn)
-    apply: Any = getattr(norm, function).apply
-    found = apply(x, weight, 1e-6)
+    found: Any = norm._CpuRMSNorm.apply(x, weight, 1e-6)
     expected = torch.nn.functional.rms_norm(wide_x, (shape[-1],), wide_weight, eps=1e-6)
     (found.float() * towards).sum().backward()
     (expected * towards.double()).sum().backward()
@@ -28,3 +27,15 @@ def test_outputs_and_gradients_are_those_of_float64(shape: tuple[int, ...], dtyp
         assert ours is not None and theirs is not None and ours.dtype is dtype and ours.shape == theirs.shape
         size = float(theirs.abs().max()) if theirs.numel() else 0.0
         torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance * (1e-3 + size))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_on_cuda_it_keeps_its_input_and_a_number_per_row(shape: tuple[int, ...]) -> None:
+    x, gradient = (torch.empty(*shape, 2, dtype=torch.bfloat16, device="meta")[..., 0] for _ in range(2))
+    weight, context = torch.empty(shape[-1], dtype=torch.bfloat16, device="meta"), SimpleNamespace()
+    context.save_for_backward = lambda *tensors: setattr(context, "saved_tensors", tensors)
+    result = norm._FusedRMSNorm.forward(context, x, weight, 1e-6)
+    found, of_weight, _ = norm._FusedRMSNorm.backward(context, gradient)
+    assert result.shape == found.shape == x.shape and of_weight.shape == weight.shape and result.dtype is found.dtype is x.dtype
+    rows = x.numel() // shape[-1]
+    assert sum(tensor.nbytes for tensor in context.saved_tensors) == 2 * x.numel() + 4 * rows + weight.nbytes

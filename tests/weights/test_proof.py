@@ -68,6 +68,10 @@ class Trainer:
                 interrupt()
             yield name, master.bfloat16()
 
+    def shapes(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+        """What `tensors` yields."""
+        return [(name, torch.bfloat16, tuple(master.shape)) for name, master in self.masters.items()]
+
     def payload(self) -> WeightPayload:
         """As files."""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +87,7 @@ class Trainer:
 
         def open_sender() -> DirectSender:
             where: dict[str, Any] = {"urls": urls, "num_workers": num_workers, "rank": 0, "host": "127.0.0.1", "secret": secret}
-            return DirectSender(WeightTransfer.gloo, self.tensors, serving=self.serving, **where)
+            return DirectSender(WeightTransfer.gloo, self.tensors, self.shapes, serving=self.serving, **where)
 
         self._sender = await asyncio.to_thread(open_sender)
 

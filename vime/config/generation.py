@@ -43,8 +43,9 @@ class RolloutConfig:
     """Whether groups that did not make a batch continue in the next one; no further group is then started ahead of it."""
     num_workers: Count = 1
     """Processes that run the rollouts."""
-    max_concurrent_rollouts: Count = 256
-    """Rollouts that one worker runs at a time."""
+    max_concurrent_rollouts: Count | None = None
+    """Rollouts that one worker runs at a time; null means 256 without GPUs, and on GPUs an equal share of as many as the trained
+    model's servers hold in their KV caches, which a plan shows, but not less than 256."""
     generate_timeout_seconds: Positive = 600.0
     """Time limit of an agent for one attempt at a rollout, tools included. A longer attempt scores 0, and what it sampled until
     then is trained on. Waiting for a lost server or for new weights does not count."""
@@ -188,8 +189,9 @@ class ServedModelConfig:
     model's."""
     max_num_seqs: Count = 256
     """Requests that one server runs at a time."""
-    gpu_memory_utilization: PositiveShare = 0.8
-    """Share of a GPU's memory, or without GPUs of the host's memory, for weights and KV cache."""
+    gpu_memory_utilization: PositiveShare | None = None
+    """Share of a GPU's memory for weights and KV cache, 0.8 if it is null; without GPUs the share of the host's memory for the KV
+    cache, 0.05 if it is null."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
 
@@ -240,5 +242,6 @@ class ServingConfig:
     """Whether requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
     further tokens then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: Positive | None = None
-    """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 0.3 in
-    bfloat16. The mean difference may be a twentieth of it in float32, and a quarter in bfloat16."""
+    """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 1 in
+    bfloat16, where that of a model of experts has no bound. The mean difference may be a twentieth of it in float32, and a fifth
+    in bfloat16 (of 1 where there is no bound)."""

@@ -1,8 +1,9 @@
 """The bytes that a trainer rank's forward pass keeps for its backward pass, computed from the configuration alone.
 
-The formula counts the tensors that autograd saves in the layers without Transformer Engine; a test holds it to the count on real
-models. Per token and layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the
-feed-forward network, k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
+The formula counts the tensors that autograd saves in the layers; a test holds it to the count on real models. Per token and
+layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the feed-forward network,
+k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
+
 
 - two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
 - attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
@@ -17,7 +18,6 @@ Times all layers, because a stage keeps as many micro-batches as there are stage
 interleaved pipeline of S stages. With recomputation a layer keeps its input, and one layer is whole.
 
 Besides: the last norm, cosines and sines, and the states from which tokens are predicted, at most all of the row, undivided.
-Transformer Engine's layers keep other tensors; nobody has counted them.
 """
 
 from vime.cluster.layout import splits_tokens

@@ -15,7 +15,7 @@ ROPE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "yarn": (("factor", "original_max_position_embeddings"), ("beta_fast", "beta_slow", "truncate")),
 }
 """Supported scalings of rotary embeddings: fields that each needs, and fields that it may have. YaRN's attention factor is always
-the one that follows from `factor`, because Transformer Engine's attention computes it itself."""
+the one that follows from `factor`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from vime.config import RunConfig
 from vime.evaluation.conditions import SINGLE_TURN, Row
 from vime.hooks import load_hook
+from vime.memory.kv_cache import rollouts_of_a_worker
 from vime.processes.output import send_output_to
 from vime.rollout import black_box
 from vime.rollout.black_box import BlackBox
@@ -62,7 +63,7 @@ class RolloutWorker:
         self._config = config
         self._black_box_file, self._black_box = black_box, None
         self._served = ServedModels(config, endpoints, make_client=make_client, retrieval=retrieval)
-        self._places = Places(config.rollout.max_concurrent_rollouts)
+        self._places = Places(config.rollout.max_concurrent_rollouts or rollouts_of_a_worker(config))
         self._sampling = Sampling(temperature=config.rollout.temperature, top_p=config.rollout.top_p)
         self._groups: dict[int, GroupRun] = {}
         self._work: dict[int, GroupRun] = {}

@@ -72,7 +72,9 @@ class WeightDelivery:
             self._serving.trained_endpoint(only=sync.holders),
             partial(self._trainer.logprobs, temperature=config.rollout.temperature),
             temperature=config.rollout.temperature,
-            tolerance=Tolerance.of(config.trainer.precision, config.serving.probe_tolerance),
+            tolerance=Tolerance.of(
+                config.trainer.precision, config.serving.probe_tolerance, has_experts=config.model.num_experts > 0
+            ),
             vocab_size=config.model.vocab_size,
             seed=config.seed,
             minimum_version=version,

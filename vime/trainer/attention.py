@@ -1,7 +1,9 @@
-"""Attention over packed sequences on `scaled_dot_product_attention`, for machines without Transformer Engine.
+"""Attention over packed sequences on `scaled_dot_product_attention`.
 
 It follows the plan of `PackedSequences`. Rotary embedding is applied here too, with cosines and sines computed once per
-micro-batch from Megatron's own frequencies. With context parallelism queries stay, keys and values are gathered.
+micro-batch from Megatron's own frequencies. With context parallelism queries stay, keys and values are gathered, and each of a
+rank's two chunks of a sequence sees the keys up to its end: causal attention aligned at the last key, for which PyTorch has flash
+kernels on CUDA, so nowhere there are scores of all pairs of tokens.
 
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, H heads (G key-value groups),
 D channels of a head, S sequence, Q the part of a sequence on this rank, B batch.
@@ -74,14 +76,14 @@ class PackedAttention(torch.nn.Module):
     ) -> torch.Tensor:
         """Every rank's queries see all earlier keys; the gradients of keys and values are summed on their way back."""
         gathered = gather_from_sequence_parallel_region(torch.cat([key_TGD, value_TGD], dim=-1), group=self.context_group)
-        assert packed.gathered_R is not None and packed.position_T is not None
+        assert packed.gathered_R is not None
         keys, values = (x.split(packed.lengths) for x in gathered.index_select(0, packed.gathered_R).chunk(2, dim=-1))
-        own = [length // self.context_group.size() for length in packed.lengths]
+        queries = query_THD.split([sees.seq_len_q for _, sees in packed.chunks])
         outputs = []
-        for query, key, value, position_Q in zip(query_THD.split(own), keys, values, packed.position_T.split(own)):
-            sees_QS = position_Q.unsqueeze(1) >= torch.arange(key.shape[0], device=key.device)
+        for query, (number, sees) in zip(queries, packed.chunks):
+            key, value = (x[number][: sees.seq_len_kv] for x in (keys, values))
             heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
-            output_BHQD = self._attend(*heads_first, sees_QS=sees_QS)
+            output_BHQD = self._attend(*heads_first, sees=sees)
             outputs.append(output_BHQD.squeeze(0).transpose(0, 1).flatten(1))
         return torch.cat(outputs)
 
@@ -105,19 +107,19 @@ class PackedAttention(torch.nn.Module):
         query_BHSD: torch.Tensor,
         key_BGSD: torch.Tensor,
         value_BGSD: torch.Tensor,
-        sees_QS: torch.Tensor | None = None,
+        sees: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention under a causal mask, or under `sees_QS` if that is given."""
+        """Attention under a causal mask, or under `sees` if that is given."""
         dtype, length = query_BHSD.dtype, query_BHSD.shape[2]
         narrow_on_cpu = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu"
-        if narrow_on_cpu and has_amx() and sees_QS is None and amx_attention.suits(length, query_BHSD.shape[3]):
+        if narrow_on_cpu and has_amx() and sees is None and amx_attention.suits(length, query_BHSD.shape[3]):
             return amx_attention.attend(query_BHSD, key_BGSD, value_BGSD, self.softmax_scale)
         widen = narrow_on_cpu and not has_amx() and length < WIDE_BELOW
         query, key, value = (x.float() if widen else x for x in (query_BHSD, key_BGSD, value_BGSD))
         if query.is_cuda and query.dtype is torch.float32:
             key, value = (whole_heads(x, query.shape[1]) for x in (key, value))
         output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=sees_QS, is_causal=sees_QS is None, scale=self.softmax_scale, enable_gqa=True
+            query, key, value, attn_mask=sees, is_causal=sees is None, scale=self.softmax_scale, enable_gqa=True
         )
         return output.to(dtype)
 

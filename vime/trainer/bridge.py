@@ -77,9 +77,7 @@ def export_hugging_face(model: Chunks, architecture: Architecture) -> Iterator[t
         yield from _export_stage(model, architecture)
         return
     own = parallel_state.get_pipeline_model_parallel_rank()
-    plans: list[list[tuple[str, torch.Size]]] = [[] for _ in range(stages)]
-    dist.all_gather_object(plans, _stage_shapes(model, architecture), group=group)
-    for stage, plan in enumerate(plans):
+    for stage, plan in enumerate(_all_shapes(model, architecture)):
         source = dist.get_global_rank(group, stage)
         produced = _export_stage(model, architecture) if stage == own else None
         for name, shape in plan:
@@ -89,6 +87,23 @@ def export_hugging_face(model: Chunks, architecture: Architecture) -> Iterator[t
                 tensor = torch.empty(shape, dtype=model.config.params_dtype, device=device())
             dist.broadcast(tensor, source, group=group)
             yield name, tensor
+
+
+def exported_shapes(model: Chunks, architecture: Architecture) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+    """Name, dtype and shape of every tensor that `export_hugging_face` yields, in its order; a collective over pipeline stages.
+
+    No weight is communicated.
+    """
+    plans = _all_shapes(model, architecture)
+    return [(name, model.config.params_dtype, tuple(shape)) for plan in plans for name, shape in plan]
+
+
+def _all_shapes(model: Chunks, architecture: Architecture) -> list[list[tuple[str, torch.Size]]]:
+    """Names and shapes by pipeline stage."""
+    plans = [_stage_shapes(model, architecture)] * parallel_state.get_pipeline_model_parallel_world_size()
+    if len(plans) > 1:
+        dist.all_gather_object(plans, plans[0], group=parallel_state.get_pipeline_model_parallel_group())
+    return plans
 
 
 @torch.no_grad()

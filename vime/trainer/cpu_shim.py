@@ -2,7 +2,8 @@
 
 Megatron asks `torch.cuda` for its device, allocates with `device="cuda"`, and its optimizers assert that parameters are of a
 `torch.cuda` type. `install` maps all of these to the CPU. With a CUDA device it only names the kernel that Megatron forgets to
-name where Transformer Engine is not installed, and turns compilation off where there is no compiler. Process groups are gloo's.
+name without Transformer Engine, and turns compilation off where there is no compiler. On either, Megatron finds none of the
+packages that it would use unasked (`HIDDEN`). Process groups are gloo's.
 """
 
 import functools
@@ -10,6 +11,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +27,10 @@ from vime.trainer import swiglu
 logger = logging.getLogger(__name__)
 
 _installed: list[bool] = []
+
+HIDDEN = ("transformer_engine", "apex", "flashinfer")
+"""Packages that Megatron imports wherever it finds them, also half installed, where they raise more than an ImportError. With
+them it would choose other layers and another Adam than those that were tested."""
 
 
 class _CpuStream:
@@ -91,6 +97,9 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> bool:
     """Makes Megatron-core run on the CPU for the rest of this process; True if there is no CUDA device. Safe to call twice."""
+    hidden: dict[str, Any] = sys.modules
+    for package in HIDDEN:
+        hidden.setdefault(package, None)  # an import of it fails from now on, as if it were not installed
     warnings.filterwarnings("ignore", message=".*(Transformer Engine|Apex).*not installed.*")
     if torch.cuda.is_available():
         _name_missing_kernel()

@@ -188,6 +188,10 @@ class Engine:
         """Hugging Face tensors by name, on every rank."""
         return bridge.export_hugging_face(self.model, self.architecture)
 
+    def exported_shapes(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+        """Name, dtype and shape of every tensor of `export`, in its order, without communicating a weight."""
+        return bridge.exported_shapes(self.model, self.architecture)
+
     def offload(self, *, weights: bool) -> None:
         """Frees the device memory of gradients and optimizer, and with `weights` also that of the weights."""
         self._offload.store(weights=weights)

@@ -37,13 +37,21 @@ ACTOR_ENVIRONMENT = {
     "PYTORCH_ALLOC_CONF": f"{_allocator},{EXACT_PINNING}" if _allocator else EXACT_PINNING,
 }
 """Threads that wait sleep: spinning, they halve the speed of a trainer that shares its cores with servers."""
+ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""Kernels start in the order of their calls, so that a gather or reduction of tensor-parallel ranks, called first, runs beside
+the product that it does not wait for."""
 DETERMINISTIC_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the order of a set of texts
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "NCCL_ALGO": "Ring",
-    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
 }
-"""Of cuBLAS, NCCL and Transformer Engine: what of their choices changes the order of a sum."""
+"""Of cuBLAS and NCCL: what of their choices changes the order of a sum."""
+
+
+def rank_environment(config: RunConfig) -> dict[str, str]:
+    """Environment variables of every rank."""
+    queue = ONE_QUEUE if config.cluster.gpus_per_node and config.trainer.tensor_parallel_size > 1 else {}
+    return ACTOR_ENVIRONMENT | queue | (DETERMINISTIC_ENVIRONMENT if config.deterministic else {})
 
 
 class TrainerGroup:
@@ -70,7 +78,7 @@ class TrainerGroup:
         if self._nodes is None:
             self._nodes = Nodes(self._config)
             self._nodes.reserve()
-        environment = ACTOR_ENVIRONMENT | (DETERMINISTIC_ENVIRONMENT if self._config.deterministic else {})
+        environment = rank_environment(self._config)
         places = trainer_places(self._config, world_size(self._config.trainer))
         options = [self._nodes.options(place, devices=True, environment=environment) for place in places]
         self._key = repr(options)

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from vime.trainer.weight_gradient import add_weight_gradient
+
 
 def chunked_logprobs(
     hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, *, temperature: float, chunk: int
@@ -65,7 +67,7 @@ class _ChunkedHead(torch.autograd.Function):
                 gradient_CV.scatter_add_(1, local_N[part].unsqueeze(1), (by_logprob_N[part] * is_local_N[part]).unsqueeze(1))
             logits_gradient_CV = gradient_CV.to(hidden_NH.dtype)
             torch.mm(logits_gradient_CV, weight_VH, out=hidden_gradient_NH[part])
-            sum_VH.add_(logits_gradient_CV.t() @ hidden_NH[part])
+            add_weight_gradient(hidden_NH[part], logits_gradient_CV, sum_VH)
         if parallel_state.get_tensor_model_parallel_world_size() > 1:
             dist.all_reduce(hidden_gradient_NH, group=parallel_state.get_tensor_model_parallel_group())
         weight_gradient_VH = None if ctx.main_gradient is not None else sum_VH.to(weight_VH.dtype)

@@ -17,6 +17,7 @@ _SETTINGS = {
     "expert_model_parallel_size": "trainer.expert_parallel_size",
     "sequence_parallel": "trainer.sequence_parallel",
 }
+_ENGINE = "it needs Transformer Engine, which the trainer does not use; remove it"
 _BALANCE = "its gradient would be as many times too large as a rank has tokens; remove it"
 REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in _SETTINGS.items()} | {
     "expert_tensor_parallel_size": "experts are dealt out whole: set trainer.expert_parallel_size",
@@ -28,5 +29,12 @@ REFUSED_ARGS = {name: f"vime sets this from {key}: change that" for name, key in
     "moe_router_load_balancing_type": _BALANCE,
     "moe_aux_loss_coeff": _BALANCE,
     "moe_z_loss_coeff": _BALANCE,
+    "apply_rope_fusion": _ENGINE,
+    "fp8": _ENGINE,
+    "fp4": _ENGINE,
+    "moe_grouped_gemm": _ENGINE,
+    "moe_permute_fusion": _ENGINE,
+    "moe_router_fusion": _ENGINE,
+    "use_te_rng_tracker": _ENGINE,
 }
-"""Fields that another setting decides, or that would silently change the objective."""
+"""Fields that another setting decides, that would silently change the objective, or that need what is not there."""

@@ -1,6 +1,5 @@
 """Megatron's configuration of a model: its shape, the layout of ranks, and what this project decides for all models."""
 
-import importlib.util
 from typing import Any
 
 import torch
@@ -14,11 +13,6 @@ from vime.model.architecture import Architecture
 from vime.trainer import weight_gradient
 from vime.trainer.cuda_limits import cuda_problems
 from vime.trainer.megatron_args import REFUSED_ARGS
-
-
-def uses_transformer_engine() -> bool:
-    """Returns True if CUDA is available and Transformer Engine is installed."""
-    return torch.cuda.is_available() and importlib.util.find_spec("transformer_engine") is not None
 
 
 def torch_dtype(precision: Precision) -> torch.dtype:
@@ -42,7 +36,7 @@ def _refuse(trainer: TrainerConfig) -> None:
         if name in trainer.megatron_args
     ]
     if torch.cuda.is_available():
-        refused += cuda_problems(trainer, has_transformer_engine=uses_transformer_engine())
+        refused += cuda_problems(trainer)
     if refused:
         raise ConfigError(refused)
 
@@ -69,7 +63,6 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
             "num_moe_experts": architecture.num_experts,
             "moe_router_topk": architecture.num_experts_per_token,
             "moe_ffn_hidden_size": architecture.moe_intermediate_size,
-            "moe_grouped_gemm": uses_transformer_engine(),
             "moe_router_load_balancing_type": "none",
             "moe_router_pre_softmax": not architecture.norm_topk_prob,
         }

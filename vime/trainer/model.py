@@ -1,7 +1,7 @@
 """The Megatron model of an architecture: layer spec, GPTModel, gradient buffers and optimizer.
 
-With Transformer Engine its layer spec is used; without it the local one, with `PackedAttention` as its core attention. The
-model returns hidden states, not logits: `vime.trainer.logprob` computes logits for response tokens only.
+Layers are Megatron's local ones, with `PackedAttention` as their core attention. The model returns hidden states, not logits:
+`vime.trainer.logprob` computes logits for response tokens only.
 """
 
 from typing import Any, cast
@@ -9,10 +9,7 @@ from typing import Any, cast
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.models.gpt.gpt_layer_specs import (
-    get_gpt_layer_local_spec,
-    get_gpt_layer_with_transformer_engine_spec,
-)
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer.optimizer import MegatronOptimizer
@@ -26,7 +23,8 @@ from vime.config import TrainerConfig
 from vime.model.architecture import Architecture
 from vime.trainer import names
 from vime.trainer.attention import PackedAttention
-from vime.trainer.megatron_config import torch_dtype, transformer_config, uses_transformer_engine
+from vime.trainer.experts import GroupedExperts
+from vime.trainer.megatron_config import torch_dtype, transformer_config
 from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
 from vime.trainer.parallel import device
@@ -40,9 +38,9 @@ class PackedModel(GPTModel):
     """GPTModel on packed rows. `forward` of the last pipeline stage returns hidden states, [T, 1, hidden]."""
 
     def _preprocess(self, *args: Any, packed_seq_params: Any = None, **kwargs: Any) -> Any:
-        """With our own attention the rotary angles are looked up once per micro-batch instead of in every layer."""
+        """The rotary angles are looked up once per micro-batch instead of in every layer."""
         outputs: Any = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
-        if not isinstance(packed_seq_params, PackedSequences) or uses_transformer_engine():
+        if not isinstance(packed_seq_params, PackedSequences):
             return outputs
         hidden, angles, *others = outputs
         factor = attention_factor(self.config)
@@ -95,13 +93,11 @@ class Chunks(torch.nn.ModuleList):
 
 def _layer_spec(architecture: Architecture) -> ModuleSpec:
     experts = architecture.num_experts or None
-    if uses_transformer_engine():
-        return get_gpt_layer_with_transformer_engine_spec(
-            num_experts=experts, moe_grouped_gemm=experts is not None, qk_layernorm=architecture.has_qk_norm
-        )
     spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=architecture.has_qk_norm, normalization="RMSNorm")
     layer: Any = spec.submodules
     layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
+    if experts:
+        layer.mlp.submodules.experts.module = GroupedExperts
     attention = layer.self_attention.submodules
     attention.core_attention = PackedAttention
     if architecture.has_qk_norm:
@@ -109,14 +105,9 @@ def _layer_spec(architecture: Architecture) -> ModuleSpec:
     return spec
 
 
-def _block_spec(
-    architecture: Architecture, config: TransformerConfig, vp_stage: int | None
-) -> ModuleSpec | TransformerBlockSubmodules:
-    spec = _layer_spec(architecture)
-    if uses_transformer_engine():
-        return spec
-    num_layers = get_num_layers_to_build(config, vp_stage)
-    return TransformerBlockSubmodules(layer_specs=[spec] * num_layers, layer_norm=RMSNorm)  # type: ignore[arg-type]
+def _block_spec(architecture: Architecture, config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
+    layers = [_layer_spec(architecture)] * get_num_layers_to_build(config, vp_stage)
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)  # type: ignore[arg-type]
 
 
 def build_model(architecture: Architecture, trainer: TrainerConfig) -> Chunks:
@@ -194,7 +185,8 @@ def build_optimizer(wrapped: list[DistributedDataParallel], trainer: TrainerConf
         params_dtype=dtype,
         use_distributed_optimizer=num_copies(trainer) > 1,
     )
-    optimizer = get_megatron_optimizer(config, list(wrapped), config_overrides=get_standard_config_overrides(config))
+    overrides, has_gloo = get_standard_config_overrides(config), device().type == "cpu"
+    optimizer = get_megatron_optimizer(config, list(wrapped), overrides, use_gloo_process_groups=has_gloo)
     for group in optimizer.param_groups:  # Megatron leaves the multiplier to its scheduler, which is not used here
         group["weight_decay"] = trainer.weight_decay * group["wd_mult"]
         # PyTorch's Adam in one pass over memory, on CUDA also without a copy of all second moments; other classes do not look

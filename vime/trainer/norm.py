@@ -1,9 +1,9 @@
 """RMSNorm (arXiv 1910.07467) for Megatron's local layer spec, with few passes over memory.
 
-y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32. PyTorch's own is put together from single operations on the
-CPU, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. On processors with AVX-512 we have kernels
-for it (`kernels/rows.py`). Otherwise vLLM has one on the CPU, and the gradient is taken by PyTorch's LayerNorm, which has one for
-that: with a mean of 0 it differs from RMSNorm's by a term that is constant in a row.
+y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32. PyTorch has kernels for it on CUDA; on the CPU its own is put
+together from single operations, forward and backward, and Megatron's wrapper of it refuses sequence parallelism. On processors
+with AVX-512 we have kernels (`kernels/rows.py`). Otherwise vLLM has one on the CPU, and the gradient is taken by PyTorch's
+LayerNorm, which has one for that: with a mean of 0 it differs from RMSNorm's by a term that is constant in a row.
 
 Shape suffixes: R rows (tokens, or tokens times heads), C channels.
 """
@@ -29,7 +29,7 @@ class RMSNorm(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if rows.suits(x, self.weight):
             return _RowsRMSNorm.apply(x, self.weight, self.eps)
-        return (_RMSNorm if x.is_cuda else _CpuRMSNorm).apply(x, self.weight, self.eps)
+        return (_FusedRMSNorm if x.is_cuda else _CpuRMSNorm).apply(x, self.weight, self.eps)
 
 
 class _RowsRMSNorm(torch.autograd.Function):
@@ -73,23 +73,19 @@ class _CpuRMSNorm(torch.autograd.Function):
         return found_RC.view(gradients[0].shape), of_weight_C.to(weight_C.dtype), None
 
 
-class _RMSNorm(torch.autograd.Function):
+class _FusedRMSNorm(torch.autograd.Function):
+    """PyTorch's kernels for CUDA: one pass over memory each way, and one for the gradient of the weight."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Tensor:
-        x_RC = x.reshape(-1, x.shape[-1])
-        wide_RC = x_RC.float()
-        square_R1 = torch.linalg.vector_norm(wide_RC, dim=1, keepdim=True).square_()
-        inverse_R1 = square_R1.div_(x_RC.shape[1]).add_(eps).rsqrt_()
-        normal_RC = (wide_RC * inverse_R1).to(x.dtype)
-        ctx.save_for_backward(normal_RC, inverse_R1, weight_C)
-        return (normal_RC * weight_C).view(x.shape)
+        x = x.contiguous()
+        result, inverse = torch.ops.aten._fused_rms_norm(x, weight_C.shape, weight_C, eps)
+        ctx.save_for_backward(x, inverse, weight_C)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        normal_RC, inverse_R1, weight_C = ctx.saved_tensors
-        gradient_RC = gradients[0].reshape(normal_RC.shape)
-        weighted_RC = gradient_RC * normal_RC
-        weight_gradient_C = weighted_RC.sum(0, dtype=torch.float32).to(weight_C.dtype)
-        projection_R1 = (weighted_RC @ weight_C.unsqueeze(1)).float() / normal_RC.shape[1]
-        centred_RC = torch.addcmul(gradient_RC * weight_C, normal_RC, projection_R1.to(normal_RC.dtype), value=-1)
-        return centred_RC.mul_(inverse_R1.to(centred_RC.dtype)).view(gradients[0].shape), weight_gradient_C, None
+        x, inverse, weight_C = ctx.saved_tensors
+        kernel = torch.ops.aten._fused_rms_norm_backward
+        found, of_weight_C = kernel(gradients[0].contiguous(), x, weight_C.shape, inverse, weight_C, [True, True])
+        return found, of_weight_C, None

@@ -3,8 +3,8 @@
 A row holds its sequences one after another, longest first. Neighbours of similar length share one attention call as a batch
 padded on the right: under a causal mask no real token sees the padding, so no mask is needed.
 
-With context parallelism each sequence is cut into 2·C chunks for C ranks, of which rank r holds chunks r and 2·C-1-r, as
-Transformer Engine does: then all ranks have the same share of the causal triangle.
+With context parallelism each sequence is cut into 2·C chunks for C ranks, of which rank r holds chunks r and 2·C-1-r: then all
+ranks have the same share of the causal triangle.
 
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, S sequence, B batch, D channels.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 MIN_FILL = 0.8
 """A sequence shorter than this share of its batch's longest starts a new batch."""
@@ -32,6 +33,8 @@ class PackedSequences(PackedSeqParams):
     position_T: torch.Tensor | None = None
     lengths: list[int] = field(default_factory=list)
     """Of the whole sequences."""
+    chunks: list[tuple[int, CausalBias]] = field(default_factory=list)
+    """With context parallelism this rank's chunks in its order: the number of the sequence, and which of its keys are seen."""
     gathered_R: torch.Tensor | None = None
     """Where each token of the whole row stands in the context-parallel ranks' rows, one after another; None for one rank."""
     pad_index_P: torch.Tensor | None = None
@@ -48,7 +51,7 @@ def packed_sequences(
     """The description of sequences with these lengths, packed in this order.
 
     With several context-parallel ranks lengths are multiples of twice their number. Fillers at the end of a sequence count as
-    its tokens: under a causal mask nothing sees them, and Transformer Engine needs no case of its own for them.
+    its tokens: under a causal mask nothing sees them.
     """
     lengths_B = torch.tensor(lengths, dtype=torch.int64)
     ends_B = lengths_B.cumsum(0)
@@ -66,7 +69,10 @@ def packed_sequences(
     if context_size == 1:
         _plan_batches(packed, position_R, lengths_B, device)
         return packed
-    packed.cu_seqlens_q_padded = packed.cu_seqlens_kv_padded = cu_seqlens
+    for number, length in enumerate(lengths):
+        chunk = length // (2 * context_size)
+        ends = ((context_rank + 1) * chunk, length - context_rank * chunk)
+        packed.chunks += [(number, causal_lower_right(chunk, end)) for end in ends]
     rows = [zigzag(lengths, rank, context_size) for rank in range(context_size)]
     packed.gathered_R = torch.cat(rows).argsort().to(device)
     packed.position_T = position_R[rows[context_rank]].to(device)

@@ -53,6 +53,7 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num
         context_parallel_size=config.context_parallel_size,
         expert_model_parallel_size=config.expert_parallel_size,
         expert_tensor_parallel_size=1,
+        create_gloo_process_groups=backend == "gloo",  # beside NCCL nothing would use them, and they want host names that resolve
     )
     random.seed(seed)
     np.random.seed(seed % 2**32)

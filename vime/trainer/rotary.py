@@ -1,8 +1,7 @@
 """Scaled rotary embeddings: frequencies of Llama 3.1 (arXiv 2407.21783) and YaRN (arXiv 2309.00071) in Megatron's model.
 
 Megatron-core's own YaRN discards the attention factor outside its attention. So the frequencies are those of transformers, put
-into Megatron's unscaled embedding, and the attention factor multiplies cosines and sines where they are computed: in our own
-attention by `fill_rotary`, in Transformer Engine's by Megatron, which reads it off its configuration.
+into Megatron's unscaled embedding, and the attention factor multiplies cosines and sines as they are looked up (`fill_rotary`).
 """
 
 from typing import Any
@@ -12,7 +11,6 @@ from megatron.core.models.common.embeddings.yarn_rotary_pos_embedding import _ya
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from vime.errors import ConfigError, Problem
 from vime.model.architecture import ROPE_THETA, ROPE_TYPE, Architecture
 
 YARN = "yarn"
@@ -21,15 +19,9 @@ FACTOR_OF_MEGATRON = "yarn_rotary_scaling_factor"
 
 
 def scale_rotary(model: GPTModel, architecture: Architecture) -> None:
-    """Replaces the frequencies of a model that has not computed anything yet.
-
-    Raises `ConfigError` for YaRN with Transformer Engine's fused rotary embeddings, which leave out the attention factor.
-    """
+    """Replaces the frequencies of a model that has not computed anything yet."""
     config: Any = model.config
     if architecture.rope_scaling[ROPE_TYPE] == YARN:
-        if config.apply_rope_fusion:
-            remedy = "the fused rotary embeddings have no attention factor, which YaRN needs: use false"
-            raise ConfigError([Problem(key="trainer.megatron_args.apply_rope_fusion", value=True, remedy=remedy)])
         setattr(config, FACTOR_OF_MEGATRON, float(architecture.rope_scaling["factor"]))
     rotary: Any = model.rotary_pos_emb
     frequencies, factor = inverse_frequencies(architecture)

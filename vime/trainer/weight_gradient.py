@@ -1,7 +1,8 @@
-"""Gradients of weights in bfloat16 on the CPU, added up in Megatron's float32 buffers as they are computed.
+"""Gradients of weights in bfloat16, added up in Megatron's float32 buffers as they are computed.
 
-Megatron has a CUDA extension for that. `install` puts our kernel in its place where the processor multiplies bfloat16; otherwise
-PyTorch multiplies into a bfloat16 matrix, which is added to the buffer afterwards: one rounding and three passes over
+Megatron has an extension for that, which is part of Apex. `install` puts `add_weight_gradient` in its place: on CUDA PyTorch's
+product with float32 sums (`addmm` with `out_dtype`, cuBLAS), on the CPU our kernel where the processor multiplies bfloat16.
+Elsewhere PyTorch multiplies into a bfloat16 matrix, which is added to the buffer afterwards: one rounding and three passes over
 memory more.
 
 Shape suffixes: T tokens, O outputs of a linear layer, I inputs.
@@ -13,8 +14,8 @@ from vime.trainer.kernels import blocks
 
 
 def install() -> bool:
-    """Megatron's `gradient_accumulation_fusion` works with our kernel from now on; False on CUDA and where there is no kernel."""
-    if torch.cuda.is_available() or blocks.library() is None:
+    """Megatron's `gradient_accumulation_fusion` works with `add_weight_gradient` from now on; False on a CPU without a kernel."""
+    if not torch.cuda.is_available() and blocks.library() is None:
         return False
     from megatron.core.tensor_parallel import layers
 
@@ -23,13 +24,17 @@ def install() -> bool:
     return True
 
 
+def add_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: torch.Tensor) -> None:
+    """Adds the gradient of a weight, `gradient_TO` transposed times `x_TI`, to `sum_OI`, which is float32."""
+    if x_TI.is_cuda and x_TI.dtype is torch.bfloat16:
+        torch.addmm(sum_OI, gradient_TO.t(), x_TI, out_dtype=torch.float32, out=sum_OI)
+    elif x_TI.is_cuda or not blocks.suits_weight_gradient(x_TI, gradient_TO, sum_OI):
+        sum_OI.add_(gradient_TO.t() @ x_TI)
+    else:
+        blocks.add_weight_gradient(gradient_TO, x_TI, sum_OI)
+
+
 class _Extension:
     """What Megatron calls of its extension."""
 
-    @staticmethod
-    def wgrad_gemm_accum_fp32(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: torch.Tensor) -> None:
-        """Adds the gradient of a weight, `gradient_TO` transposed times `x_TI`, to `sum_OI`."""
-        if blocks.suits_weight_gradient(x_TI, gradient_TO, sum_OI):
-            blocks.add_weight_gradient(gradient_TO, x_TI, sum_OI)
-        else:
-            sum_OI.add_(gradient_TO.t() @ x_TI)
+    wgrad_gemm_accum_fp32 = staticmethod(add_weight_gradient)

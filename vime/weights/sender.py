@@ -21,18 +21,21 @@ GLOO_POLL_SECONDS = 0.0002
 """Far below what a tensor takes."""
 
 Export = Callable[[], Iterator[tuple[str, torch.Tensor]]]
+Shapes = list[tuple[str, torch.dtype, tuple[int, ...]]]
 
 
 class DirectSender:
     """Sends every version of the weights straight to the servers; all methods are collectives over trainer ranks.
 
-    `num_workers` holds the number of processes (GPUs) of each server in `urls`; `host` is this rank's address.
+    `shapes` tells what `export` yields without exporting it. `num_workers` holds the number of processes (GPUs) of each server in
+    `urls`; `host` is this rank's address.
     """
 
     def __init__(
         self,
         backend: WeightTransfer,
         export: Export,
+        shapes: Callable[[], Shapes],
         *,
         urls: list[str],
         num_workers: list[int],
@@ -43,7 +46,7 @@ class DirectSender:
     ) -> None:
         self._clients = ServerClients(urls, num_workers, serving, secret=secret)
         self._is_sender = rank == 0
-        self._source = ExportSource(export, to_host=backend is WeightTransfer.gloo)
+        self._source = ExportSource(export, shapes, to_host=backend is WeightTransfer.gloo)
         self._engine = _trainer_engine(
             backend, self._clients, self._source, rank=rank, host=host, world_size=1 + sum(num_workers)
         )
@@ -87,17 +90,17 @@ class ExportSource:
     With `to_host` the digest is that of the tensors in host memory, which is where they arrive.
     """
 
-    def __init__(self, export: Export, *, to_host: bool = False) -> None:
-        self._export, self._to_host = export, to_host
-        self._metadata: list[tuple[str, torch.dtype, tuple[int, ...]]] | None = None
+    def __init__(self, export: Export, shapes: Callable[[], Shapes], *, to_host: bool = False) -> None:
+        self._export, self._shapes, self._to_host = export, shapes, to_host
+        self._metadata: Shapes | None = None
         self._passing: Iterator[tuple[str, torch.Tensor]] = iter(())
         self.digest = WeightDigest()
         self.num_bytes = 0
 
-    def metadata(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
-        """Name, dtype and shape of every tensor, learnt in one pass and kept."""
+    def metadata(self) -> Shapes:
+        """Name, dtype and shape of every tensor, asked for once and kept."""
         if self._metadata is None:
-            self._metadata = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self._export()]
+            self._metadata = self._shapes()
         return self._metadata
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:

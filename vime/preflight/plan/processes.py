@@ -8,10 +8,10 @@ from vime.cluster.layout import layers_of, position_of, world_size
 from vime.cluster.placement import server_groups, server_places, takes_turns, trainer_places
 from vime.config import AlgorithmName, RunConfig
 from vime.memory.activations import recomputes
+from vime.memory.kv_cache import kv_cache_tokens, trained_groups
 from vime.memory.processes import GIB, host_memory, reserved_bytes, server_memory, trainer_memory
 from vime.memory.sync import sync_memory
 from vime.memory.tokens import batch_bytes, driver_bytes, object_store_bytes
-from vime.model.size import kv_bytes_per_token
 from vime.preflight.plan.amounts import gib
 from vime.preflight.plan.models import num_servers
 
@@ -160,11 +160,10 @@ def _kv_caches(config: RunConfig) -> list[str]:
     """For each group of the trained model's servers, how many tokens the KV cache of one server holds on all its GPUs."""
     if config.algorithm.name is AlgorithmName.sft:
         return []
-    lines, per_token = [], kv_bytes_per_token(config.model, config.trainer.precision)
-    trained = {name: model for name, model in config.serving.models.items() if model.trained and not model.urls}
-    for group in (group for name, model in trained.items() for group in server_groups(name, model)):
+    lines = []
+    for group in trained_groups(config):
         gpus, longest = group.settings.tensor_parallel_size, group.settings.max_model_len
-        tokens = server_memory(config, group.settings)["KV cache"] * gpus / per_token
+        tokens = kv_cache_tokens(config, group.settings)
         where = f" on its {gpus} GPUs together" if gpus > 1 else ""
         lines.append(
             f"KV cache of one server {group.name}{where}: {tokens:,.0f} tokens, {tokens / longest:,.0f} sequences of "

@@ -4,6 +4,7 @@ from vime.algorithm.description import describe
 from vime.cluster.placement import transport
 from vime.config import AlgorithmName, Before, RunConfig, WeightTransfer
 from vime.evaluation.conditions import SCAFFOLD, TRAINED
+from vime.memory.kv_cache import num_concurrent_rollouts
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters
 from vime.preflight.plan.amounts import count, gib
 
@@ -53,10 +54,9 @@ def batch(config: RunConfig) -> list[str]:
     sequences = f"about {rollouts * calls:,}" if calls else f"{rollouts:,} or more"
     each = f"about {rollouts // updates} rollouts" + (f" ({rollouts * calls // updates:,} sequences)" if calls else "")
     part = "GPU" if config.cluster.gpus_per_node else "rank"
-    workers = rollout.num_workers * rollout.max_concurrent_rollouts
     return [
         f"{rollout.num_prompts} groups × {rollout.num_samples_per_prompt} = {rollouts} rollouts a step, at most "
-        f"{min(workers, rollouts * (1 + rollout.max_staleness))} at once",
+        f"{min(num_concurrent_rollouts(config), rollouts * (1 + rollout.max_staleness))} at once",
         f"{expected}, sequences per step: {sequences}",
         f"{updates} optimizer step(s) per batch of rollouts, each of {each}",
         f"tokens per {part}: at most {trainer.max_tokens_per_micro_batch:,} in a micro-batch, on each of {ranks} data-parallel "
