@@ -132,12 +132,6 @@ class Recipe:
 RECIPES = (
     Recipe(model="qwen2.5-1.5b", cluster="one_gpu", ranks=1),
     Recipe(model="qwen2.5-7b", cluster="one_node", ranks=8),
-    Recipe(
-        model="qwen2.5-7b",
-        cluster="one_node",
-        ranks=8,
-        words=("trainer.recompute=false", "trainer.max_tokens_per_micro_batch=10240"),
-    ),
     Recipe(model="qwen2.5-7b", cluster="one_node", ranks=8, words=("trainer.tensor_parallel_size=1",)),
     Recipe(model="qwen2.5-32b", cluster="one_node", ranks=8),
     Recipe(model="qwen3-30b-a3b", cluster="one_node", ranks=8),
@@ -372,12 +366,13 @@ def earlier_tree(folder: Path, commit: str) -> Path:
     return folder
 
 
-def cells(counted: dict[str, Any], recipe: Recipe, rows: int, *, in_one_queue: bool) -> dict[str, float]:
+def cells(counted: dict[str, Any], recipe: Recipe, rows: int, *, in_one_queue: bool) -> dict[str, Any]:
     """What a table shows of one recipe under one tree."""
     row, update = Work(**counted["row"]), Work(**counted["update"])
     queue = in_one_queue and counted["tensor_parallel"] > 1
     seconds = rows * row.total(in_one_queue=queue) + update.total(in_one_queue=queue)
     return {
+        "layout": counted["layout"],
         "launches": row.launches,
         "waits": row.waits,
         "petaflop": row.flops / 1e15,
@@ -409,7 +404,7 @@ def page(results: list[dict[str, Any]], rows: int, commit: str) -> str:
             of = result[tree]
             times = (of[name] for name in ("products", "attention", "memory", "collectives", "row", "update"))
             lines.append(
-                f"| {result['model']}, {result['ranks']} card{'s' * (result['ranks'] > 1)} | {result['layout']} | {tree} "
+                f"| {result['model']}, {result['ranks']} card{'s' * (result['ranks'] > 1)} | {of['layout']} | {tree} "
                 f"| {of['launches']:,} | {of['waits']:,} | {of['petaflop']:.2f} | {of['gigabytes']:,.0f} | "
                 + " | ".join(f"{value * 1e3:,.0f}" for value in times)
                 + f" | {of['tokens']:,.0f} | {of['mfu']:.1%} |"
@@ -438,7 +433,6 @@ def main() -> None:
             results.append(
                 {
                     **dataclasses.asdict(recipe),
-                    "layout": after["layout"],
                     "before": cells(before, recipe, options.rows, in_one_queue=False),
                     "after": cells(after, recipe, options.rows, in_one_queue=True),
                 }

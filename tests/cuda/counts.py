@@ -1,14 +1,17 @@
-"""What a fake device sees of a program: host synchronizations, copies, collectives and memory, each with the line it comes from."""
+"""What a fake device sees of a program: host synchronizations, copies, collectives and memory, each with its line."""
 
 import sys
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 GIB = 2**30
+ROOT = str(Path(__file__).parents[2]) + "/"
+OURS = f"{ROOT}vime/"
 OUTSIDE = ("/megatron/core/", "/torch/optim/", "/vllm/")
 """Libraries whose lines are named where they are nearer than ours; wrappers that each call goes through are not."""
 WRAPPERS = ("/megatron/core/utils.py",)
@@ -19,11 +22,9 @@ def where() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if "/site-packages/" not in file:
-            _, found, rest = file.rpartition("/vime/")
-            if found:
-                return f"vime/{rest}:{frame.f_lineno}"
-        elif not file.endswith(WRAPPERS):
+        if file.startswith(OURS):
+            return f"{file.removeprefix(ROOT)}:{frame.f_lineno}"
+        if not file.endswith(WRAPPERS):
             for folder in OUTSIDE:
                 _, found, rest = file.partition(folder)
                 if found:

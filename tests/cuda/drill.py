@@ -2,8 +2,8 @@
 
     python -m tests.cuda.drill JOB.json
 
-The job lists layouts with their checkpoints, and may name a fault (`faults.py`) that is made first. Megatron and vime are imported
-once; for every layout a child is forked, which writes its `Report` as JSON.
+The job lists layouts with their checkpoints, and may name a fault (`faults.py`) that is made first. Megatron and vime are
+imported once; for every layout a child is forked, which writes its `Report` as JSON.
 """
 
 import dataclasses
@@ -46,11 +46,12 @@ class Report:
     """What an optimizer step takes on top of what is there before it."""
     moment_bytes: int = 0
     """All second moments of this rank."""
+    owned_bytes: int = 0
+    """Weights, gradients and optimizer state."""
     offloaded_bytes: int = 0
-    """What is left on the device after everything was offloaded."""
+    """What left the device when all of these were to leave."""
     onloaded_bytes: int = 0
     """What changed on the device by offloading and onloading."""
-    total_bytes: int = 0
 
 
 def run_all(layouts: Sequence[Layout], checkpoints: list[str], folder: Path, *, fault: str | None = None) -> dict[str, Report]:
@@ -64,9 +65,7 @@ def run_all(layouts: Sequence[Layout], checkpoints: list[str], folder: Path, *, 
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "tests.cuda.drill", str(path)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    return {
-        layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)
-    }
+    return {layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)}
 
 
 def main() -> None:
@@ -157,13 +156,13 @@ def _other_calls(report: Report, engine: Any) -> None:
     report.num_exported = digest.num_tensors
     sequences = [[1, 2, 3, 4, 5, 6]] * 8
     report.num_logprobs = len(engine.logprobs(sequences, [3] * len(sequences), 1.0))
-    report.total_bytes = COUNTS.memory.live
+    report.owned_bytes, before = _owned_bytes(engine), COUNTS.memory.live
     engine.offload(weights=False)
     assert sum(1 for _ in engine.export()) == report.num_exported
     engine.offload(weights=True)
-    report.offloaded_bytes = COUNTS.memory.live
+    report.offloaded_bytes = before - COUNTS.memory.live
     engine.onload()
-    report.onloaded_bytes = COUNTS.memory.live - report.total_bytes
+    report.onloaded_bytes = COUNTS.memory.live - before
     engine.train([_samples(engine.config)], 3)
     report.num_saved = len(checkpoint._state(engine.model, engine.optimizer)["tensors"])
 
@@ -174,11 +173,10 @@ def _config(layout: Layout, checkpoint: Path) -> Any:
 
     shape = read_architecture(checkpoint)
     names = [name.name for name in dataclasses.fields(ModelConfig) if hasattr(shape, name.name) and name.name != "family"]
-    trainer = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS} | layout.trainer
+    trainer: dict[str, Any] = {"precision": "bfloat16", "lr": 1e-3, "max_tokens_per_micro_batch": ROW_TOKENS, **layout.trainer}
+    fields: dict[str, Any] = {name: getattr(shape, name) for name in names}
     config = RunConfig(
-        model=ModelConfig(
-            **{name: getattr(shape, name) for name in names} | {"checkpoint": str(checkpoint), "family": Family(shape.family)}
-        ),
+        model=ModelConfig(**fields | {"checkpoint": str(checkpoint), "family": Family(shape.family)}),
         trainer=TrainerConfig(**trainer | {"precision": Precision(trainer["precision"])}),
         cluster=ClusterConfig(gpus_per_node=1, num_trainer_gpus=1),
     )
@@ -214,13 +212,22 @@ def _state(engine: Any) -> list[tuple[str, Any]]:
     return [(name, tensor) for state in states for name, tensor in state.items()]
 
 
-def _on_the_cpu(engine: Any) -> list[str]:
+def _tensors(engine: Any) -> list[tuple[str, Any]]:
+    """All that a trainer owns, by name or kind."""
     tensors = [*engine.model.named_parameters(), *engine.model.named_buffers(), *_state(engine)]
     for part in engine.wrapped:
         tensors += [("gradients", buffer.grad_data) for buffer in (*part.buffers, *part.expert_parallel_buffers)]
-    for group in engine.optimizer.param_groups:
-        tensors += [("master weights", parameter) for parameter in group["params"]]
-    return sorted({name for name, tensor in tensors if tensor.device.type != "cuda"})
+    groups = engine.optimizer.param_groups
+    return tensors + [("master weights", parameter) for group in groups for parameter in group["params"]]
+
+
+def _on_the_cpu(engine: Any) -> list[str]:
+    return sorted({name for name, tensor in _tensors(engine) if tensor.device.type != "cuda"})
+
+
+def _owned_bytes(engine: Any) -> int:
+    storages = (tensor.untyped_storage() for _, tensor in _tensors(engine))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 if __name__ == "__main__":

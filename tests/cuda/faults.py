@@ -46,7 +46,7 @@ def a_value_read_in_every_layer() -> None:
 
     def looking(layer: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = forward(layer, *args, **kwargs)
-        assert outputs[0].sum().item() == outputs[0].sum().item()
+        assert sum(outputs[0].shape) and outputs[0].sum().item()  # type: ignore[union-attr]
         return outputs
 
     TransformerLayer.forward = looking  # type: ignore[method-assign]
@@ -88,7 +88,7 @@ def a_buffer_left_behind() -> None:
 
 
 def an_optimizer_that_is_not_fused() -> None:
-    """Adam runs operation by operation over all parameters at once."""
+    """Adam is what Megatron makes of it: operation by operation over all parameters at once."""
     from vime.trainer import engine
 
     build = engine.build_optimizer
@@ -96,7 +96,7 @@ def an_optimizer_that_is_not_fused() -> None:
     def building(*args: Any) -> Any:
         optimizer = build(*args)
         for group in optimizer.param_groups:
-            group["fused"] = False
+            group["fused"] = None
         return optimizer
 
     engine.build_optimizer = building

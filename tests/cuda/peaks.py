@@ -61,15 +61,17 @@ class Peak:
 
 
 def offered() -> list[tuple[str, str]]:
-    """All models with their clusters: one GPU for those whose plan fits it, nodes for all that are meant for GPUs."""
-    from vime.preflight.compose import CONF, compose_run
+    """All models with the clusters that have as many GPUs as the model's ranks, and memory enough by the plan."""
+    from vime.cluster.layout import world_size
+    from vime.preflight.compose import CONF
     from vime.preflight.rules.memory import trainer_fits
 
     found = []
     for name in sorted(path.stem for path in (CONF / "model").glob("*.yaml")):
-        if compose_run([f"model={name}", "+method=memagent", "mode=plan"]).config.cluster.gpus_per_node:
-            rows = [(name, cluster) for cluster in CLUSTERS]
-            found += [row for row in rows if row[1] != "one_gpu" or not trainer_fits(_config(*row, []))]
+        for cluster in CLUSTERS:
+            config = _config(name, cluster, [])
+            if world_size(config.trainer) == config.cluster.num_trainer_gpus and not trainer_fits(config):
+                found.append((name, cluster))
     return found
 
 
@@ -88,13 +90,32 @@ def measure(model: str, cluster: str, *words: str) -> Peak:
     return Peak(**json.loads(done.stdout.splitlines()[-1]))
 
 
+def measure_all(rows: list[tuple[str, str]], *words: str) -> list[Peak]:
+    """The peaks of all rows; clusters on which a model has the same layout share a measurement."""
+    seen: dict[str, Peak] = {}
+    peaks = []
+    for model, cluster in rows:
+        config = _config(model, cluster, list(words))
+        key = repr((config.model, config.trainer))
+        found = seen.get(key) or measure(model, cluster, *words)
+        seen[key] = found
+        peaks.append(dataclasses.replace(found, cluster=cluster, reserve=_reserve(config)))
+    return peaks
+
+
+def _reserve(config: Any) -> float:
+    from vime.memory.processes import reserved_bytes
+
+    return reserved_bytes(config)
+
+
 def _measure_here(model: str, cluster: str, words: list[str]) -> Peak:
     from tests.cuda import room
 
     config = _config(model, cluster, words)
     import vime.trainer.bridge as bridge
     import vime.trainer.engine as engine_module
-    from vime.memory.processes import host_memory, reserved_bytes, trainer_memory
+    from vime.memory.processes import host_memory, trainer_memory
 
     with tempfile.TemporaryDirectory() as folder:
         _write_shape(Path(folder), config.model)
@@ -127,8 +148,8 @@ def _measure_here(model: str, cluster: str, words: list[str]) -> Peak:
         layout=_layout(config.trainer),
         card=config.cluster.gpu_memory_gib * GIB,
         planned=sum(trainer_memory(config).values()),
-        planned_pinned=sum(host_memory(config).values()) or found["pinned"],
-        reserve=reserved_bytes(config),
+        planned_pinned=sum(host_memory(config).values()),
+        reserve=_reserve(config),
         problems=dict(room.COUNTS.problems),
         **found,
     )
@@ -165,9 +186,9 @@ def _samples(config: Any) -> list[Any]:
 
 def _layout(trainer: Any) -> str:
     sizes = {"TP": "tensor", "PP": "pipeline", "CP": "context", "DP": "data", "EP": "expert"}
-    words = [
-        f"{short} {size}" for short, name in sizes.items() if (size := getattr(trainer, f"{name}_parallel_size")) > 1
-    ] or ["one rank"]
+    words = [f"{short} {size}" for short, name in sizes.items() if (size := getattr(trainer, f"{name}_parallel_size")) > 1] or [
+        "one rank"
+    ]
     return ", ".join([*words, *(["recomputed"] if trainer.recompute else [])])
 
 
@@ -176,12 +197,13 @@ def table(peaks: list[Peak]) -> str:
     lines = [
         "# Memory of a trainer rank, computed",
         "",
-        "Written by `python -m tests.cuda.peaks --write results`. **No GPU was used**: the trainer ran two updates of full rows at true",
-        "size on a CUDA device that is not there (`tests/cuda`), which adds up the storages of its tensors. What an allocator wastes",
-        "between them, a CUDA context and NCCL's buffers are not in it; the plan keeps its reserve for these, which nobody has measured.",
-        "Sizes in GiB per rank; rows hold `trainer.max_tokens_per_micro_batch` tokens; each cluster as its file in `conf/` composes it.",
+        "Written by `python -m tests.cuda.peaks --write results`. **No GPU was used**: the trainer ran two updates of full rows",
+        "at true size on a CUDA device that is not there (`tests/cuda`), which adds up the storages of its tensors. What an",
+        "allocator wastes between them, a CUDA context and NCCL's buffers are not in it; the plan keeps a reserve for these, which",
+        "is a guess that nobody has measured. Sizes in GiB per rank; rows hold `trainer.max_tokens_per_micro_batch` tokens, and",
+        "each cluster is as its file in `conf/` composes it.",
         "",
-        "| model | cluster | layout | plan | gradient | optimizer step | plan / peak | reserve | free of the card | export | host memory |",
+        "| model | cluster | layout | plan | gradient | step | plan / peak | reserve | free | export | host memory |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in peaks:
@@ -201,11 +223,12 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     if options.row:
-        found = _measure_here(*options.row.split("/"), options.words)
+        model, _, cluster = options.row.partition("/")
+        found = _measure_here(model, cluster, options.words)
         sys.stdout.write(json.dumps(dataclasses.asdict(found)) + "\n")
         return
-    rows = [tuple(row.split("/")) for row in options.rows] or offered()
-    peaks = [measure(model, cluster, *options.words) for model, cluster in rows]
+    rows = [(model, cluster) for model, _, cluster in (row.partition("/") for row in options.rows)] or offered()
+    peaks = measure_all(rows, *options.words)
     page = table(peaks)
     if options.write is None:
         sys.stdout.write(page)

@@ -1,7 +1,7 @@
 """Tensors on the device that is not there: PyTorch's fake tensors, which have shape, dtype and device but no content.
 
-What is made or moved to `cuda` is fake, the CPU's side stays real. A value that the host asks for is 1 (`True`), and is counted as
-a synchronization; so is every output whose size depends on values.
+What is made or moved to `cuda` is fake, the CPU's side stays real. A value that the host asks for is 1 (`True`), and is counted
+as a synchronization; so is every output whose size depends on values.
 """
 
 import functools
@@ -24,8 +24,8 @@ MODE = FakeTensorMode(allow_non_fake_inputs=True)
 """Active while the device computes; autograd makes tensors of its own, which then are fake."""
 outside = unset_fake_temporarily
 """A context in which the host computes for real again."""
-FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "eye", "randint", "empty_strided", "as_tensor")
-FACTORIES += ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like")
+FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "eye", "randint", "empty_strided")
+FACTORIES += ("as_tensor", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like")
 METHODS = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor")
 FAKE_ATTRIBUTES = ("fake_device", "fake_mode", "constant", "real_tensor", "_nonzero_memo", "_item_memo")
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]

@@ -26,7 +26,7 @@ from vime.model.size import BYTES, num_expert_parameters, num_parameters
 
 GIB = 2**30
 TRAINER_RESERVE = 1.5 * GIB
-"""Kept for a trainer rank's context, the workspaces of its libraries, NCCL's buffers and gaps between tensors. Nobody measured it."""
+"""Kept for a trainer rank's context, workspaces of libraries, NCCL's buffers and gaps between tensors. Nobody measured it."""
 SLEEPER_RESERVE = 1.0 * GIB
 """Kept for what a sleeping server does not give back: its context, NCCL's buffers, captured graphs. Nobody measured it."""
 

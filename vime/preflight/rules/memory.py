@@ -11,13 +11,14 @@ def trainer_fits(config: RunConfig) -> list[Problem]:
     """A trainer rank fits its GPU, beside what contexts, NCCL and sleeping servers keep of it."""
     if config.mode is Mode.eval or not config.cluster.gpus_per_node or numbers.ranges(config):
         return []
-    held, reserve, limit = trainer_memory(config), reserved_bytes(config), config.cluster.gpu_memory_gib * GIB
-    if sum(held.values()) + reserve <= limit:
+    held, limit = trainer_memory(config), config.cluster.gpu_memory_gib * GIB
+    needed, reserve = sum(held.values()), reserved_bytes(config)
+    if needed + reserve <= limit:
         return []
     parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in held.items() if size)
     recompute = "" if config.trainer.recompute else "trainer.recompute=true, "
     remedy = (
-        f"a trainer rank would need {sum(held.values()) / GIB:.1f} GiB ({parts}) and {reserve / GIB:.1f} GiB in reserve of a GPU of "
+        f"a trainer rank would need {needed / GIB:.1f} GiB ({parts}) and {reserve / GIB:.1f} GiB in reserve of a GPU of "
         f"{limit / GIB:g} GiB: use {recompute}larger parallel sizes, or a smaller trainer.max_tokens_per_micro_batch"
     )
     return [Problem(key="trainer.tensor_parallel_size", value=config.trainer.tensor_parallel_size, remedy=remedy)]
