@@ -8,12 +8,8 @@ from vime.cluster.layout import layers_of, position_of, world_size
 from vime.cluster.placement import server_groups, server_places, takes_turns, trainer_places
 from vime.config import AlgorithmName, RunConfig
 from vime.memory.activations import recomputes
-<<<<<<< HEAD
 from vime.memory.kv_cache import kv_cache_tokens, trained_groups
-from vime.memory.processes import GIB, server_memory, trainer_memory
-=======
 from vime.memory.processes import GIB, host_memory, reserved_bytes, server_memory, trainer_memory
->>>>>>> fake
 from vime.memory.sync import sync_memory
 from vime.memory.tokens import batch_bytes, driver_bytes, object_store_bytes
 from vime.preflight.plan.amounts import gib
