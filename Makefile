@@ -1,16 +1,13 @@
 # Everything starts here; `make` shows what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test check faults agents clients view
+.PHONY: help setup demo quick test test-gpu gpu-build-check check faults agents clients view
 SHELL := /bin/bash
 
 # .venv and this folder are ours to write compiled modules into; without these, each program compiles everything it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Without GPUs, slow tests that start no servers run beside those that do; GPUs belong to one test at a time.
-SLOW_WORKERS := $(if $(wildcard /dev/nvidia0),0,logical)
-
 help:  ## Show these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Make .venv with everything, for this machine's GPU or CPU
 	@scripts/setup.sh
@@ -24,13 +21,21 @@ view: setup  ## Show the runs below outputs/ in a browser, also those in progres
 quick: setup  ## Run the tests that start no server, no Ray and no trainer
 	@.venv/bin/python -m pytest -q -m 'not slow' --numprocesses logical --maxprocesses 8 --dist worksteal
 
-test: quick  ## Run all tests, with real vLLM, Megatron and Ray
-	@.venv/bin/python -m pytest -m slow --numprocesses $(SLOW_WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+test: quick  ## Run all tests on the CPU, with real vLLM, Megatron and Ray
+	@.venv/bin/python -m pytest -m slow --numprocesses logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
-check: setup  ## Lint, format check, type check, and a reader for every field of the configuration
+test-gpu: setup  ## Run the tests that need a CUDA device, one after another
+	@.venv/bin/python -m pytest -m gpu
+
+gpu-build-check: setup  ## Resolve, install and import the GPU build, and configure its servers, without a GPU
+	@.venv/bin/python tools/gpu_build_check.py
+
+check: setup  ## Lint (scripts as well), format check, type check, and a reader for every field of the configuration
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/pyright
+	@.venv/bin/shellcheck --external-sources scripts/*.sh .ci/run
+	@.venv/bin/hadolint scripts/Containerfile
 	@.venv/bin/python tools/check_fields.py
 
 faults: setup  ## Break real runs in every known way and count what is lost

@@ -6,7 +6,9 @@ local version that plain registries lack, so `scripts/setup.sh` chooses torch it
 """
 
 import argparse
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,30 +35,33 @@ def pins(file: Path) -> dict[str, str]:
     return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s\\;]+)", file.read_text(encoding="utf-8")))
 
 
-def resolve(build: str, python: str, *, file: Path, upgrade: bool) -> None:
+def resolve(build: str, python: str, *, file: Path) -> None:
     """Resolves one build. Raises CalledProcessError if there is no solution; uv has said why by then."""
-    words = ["pip", "compile", "--quiet", "pyproject.toml", "--extra", build, "--extra", "dev", "--output-file", str(file)]
+    words = ["pip", "compile", "--quiet", "pyproject.toml", "--extra", build, "--extra", "dev"]
     words += ["--generate-hashes", "--no-annotate", "--no-header", "--no-emit-index-url", "--no-emit-find-links"]
     words += ["--python-version", python, "--python-platform", PLATFORM, "--only-binary", ":all:"]
     words += [word for name in NO_WHEEL for word in ("--no-binary", name)]
-    words += ["--upgrade"] if upgrade else []
     with tempfile.TemporaryDirectory() as folder:
         if build == "cpu":
             excluded = Path(folder) / "excluded.txt"
-            excluded.write_text("".join(f"{name}\n" for name in CPU_EXCLUDES))
+            excluded.write_text("".join(f"{name}\n" for name in CPU_EXCLUDES), encoding="utf-8")
             words += ["--excludes", str(excluded)]
-        subprocess.run([sys.executable, str(ROOT / "scripts" / "run_uv.py"), *words], cwd=ROOT, check=True)
+        # A file of its own: uv prefers versions of an earlier output, and then misses wheels that their hashes exclude.
+        written = Path(folder) / file.name
+        # Folders of wheels and further indexes may hold builds of their own, such as torch+cpu, in place of the public ones.
+        environment = os.environ | {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+        program = [sys.executable, str(ROOT / "scripts" / "run_uv.py"), *words, "--output-file", str(written)]
+        subprocess.run(program, cwd=ROOT, check=True, env=environment)
+        shutil.copyfile(written, file)
 
 
 def main() -> None:
-    """Writes all files; what `pyproject.toml` still allows stays as it is, unless --upgrade is given."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows")
-    upgrade = parser.parse_args().upgrade
+    """Writes all files, with the newest versions that `pyproject.toml` allows."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     FOLDER.mkdir(exist_ok=True)
     for build in BUILDS:
         for python in PYTHONS:
-            resolve(build, python, file=file_of(build, python), upgrade=upgrade)
+            resolve(build, python, file=file_of(build, python))
             print(f"{file_of(build, python).relative_to(ROOT)}: {len(pins(file_of(build, python)))} packages")
 
 

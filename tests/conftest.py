@@ -4,6 +4,9 @@ A test is slow if it uses one of the real parts below; modules that start whole 
 after the others, and those that share Ray and servers last: until then these would take time and memory from whole runs.
 `make test` gives the slow tests to several workers. One of them takes all tests that are marked as `in_turn`, those with Ray or
 servers, and begins with them, because together they take longest; the others take the other modules, each as a whole.
+
+No test sees a GPU but those that are marked as `gpu`, and these only if nothing else is chosen, as by `make test-gpu`: the others
+are about the CPU, where ranks are forks and share a device.
 """
 
 import asyncio
@@ -14,10 +17,14 @@ import pickle
 import sys
 import uuid
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
+
+from vime.cluster.accelerators import GPU_BUILD, installed_build
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # every core has a worker: threads would only spin in wait of each other
@@ -34,9 +41,29 @@ REAL_PARTS = ["world", "ray_cluster", "served"]
 """Fixtures with a trainer, Ray or servers, in the order in which their tests run."""
 
 
-def pytest_configure() -> None:
-    """Nothing that collecting makes is garbage soon, so no one looks for it meanwhile."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Hides the GPUs from tests that do not ask for them. What collecting makes is no garbage soon, so no one looks for it."""
+    if not asks_for_gpus(config.getoption("markexpr") or ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif not config.getoption("collectonly"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise pytest.UsageError("PyTorch sees no CUDA device, and the tests marked gpu are about nothing else")
     gc.disable()
+
+
+def asks_for_gpus(expression: str) -> bool:
+    """Returns True if an expression of marks (pytest's `-m`) chooses tests that are marked as `gpu`, and no others."""
+    if not expression:
+        return False
+    compiled = Expression.compile(expression)
+
+    def chooses(marks: set[str]) -> bool:
+        return compiled.evaluate(lambda name, **_: name in marks)
+
+    others: list[set[str]] = [{*names} for size in range(3) for names in combinations(("slow", "in_turn"), size)]
+    return not any(map(chooses, others)) and any(chooses({*marks, "gpu"}) for marks in others)
 
 
 def pytest_collection_finish() -> None:
@@ -56,6 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if {"ray_cluster", "served"} & set(used):
             item.add_marker(pytest.mark.in_turn)
         in_turn = item.get_closest_marker("in_turn") is not None
+        if in_turn and item.get_closest_marker("gpu") is None and installed_build() == GPU_BUILD:
+            item.add_marker(
+                pytest.mark.skip(reason="the servers of the GPU build do not run on a CPU; those of VIME_SETUP=cpu do")
+            )
         if is_grouped:  # as xdist 3.8.0 does for its mark `xdist_group`, but by an attribute that pytest 9.2.0 no longer has
             item._id = item.id.parse(f"{item.nodeid}@{'in_turn' if in_turn else item.id.path}")
         kind = REAL_PARTS.index(used[-1]) + 2 if used else int(item.get_closest_marker("slow") is not None)

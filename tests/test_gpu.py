@@ -1,6 +1,6 @@
 """What needs CUDA, in whole systems: turns on one GPU, weights by `ipc` and `nccl`, bfloat16, prefill and decode apart.
 
-See `scripts/gpu_smoke.sh`.
+`make test-gpu` runs it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from vime.serving.client import TokenClient
 from vime.system import evaluation, training
 from vime.types import TrainSample
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")]
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 APART = ["cluster=one_gpu", "cluster.gpus_per_node=2", "cluster.colocated=false", "rollout.max_staleness=1"]
 

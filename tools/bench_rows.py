@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def circumstances(result: Result) -> list[str]:
     machine: dict[str, Any] = describe_machine()
     rates = f"{machine['matmul_gflops_float32']:.0f} GFLOP/s in float32, {matrix_product_rate(dtype='bfloat16'):.0f} in bfloat16"
     return [
-        f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC, {result.code}",
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {result.code}",
         f"command: `{command()}`",
         f"machine: {machine['processor']}, {machine['num_usable_cores']} cores, {machine['memory_gib']:.0f} GiB, "
         f"GPUs: {', '.join(machine['gpus']) or 'none'}",

@@ -106,7 +106,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
         try:
             end = await asyncio.wait_for(run_command(command), SECONDS)
             problem = case.problem(end, folder)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             problem = f"it did not end within {SECONDS} s"
     gateway.close(session)
     try:

@@ -1,6 +1,7 @@
 """Where processes run and how weights travel, as arithmetic; and the same nodes and GPUs as Ray gives them."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -112,7 +113,8 @@ TWO_NODES = """
 def two_nodes() -> dict[str, Any]:
     """What a driver sees on a Ray cluster of two nodes that say they have GPUs."""
     command = [sys.executable, "-c", textwrap.dedent(TWO_NODES)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    seen = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}  # with which there are none
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, env=seen)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 

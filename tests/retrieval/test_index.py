@@ -168,7 +168,7 @@ def test_a_corpus_that_is_none_is_refused_with_its_line(tmp_path: Path, lines: s
 @pytest.mark.parametrize(
     ("content", "remedy"),
     [
-        (gzip.compress(b'{"id": "1", "text": "a"}\n'), "is compressed: unpack it"),
+        (gzip.compress(b'{"id": "1", "text": "a"}\n', mtime=0), "is compressed: unpack it"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
         (b"PAR1....", "is Parquet"),
         ('{"id": "1", "text": "a"}\n'.encode("utf-16"), "no UTF-8"),

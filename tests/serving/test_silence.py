@@ -1,7 +1,6 @@
 """A wait that is ended for silence, and one that somebody else ends at the same moment."""
 
 import asyncio
-import sys
 
 import pytest
 
@@ -19,7 +18,6 @@ async def test_a_silent_wait_is_ended():
         await listen([])
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task of Python 3.10 does not count its cancellations")
 async def test_a_wait_that_is_cancelled_as_it_becomes_silent_stays_cancelled():
     silences: list[Silence] = []
     task = asyncio.create_task(listen(silences))

@@ -13,7 +13,7 @@ from vime.config import RunConfig
 from vime.trainer.group import TrainerGroup
 from vime.types import TrainSample
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")]
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]

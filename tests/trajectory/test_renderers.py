@@ -4,7 +4,6 @@ It is another implementation of what `vime.trajectory.template` finds out from t
 """
 
 import random
-import sys
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from hypothesis import strategies as st
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from tests.trajectory.test_tree import SYSTEM, TOOLS, Played, reply, result, user
 from vime.types import Message
-
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="renderers needs Python 3.11")
 
 TEXTS = ("", " ", "red", "früh 😀", "\n\n", "two\n", "\tthree  ", "{", '"', "42", "<b>", "</")
 """Without words of the template, which ours keeps plain text and theirs does not."""

@@ -45,9 +45,16 @@ def driver_version() -> str | None:
     return printed.split()[0] if printed.split() else None
 
 
-def is_old(driver: str) -> bool:
-    """Returns True for a driver that cannot run programs of CUDA 13."""
-    return int(driver.split(".")[0]) < OLDEST_DRIVER
+def why_no_device(build: str) -> str | None:
+    """The reason why PyTorch finds no GPU in this environment, and the remedy; None where build and driver fit."""
+    if build == CPU_BUILD:
+        return "the CPU build of vime is installed here: VIME_SETUP=gpu make setup"
+    driver = driver_version()
+    if driver is None:
+        return f"no NVIDIA driver answers here: install {OLDEST_DRIVER} or newer"
+    if int(driver.split(".")[0]) < OLDEST_DRIVER:
+        return f"NVIDIA's driver is {driver} here, but CUDA 13 needs {OLDEST_DRIVER} or newer: update it"
+    return None
 
 
 def this_machine(aspect: str) -> Any:

@@ -93,12 +93,12 @@ class Nodes:
         return len(self._nodes)
 
     def options(self, place: Place, *, devices: bool = False, environment: dict[str, str] | None = None) -> dict[str, Any]:
-        """Ray's options for an actor at a place; with `devices` it sees the GPUs of the place.
+        """Ray's options for an actor at a place; with `devices` it sees the GPUs of the place and no others.
 
         If its node is lost, an actor without devices starts on the driver's node.
         """
         variables = dict(environment or {})
-        if devices and place.gpus:
+        if devices:
             variables |= OWN_DEVICES | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus(place)))}
         node = self._nodes[place.node]
         if not devices and node.id is not None and node.id not in _alive():

@@ -11,6 +11,8 @@ from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 
 DIRECT = (WeightTransfer.ipc, WeightTransfer.nccl, WeightTransfer.gloo)
 """Transports from process to process, without files."""
+SHARE_OF_GPU, SHARE_OF_HOST = 0.8, 0.05
+"""`gpu_memory_utilization` where it is null."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +33,13 @@ class ServerGroup:
     name: str
     role: ServerRole
     settings: ServedModelConfig
+
+
+def memory_share(config: RunConfig, model: ServedModelConfig) -> float:
+    """The share of a GPU's memory, or without GPUs of the host's, that one server of a model takes."""
+    if model.gpu_memory_utilization is not None:
+        return model.gpu_memory_utilization
+    return SHARE_OF_GPU if config.cluster.gpus_per_node else SHARE_OF_HOST
 
 
 def server_groups(name: str, model: ServedModelConfig) -> list[ServerGroup]:

@@ -189,8 +189,9 @@ class ServedModelConfig:
     model's."""
     max_num_seqs: Count = 256
     """Requests that one server runs at a time."""
-    gpu_memory_utilization: PositiveShare = 0.8
-    """Share of a GPU's memory, or without GPUs of the host's memory, for weights and KV cache."""
+    gpu_memory_utilization: PositiveShare | None = None
+    """Share of a GPU's memory for weights and KV cache, 0.8 if it is null; without GPUs the share of the host's memory for the KV
+    cache, 0.05 if it is null."""
     vllm_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's server, passed unchanged: `block_size: 32` becomes `--block-size 32`."""
 

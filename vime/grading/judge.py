@@ -102,7 +102,7 @@ class Judge:
             self._context.trace.count("judge_calls")
             try:
                 reply = await asyncio.wait_for(self._ask(prompt), self._config.timeout_seconds)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 self._context.trace.count("judge_timeouts")
                 continue
             verdict = read_verdict(reply)

@@ -18,7 +18,7 @@ and E expert-parallel sizes:
 from collections import Counter
 
 from vime.cluster.layout import num_copies, num_expert_copies
-from vime.cluster.placement import server_places, takes_turns
+from vime.cluster.placement import memory_share, server_places, takes_turns
 from vime.config import AlgorithmName, RunConfig, ServedModelConfig
 from vime.machine import memory_bytes
 from vime.memory.activations import activation_bytes, working_bytes
@@ -74,7 +74,7 @@ def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, floa
     The weights of a frozen model are 0, because the configuration does not tell its size; on a GPU they are part of "KV cache".
     """
     total = config.cluster.gpu_memory_gib * GIB if config.cluster.gpus_per_node else memory_bytes()
-    budget = model.gpu_memory_utilization * total
+    budget = memory_share(config, model) * total
     own = model.trained or model.checkpoint in (None, config.model.checkpoint)
     weights = num_parameters(config.model) * BYTES[config.trainer.precision] / model.tensor_parallel_size if own else 0.0
     cache = budget if not config.cluster.gpus_per_node else max(0.0, budget - weights)

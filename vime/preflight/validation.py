@@ -109,6 +109,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.run_folder,
     machine.disk,
     machine.shared_memory,
+    machine.host_memory,
     machine.address,
     machine.interpreter,
     machine.ray_answers,
@@ -124,6 +125,7 @@ BY_SERVER: tuple[Rule, ...] = (
     serving.ports,
     machine.ports_free,
     machine.shared_memory,
+    machine.host_memory,
 )
 """Rules that go through all servers and their GPUs; they are left out while a number of servers is out of range."""
 

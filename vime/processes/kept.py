@@ -87,7 +87,7 @@ class KeptProgram:
             await asyncio.wait_for(self.actor.ready.remote(), limit_seconds)
         except ServerError as error:
             raise ServerError(str(getattr(error, "cause", error))) from None  # without Ray's remote traceback
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise ServerError(f"{self.spec.name} was not ready after {limit_seconds:.0f} s; see {self.spec.log}") from None
 
     async def watch(self, moved: Callable[[str], Awaitable[None]] | None = None) -> None:
@@ -98,7 +98,7 @@ class KeptProgram:
                 url: str = await asyncio.wait_for(self.actor.url.remote(), SILENCE_SECONDS)
             except ActorUnavailableError:
                 continue  # until Ray reaches it again, or takes it for dead
-            except (RayError, asyncio.TimeoutError) as error:
+            except (TimeoutError, RayError) as error:
                 await self._make_again(f"its actor is gone: {type(error).__name__}")
                 continue
             if url != self.url:
@@ -117,7 +117,7 @@ class KeptProgram:
             return None
         try:
             return await asyncio.wait_for(getattr(self.actor, method).remote(), ANSWER_SECONDS)
-        except (RayError, asyncio.TimeoutError):
+        except (TimeoutError, RayError):
             return None
 
     async def stop(self) -> None:
@@ -127,7 +127,7 @@ class KeptProgram:
             return
         try:
             await asyncio.wait_for(actor.stop.remote(), STOP_SECONDS)
-        except (RayError, asyncio.TimeoutError) as error:
+        except (TimeoutError, RayError) as error:
             logger.warning("%s did not stop cleanly: %s", self.spec.name, error)
         ray.kill(actor)
 

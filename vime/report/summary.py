@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from math import comb
 from pathlib import Path
 from statistics import fmean, stdev
@@ -83,7 +83,7 @@ def build_summary(
         "num_steps": num_steps,
         "num_rollouts": num_rollouts,
         "num_failed_rollouts": num_failed_rollouts,
-        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }
 

@@ -65,7 +65,7 @@ class Retriever:
                 self.calls.num_requests += 1
                 self.calls.seconds += time.monotonic() - started
                 return [[_passage(row) for row in rows] for rows in result]
-            except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ServerError) as error:
+            except (TimeoutError, aiohttp.ClientError, OSError, ServerError) as error:
                 reason = describe(error)
             if time.monotonic() + backoff > deadline:
                 self.calls.num_failures += 1

@@ -63,7 +63,7 @@ class Retrieval:
                 await self._program.ready(limit)
             else:
                 await asyncio.wait_for(self._answers(), limit)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise ServerError(f"no retrieval service answers at {self.address().url}") from None
         finally:
             await cancel([showing])
@@ -126,5 +126,5 @@ async def _health(http: aiohttp.ClientSession, url: str) -> dict[str, Any] | Non
         async with http.get(f"{url}/health", timeout=aiohttp.ClientTimeout(total=PROGRESS_SECONDS)) as response:
             state = await response.json(content_type=None) if response.status in (200, 503) else None
             return state if isinstance(state, dict) else {} if response.status == 200 else None
-    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
         return None

@@ -82,7 +82,7 @@ class RewardClient:
             async with self._http.post(self._url, json=body, headers=headers, allow_redirects=False) as response:
                 text = await _text(response)
                 status, wait = response.status, retry_after(response.headers.get("retry-after"))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             limit = f"reward_service.request_timeout_seconds={seconds:g}"
             raise _Passing(RewardServiceTimeout(f"the reward service gave no answer within {limit}")) from None
         except UNREACHABLE as error:

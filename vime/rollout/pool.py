@@ -130,7 +130,7 @@ class WorkerPool:
         call = station.worker.actor.resample.remote(slot=slot, oldest=oldest, version=version)
         try:
             resampled: Resampled | None = await asyncio.wait_for(call, self._answer_seconds)
-        except (RayActorError, asyncio.TimeoutError) as error:
+        except (TimeoutError, RayActorError) as error:
             logger.warning("a rollout worker did not answer to resample: %r", error)
             return None
         if resampled is not None:
@@ -220,7 +220,7 @@ class WorkerPool:
         async def one(actor: Any) -> Any:
             try:
                 return await asyncio.wait_for(getattr(actor, method).remote(*arguments), seconds + self._answer_seconds)
-            except (RayActorError, asyncio.TimeoutError) as error:
+            except (TimeoutError, RayActorError) as error:
                 logger.warning("a rollout worker did not answer to %s: %r", method, error)
                 return None
 
@@ -240,7 +240,7 @@ class WorkerPool:
             try:
                 state: WorkerState = await asyncio.wait_for(actor.ready.remote(), patience)
                 patience = self._answer_seconds
-            except (RayActorError, asyncio.TimeoutError) as error:
+            except (TimeoutError, RayActorError) as error:
                 if isinstance(error, RayActorError):
                     await station.worker.known(error)
                 self._dispatcher.lost(station, f"a rollout worker does not answer: {error!r}")

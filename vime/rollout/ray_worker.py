@@ -52,7 +52,7 @@ class RayWorker:
         except RayTaskError as error:
             raise_again(error)
             raise
-        except (RayActorError, asyncio.TimeoutError) as error:
+        except (TimeoutError, RayActorError) as error:
             logger.warning("the rollout worker of the last run cannot be taken over: %r", error)
             self.kill()
             return False
@@ -91,7 +91,7 @@ class RayWorker:
             try:
                 await asyncio.wait_for(self.actor.ready.remote(), ASK_SECONDS)
                 return
-            except (RayError, asyncio.TimeoutError) as still:
+            except (TimeoutError, RayError) as still:
                 error = still
 
     async def culprit(self) -> int:
@@ -103,14 +103,14 @@ class RayWorker:
         try:
             found = ray.remote(black_box.read).options(**self.options).remote(self._black_box)
             return await asyncio.wait_for(found, READ_SECONDS)
-        except (RayError, asyncio.TimeoutError):  # its machine is gone too
+        except (TimeoutError, RayError):  # its machine is gone too
             return black_box.NOBODY
 
     async def leave(self, spare: Spare, key: str) -> None:
         """Leaves the process to the next run, unless something of this one is still in it."""
         try:
             reason = await asyncio.wait_for(self.actor.leave.remote(), LEAVE_SECONDS)
-        except (RayError, asyncio.TimeoutError) as error:
+        except (TimeoutError, RayError) as error:
             reason = repr(error)
         if reason:
             logger.info("a rollout worker ends with its run: %s", reason)

@@ -76,7 +76,7 @@ class Traffic:
         self._open.clear()
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return False
         return True
 

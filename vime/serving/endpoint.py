@@ -60,5 +60,5 @@ async def locate(address: Address) -> str | None:
     try:
         actor = await asyncio.to_thread(ray.get_actor, address.actor_name)
         return await asyncio.wait_for(actor.url.remote(), LOCATE_SECONDS)
-    except (ValueError, RayActorError, asyncio.TimeoutError):  # it is about to be made again
+    except (TimeoutError, ValueError, RayActorError):  # it is about to be made again
         return None

@@ -4,8 +4,6 @@ vLLM's `/health` answers also while the engine or a worker is stopped. A call of
 server, engine and worker, is taken between two steps, and does not queue behind requests; so it shows a hang of any of them.
 """
 
-import asyncio
-
 import aiohttp
 
 from vime.processes.control import UNREACHABLE
@@ -29,7 +27,7 @@ async def is_silent(http: aiohttp.ClientSession, url: str, *, timeout_seconds: f
     try:
         async with http.post(f"{url}/collective_rpc", json={"method": "check_health"}, timeout=timeout):
             return False
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return True
     except (aiohttp.ClientError, OSError):
         return False

@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from vime.cluster.placement import server_groups, takes_turns, transport
+from vime.cluster.placement import memory_share, server_groups, takes_turns, transport
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.machine import memory_bytes, num_cores
 from vime.model.architecture import scaled_length
@@ -109,9 +109,9 @@ def server_arguments(
         arguments["enforce_eager"] = True
         arguments["block_size"] = 32  # its default of 128 shares less prefix
         # Given in bytes, vLLM neither warms up to measure nor counts its own code against so small a share.
-        arguments["kv_cache_memory_bytes"] = int(model.gpu_memory_utilization * memory_bytes())
+        arguments["kv_cache_memory_bytes"] = int(memory_share(config, model) * memory_bytes())
     else:
-        arguments["gpu_memory_utilization"] = model.gpu_memory_utilization
+        arguments["gpu_memory_utilization"] = memory_share(config, model)
         arguments["enable_sleep_mode"] = takes_turns(config)
         if config.deterministic:
             arguments["enable_prefix_caching"] = False

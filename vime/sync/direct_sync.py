@@ -55,7 +55,7 @@ class DirectSync:
         if present:
             try:
                 sent = await asyncio.wait_for(self._send(present, version), SYNC_TIMEOUT_SECONDS)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise WeightSyncError(
                     f"sending version {version} took longer than {SYNC_TIMEOUT_SECONDS:.0f} s: a server or the network hangs; "
                     "resume=true goes on from the last checkpoint"

@@ -12,10 +12,12 @@ from typing import Any
 
 import ray
 
+from vime.cluster.accelerators import CPU_BUILD, GPU_BUILD, why_no_device
 from vime.cluster.layout import world_size
 from vime.cluster.placement import trainer_places, transport
 from vime.cluster.ports import LOOPBACK
 from vime.config import RunConfig
+from vime.errors import ConfigError, Problem
 from vime.processes.output import send_output_to
 from vime.trainer.shard import Shard
 from vime.weights.payload import WeightPayload
@@ -53,9 +55,18 @@ class TrainerRank:
         return f"{self._host()}:{free_port(self._host())}"
 
     def init(self, address: str) -> None:
-        """Joins the world and loads the model. Raises `ConfigError` or `CheckpointError` for a checkpoint that does not fit."""
-        import_megatron()
+        """Joins the world and loads the model.
+
+        Raises `ConfigError` or `CheckpointError` for a checkpoint that does not fit, and `ConfigError` where a trainer on GPUs
+        finds none: it would train on the cores.
+        """
         import torch
+
+        if self._config.cluster.gpus_per_node and not torch.cuda.is_available():
+            reason = why_no_device(CPU_BUILD if torch.version.cuda is None else GPU_BUILD) or "its devices cannot be used"
+            remedy = f"torch {torch.__version__} finds no GPU on {self._host()}: {reason}"
+            raise ConfigError([Problem(key="cluster.gpus_per_node", value=self._config.cluster.gpus_per_node, remedy=remedy)])
+        import_megatron()
 
         if not gc.get_freeze_count():
             gc.freeze()  # what is imported by now stays: looking through it for garbage takes a quarter of a second each time

@@ -37,7 +37,7 @@ class Service:
         while True:
             try:
                 status, text, answer = await self._attempt(address, body, headers, deadline - time.monotonic())
-            except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 status, text, answer = 0, type(error).__name__, None
             if status == 200:
                 return answer

@@ -141,3 +141,27 @@ def test_an_interpreter_that_ray_cannot_start_is_refused(path: str, config: RunC
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_another_user_is_refused():
     assert machine.why_not_made(Path("/root/run")) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["+serving.models.judge.checkpoint=some/model", "serving.models.judge.gpu_memory_utilization=0.8"], "judge"),
+        (["serving.models.actor.gpu_memory_utilization=0.9"], "actor"),
+        (["serving.models.actor.num_replicas=20"], "actor"),
+        (["+serving.models.actor.groups={a:{gpu_memory_utilization:0.2},b:{gpu_memory_utilization:0.5}}"], "actor"),
+    ],
+)
+def test_servers_whose_caches_exceed_the_free_memory_of_the_host_are_refused_by_name(
+    words: list[str], named: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 20 * 2**30)
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 12 * 2**30)
+    usual = compose_run(["+method=memagent", "cluster=laptop"]).config
+    config = compose_run(["+method=memagent", "cluster=laptop", *words]).config
+
+    judged = compose_run(["+method=memagent", "cluster=laptop", "+serving.models.judge.checkpoint=some/model"]).config
+    assert machine.host_memory(usual) == machine.host_memory(judged) == []
+    (found,) = machine.host_memory(config)
+    assert found.key == f"serving.models.{named}.gpu_memory_utilization"
+    assert "0.60 is free" in found.remedy

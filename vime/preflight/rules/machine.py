@@ -15,11 +15,13 @@ from pathlib import Path
 
 import psutil
 
-from vime.cluster.placement import DIRECT, transport
+from vime.cluster.accelerators import CPU_BUILD, installed_build, num_gpus, why_no_device
+from vime.cluster.placement import DIRECT, memory_share, server_groups, transport
 from vime.cluster.ports import why_silent
 from vime.config import AlgorithmName, Mode, ModelAPI, RunConfig, TrackerName, WeightTransfer
 from vime.data.files import kind_of
 from vime.errors import ConfigError, Problem
+from vime.machine import available_memory_bytes, memory_bytes
 from vime.model.architecture import check_shape, read_architecture
 from vime.model.size import BYTES, checkpoint_bytes, num_parameters
 from vime.model.tokenizer import tokenizer_problems
@@ -35,18 +37,23 @@ ONLINE = "online"
 
 
 def gpus(config: RunConfig) -> list[Problem]:
-    """This machine has the GPUs of a node, unless the run uses a running Ray cluster."""
-    cluster = config.cluster
-    if cluster.gpus_per_node == 0 or cluster.ray_address is not None:
+    """Build, driver and devices of this machine are those of the cluster, unless the run uses a running Ray cluster."""
+    cluster, build, found = config.cluster, installed_build(), num_gpus()
+    key, value = "cluster.gpus_per_node", config.cluster.gpus_per_node
+    if cluster.ray_address is not None:
         return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    found = min(devices, len([gpu for gpu in visible.split(",") if gpu.strip()])) if visible is not None else devices
-    if found >= cluster.gpus_per_node:
-        return []
-    fits = "cluster=one_gpu" if found else "cluster=laptop"
-    remedy = f"this machine has {found} GPUs: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
-    return [Problem(key="cluster.gpus_per_node", value=cluster.gpus_per_node, remedy=remedy)]
+    if cluster.gpus_per_node == 0:
+        if build == CPU_BUILD:
+            return []
+        choice = "choose cluster=auto" if found else "this machine has no GPU"
+        remedy = f"the GPU build of vLLM is installed, which runs on GPUs only: {choice}, or VIME_SETUP=cpu make setup"
+        return [Problem(key=key, value=value, remedy=f"{remedy}; mode=plan needs no GPU")]
+    if found < cluster.gpus_per_node:
+        fits = {0: "cluster=laptop", 1: "cluster=one_gpu"}.get(found, f"cluster.gpus_per_node={found}")
+        remedy = f"this machine has {found} GPUs: choose {fits}, or set cluster.ray_address; mode=plan needs no GPU"
+        return [Problem(key=key, value=value, remedy=remedy)]
+    reason = why_no_device(build)
+    return [] if reason is None else [Problem(key=key, value=value, remedy=f"{reason}; mode=plan needs no GPU")]
 
 
 def checkpoint(config: RunConfig) -> list[Problem]:
@@ -144,13 +151,17 @@ def run_folder_can_be_made(config: RunConfig) -> list[Problem]:
 
 def why_not_made(folder: Path) -> str | None:
     """The reason why a folder cannot be made and written, or None."""
+    reason: str | None = None
     for place in (folder, *folder.parents):
         try:
             is_folder = stat.S_ISDIR(os.stat(place).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:  # a name that is too long, a loop of links, a folder that may not be entered
-            return f"{error.strerror} ({shortened(str(place))})"
+            reason = f"{error.strerror} ({shortened(str(place))})"
+            if error.errno == errno.ENAMETOOLONG:  # of which name, a folder above it knows
+                continue
+            return reason
         if not is_folder:
             return f"{place} is a file"
         try:
@@ -158,7 +169,7 @@ def why_not_made(folder: Path) -> str | None:
             if too_long := [part for part in folder.relative_to(place).parts if len(os.fsencode(part)) > longest]:
                 return f"{shortened(too_long[0])} has more than {longest} bytes"
             with tempfile.TemporaryFile(dir=place):
-                return None
+                return reason
         except OSError as error:
             return f"{error.strerror} in {place}"
     return "there is no folder above it"
@@ -219,6 +230,29 @@ def shared_memory(config: RunConfig) -> list[Problem]:
     what = "the weights for a restarted server" if way in DIRECT else "two versions of the weights"
     remedy = f"{what} need {needed / GIB:.1f} GiB, but {shared} has {free / GIB:.1f} GiB free: enlarge it, or use disk"
     return [Problem(key="cluster.weight_transfer", value=cluster.weight_transfer.value, remedy=remedy)]
+
+
+def host_memory(config: RunConfig) -> list[Problem]:
+    """Without GPUs, the caches of the servers that the run starts fit together into the memory that is free; a server whose own
+    does not ends at its start."""
+    cluster = config.cluster
+    if cluster.gpus_per_node or cluster.ray_address is not None:
+        return []
+    shares = {
+        group.name: (name, group.settings.num_replicas * memory_share(config, group.settings))
+        for name, model in config.serving.models.items()
+        for group in server_groups(name, model)
+    }
+    wanted, free = sum(share for _, share in shares.values()), available_memory_bytes() / memory_bytes()
+    if wanted <= free:
+        return []
+    name, largest = max(shares.values(), key=lambda share: share[1])
+    parts = " + ".join(f"{share:g} ({group})" for group, (_, share) in shares.items())
+    remedy = (
+        f"without GPUs this is a share of this machine's {memory_bytes() / GIB:.1f} GiB of memory, of which {free:.2f} is free, "
+    )
+    remedy += f"but the servers would keep {parts} for their caches: 0.05 is enough for small models"
+    return [Problem(key=f"serving.models.{name}.gpu_memory_utilization", value=largest, remedy=remedy)]
 
 
 def ray_answers(config: RunConfig) -> list[Problem]:

@@ -1,5 +1,6 @@
 """Memory of a GPU: what a trainer rank takes of it, and what trainer and servers that share it take at a sync."""
 
+from vime.cluster.placement import memory_share
 from vime.config import AlgorithmName, Mode, RunConfig
 from vime.errors import Problem
 from vime.memory.processes import GIB, reserved_bytes, trainer_memory
@@ -36,7 +37,7 @@ def at_a_sync(config: RunConfig) -> list[Problem]:
         if total <= limit:
             continue
         held = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts.items())
-        key, value = f"serving.models.{trained}.gpu_memory_utilization", config.serving.models[trained].gpu_memory_utilization
+        key, value = f"serving.models.{trained}.gpu_memory_utilization", memory_share(config, config.serving.models[trained])
         remedy = f"use at most {max(0.0, value - (total - limit) / limit - 0.005):.2f}, or split the trainer's weights further"
         if moment == "loading":
             key, value = "trainer.tensor_parallel_size", config.trainer.tensor_parallel_size

@@ -7,7 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vime.cluster.layout import FIRST_STAGE, LAST_STAGE, stage_size, world_size
-from vime.cluster.placement import DIRECT, server_groups, server_places, takes_turns, trained_servers_have_trainers
+from vime.cluster.placement import (
+    DIRECT,
+    memory_share,
+    server_groups,
+    server_places,
+    takes_turns,
+    trained_servers_have_trainers,
+)
 from vime.config import ModelConfig, RunConfig, WeightTransfer
 from vime.errors import Problem
 from vime.preflight.rules.numbers import must_divide
@@ -134,7 +141,7 @@ def shared_gpus(config: RunConfig) -> list[Problem]:
         groups = [group for group in server_groups(name, config.serving.models[name]) for _ in range(group.settings.num_replicas)]
         for group, place in zip(groups, places, strict=True):
             for gpu in place.gpus:
-                shares.setdefault((place.node, gpu), {})[group.name] = group.settings.gpu_memory_utilization
+                shares.setdefault((place.node, gpu), {})[group.name] = memory_share(config, group.settings)
     for (node, gpu), share in shares.items():
         if len(share) > 1 and sum(share.values()) > 1.0:
             parts = " + ".join(f"{value:g} ({name})" for name, value in share.items())
