@@ -1,6 +1,6 @@
 """What the trainer's counted work allows on H100s: a model of step times, in a column that nobody has measured.
 
-    python tools/gpu_model.py [--write results] [--before COMMIT] [--rows 16]
+    python -m tests.cuda.speed [--write results] [--before COMMIT] [--rows 16]
 
 One rank of each recipe runs its training step at true size on a CUDA device that is not there (`tests/cuda`): every kernel, its
 bytes and floating-point operations, every collective and every wait of the host is counted, once with the tree of an earlier
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 BEFORE = "cdd2c5c"
 WITHOUT_KERNEL = (
     "empty",
@@ -98,7 +98,7 @@ class Work:
 
 
 INTRODUCTION = """# A model of the trainer's speed on H100s
-Written by `python tools/gpu_model.py --write results` at commit {commit}. **Nothing here was measured on a GPU, and no README
+Written by `python -m tests.cuda.speed --write results` at commit {commit}. **Nothing here was measured on a GPU, and no README
 quotes it**: one rank of each recipe ran its training step at true size on a CUDA device that is not there (`tests/cuda`), where
 kernels, their bytes and floating-point operations, collectives and waits of the host were counted; the times are arithmetic on
 these counts. The first measurement replaces this page.
@@ -283,6 +283,7 @@ def _bytes(tensors: list[Any]) -> float:
 def count_here(recipe: Recipe) -> dict[str, Any]:
     """Work of a row and of an update, in this process; `PYTHONPATH` says of which tree."""
     from tests.cuda import room
+    from tests.cuda.peaks import write_shape
 
     counting = Counting()
     counting.install()
@@ -296,7 +297,7 @@ def count_here(recipe: Recipe) -> dict[str, Any]:
     from vime.trainer.packing import sequence_flops
 
     with tempfile.TemporaryDirectory() as folder:
-        _write_shape(Path(folder), config.model)
+        write_shape(Path(folder), config.model)
         config.model.checkpoint = folder
         bridge.load_hugging_face = lambda *_, **__: None
         engine_module.tokenizer_problems = lambda *_, **__: []
@@ -324,12 +325,6 @@ def count_here(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _write_shape(folder: Path, model: Any) -> None:
-    from tests.cuda.peaks import _write_shape as write
-
-    write(folder, model)
-
-
 def _samples(length: int, count: int) -> list[Any]:
     """Sequences of one length, a quarter of whose tokens are trained."""
     from vime.types import TrainSample
@@ -351,7 +346,7 @@ def _layout(trainer: Any) -> str:
 def count(recipe: Recipe, tree: Path) -> dict[str, Any]:
     """Counts a recipe with the sources of a tree, in a process of its own."""
     environment = os.environ | {"PYTHONPATH": str(tree), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "tools" / "gpu_model.py"), "--count", json.dumps(dataclasses.asdict(recipe))]
+    command = [sys.executable, "-m", "tests.cuda.speed", "--count", json.dumps(dataclasses.asdict(recipe))]
     done = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{recipe}: {done.stderr[-3000:]}")
