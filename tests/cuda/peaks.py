@@ -122,7 +122,7 @@ def _measure_here(model: str, cluster: str, words: list[str]) -> Peak:
     from vime.memory.processes import host_memory, trainer_memory
 
     with tempfile.TemporaryDirectory() as folder:
-        _write_shape(Path(folder), config.model)
+        write_shape(Path(folder), config.model)
         config.model.checkpoint = folder
         bridge.load_hugging_face = lambda *_, **__: None
         engine_module.tokenizer_problems = lambda *_, **__: []
@@ -159,7 +159,7 @@ def _measure_here(model: str, cluster: str, words: list[str]) -> Peak:
     )
 
 
-def _write_shape(folder: Path, model: Any) -> None:
+def write_shape(folder: Path, model: Any) -> None:
     """A checkpoint's `config.json`, from which the trainer reads the architecture; there are no weights."""
     import transformers
 
