@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.cuda.drill import Report, run_all
-from tests.cuda.layouts import DEPTHS, Layout
+from tests.cuda.layouts import DEPTHS, FAULTY, Layout
 
 
 @pytest.fixture(scope="session")
@@ -30,11 +30,31 @@ def checkpoints_by_depth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
     yield folders
 
 
-@pytest.fixture
-def drill(checkpoints_by_depth: list[str], tmp_path: Path) -> Callable[..., Report]:
-    """A function that drives one layout, with a fault if one is named."""
+@pytest.fixture(scope="session")
+def drills(
+    request: pytest.FixtureRequest, checkpoints_by_depth: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Report]:
+    """A function that gives the report of a layout, with a fault if one is named.
 
-    def run(layout: Layout, *, fault: str | None = None) -> Report:
-        return run_all([layout], checkpoints_by_depth, tmp_path, fault=fault)[layout.name]
+    The drills of all chosen tests are driven by one process when the first is asked for: its imports take as long as several.
+    """
+    found: dict[tuple[str, str | None], Report] = {}
 
-    return run
+    def report(layout: Layout, *, fault: str | None = None) -> Report:
+        if not found:
+            chosen = {(drilled.name, fault): (drilled, fault) for drilled, fault in _chosen(request.session)}
+            reports = run_all(list(chosen.values()), checkpoints_by_depth, tmp_path_factory.mktemp("drills"))
+            found.update(zip(chosen, reports, strict=True))
+        return found[layout.name, fault]
+
+    return report
+
+
+def _chosen(session: pytest.Session) -> Iterator[tuple[Layout, str | None]]:
+    """What the parameters of this session's tests name."""
+    for item in session.items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "layout" in parameters and isinstance(parameters["layout"], Layout):
+            yield parameters["layout"], None
+        elif "fault" in parameters and "drills" in getattr(item, "fixturenames", ()):
+            yield FAULTY, parameters["fault"]

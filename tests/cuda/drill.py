@@ -2,7 +2,7 @@
 
     python -m tests.cuda.drill JOB.json
 
-The job lists layouts with their checkpoints, and may name a fault (`faults.py`) that is made first. Megatron and vime are
+The job lists layouts with their checkpoints; each may name a fault (`faults.py`) that is made first. Megatron and vime are
 imported once; for every layout a child is forked, which writes its `Report` as JSON.
 """
 
@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import random
+import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
@@ -54,18 +55,19 @@ class Report:
     """What changed on the device by offloading and onloading."""
 
 
-def run_all(layouts: Sequence[Layout], checkpoints: list[str], folder: Path, *, fault: str | None = None) -> dict[str, Report]:
-    """The reports of layouts by name, from a process of their own; `checkpoints` holds a folder of families for each depth."""
-    import subprocess
-
-    job = {"layouts": [dataclasses.asdict(layout) for layout in layouts], "checkpoints": checkpoints, "fault": fault}
-    folder.mkdir(parents=True, exist_ok=True)
+def run_all(drills: Sequence[tuple[Layout, str | None]], checkpoints: list[str], folder: Path) -> list[Report]:
+    """The reports of layouts, each with a fault or None, from one process; `checkpoints` has a folder of families per depth."""
+    job = {
+        "drills": [{"layout": dataclasses.asdict(layout), "fault": fault} for layout, fault in drills],
+        "checkpoints": checkpoints,
+        "folder": str(folder),
+    }
     path = folder / "job.json"
-    path.write_text(json.dumps(job | {"folder": str(folder)}))
+    path.write_text(json.dumps(job))
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "tests.cuda.drill", str(path)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    return {layout.name: Report(**json.loads((folder / f"{number}.json").read_text())) for number, layout in enumerate(layouts)}
+    return [Report(**json.loads((folder / f"{number}.json").read_text())) for number in range(len(drills))]
 
 
 def main() -> None:
@@ -75,11 +77,12 @@ def main() -> None:
 
     del room
     _import_all()
-    for number, fields in enumerate(job["layouts"]):
+    for number, entry in enumerate(job["drills"]):
         if (child := os.fork()) == 0:
             code = 1
             try:
-                report = drill(Layout(**fields), [Path(folder) for folder in job["checkpoints"]], fault=job["fault"])
+                layout, checkpoints = Layout(**entry["layout"]), [Path(folder) for folder in job["checkpoints"]]
+                report = drill(layout, checkpoints, fault=entry["fault"])
                 (Path(job["folder"]) / f"{number}.json").write_text(json.dumps(dataclasses.asdict(report)))
                 code = 0
             finally:
@@ -87,7 +90,7 @@ def main() -> None:
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         if status:
-            raise SystemExit(f"{fields}: no report")
+            raise SystemExit(f"{entry}: no report")
 
 
 def _import_all() -> None:

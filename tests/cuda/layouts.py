@@ -45,6 +45,10 @@ def _stages(size: int) -> dict[str, Any]:
     return {"pipeline_parallel_size": size}
 
 
+def _context(size: int) -> dict[str, Any]:
+    return {"context_parallel_size": size}
+
+
 RECOMPUTE = {"recompute": True}
 CONTEXT = {"context_parallel_size": 2}
 UNSPLIT = {"sequence_parallel": False}
@@ -73,6 +77,10 @@ LAYOUTS = [
     Layout(family="qwen2", trainer=_stages(2), rank=1),
     Layout(family="llama", trainer=_stages(2) | _tensor(2), rank=3),
     Layout(family="qwen3_moe", trainer=_stages(2), rank=1),
+    Layout(family="qwen3", trainer=_context(2)),
+    Layout(family="qwen2", trainer=_context(2) | FLOAT32, rank=1),
+    Layout(family="llama", trainer=_tensor(2) | _context(2) | RECOMPUTE, rank=3),
+    Layout(family="qwen3_moe", trainer=_context(2) | _data(2) | _experts(2)),
     Layout(family="qwen3_moe", trainer=_experts(2) | _data(2)),
     Layout(family="qwen3_moe", trainer=_tensor(2) | _experts(2), rank=1),
     Layout(family="qwen3_moe", trainer=_tensor(2) | _data(2) | _experts(4) | RECOMPUTE, quick=True),
@@ -82,3 +90,5 @@ LAYOUTS = [
 
 DEPTHS = (2, 4)
 """Layers of the two checkpoints of each family: what happens once a layer happens more often in the deeper one."""
+FAULTY = Layout(family="qwen2", trainer=_tensor(2))
+"""The layout in which faults are made."""

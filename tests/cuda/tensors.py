@@ -14,6 +14,7 @@ import torch._subclasses.fake_impls as fake_impls
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.attention.bias import CausalBias
+from torch.nn.attention.bias import CausalBias
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils import _device, _pytree
 
@@ -252,6 +253,8 @@ def _attention(
     if query.device.type != "cuda":
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if isinstance(attn_mask, CausalBias):  # of other keys than queries: flash attention aligns the mask at the last key
+        attn_mask, is_causal = None, True
+    if isinstance(attn_mask, CausalBias):  # context parallelism: aligned at the last key, as flash attention does it
         attn_mask, is_causal = None, True
     assert attn_mask is None, "flash attention takes no mask"
     if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:

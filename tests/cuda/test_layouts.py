@@ -6,10 +6,10 @@ import pytest
 
 from tests.cuda import device
 from tests.cuda.drill import Report
-from tests.cuda.layouts import DEPTHS, LAYOUTS, Layout
+from tests.cuda.layouts import DEPTHS, FAULTY, LAYOUTS, Layout
 
 pytestmark = pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "")
-Drill = Callable[..., Report]
+Drills = Callable[..., Report]
 OF_EXPERTS = ("megatron/core/transformer/moe/",)
 """Megatron's dispatcher of experts asks once a layer for the number of tokens of each, and selects them by a mask."""
 
@@ -41,8 +41,8 @@ def problems(report: Report) -> list[str]:
     "layout",
     [pytest.param(layout, id=layout.name, marks=[] if layout.quick else [pytest.mark.slow]) for layout in LAYOUTS],
 )
-def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drill: Drill) -> None:
-    report = drill(layout)
+def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drills: Drills) -> None:
+    report = drills(layout)
     assert problems(report) == []
     assert report.num_exported and report.num_saved and len(report.synchronizations) == len(DEPTHS)
 
@@ -60,6 +60,5 @@ def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drill: Drill) ->
         ("weights_that_stay_in_memory", "bytes leave the device"),
     ],
 )
-def test_a_fault_is_found(fault: str, found: str, drill: Drill) -> None:
-    layout = Layout(family="qwen2", trainer={"tensor_parallel_size": 2})
-    assert any(found in problem for problem in problems(drill(layout, fault=fault)))
+def test_a_fault_is_found(fault: str, found: str, drills: Drills) -> None:
+    assert any(found in problem for problem in problems(drills(FAULTY, fault=fault)))
