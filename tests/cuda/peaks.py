@@ -19,6 +19,10 @@ from typing import Any
 
 GIB = 2**30
 CLUSTERS = ("one_gpu", "one_node", "two_nodes")
+SMALLEST = "tiny"
+"""A model for cores, whose rows are too short for a plan's few bytes to count."""
+SHARES = [0.625, 0.375]
+"""Lengths of the sequences of a row, as shares of it: attention takes several calls a row, as almost always."""
 NAMES = {"num_layers": "num_hidden_layers", "num_experts_per_token": "num_experts_per_tok"}
 """Fields of a model that Hugging Face calls otherwise."""
 
@@ -67,7 +71,7 @@ def offered() -> list[tuple[str, str]]:
     from vime.preflight.rules.memory import trainer_fits
 
     found = []
-    for name in sorted(path.stem for path in (CONF / "model").glob("*.yaml")):
+    for name in sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != SMALLEST):
         for cluster in CLUSTERS:
             config = _config(name, cluster, [])
             if world_size(config.trainer) == config.cluster.num_trainer_gpus and not trainer_fits(config):
@@ -173,15 +177,18 @@ def write_shape(folder: Path, model: Any) -> None:
 
 
 def _samples(config: Any) -> list[Any]:
-    """Two full rows for each data-parallel rank, a quarter of whose tokens are trained."""
+    """Two full rows for each data-parallel rank, of sequences of two lengths, a quarter of whose tokens are trained."""
     from vime.types import TrainSample
 
-    tokens = config.trainer.max_tokens_per_micro_batch // 2
-    response = tokens // 4
-    sample = TrainSample(
-        tokens=[1] * tokens, loss_mask=[1] * response, rollout_log_probs=[-5.0] * response, advantage=1.0, token_weight=0.01
-    )
-    return [sample] * 4 * config.trainer.data_parallel_size
+    samples = []
+    for share in SHARES * 2 * config.trainer.data_parallel_size:
+        tokens = int(config.trainer.max_tokens_per_micro_batch * share)
+        response = tokens // 4
+        mask, logprobs = [1] * response, [-5.0] * response
+        samples.append(
+            TrainSample(tokens=[1] * tokens, loss_mask=mask, rollout_log_probs=logprobs, advantage=1.0, token_weight=0.01)
+        )
+    return samples
 
 
 def _layout(trainer: Any) -> str:
@@ -199,8 +206,8 @@ def table(peaks: list[Peak]) -> str:
         "",
         "Written by `python -m tests.cuda.peaks --write results`. **No GPU was used**: the trainer ran two updates of full rows",
         "at true size on a CUDA device that is not there (`tests/cuda`), which adds up the storages of its tensors. What an",
-        "allocator wastes between them, a CUDA context and NCCL's buffers are not in it; the plan keeps a reserve for these, which",
-        "is a guess that nobody has measured. Sizes in GiB per rank; rows hold `trainer.max_tokens_per_micro_batch` tokens, and",
+        "allocator wastes between them, a CUDA context and NCCL's buffers are not in it; the plan keeps a reserve for these,",
+        "which is a guess that nobody has measured. Sizes in GiB per rank; rows hold `trainer.max_tokens_per_micro_batch` tokens, and",
         "each cluster is as its file in `conf/` composes it.",
         "",
         "| model | cluster | layout | plan | gradient | step | plan / peak | reserve | free | export | host memory |",
