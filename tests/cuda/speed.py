@@ -132,7 +132,6 @@ class Recipe:
 RECIPES = (
     Recipe(model="qwen2.5-1.5b", cluster="one_gpu", ranks=1),
     Recipe(model="qwen2.5-7b", cluster="one_node", ranks=8),
-    Recipe(model="qwen2.5-7b", cluster="one_node", ranks=8, words=("trainer.tensor_parallel_size=1",)),
     Recipe(model="qwen2.5-32b", cluster="one_node", ranks=8),
     Recipe(model="qwen3-30b-a3b", cluster="one_node", ranks=8),
 )
