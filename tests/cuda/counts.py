@@ -1,4 +1,4 @@
-"""Counts of a program on the fake device: host synchronizations, copies, collectives and memory, each with its line."""
+"""What a fake device sees of a program: host synchronizations, copies, collectives and memory, each with its line."""
 
 import sys
 import weakref

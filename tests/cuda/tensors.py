@@ -171,7 +171,10 @@ def _install_dispatch() -> None:
     moves, fills = (aten._to_copy.default,), (aten.copy_.default,)
 
     def observed(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = dispatch(mode, func, types, args, kwargs or {})
+        if func is aten.addmm.dtype_out:  # cuBLAS adds to the sum in place; PyTorch's fake would take three more of its size
+            result = (kwargs or {})["out"]
+        else:
+            result = dispatch(mode, func, types, args, kwargs or {})
         if func in moves:
             _copied(args[0], result, kwargs or {})
         elif func in fills:

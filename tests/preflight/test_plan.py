@@ -83,7 +83,7 @@ def test_memory_follows_the_formulas_of_the_docstring():
     assert memory["gradients"] == pytest.approx(4 * parameters / 2)
     assert memory["optimizer"] == pytest.approx(12 * parameters / 2 / 4)  # four data-parallel ranks
     served = server_memory(config, config.serving.models["actor"])
-    assert sum(served.values()) == pytest.approx(0.6 * 80 * GIB)
+    assert sum(served.values()) == pytest.approx(0.6 * 79.6 * GIB)
     assert served["weights"] == pytest.approx(2 * parameters)
 
 
@@ -149,7 +149,7 @@ def test_the_kv_cache_is_counted_on_all_gpus_of_a_server_and_its_memory_on_each(
     weights, cache = 2 * num_parameters(config.model) / 4 / GIB, server_memory(config, config.serving.models["actor"])["KV cache"]
     tokens = 4 * cache / (2 * 28 * 4 * 128 * 2)  # keys and values, layers, key heads, width of a head, bytes
     each, together = (line for line in memory(config) if "KV cache" in line)
-    assert each == f"server actor, on each GPU of 80 GiB: 48.0 GiB = weights {weights:.1f} GiB + KV cache {cache / GIB:.1f} GiB"
+    assert each == f"server actor, on each GPU of 79.6 GiB: 47.8 GiB = weights {weights:.1f} GiB + KV cache {cache / GIB:.1f} GiB"
     assert together.startswith(f"KV cache of one server actor on its 4 GPUs together: {tokens:,.0f} tokens, ")
 
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vime.weights.payload import CHUNK_WORDS, WeightDigest, fingerprint, sum_of_words
+from vime.weights.payload import WeightDigest, fingerprint
+from vime.weights.words import CHUNK_WORDS, WordSums, sum_of_words
 
 WAYS = [fingerprint, sum_of_words]
 SIZES = st.one_of(st.integers(1, 9), st.sampled_from([2 * CHUNK_WORDS - 1, 2 * CHUNK_WORDS, 4 * CHUNK_WORDS + 3]))
@@ -45,3 +46,17 @@ def test_names_types_and_shapes_count_and_the_order_does_not():
     others = [{"a": torch.ones(2, 2), "b": torch.zeros(4)}, {**tensors, "a": torch.zeros(2, 2)}]
     others += [{**tensors, "a": torch.zeros(4, dtype=torch.int32)}, {"b": tensors["b"]}]
     assert all(digest(**other) != digest(**tensors) for other in others)
+
+
+@settings(deadline=None, max_examples=20)
+@given(sizes=st.lists(SIZES, max_size=6), buffer_chunks=st.integers(1, 5))
+def test_tensors_that_are_summed_together_have_the_numbers_that_they_have_alone(sizes: list[int], buffer_chunks: int):
+    generator = torch.Generator().manual_seed(sum(sizes))
+    tensors = [torch.randn(2, size, generator=generator).bfloat16().t() for size in sizes]
+    sums = WordSums(buffer_chunks)
+    for tensor in tensors:
+        kept = tensor.clone()
+        sums.add(kept)
+        kept.zero_()  # a buffer of the transport is used again
+    assert sums.found() == [sum_of_words(tensor) for tensor in tensors]
+    assert sums.found() == []

@@ -173,8 +173,8 @@ class ClusterConfig:
     share_frozen_gpus: bool = False
     """Whether several frozen servers may share one GPU where there are more of them than GPUs; `gpu_memory_utilization` divides
     its memory."""
-    gpu_memory_gib: Positive = 80.0
-    """Memory of one GPU in GiB, for plans and checks."""
+    gpu_memory_gib: Positive = 79.6
+    """Memory of one GPU in GiB, for plans and checks: of an H100 of 80 GB, 81,559 MiB."""
     weight_transfer: WeightTransfer = WeightTransfer.auto
     """How weights travel from the trainer to the servers."""
     ray_address: str | None = None

@@ -7,18 +7,28 @@ and E expert-parallel sizes:
   (float32 copy and two moments): `12·(P - X)/(T·S·D·C) + 12·X/(S·T·D·C)`, because it is divided over copies; a reference model
   for the KL takes `b·R` of host memory, with or without GPUs;
 - activations: what the forward pass keeps for the backward pass, and what comes and goes on top (`vime.memory.activations`);
+- host memory of a rank on GPUs that it shares with servers, page-locked: what it keeps there while they work, `b·R` and the
+  optimizer; and `b·R` for the reference;
+- the optimizer's step takes nothing on top, because Adam is fused;
+- a reserve on each GPU, for what no formula counts: a context and NCCL's buffers of each process, also of those that sleep;
 - weights of a server: `b·P / T_server`; the KV cache has what is left of `gpu_memory_utilization`, at
   `2·layers·kv_heads·head_dim·b / T_server` bytes per token.
 """
 
+from collections import Counter
+
 from vime.cluster.layout import num_copies, num_expert_copies
-from vime.cluster.placement import memory_share
-from vime.config import RunConfig, ServedModelConfig
+from vime.cluster.placement import memory_share, server_places, takes_turns
+from vime.config import AlgorithmName, RunConfig, ServedModelConfig
 from vime.machine import memory_bytes
 from vime.memory.activations import activation_bytes, working_bytes
 from vime.model.size import BYTES, num_expert_parameters, num_parameters
 
 GIB = 2**30
+TRAINER_RESERVE = 1.5 * GIB
+"""Kept for a trainer rank's context, workspaces of libraries, NCCL's buffers and gaps between tensors. Nobody measured it."""
+SLEEPER_RESERVE = 1.0 * GIB
+"""Kept for what a sleeping server does not give back: its context, NCCL's buffers, captured graphs. Nobody measured it."""
 
 
 def trainer_memory(config: RunConfig) -> dict[str, float]:
@@ -36,6 +46,26 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
         "activations": activation_bytes(config),
         "working memory": working_bytes(config),
     }
+
+
+def host_memory(config: RunConfig) -> dict[str, float]:
+    """Bytes of page-locked host memory of one trainer rank by purpose; empty without GPUs."""
+    if not config.cluster.gpus_per_node:
+        return {}
+    rank = trainer_memory(config)
+    kept = {"weights": rank["weights"], "optimizer": rank["optimizer"]} if takes_turns(config) else {}
+    return kept | ({"reference": rank["weights"]} if config.algorithm.kl_coefficient > 0 else {})
+
+
+def reserved_bytes(config: RunConfig) -> float:
+    """Bytes that are kept free of a trainer rank's GPU for what no formula counts; 0 without GPUs."""
+    if not config.cluster.gpus_per_node:
+        return 0.0
+    sleepers = 0
+    if takes_turns(config) and config.algorithm.name is not AlgorithmName.sft:
+        on_gpu = Counter((place.node, gpu) for places in server_places(config).values() for place in places for gpu in place.gpus)
+        sleepers = max(on_gpu.values(), default=0)
+    return TRAINER_RESERVE + sleepers * SLEEPER_RESERVE
 
 
 def server_memory(config: RunConfig, model: ServedModelConfig) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 There are two moments at which both hold memory. `loading`: the trainer's weights, the buffers of their export, and the weights
 of the trained model's servers. `probing`: the trainer's weights, with which the servers' logprobs are compared, and all servers
-with their KV caches. What sleeping servers keep (a CUDA context, captured graphs) is not counted.
+with their KV caches. What processes keep besides (a CUDA context, NCCL's buffers, captured graphs) is in reserve; that of servers
+that are awake is part of what they may take.
 """
 
 from collections import defaultdict
@@ -10,7 +11,7 @@ from collections import defaultdict
 from vime.cluster.layout import world_size
 from vime.cluster.placement import server_groups, server_places, takes_turns, trainer_places, transport
 from vime.config import RunConfig, WeightTransfer
-from vime.memory.processes import server_memory, trainer_memory
+from vime.memory.processes import TRAINER_RESERVE, reserved_bytes, server_memory, trainer_memory
 from vime.model.size import BYTES
 
 PACKED_BYTES = 2**30
@@ -28,8 +29,13 @@ def sync_memory(config: RunConfig) -> dict[str, dict[str, float]]:
     shared = [(place.node, gpu) for place in trainer_places(config, world_size(config.trainer)) for gpu in place.gpus]
     weights = {"trainer's weights": trainer_memory(config)["weights"]}
     return {
-        "loading": {**weights, "export": _export_bytes(config), "servers' weights": max(loaded[gpu] for gpu in shared)},
-        "probing": {**weights, "servers": max(whole[gpu] for gpu in shared)},
+        "loading": {
+            **weights,
+            "export": _export_bytes(config),
+            "servers' weights": max(loaded[gpu] for gpu in shared),
+            "reserve": reserved_bytes(config),
+        },
+        "probing": {**weights, "servers": max(whole[gpu] for gpu in shared), "reserve": TRAINER_RESERVE},
     }
 
 

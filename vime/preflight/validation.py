@@ -69,6 +69,7 @@ RULES: tuple[Rule, ...] = (
     parallel.cluster_gpus,
     parallel.weight_transfer,
     parallel.turns,
+    memory.trainer_fits,
     memory.at_a_sync,
     parallel.nodes,
     parallel.megatron_fields,
@@ -119,6 +120,7 @@ SERVER_SIZES = ("num_replicas", "tensor_parallel_size")
 BY_SERVER: tuple[Rule, ...] = (
     parallel.server_gpus,
     parallel.weight_transfer,
+    memory.trainer_fits,
     memory.at_a_sync,
     serving.ports,
     machine.ports_free,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -28,8 +29,14 @@ logger = logging.getLogger(__name__)
 
 RANK = "trainer ranks"
 """The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
-ACTOR_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
-"""Threads that wait sleep. Spinning, they halve the speed of a trainer that shares its cores with servers."""
+EXACT_PINNING = "pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:64"
+"""For PyTorch's allocator: page-locked blocks above 64 MiB are as large as they are asked for, not rounded to powers of two."""
+_allocator = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+ACTOR_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",
+    "PYTORCH_ALLOC_CONF": f"{_allocator},{EXACT_PINNING}" if _allocator else EXACT_PINNING,
+}
+"""Threads that wait sleep: spinning, they halve the speed of a trainer that shares its cores with servers."""
 ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """Kernels start in the order of their calls, so that a gather or reduction of tensor-parallel ranks, called first, runs beside
 the product that it does not wait for."""

@@ -23,6 +23,7 @@ from vime.config import TrainerConfig
 from vime.model.architecture import Architecture
 from vime.trainer import names
 from vime.trainer.attention import PackedAttention
+from vime.trainer.experts import GroupedExperts
 from vime.trainer.megatron_config import torch_dtype, transformer_config
 from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
@@ -95,6 +96,8 @@ def _layer_spec(architecture: Architecture) -> ModuleSpec:
     spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=architecture.has_qk_norm, normalization="RMSNorm")
     layer: Any = spec.submodules
     layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
+    if experts:
+        layer.mlp.submodules.experts.module = GroupedExperts
     attention = layer.self_attention.submodules
     attention.core_attention = PackedAttention
     if architecture.has_qk_norm:

@@ -13,28 +13,46 @@ from megatron.core.optimizer.optimizer import MegatronOptimizer
 
 
 class HostMemory:
-    """Contents of device storages, kept in host memory while the storages are empty."""
+    """Contents of device storages, kept in host memory while the storages are empty.
+
+    They lie side by side in one page-locked block, which stays for the next time: to lock pages takes longer than to fill them,
+    and PyTorch rounds each small block up to a power of two (`vime.trainer.group.EXACT_PINNING`).
+    """
 
     def __init__(self) -> None:
-        self._kept: list[tuple[torch.UntypedStorage, torch.Tensor | None, int]] = []
+        self._kept: list[tuple[torch.Tensor, torch.UntypedStorage, torch.Tensor | None]] = []
+        self._blocks: list[torch.Tensor] = []
+        self._num_used = 0
 
     def take(self, tensors: Iterable[torch.Tensor], *, keep_content: bool = True) -> None:
         """Empties the storages of these tensors; those that are empty already are left alone."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage.size() == 0:
-                continue
-            content = _copy_of(storage) if keep_content else None
-            self._kept.append((storage, content, storage.size()))
+        full = [(tensor, tensor.untyped_storage()) for tensor in tensors]
+        found = {storage.data_ptr(): (_bytes_of(tensor, storage), storage) for tensor, storage in full if storage.size()}
+        sizes = [whole.numel() for whole, _ in found.values()]
+        places = self._block(found, sum(sizes)).split(sizes) if keep_content and found else [None] * len(sizes)
+        for (whole, storage), place in zip(found.values(), places, strict=True):
+            self._kept.append((whole, storage, place if place is None else place.copy_(whole, non_blocking=True)))
+        if keep_content and found and torch.cuda.is_available():
+            torch.cuda.synchronize()  # the copies are complete before the storages are emptied
+        for _, storage in found.values():
             storage.resize_(0)
 
     def give_back(self) -> None:
         """Fills the storages again; dropped content is zero."""
-        for storage, content, size in self._kept:
-            storage.resize_(size)
-            whole = _bytes_of(storage)
+        for whole, storage, content in self._kept:
+            storage.resize_(whole.numel())
             whole.zero_() if content is None else whole.copy_(content, non_blocking=True)
-        self._kept = []
+        self._kept, self._num_used = [], 0
+
+    def _block(self, found: dict[int, tuple[torch.Tensor, torch.UntypedStorage]], size: int) -> torch.Tensor:
+        """Page-locked memory of so many bytes that no content lies in: that of last time, if it is as large."""
+        if self._num_used == len(self._blocks):
+            self._blocks.append(torch.empty(0, dtype=torch.uint8))
+        if self._blocks[self._num_used].numel() < size:
+            on_cuda = any(whole.is_cuda for whole, _ in found.values())
+            self._blocks[self._num_used] = torch.empty(size, dtype=torch.uint8, pin_memory=on_cuda)
+        self._num_used += 1
+        return self._blocks[self._num_used - 1][:size]
 
 
 class Offload:
@@ -77,14 +95,9 @@ class Offload:
         return found
 
 
-def _copy_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    whole = _bytes_of(storage)
-    kept = torch.empty(storage.size(), dtype=torch.uint8, pin_memory=whole.is_cuda)
-    return kept.copy_(whole)
-
-
-def _bytes_of(storage: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+def _bytes_of(tensor: torch.Tensor, storage: Any) -> torch.Tensor:
+    """All bytes of the storage of a tensor."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
 
 
 def _release() -> None:

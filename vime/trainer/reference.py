@@ -15,7 +15,12 @@ class Reference:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._parameters = list(model.parameters())
-        self._kept = [_copy_in_main_memory(parameter.detach()) for parameter in self._parameters]
+        sizes = [parameter.numel() for parameter in self._parameters]
+        first = self._parameters[0]  # all have the run's precision; one block, because PyTorch rounds each up
+        block = torch.empty(sum(sizes), dtype=first.dtype, pin_memory=first.is_cuda)
+        self._kept = [part.view(own.shape) for part, own in zip(block.split(sizes), self._parameters)]
+        for kept, parameter in zip(self._kept, self._parameters):
+            kept.copy_(parameter.detach())
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -33,8 +38,3 @@ class Reference:
             parameter.copy_(kept, non_blocking=True)
             kept.copy_(own, non_blocking=True)
         torch.cuda.synchronize()  # the CPU may read the copies in host memory again
-
-
-def _copy_in_main_memory(tensor: torch.Tensor) -> torch.Tensor:
-    kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return kept.copy_(tensor)

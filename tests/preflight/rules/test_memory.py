@@ -3,11 +3,11 @@
 import pytest
 
 from vime.config import RunConfig
-from vime.memory.processes import GIB, trainer_memory
+from vime.memory.processes import GIB, host_memory, reserved_bytes, trainer_memory
 from vime.memory.sync import sync_memory
 from vime.model.size import num_parameters
 from vime.preflight.compose import compose_run
-from vime.preflight.rules.memory import at_a_sync
+from vime.preflight.rules.memory import at_a_sync, trainer_fits
 
 ONE_NODE = ("model=qwen2.5-7b", "cluster=one_node")
 SHARE = "serving.models.actor.gpu_memory_utilization"
@@ -24,9 +24,14 @@ def test_at_a_sync_a_gpu_holds_the_weights_twice_and_then_the_caches():
     largest = 2 * config.model.vocab_size * config.model.hidden_size
     memory = sync_memory(config)
     assert memory["loading"] == pytest.approx(
-        {"trainer's weights": own, "export": 2 * largest + 2 * max(largest, 2**30), "servers' weights": served}
+        {
+            "trainer's weights": own,
+            "export": 2 * largest + 2 * max(largest, 2**30),
+            "servers' weights": served,
+            "reserve": 2.5 * GIB,
+        }
     )
-    assert memory["probing"] == pytest.approx({"trainer's weights": own, "servers": 0.6 * 80 * GIB})
+    assert memory["probing"] == pytest.approx({"trainer's weights": own, "servers": 0.6 * 79.6 * GIB, "reserve": 1.5 * GIB})
     assert sync_memory(planned(*ONE_NODE, "cluster.weight_transfer=shm"))["loading"]["export"] == 2 * largest
 
 
@@ -40,7 +45,7 @@ def test_a_model_fits_at_a_sync_whose_optimizer_would_not_fit_beside_the_servers
 
 def test_servers_that_leave_the_trainers_weights_no_room_are_refused_with_a_share_that_does():
     (problem,) = at_a_sync(planned(*ONE_NODE, f"{SHARE}=0.95"))
-    assert problem.key == SHARE and "83.1" in problem.remedy
+    assert problem.key == SHARE and "84.2" in problem.remedy
     share = problem.remedy.split("use at most ")[1].split(",")[0]
     assert at_a_sync(planned(*ONE_NODE, f"{SHARE}={share}")) == []
 
@@ -53,3 +58,24 @@ def test_weights_that_do_not_fit_twice_are_refused():
 def test_gpus_of_their_own_hold_nothing_of_the_others():
     assert sync_memory(planned("model=qwen2.5-7b", "cluster=two_nodes")) == {}
     assert at_a_sync(planned("model=qwen2.5-7b", "cluster=two_nodes", f"{SHARE}=0.95")) == []
+
+
+def test_a_trainer_rank_that_leaves_no_reserve_is_refused_by_name():
+    config = planned(*ONE_NODE)
+    needed = (sum(trainer_memory(config).values()) + reserved_bytes(config)) / GIB
+    assert trainer_fits(planned(*ONE_NODE, f"cluster.gpu_memory_gib={needed + 0.01}")) == []
+    (problem,) = trainer_fits(planned(*ONE_NODE, f"cluster.gpu_memory_gib={needed - 0.01}"))
+    assert problem.key == "trainer.tensor_parallel_size" and "trainer.recompute=true" in problem.remedy
+    assert trainer_fits(planned(*ONE_NODE, "cluster=laptop", "cluster.gpu_memory_gib=1")) == []
+
+
+def test_each_sleeping_server_keeps_something_of_a_shared_gpu():
+    alone, shared = planned("model=qwen2.5-7b", "cluster=two_nodes"), planned(*ONE_NODE)
+    assert reserved_bytes(shared) > reserved_bytes(alone) > 0 == reserved_bytes(planned("cluster=laptop"))
+
+
+def test_a_rank_on_shared_gpus_keeps_weights_and_optimizer_in_host_memory():
+    shared, alone = planned(*ONE_NODE), planned("model=qwen2.5-7b", "cluster=two_nodes")
+    rank = trainer_memory(shared)
+    assert host_memory(shared) == {"weights": rank["weights"], "optimizer": rank["optimizer"], "reference": rank["weights"]}
+    assert host_memory(alone) == {"reference": rank["weights"]} and host_memory(planned("cluster=laptop")) == {}

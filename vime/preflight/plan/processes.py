@@ -1,6 +1,6 @@
 """The sections Placement and Memory of a plan: node, GPUs, port, share of the model and memory of every process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 
@@ -9,7 +9,7 @@ from vime.cluster.placement import server_groups, server_places, takes_turns, tr
 from vime.config import AlgorithmName, RunConfig
 from vime.memory.activations import recomputes
 from vime.memory.kv_cache import kv_cache_tokens, trained_groups
-from vime.memory.processes import GIB, server_memory, trainer_memory
+from vime.memory.processes import GIB, host_memory, reserved_bytes, server_memory, trainer_memory
 from vime.memory.sync import sync_memory
 from vime.memory.tokens import batch_bytes, driver_bytes, object_store_bytes
 from vime.preflight.plan.amounts import gib
@@ -83,12 +83,21 @@ def memory(config: RunConfig) -> list[str]:
         seen.setdefault("each trainer rank" if part.name.startswith("trainer") else part.name.rpartition("-")[0], part)
     where = f", on each GPU of {limit:g} GiB" if on_gpus else ""
     lines = [f"{name}{where}: {_sum(part.memory)}{_uncounted(name, part.memory, on_gpus)}" for name, part in seen.items()]
-    if config.algorithm.kl_coefficient and on_gpus:
-        lines.append(f"reference model: {gib(trainer_memory(config)['weights'])} of host memory for each trainer rank")
+    if pinned := host_memory(config):
+        ranks = min(world_size(config.trainer), config.cluster.gpus_per_node)
+        on_a_node = f"{gib(ranks * sum(pinned.values()))} on a node of {ranks}"
+        lines.append(f"page-locked host memory of each trainer rank: {_sum(pinned)}; {on_a_node}")
     if recomputes(config.trainer):
         lines.append("activation checkpointing: layers store only their inputs, and the backward pass recomputes the activations")
+    lines += _without_recomputation(config)
+    reserve = reserved_bytes(config)
+    if on_gpus:
+        lines.append(
+            f"in reserve on each GPU of a trainer rank, for contexts, NCCL and sleeping servers: {gib(reserve)} (a guess)"
+        )
     for name, part in seen.items():
-        if on_gpus and sum(part.memory.values()) > limit * GIB:
+        kept = reserve if name == "each trainer rank" else 0.0
+        if on_gpus and sum(part.memory.values()) + kept > limit * GIB:
             remedy = "use larger parallel sizes, trainer.recompute=true or a smaller trainer.max_tokens_per_micro_batch"
             lines.append(f"! {name} needs more than the {limit:g} GiB of a GPU: {remedy}")
     lines += held_by_gpus(config) if on_gpus else []
@@ -104,6 +113,16 @@ def memory(config: RunConfig) -> list[str]:
         f"Ray's object store: {store} of shared memory, which holds such a batch",
         f"finished groups that wait in the driver, in host memory: at most {driver}",
     ]
+
+
+def _without_recomputation(config: RunConfig) -> list[str]:
+    """What `trainer.recompute=false` would need on a GPU, where activations are recomputed; a third less arithmetic."""
+    if not (config.trainer.recompute and config.cluster.gpus_per_node):
+        return []
+    needed = sum(trainer_memory(replace(config, trainer=replace(config.trainer, recompute=False))).values())
+    reserve, limit = reserved_bytes(config), config.cluster.gpu_memory_gib * GIB
+    fits = "would fit" if needed + reserve <= limit else "would not fit"
+    return [f"trainer.recompute=false {fits}: {gib(needed)} and {gib(reserve)} in reserve of {gib(limit)}"]
 
 
 def held_by_gpus(config: RunConfig) -> list[str]:

@@ -1,11 +1,28 @@
-"""Memory of GPUs that trainer and servers share."""
+"""Memory of a GPU: what a trainer rank takes of it, and what trainer and servers that share it take at a sync."""
 
 from vime.cluster.placement import memory_share
 from vime.config import AlgorithmName, Mode, RunConfig
 from vime.errors import Problem
-from vime.memory.processes import GIB
+from vime.memory.processes import GIB, reserved_bytes, trainer_memory
 from vime.memory.sync import sync_memory
 from vime.preflight.rules import numbers
+
+
+def trainer_fits(config: RunConfig) -> list[Problem]:
+    """A trainer rank fits its GPU, beside what contexts, NCCL and sleeping servers keep of it."""
+    if config.mode is Mode.eval or not config.cluster.gpus_per_node or numbers.ranges(config):
+        return []
+    held, limit = trainer_memory(config), config.cluster.gpu_memory_gib * GIB
+    needed, reserve = sum(held.values()), reserved_bytes(config)
+    if needed + reserve <= limit:
+        return []
+    parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in held.items() if size)
+    recompute = "" if config.trainer.recompute else "trainer.recompute=true, "
+    remedy = (
+        f"a trainer rank would need {needed / GIB:.1f} GiB ({parts}) and {reserve / GIB:.1f} GiB in reserve of a GPU of "
+        f"{limit / GIB:g} GiB: use {recompute}larger parallel sizes, or a smaller trainer.max_tokens_per_micro_batch"
+    )
+    return [Problem(key="trainer.tensor_parallel_size", value=config.trainer.tensor_parallel_size, remedy=remedy)]
 
 
 def at_a_sync(config: RunConfig) -> list[Problem]:

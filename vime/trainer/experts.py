@@ -1,0 +1,74 @@
+"""Experts behind Megatron's interface, on CUDA with one product per layer for all experts of a rank.
+
+Megatron's `SequentialMLP` calls the experts one after another: a dozen small kernels each, which take longer to start than to
+run. Its parameters, names and checkpoints stay; in bfloat16 on CUDA the products of all experts are PyTorch's grouped ones,
+between them the gate is one operation over all tokens, and gradients of weights are summed in float32, expert by expert.
+
+Shape suffixes: R rows (tokens times chosen experts, by expert), P rows of an expert, E experts, H inputs, O outputs of a layer,
+F channels of an expert (2F: gate and linear).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer import mlp
+from megatron.core.transformer.moe.experts import SequentialMLP
+
+from vime.trainer.weight_gradient import add_weight_gradient
+
+
+class GroupedExperts(SequentialMLP):
+    """The experts of a layer on this rank."""
+
+    def forward(
+        self, permuted_local_hidden_states: torch.Tensor, tokens_per_expert: torch.Tensor, permuted_probs: torch.Tensor
+    ) -> tuple[torch.Tensor, None]:
+        """Outputs [R, H], times the routing weights [R], of rows [R, H] that are ordered by expert."""
+        rows_RH = permuted_local_hidden_states
+        if not (rows_RH.is_cuda and rows_RH.dtype is torch.bfloat16 and rows_RH.shape[0] and self.config.bias_activation_fusion):
+            return super().forward(rows_RH, tokens_per_expert, permuted_probs)
+        return self._grouped(rows_RH, tokens_per_expert, permuted_probs), None
+
+    def _grouped(self, rows_RH: torch.Tensor, tokens_per_expert: torch.Tensor, weights_R: torch.Tensor) -> torch.Tensor:
+        counts: list[int] = tokens_per_expert.tolist()  # Megatron has brought them to the host with the sizes of its messages
+        ends_E = torch.tensor(counts).cumsum(0).to(device=rows_RH.device, dtype=torch.int32, non_blocking=True)
+        modules: list[Any] = list(self.local_experts)
+        both_R2F = _GroupedLinear.apply(rows_RH, ends_E, counts, *(module.linear_fc1.weight for module in modules))
+        gated_RF = mlp.weighted_bias_swiglu_impl(
+            both_R2F, None, weights_R.unsqueeze(-1), False
+        )  # fused, or `vime.trainer.swiglu`
+        return _GroupedLinear.apply(gated_RF, ends_E, counts, *(module.linear_fc2.weight for module in modules))
+
+
+class _GroupedLinear(torch.autograd.Function):
+    """Rows times the transposed weight of their expert; `counts` are the rows of each expert, `ends_E` where they end."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_RH: torch.Tensor, ends_E: torch.Tensor, counts: list[int], *weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows_RH, ends_E, *weights)
+        ctx.counts, ctx.sums = counts, [getattr(weight, "main_grad", None) for weight in weights]
+        return F.grouped_mm(rows_RH, torch.stack(weights).transpose(1, 2), offs=ends_E)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        rows_RH, ends_E, *weights = ctx.saved_tensors
+        gradient_RO = gradients[0].contiguous()
+        of_rows_RH = F.grouped_mm(gradient_RO, torch.stack(weights), offs=ends_E)
+        of_weights = []
+        parts = zip(rows_RH.split(ctx.counts), gradient_RO.split(ctx.counts), weights, ctx.sums, strict=True)
+        for part_PH, gradient_PO, weight, total in parts:
+            found = weight.new_zeros(weight.shape, dtype=torch.float32) if total is None else total
+            add_weight_gradient(part_PH, gradient_PO, found)
+            of_weights.append(_returned(weight, found, is_added=total is not None))
+        return of_rows_RH, None, None, *of_weights
+
+
+def _returned(weight: Any, total: torch.Tensor, *, is_added: bool) -> torch.Tensor | None:
+    """What autograd gets for a weight: nothing of a gradient that is in Megatron's buffer already, as from its own layers."""
+    if not is_added:
+        return total.to(weight.dtype)
+    if not hasattr(weight, "grad_added_to_main_grad"):
+        return None
+    weight.grad_added_to_main_grad = True
+    return torch.empty_like(weight)
