@@ -49,7 +49,7 @@ class Peak:
     export: int
     """What an export takes on top."""
     pinned: int
-    """Page-locked host memory of a rank that has left its GPU."""
+    """Page-locked host memory of a rank that has left its GPU, with its reference model."""
     planned_pinned: float
     problems: dict[str, int]
 
@@ -137,7 +137,6 @@ def _measure_here(model: str, cluster: str, words: list[str]) -> Peak:
             memory.restart()
             engine.finish_training()
             found["step"] = memory.peak
-        room.COUNTS.pinned.clear()
         engine.offload(weights=False)
         memory.restart()
         before = memory.live

@@ -19,7 +19,7 @@ TENSOR, PIPELINE = {"tensor_parallel_size": 2, "sequence_parallel": False}, {"pi
 DATA = {"data_parallel_size": 2}
 CONTEXT, EXPERT, SEQUENCE = {"context_parallel_size": 2}, {"expert_parallel_size": 2}, {"sequence_parallel": True}
 INTERLEAVED = PIPELINE | {"virtual_pipeline_parallel_size": 2, "max_tokens_per_micro_batch": 60}
-RECOMPUTE = {"recompute": True}
+RECOMPUTE, OVERLAP = {"recompute": True}, {"overlap_gradient_reduction": True}
 MOE = "qwen3_moe"
 BASIC = {"tensor": TENSOR, "pipeline": PIPELINE, "tensor_pipeline": TENSOR | PIPELINE, "context": CONTEXT}
 OF_FAMILY = {
@@ -46,6 +46,12 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "qwen3 context many_rows": CONTEXT | {"max_tokens_per_micro_batch": 20},
     "qwen3 context recompute": CONTEXT | RECOMPUTE,
     "qwen3 data4": {"data_parallel_size": 4},
+    "qwen2_tied overlap": {"data_parallel_size": 4} | OVERLAP,
+    "llama_tied overlap_pipeline": DATA | PIPELINE | OVERLAP,
+    "qwen3 overlap_interleaved recompute": DATA | INTERLEAVED | OVERLAP | RECOMPUTE,
+    "qwen3 overlap_context": DATA | CONTEXT | OVERLAP,
+    "llama_tied data_pipeline": DATA | PIPELINE,
+    f"{MOE} overlap_expert": DATA | TENSOR | SEQUENCE | EXPERT | OVERLAP,
     "qwen3 pipeline uneven": {"pipeline_parallel_size": 3, "megatron_args": {"num_layers_in_first_pipeline_stage": 2}},
     "qwen3 interleaved": INTERLEAVED,
     "qwen2_tied interleaved one_row": INTERLEAVED | {"max_tokens_per_micro_batch": 10_000},
@@ -59,7 +65,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     f"{MOE} pipeline_expert": PIPELINE | DATA | EXPERT,
     f"{MOE} interleaved_expert": INTERLEAVED | DATA | EXPERT,
 }
-BFLOAT16 = {"qwen3 bfloat16": DATA | {"precision": "bfloat16"}}
+BFLOAT16 = {f"qwen3 {name}bfloat16": DATA | {"precision": "bfloat16"} | more for name, more in (("", {}), ("overlap ", OVERLAP))}
 LAYOUTS = DENSE | EXPERTS | PRODUCTS
 WITH_WHOLE_ROWS = [
     name for name, sizes in LAYOUTS.items() if not {"pipeline_parallel_size", "context_parallel_size", "recompute"} & set(sizes)

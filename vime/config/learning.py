@@ -150,6 +150,9 @@ class TrainerConfig:
     """Ranks, among those of tensor, context and data parallelism, that share the experts of a layer; an expert is never split."""
     sequence_parallel: bool = True
     """Whether tensor-parallel ranks also divide norms and residuals among them, by tokens; without effect on a single rank."""
+    overlap_gradient_reduction: bool | None = None
+    """Whether copies of the model sum their gradients in buckets while the backward pass of the last row goes on; null does so on
+    GPUs."""
     sft_tokens_per_step: Count = 16384
     """Tokens of demonstrations in one optimizer step of `algorithm=sft`."""
     num_threads: Natural = 0

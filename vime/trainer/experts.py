@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from megatron.core.transformer import mlp
 from megatron.core.transformer.moe.experts import SequentialMLP
 
-from vime.trainer.weight_gradient import add_weight_gradient
+from vime.trainer.weight_gradient import add_weight_gradient, kept_gradient
 
 
 class GroupedExperts(SequentialMLP):
@@ -55,20 +55,10 @@ class _GroupedLinear(torch.autograd.Function):
         rows_RH, ends_E, *weights = ctx.saved_tensors
         gradient_RO = gradients[0].contiguous()
         of_rows_RH = F.grouped_mm(gradient_RO, torch.stack(weights), offs=ends_E)
-        of_weights = []
+        of_weights: list[torch.Tensor | None] = []
         parts = zip(rows_RH.split(ctx.counts), gradient_RO.split(ctx.counts), weights, ctx.sums, strict=True)
         for part_PH, gradient_PO, weight, total in parts:
             found = weight.new_zeros(weight.shape, dtype=torch.float32) if total is None else total
             add_weight_gradient(part_PH, gradient_PO, found)
-            of_weights.append(_returned(weight, found, is_added=total is not None))
+            of_weights.append(found.to(weight.dtype) if total is None else kept_gradient(weight, is_always=True))
         return of_rows_RH, None, None, *of_weights
-
-
-def _returned(weight: Any, total: torch.Tensor, *, is_added: bool) -> torch.Tensor | None:
-    """What autograd gets for a weight: nothing of a gradient that is in Megatron's buffer already, as from its own layers."""
-    if not is_added:
-        return total.to(weight.dtype)
-    if not hasattr(weight, "grad_added_to_main_grad"):
-        return None
-    weight.grad_added_to_main_grad = True
-    return torch.empty_like(weight)

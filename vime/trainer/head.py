@@ -13,14 +13,23 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from vime.trainer.weight_gradient import add_weight_gradient
+from vime.trainer.weight_gradient import add_weight_gradient, kept_gradient
 
 
 def chunked_logprobs(
-    hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, *, temperature: float, chunk: int
+    hidden_NH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    target_N: torch.Tensor,
+    *,
+    temperature: float,
+    chunk: int,
+    is_fused: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logprob of each target and entropy of its distribution, both [N] and float32, with `chunk` tokens' logits at a time."""
-    return _ChunkedHead.apply(hidden_NH, weight_VH, target_N, temperature, chunk)
+    """Logprob of each target and entropy of its distribution, both [N] and float32, with `chunk` tokens' logits at a time.
+
+    `is_fused` says that Megatron's layers add their weights' gradients to its buffers as well (`gradient_accumulation_fusion`).
+    """
+    return _ChunkedHead.apply(hidden_NH, weight_VH, target_N, temperature, chunk, is_fused)
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -30,7 +39,13 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor, temperature: float, chunk: int
+        ctx: Any,
+        hidden_NH: torch.Tensor,
+        weight_VH: torch.Tensor,
+        target_N: torch.Tensor,
+        temperature: float,
+        chunk: int,
+        is_fused: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         local_N, is_local_N = local_targets(target_N, weight_VH.shape[0])
         parts = [
@@ -39,8 +54,8 @@ class _ChunkedHead(torch.autograd.Function):
         ]
         logprob_N, entropy_N, log_total_N = (torch.cat(values) for values in zip(*parts))
         ctx.save_for_backward(hidden_NH, weight_VH, local_N, is_local_N, log_total_N, entropy_N)
-        ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.main_gradient = getattr(weight_VH, "main_grad", None)
+        ctx.temperature, ctx.chunk, ctx.is_fused = temperature, chunk, is_fused
+        ctx.weight, ctx.main_gradient = weight_VH, getattr(weight_VH, "main_grad", None)
         ctx.set_materialize_grads(False)
         return logprob_N, entropy_N
 
@@ -70,8 +85,9 @@ class _ChunkedHead(torch.autograd.Function):
             add_weight_gradient(hidden_NH[part], logits_gradient_CV, sum_VH)
         if parallel_state.get_tensor_model_parallel_world_size() > 1:
             dist.all_reduce(hidden_gradient_NH, group=parallel_state.get_tensor_model_parallel_group())
-        weight_gradient_VH = None if ctx.main_gradient is not None else sum_VH.to(weight_VH.dtype)
-        return hidden_gradient_NH, weight_gradient_VH, None, None, None
+        is_kept = ctx.main_gradient is not None
+        weight_gradient_VH = kept_gradient(ctx.weight, is_always=ctx.is_fused) if is_kept else sum_VH.to(weight_VH.dtype)
+        return hidden_gradient_NH, weight_gradient_VH, None, None, None, None
 
 
 def local_targets(target_N: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:

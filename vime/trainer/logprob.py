@@ -54,7 +54,8 @@ def _in_chunks(
     chunk = max(LOGITS_IN_CHUNK // vocabulary, 1)
     if hidden_NH.shape[0] <= chunk:
         return _project(model, hidden_NH, target_N, temperature)
-    return chunked_logprobs(hidden_NH, model.head_weight(), target_N, temperature=temperature, chunk=chunk)
+    weight, is_fused = model.head_weight(), model.config.gradient_accumulation_fusion
+    return chunked_logprobs(hidden_NH, weight, target_N, temperature=temperature, chunk=chunk, is_fused=is_fused)
 
 
 def _in_float32(

@@ -158,7 +158,7 @@ def wrap_model(model: Chunks, trainer: TrainerConfig) -> list[DistributedDataPar
     """Megatron's gradient buffers around a loaded model, by chunk; gradients are summed over ranks in float32."""
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
-        overlap_grad_reduce=False,
+        overlap_grad_reduce=overlaps_reduction(trainer),
         use_distributed_optimizer=num_copies(trainer) > 1,
     )
     config: Any = model.config
@@ -168,6 +168,12 @@ def wrap_model(model: Chunks, trainer: TrainerConfig) -> list[DistributedDataPar
     config.no_sync_func = [chunk.no_sync for chunk in wrapped] if len(wrapped) > 1 else wrapped[0].no_sync
     config.finalize_model_grads_func = lambda models, *_, **__: finalize_model_grads(models)
     return wrapped
+
+
+def overlaps_reduction(trainer: TrainerConfig) -> bool:
+    """Whether gradients are summed over copies of the model in buckets, beside the backward pass of an update's last row."""
+    wanted = trainer.overlap_gradient_reduction
+    return num_copies(trainer) > 1 and (device().type == "cuda" if wanted is None else wanted)
 
 
 def build_optimizer(wrapped: list[DistributedDataParallel], trainer: TrainerConfig) -> MegatronOptimizer:

@@ -8,6 +8,8 @@ memory more.
 Shape suffixes: T tokens, O outputs of a linear layer, I inputs.
 """
 
+from typing import Any
+
 import torch
 
 from vime.trainer.kernels import blocks
@@ -32,6 +34,21 @@ def add_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: t
         sum_OI.add_(gradient_TO.t() @ x_TI)
     else:
         blocks.add_weight_gradient(gradient_TO, x_TI, sum_OI)
+
+
+def kept_gradient(weight: Any, *, is_always: bool) -> torch.Tensor | None:
+    """What autograd gets for a weight whose gradient is in Megatron's buffer already.
+
+    A tensor, because Megatron starts a reduction beside the backward pass once each weight of a bucket has one: without values if
+    all gradients of the weight in an update are added here or by Megatron's own layers (`is_always`), which it is told, else
+    zeros. A head that is tied to the embedding of its stage gets its tensor from there.
+    """
+    if not hasattr(weight, "grad_added_to_main_grad") or getattr(weight, "zero_out_wgrad", False):
+        return None
+    if not is_always:
+        return torch.zeros_like(weight)
+    weight.grad_added_to_main_grad = True
+    return torch.empty_like(weight)
 
 
 class _Extension:
