@@ -1,6 +1,7 @@
 """A vLLM worker's weight updates on a CUDA device that is not there: nothing is refused, left behind or waited for."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def problems(report: Report) -> list[str]:
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, checkpoints_by_depth: list[str], tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """A function that gives the report of an update; those of all chosen tests are driven by one process."""
-    chosen: list[Update] = [
+    chosen: list[Any] = [
         item.callspec.params["update"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and "reports" in item.fixturenames

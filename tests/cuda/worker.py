@@ -2,9 +2,9 @@
 
     python -m tests.cuda.worker JOB.json
 
-The job lists updates with their checkpoints; for each a child is forked, which writes its `Report` as JSON. Real are vLLM's models,
-loaders, layerwise reload, transports and the worker's methods, and all of `vime.weights`. Stand-ins: vLLM's platform, which answers
-for CUDA although this is its build for CPUs; the connection to the trainer, which checks what NCCL would refuse; the memory that
+The job lists updates with their checkpoints; for each a child is forked, which writes its `Report` as JSON. Real are vLLM's
+models, loaders, layerwise reload, transports and worker methods, and all of `vime.weights`. Stand-ins: vLLM's platform, which
+answers for CUDA although this is its build for CPUs; the connection to the trainer, which checks what NCCL would refuse; the memory that
 the trainer shares; vLLM's parameters and their copies on "meta", which are made of fake tensors; the kernel of the experts.
 """
 
@@ -111,10 +111,8 @@ def main() -> None:
 
 def _import_all() -> None:
     """Imports for every update, while vLLM's platform is the CPU: some modules look for CUDA's kernels when they are imported."""
-    import vllm.engine.arg_utils
-    import vllm.model_executor.layers.fused_moe.experts.triton_moe
-    import vllm.model_executor.layers.quantization.online.base
-    import vllm.v1.worker.gpu_worker
+
+    import vllm.v1.worker.gpu_worker  # noqa: F401
 
     import vime.weights.direct_transfer  # noqa: F401
 
@@ -274,6 +272,7 @@ def _places(model: Any) -> dict[str, int]:
 def _stand_in() -> None:
     """Everything that needs CUDA's build of vLLM, a trainer, or tensors with content."""
     import torch
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
     from vllm.distributed.weight_transfer import nccl_engine
     from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
     from vllm.model_executor.model_loader import dummy_loader
@@ -288,7 +287,9 @@ def _stand_in() -> None:
     platform._enum, platform.device_type = PlatformEnum.CUDA, "cuda"
     type(platform).get_device_communicator_cls = classmethod(lambda _: COMMUNICATOR)
     type(platform).get_device_capability = classmethod(lambda *_, **__: DeviceCapability(*CAPABILITY))
-    accelerator, cuda = torch.accelerator, torch.cuda
+    MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)  # type: ignore[assignment]
+    accelerator: Any = torch.accelerator
+    cuda = torch.cuda
     accelerator.empty_cache = lambda: None
     accelerator.current_device_index = accelerator.max_memory_allocated = lambda *_: 0  # type: ignore[assignment]
     cuda.get_device_properties = lambda *_: SimpleNamespace(uuid=DEVICE_UUID)  # type: ignore[assignment]
