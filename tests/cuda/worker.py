@@ -4,11 +4,12 @@
 
 The job lists updates with their checkpoints; for each a child is forked, which writes its `Report` as JSON. Real are vLLM's
 models, loaders, layerwise reload, transports and worker methods, and all of `vime.weights`. Stand-ins: vLLM's platform, which
-answers for CUDA although this is its build for CPUs; the connection to the trainer, which checks what NCCL would refuse; the memory that
+answers for CUDA although this is its CPU build; the connection to the trainer, which checks what NCCL would refuse; memory that
 the trainer shares; vLLM's parameters and their copies on "meta", which are made of fake tensors; the kernel of the experts.
 """
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -27,6 +28,13 @@ BUFFER_CHUNKS = 8
 """The same for the tensors that are digested together."""
 COMMUNICATOR = "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
 """vLLM's without the kernels of any device."""
+IMPORTED = (
+    "vllm.engine.arg_utils",
+    "vllm.model_executor.layers.fused_moe.experts.triton_moe",
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.v1.worker.gpu_worker",
+    "vime.weights.direct_transfer",
+)
 DEVICE_UUID = "GPU-that-is-not-there"
 
 
@@ -111,10 +119,8 @@ def main() -> None:
 
 def _import_all() -> None:
     """Imports for every update, while vLLM's platform is the CPU: some modules look for CUDA's kernels when they are imported."""
-
-    import vllm.v1.worker.gpu_worker  # noqa: F401
-
-    import vime.weights.direct_transfer  # noqa: F401
+    for name in IMPORTED:
+        importlib.import_module(name)
 
 
 def drill(update: Update, checkpoints: list[Path]) -> Report:
