@@ -179,7 +179,7 @@ def weights_in_other_memory() -> None:
     def replace(model: torch.nn.Module) -> None:
         for module in model.modules():
             for name, parameter in module._parameters.items():
-                if parameter is not None and type(parameter) is torch.nn.Parameter:
+                if parameter is not None and not hasattr(parameter, "weight_loader"):
                     setattr(module, name, torch.nn.Parameter(torch.full_like(parameter, torch.nan), False))
 
     transfer.erase = replace
