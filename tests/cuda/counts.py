@@ -83,6 +83,8 @@ class Counts:
     synchronizations: Counter[str] = field(default_factory=Counter)
     """The host waits for the device: a value is read, an output's size depends on values, a tensor is copied to the host."""
     copies_to_device: Counter[str] = field(default_factory=Counter)
+    blocking_copies: Counter[str] = field(default_factory=Counter)
+    """Copies to the device that are not `non_blocking`: PyTorch waits for the stream behind each (`memcpy_and_sync`)."""
     collectives: Counter[str] = field(default_factory=Counter)
     """By kind and line, for example `all_reduce megatron/core/tensor_parallel/mappings.py:30`."""
     problems: Counter[str] = field(default_factory=Counter)
@@ -92,7 +94,7 @@ class Counts:
 
     def restart(self) -> None:
         """Forgets everything but the memory that is in use."""
-        for counter in (self.synchronizations, self.copies_to_device, self.collectives, self.problems):
+        for counter in (self.synchronizations, self.copies_to_device, self.blocking_copies, self.collectives, self.problems):
             counter.clear()
         self.pinned.clear()
         self.memory.restart()

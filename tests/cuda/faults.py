@@ -1,4 +1,4 @@
-"""Faults that the room must find, made by name in a process before the trainer is built."""
+"""Faults that the room must find, made by name in a process before the trainer is built, or before a worker's updates."""
 
 from typing import Any
 
@@ -112,3 +112,87 @@ def weights_that_stay_in_memory() -> None:
         take(memory, list(tensors)[1:], keep_content=keep_content)
 
     offload.HostMemory.take = keeping  # type: ignore[method-assign]
+
+
+def a_digest_that_waits_for_each_tensor() -> None:
+    """A worker looks at every tensor that arrives."""
+    from vime.weights.payload import WeightDigest
+
+    update = WeightDigest.update
+
+    def looking(digest: Any, name: str, tensor: torch.Tensor) -> None:
+        assert tensor.sum().item()
+        update(digest, name, tensor)
+
+    WeightDigest.update = looking  # type: ignore[method-assign]
+
+
+def a_comparison_that_waits_for_each_tensor() -> None:
+    """A proof asks the device after each comparison."""
+    from vime.weights import proof
+
+    proof.faults = lambda comparisons: [made.fault() for made in comparisons if not bool(made.is_right)]
+
+
+def a_copy_that_waits_for_each_tensor() -> None:
+    """The columns to compare are copied to the device in PyTorch's usual way, which waits for it."""
+    from vime.weights.proof import Proof
+
+    choose = Proof._indices
+    Proof._indices = lambda proof, shard, size: choose(proof, shard, size).to("cuda")  # type: ignore[method-assign]
+
+
+def weights_received_on_the_host() -> None:
+    """A transport does not know its device."""
+    from vime.weights.direct_transfer import DigestNCCLEngine
+
+    receive = DigestNCCLEngine.receive_weights
+
+    def receiving(engine: Any, info: Any) -> None:
+        engine.device = torch.device("cpu")
+        receive(engine, info)
+
+    DigestNCCLEngine.receive_weights = receiving  # type: ignore[method-assign]
+
+
+def samples_kept_on_the_host() -> None:
+    """The values that a proof compares leave the device, tensor by tensor."""
+    from vime.weights.proof import Proof
+
+    note = Proof.note
+    Proof.note = lambda proof, model, name, tensor: note(proof, model, name, tensor.cpu())  # type: ignore[method-assign]
+
+
+def a_product_of_the_host() -> None:
+    """The one-hot vectors of a proof stay on the host."""
+    from vime.weights import proof
+
+    proof._product = lambda module, indices, size: module.quant_method.apply(
+        module, torch.eye(size, dtype=torch.bfloat16)[: len(indices)], None
+    ).t()
+
+
+def weights_in_other_memory() -> None:
+    """Weights are erased by tensors that take their place, of which captured graphs know nothing."""
+    from vime.weights import transfer
+
+    def replace(model: torch.nn.Module) -> None:
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None and not hasattr(parameter, "weight_loader"):
+                    setattr(module, name, torch.nn.Parameter(torch.full_like(parameter, torch.nan), False))
+
+    transfer.erase = replace
+
+
+def a_buffer_of_the_host() -> None:
+    """A worker adds a buffer to the model, on the host."""
+    from vime.weights import transfer
+
+    erase = transfer.erase
+
+    def adding(model: torch.nn.Module) -> None:
+        erase(model)
+        model.register_buffer("forgotten", torch.zeros(4, device="cpu"))
+
+    transfer.erase = adding

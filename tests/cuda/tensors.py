@@ -199,6 +199,8 @@ def _copied(source: Any, target: Any, options: dict[str, Any]) -> None:
         waits("copy to the host")
     elif kinds == ("cpu", "cuda") and source.dim():
         COUNTS.copies_to_device[where()] += 1
+        if not options.get("non_blocking"):
+            COUNTS.blocking_copies[where()] += 1
 
 
 def _install_storages() -> None:

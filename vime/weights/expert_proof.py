@@ -5,11 +5,12 @@ up_proj and some rows of down_proj. Shape suffixes: M tokens of one expert, H hi
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
-from vime.weights.sample import QUANTIZED_TOLERANCE, ValueSample, difference, is_exact
+from vime.weights.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, is_exact
 
 EXPERT_INPUT = 16.0
 """Size of the one input that an expert sees; weights of usual size then give numbers around one."""
@@ -20,8 +21,8 @@ Parts = dict[str, tuple[str, ValueSample]]
 """An expert's gate_proj, up_proj and down_proj: name and sample."""
 
 
-def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str]:
-    """Yields an error line for each expert of one layer that computes with other weights than were sent."""
+def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str | Comparison]:
+    """Compares each expert of one layer with what was sent; yields an error line for what was not sent."""
     layer = of_layer[0][1].shard.module
     by_expert: dict[int, Parts] = {}
     for name, sample in of_layer:
@@ -42,13 +43,14 @@ def check_experts(of_layer: list[tuple[str, ValueSample]]) -> Iterable[str]:
     expected = [_products(layer, parts) for parts in experts.values()]
     token_MH = torch.cat([inputs for inputs, _, _ in expected])
     counts = [len(inputs) for inputs, _, _ in expected]
-    numbers_M = torch.tensor(list(experts), dtype=torch.int32).repeat_interleave(torch.tensor(counts)).to(token_MH.device)
+    numbers = [number for number, count in zip(experts, counts) for _ in range(count)]
+    numbers_M = torch.tensor(numbers, dtype=torch.int32).to(token_MH.device, non_blocking=True)
     weights_M = torch.ones(len(token_MH), 1, dtype=torch.float32, device=token_MH.device)
     output_MH = layer.forward_modular(token_MH.clone(), weights_M, numbers_M.unsqueeze(1)).float()
     for parts, of_one_MH, (_, products_MR, sizes_MR) in zip(experts.values(), output_MH.split(counts), expected):
         read_MR = of_one_MH.index_select(1, parts["down_proj"][1].indices.to(token_MH.device))
-        if not bool(((read_MR - products_MR).abs() <= tolerance * sizes_MR).all()):  # which no NaN is
-            yield f"{_name(parts)}: {difference(read_MR, products_MR)}"
+        is_right = ((read_MR - products_MR).abs() <= tolerance * sizes_MR).all()  # which no NaN is
+        yield Comparison(is_right=is_right, fault=partial(_fault, parts, read_MR, products_MR))
 
 
 def _products(layer: Any, parts: Parts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -57,10 +59,14 @@ def _products(layer: Any, parts: Parts) -> tuple[torch.Tensor, torch.Tensor, tor
     dtype, device = layer.moe_config.in_dtype, layer.w13_weight.device
     size = gate.shard.columns.stop - gate.shard.columns.start
     token_MH = torch.zeros(len(gate.indices), size, dtype=dtype, device=device)
-    token_MH[torch.arange(len(gate.indices)), gate.indices.to(device)] = EXPERT_INPUT
+    token_MH.scatter_(1, gate.indices.to(device, non_blocking=True).unsqueeze(1), EXPERT_INPUT)
     gate_MI, up_MI = (EXPERT_INPUT * sample.values.t().to(device, dtype).float() for sample in (gate, up))
     inner_MI, down_RI = torch.nn.functional.silu(gate_MI) * up_MI, down.values.to(device, dtype).float()
     return token_MH, inner_MI @ down_RI.t(), (inner_MI.abs() @ down_RI.abs().t()).clamp_min(1e-20)
+
+
+def _fault(parts: Parts, read_MR: torch.Tensor, products_MR: torch.Tensor) -> str:
+    return f"{_name(parts)}: {difference(read_MR, products_MR)}"
 
 
 def _name(parts: Parts) -> str:

@@ -3,19 +3,19 @@
 Before an update every weight is erased (`vime.weights.erase`), and the layers of a shadow begin so. Of every tensor that passes,
 some columns or rows are kept; after the update each layer is asked for them: a linear layer is multiplied with one-hot vectors,
 which gives columns of its weight without any rounding, also where vLLM holds the weight repacked; an embedding gives rows, an
-expert its output, and a norm or a bias is read.
+expert its output, and a norm or a bias is read. On a GPU nobody waits for the device before all is asked.
 """
 
-import math
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
 from vime.weights.expert_proof import check_experts
-from vime.weights.sample import QUANTIZED_TOLERANCE, ValueSample, difference, is_exact
+from vime.weights.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, faults, is_exact
 from vime.weights.shard import Kind, TensorShard, find_shard
 
 NUM_COLUMNS = 8
@@ -56,7 +56,7 @@ class Proof:
         along = 1 if shard.kind is Kind.linear or shard.part in ("gate_proj", "up_proj") else 0
         if shard.kind is Kind.values:
             part = part.reshape(-1)
-        indices = self._indices(shard, part.shape[along]).to(tensor.device)
+        indices = self._indices(shard, part.shape[along]).to(tensor.device, non_blocking=True)
         sample = ValueSample(shard=shard, indices=indices, values=part.index_select(along, indices).clone())
         with self._lock:
             self._samples[name] = sample
@@ -83,22 +83,24 @@ class Proof:
         started = time.monotonic()
         if not self._products:
             self.multiply(model)
-        wrong: list[str] = []
+        found: list[str | Comparison] = []
         for name, sample in self._samples.items():
             if sample.shard.kind in (Kind.rows, Kind.values):
                 exact = sample.shard.kind is Kind.values or is_exact(sample.shard.module)
-                wrong += _compare(name, sample, _read_rows(sample), exact=exact)
+                found.append(_compare(name, sample, _read_rows(sample), exact=exact))
         for of_layer in self._of_kind(Kind.linear):
-            wrong += _check_linear(of_layer, self._products[id(of_layer[0][1].shard.module)])
+            found += _check_linear(of_layer, self._products[id(of_layer[0][1].shard.module)])
         unread = list(self._unread)
         for of_layer in self._of_kind(Kind.expert):
             if of_layer[0][1].shard.module.quant_method.is_monolithic:  # its kernel routes by itself
                 unread += [name for name, _ in of_layer]
             else:
-                wrong += check_experts(of_layer)
+                found += check_experts(of_layer)
         for name, sample, head in self._tied(model):
-            wrong += _check_tied_head(name, sample, head, self._products[id(head)])
-        wrong += self._check_forgotten(model)
+            found.append(_check_tied_head(name, sample, head, self._products[id(head)]))
+        found += self._check_forgotten(model)
+        wrong = [line for line in found if isinstance(line, str)]
+        wrong += faults(comparison for comparison in found if isinstance(comparison, Comparison))
         seconds = time.monotonic() - started
         return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong), "seconds": seconds}
 
@@ -126,29 +128,25 @@ class Proof:
         for head in (module for module in model.modules() if isinstance(module, ParallelLMHead) and id(module) not in own):
             yield from ((name, sample, head) for name, sample in rows if sample.shard.module.weight is head.weight)
 
-    def _check_forgotten(self, model: Any) -> Iterable[str]:
+    def _check_forgotten(self, model: Any) -> Iterable[str | Comparison]:
         """Layers of which nothing was sent, and parts of fused biases, by vLLM's names: they are as `erase` has left them."""
         modules = [sample.shard.module for sample in self._samples.values()]
         sent, weights = {id(module) for module in modules}, {id(getattr(module, "weight", None)) for module in modules}
-        names, firsts = [], []
         for (_, parameter_name), samples in self._fused_values().items():
             held = getattr(samples[0].shard.module, parameter_name)
             forgotten = torch.ones(len(held), dtype=torch.bool, device=held.device)
             for shard in (sample.shard for sample in samples):
                 forgotten[shard.offset : shard.offset + shard.rows.stop - shard.rows.start] = False
-            names.append(f"{samples[0].shard.module.prefix}.{parameter_name}")
-            firsts.append(held[forgotten].float().sum())
+            erased = (held.isnan() & forgotten).any()
+            yield _forgotten(f"{samples[0].shard.module.prefix}.{parameter_name}", erased)
         for name, module in model.named_modules():
             if id(module) in sent or (hasattr(module, "weight") and id(module.weight) in weights):  # a tied head
                 continue
             if getattr(getattr(module, "cpu_linear", None), "is_erased", False):
-                names, firsts = [*names, name], [*firsts, torch.tensor(math.nan)]
+                yield _nothing_sent(name)
             for parameter_name, parameter in module.named_parameters(recurse=False):
                 if parameter.numel() and parameter.is_floating_point():
-                    names.append(f"{name}.{parameter_name}")
-                    firsts.append(parameter.reshape(-1)[0].float())
-        erased = torch.stack([first.to(firsts[-1].device) for first in firsts]).isnan().tolist() if firsts else []
-        yield from (f"{name}: nothing of it was sent" for name, is_erased in zip(names, erased) if is_erased)
+                    yield _forgotten(f"{name}.{parameter_name}", parameter.reshape(-1)[0].isnan())
 
     def _fused_values(self) -> dict[tuple[int, str], list[ValueSample]]:
         """Samples of biases of linear layers, by layer."""
@@ -159,34 +157,42 @@ class Proof:
         return found
 
 
-def _check_linear(of_layer: list[tuple[str, ValueSample]], columns: torch.Tensor) -> Iterable[str]:
+def _forgotten(name: str, is_erased: torch.Tensor) -> Comparison:
+    return Comparison(is_right=~is_erased, fault=partial(_nothing_sent, name))
+
+
+def _nothing_sent(name: str) -> str:
+    return f"{name}: nothing of it was sent"
+
+
+def _check_linear(of_layer: list[tuple[str, ValueSample]], columns: torch.Tensor) -> Iterable[Comparison]:
     """One multiplication for all tensors that are fused in a layer."""
     forgotten = torch.ones(len(columns), dtype=torch.bool, device=columns.device)
     for name, sample in of_layer:
         own = slice(sample.shard.offset, sample.shard.offset + sample.values.shape[0])
         forgotten[own] = False
-        yield from _compare(name, sample, columns[own], exact=is_exact(sample.shard.module))
-    if bool(columns[forgotten].isnan().any()):  # padding is zero
-        yield f"the layer of {of_layer[0][0]}: a tensor that belongs to it was not sent"
+        yield _compare(name, sample, columns[own], exact=is_exact(sample.shard.module))
+    line = f"the layer of {of_layer[0][0]}: a tensor that belongs to it was not sent"
+    yield Comparison(is_right=~(columns.isnan().any(1) & forgotten).any(), fault=lambda: line)  # padding is zero
 
 
 def _first_columns(size: int) -> torch.Tensor:
     return torch.arange(min(size, NUM_COLUMNS))
 
 
-def _check_tied_head(name: str, sample: ValueSample, head: Any, columns: torch.Tensor) -> Iterable[str]:
+def _check_tied_head(name: str, sample: ValueSample, head: Any, columns: torch.Tensor) -> Comparison:
     """The head's first columns, at the rows that were kept of the embedding."""
     indices = _first_columns(sample.values.shape[1])
     read = columns.index_select(0, sample.indices.to(columns.device))
     shown = ValueSample(shard=sample.shard, indices=indices, values=sample.values[:, : len(indices)])
-    yield from _compare(f"{name} (in the head that is tied to it)", shown, read, exact=is_exact(head))
+    return _compare(f"{name} (in the head that is tied to it)", shown, read, exact=is_exact(head))
 
 
 def _product(module: Any, indices: torch.Tensor, size: int) -> torch.Tensor:
     """Columns of the weight with which a layer computes, [outputs, indices]."""
     held = next(module.parameters())
     one_hot = torch.zeros(len(indices), size, dtype=getattr(module, "params_dtype", None) or held.dtype, device=held.device)
-    one_hot[torch.arange(len(indices)), indices.to(held.device)] = 1.0
+    one_hot.scatter_(1, indices.to(held.device, non_blocking=True).unsqueeze(1), 1.0)
     return module.quant_method.apply(module, one_hot, None).t()
 
 
@@ -199,10 +205,11 @@ def _read_rows(sample: ValueSample) -> torch.Tensor:
     return held[shard.offset : shard.offset + count].reshape(-1).index_select(0, sample.indices.to(held.device))
 
 
-def _compare(name: str, sample: ValueSample, read: torch.Tensor, *, exact: bool) -> Iterable[str]:
+def _compare(name: str, sample: ValueSample, read: torch.Tensor, *, exact: bool) -> Comparison:
     expected = sample.values.to(read.device, read.dtype)  # files are in host memory
-    if exact and torch.equal(read, expected):
-        return
-    limit = 0.0 if exact else QUANTIZED_TOLERANCE * float(expected.abs().max())
-    if not bool(((read.float() - expected.float()).abs() <= limit).all()):  # which no NaN is
-        yield f"{name}: {difference(read, expected)}"
+    if exact:
+        is_right = (read == expected).all()
+    else:
+        limit = QUANTIZED_TOLERANCE * expected.float().abs().max()
+        is_right = ((read.float() - expected.float()).abs() <= limit).all()  # which no NaN is
+    return Comparison(is_right=is_right, fault=lambda: f"{name}: {difference(read, expected)}")

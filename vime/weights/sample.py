@@ -1,5 +1,6 @@
 """Inside a vLLM worker: some values of a payload's tensor, and how they are compared with those that a layer shows."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,28 @@ class ValueSample:
     shard: TensorShard
     indices: torch.Tensor
     values: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A comparison whose outcome nobody has asked the device for yet.
+
+    Example: `Comparison(is_right=tensor(True, device="cuda:0"), fault=lambda: "lm_head.weight: nothing was loaded")`.
+    """
+
+    is_right: torch.Tensor
+    fault: Callable[[], str]
+    """An error line; called only where it is not right, because it asks the device."""
+
+
+def faults(comparisons: Iterable[Comparison]) -> list[str]:
+    """Error lines of those that are not right; waits for the device once, and again for each line."""
+    made = list(comparisons)
+    if not made:
+        return []
+    device = made[0].is_right.device
+    outcomes = torch.stack([comparison.is_right.to(device) for comparison in made]).tolist()
+    return [comparison.fault() for comparison, is_right in zip(made, outcomes) if not is_right]
 
 
 def difference(read: torch.Tensor, expected: torch.Tensor) -> str:

@@ -62,7 +62,9 @@ class WordSums:
         device, total = self._buffer_B.device, sum(self._places)
         owners = [number for number, count in enumerate(self._places) for _ in range(count)]
         numbers = [number for count in self._places for number in range(count)]
-        owner_C, number_C = torch.tensor([owners, numbers], dtype=torch.int64).view(2, total).to(device).unbind()
+        owner_C, number_C = (
+            torch.tensor([owners, numbers], dtype=torch.int64).view(2, total).to(device, non_blocking=True).unbind()
+        )
         sums_C = _chunk_sums(self._buffer_B[: total * CHUNK_BYTES]).mul_(_factors(device)[number_C % CHUNK_WORDS])
         sums_N = torch.zeros(len(self._places), dtype=torch.int64, device=device)
         self._sums.append(sums_N.index_add_(0, owner_C, sums_C))
