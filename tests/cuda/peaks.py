@@ -41,13 +41,13 @@ class Peak:
     planned: float
     """The plan's sum for a trainer rank."""
     reserve: float
-    """What the plan keeps for contexts, NCCL and sleeping servers."""
+    """Memory that the plan keeps for contexts, NCCL and sleeping servers."""
     gradient: int
     """The most during a forward and backward pass, of the second update."""
     step: int
     """The most during an optimizer step."""
     export: int
-    """What an export takes on top."""
+    """Memory that an export takes on top."""
     pinned: int
     """Page-locked host memory of a rank that has left its GPU, with its reference model."""
     planned_pinned: float
@@ -60,7 +60,7 @@ class Peak:
 
     @property
     def free(self) -> float:
-        """What the plan leaves of the card."""
+        """The rest of the card."""
         return self.card - self.planned - self.reserve
 
 

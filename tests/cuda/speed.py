@@ -1,4 +1,4 @@
-"""What the trainer's counted work allows on H100s: a model of step times, in a column that nobody has measured.
+"""A model of the trainer's step times on H100s, from its counted work; nobody has measured them.
 
     python -m tests.cuda.speed [--write results] [--before COMMIT] [--rows 16]
 
@@ -39,16 +39,16 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """What is assumed of an H100 and its neighbours."""
+    """Assumptions about an H100 and its neighbours."""
 
     peak_flops: float = 989e12
     """Dense bfloat16 products, from the data sheet; MFU is a share of this."""
     product_share: float = 0.65
-    """What cuBLAS reaches of it in large products."""
+    """Share of it that cuBLAS reaches in large products."""
     grouped_share: float = 0.5
-    """What grouped products reach of it."""
+    """Share of it that grouped products reach."""
     attention_share: float = 0.35
-    """What flash attention 2 reaches of it, forward and backward."""
+    """Share of it that flash attention 2 reaches, forward and backward."""
     bytes_per_second: float = 3.35e12 * 0.8
     """80 % of the memory's rate on the data sheet."""
     link_bytes_per_second: float = 450e9 * 0.8
@@ -71,7 +71,7 @@ class Work:
 
     launches: int = 0
     flops: float = 0.0
-    """Of products and attention, recomputed ones too."""
+    """Operations of products and attention, recomputed ones too."""
     bytes: float = 0.0
     """Read and written by all other kernels."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Work:
     waits: int = 0
 
     def minus(self, other: "Work", divisor: int) -> "Work":
-        """What this has more than another, by `divisor`."""
+        """The excess over another, by `divisor`."""
         return Work(
             launches=(self.launches - other.launches) // divisor,
             flops=(self.flops - other.flops) / divisor,
@@ -361,7 +361,7 @@ def earlier_tree(folder: Path, commit: str) -> Path:
 
 
 def cells(counted: dict[str, Any], recipe: Recipe, rows: int, *, in_one_queue: bool) -> dict[str, Any]:
-    """What a table shows of one recipe under one tree."""
+    """The cells of one recipe under one tree."""
     row, update = Work(**counted["row"]), Work(**counted["update"])
     queue = in_one_queue and counted["tensor_parallel"] > 1
     seconds = rows * row.total(in_one_queue=queue) + update.total(in_one_queue=queue)

@@ -171,7 +171,7 @@ def wrap_model(model: Chunks, trainer: TrainerConfig) -> list[DistributedDataPar
 
 
 def overlaps_reduction(trainer: TrainerConfig) -> bool:
-    """Whether gradients are summed over copies of the model in buckets, beside the backward pass of an update's last row."""
+    """True if gradients are summed over copies of the model in buckets, beside the backward pass of an update's last row."""
     wanted = trainer.overlap_gradient_reduction
     return num_copies(trainer) > 1 and (device().type == "cuda" if wanted is None else wanted)
 

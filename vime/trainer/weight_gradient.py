@@ -37,9 +37,9 @@ def add_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: t
 
 
 def kept_gradient(weight: Any, *, is_always: bool) -> torch.Tensor | None:
-    """What autograd gets for a weight whose gradient is in Megatron's buffer already.
+    """The tensor that autograd gets for a weight whose gradient is in Megatron's buffer already.
 
-    A tensor, because Megatron starts a reduction beside the backward pass once each weight of a bucket has one: without values if
+    There is one, because Megatron starts a reduction beside the backward pass once each weight of a bucket has one: without values if
     all gradients of the weight in an update are added here or by Megatron's own layers (`is_always`), which it is told, else
     zeros. A head that is tied to the embedding of its stage gets its tensor from there.
     """
@@ -52,6 +52,6 @@ def kept_gradient(weight: Any, *, is_always: bool) -> torch.Tensor | None:
 
 
 class _Extension:
-    """What Megatron calls of its extension."""
+    """Stands for Megatron's extension, of which it calls this one function."""
 
     wgrad_gemm_accum_fp32 = staticmethod(add_weight_gradient)

@@ -92,7 +92,7 @@ def _sum(tensor: torch.Tensor, block_chunks: int) -> torch.Tensor:
 
 
 def _chunk_sums(bytes_B: torch.Tensor) -> torch.Tensor:
-    """Of whole chunks: each one's words times their factors."""
+    """The sum of each whole chunk: its words times their factors."""
     words = bytes_B.view(torch.int32).view(-1, CHUNK_WORDS).to(torch.int64)
     return words.mul_(_factors(bytes_B.device)).sum(1)
 
