@@ -116,7 +116,7 @@ def memory(config: RunConfig) -> list[str]:
 
 
 def _without_recomputation(config: RunConfig) -> list[str]:
-    """The memory that `trainer.recompute=false` would need on a GPU, where activations are recomputed; a third less arithmetic."""
+    """The memory that `trainer.recompute=false` would need, where a GPU recomputes activations; a third less arithmetic."""
     if not (config.trainer.recompute and config.cluster.gpus_per_node):
         return []
     needed = sum(trainer_memory(replace(config, trainer=replace(config.trainer, recompute=False))).values())
