@@ -29,6 +29,8 @@ from bench_rows import ROOT, Result, circumstances
 
 LIMIT = 1e-6
 """Largest difference, relative to the largest value of a tensor, where the order of a sum has changed."""
+RUN_SECONDS = 3600
+"""Longest run of one side, in seconds."""
 COMPARISONS = ("rollouts", "updates", "steps")
 USUAL = ("deterministic=true", "logger.rollouts=tokens", "evaluation.before=none", "evaluation.rows=[]", "trainer.save_every=100")
 FROZEN = ("trainer.num_steps=2", "trainer.lr=1e-30", "trainer.min_lr=0", "trainer.warmup_steps=0")
@@ -109,7 +111,8 @@ class Side:
     def program(self, *command: str) -> None:
         """Runs a Python program on the code of the checkout; raises RuntimeError with the end of its output."""
         environment = os.environ | {"PYTHONPATH": str(self.checkout)}
-        done = subprocess.run([sys.executable, *command], cwd=self.checkout, env=environment, capture_output=True, text=True)
+        line = [sys.executable, *command]
+        done = subprocess.run(line, cwd=self.checkout, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS)
         if done.returncode:
             raise RuntimeError(f"{self.checkout}: {' '.join(command)} ended with {done.returncode}\n{done.stderr[-2000:]}")
 
