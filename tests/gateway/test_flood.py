@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from tests.gateway.scripted import Asked, user
+from vime.chat.reading import Reader
 from vime.gateway import open_session, server
-from vime.gateway.reading import Reader
 
 AT_ONCE, OPEN, SENT = 4, 12, 30
 AGENTS = 500

@@ -17,10 +17,10 @@ from bench_rows import Result
 from step_agents import generate
 from step_ours import Source, Step
 
+from vime.chat.model import ServedModel
 from vime.config import RunConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
 from vime.types import Sample, Turn, rollout_id_of
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from vime.chat.request import Refused
 from vime.gateway.anthropic_messages import AnthropicMessages
-from vime.gateway.chat import Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect
 from vime.gateway.responses import Responses

@@ -19,10 +19,10 @@ from typing import Any, cast
 import orjson
 from aiohttp import web
 
+from vime.chat.request import ChatRequest, Refused
 from vime.cluster.ports import BACKLOG, LOOPBACK
 from vime.errors import SampleError, ServerError, describe
 from vime.gateway.anthropic_messages import AnthropicMessages
-from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect, Event
 from vime.gateway.open_session import DIALECTS, OpenSession, Serve

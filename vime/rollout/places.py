@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
-from vime.rollout.trace import Trace
+from vime.chat.trace import Trace
 
 
 class Places:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
 
+from vime.chat.traffic import ModelUsage
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place
 from vime.config import RunConfig
@@ -23,7 +24,6 @@ from vime.rollout.group_run import Resampled, stopped_rollout
 from vime.rollout.progress import Progress
 from vime.rollout.ray_worker import WORKER, RayWorker, raise_again
 from vime.rollout.suspects import Work
-from vime.rollout.traffic import ModelUsage
 from vime.rollout.worker import RolloutWorker
 from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls

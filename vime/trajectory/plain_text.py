@@ -41,6 +41,7 @@ class ControlTokens:
     added: frozenset[str] = field(init=False)
     """Special words and those not marked special (`<tool_call>`, `<think>`), which a system prompt may well contain."""
     ids: frozenset[int] = field(init=False)
+    special_ids: frozenset[int] = field(init=False)
     _found: "re.Pattern[str] | None" = field(init=False)
     """Finds a word that must be cut in two; None if there is none."""
     _split: "re.Pattern[str] | None" = field(init=False)
@@ -56,6 +57,7 @@ class ControlTokens:
             self.tokenizer.encode("", add_special_tokens=False)  # from now on the backend neither truncates nor pads
         decoder = self.tokenizer.added_tokens_decoder
         self.ids = frozenset(decoder)
+        self.special_ids = frozenset(place for place, token in decoder.items() if token.special)
         self.added = frozenset(token.content for token in decoder.values() if token.content)
         self.special = frozenset(token.content for token in decoder.values() if token.special and token.content)
         words = sorted(word for word in self.added if len(word) > 1)

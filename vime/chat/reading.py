@@ -12,10 +12,11 @@ from typing import Any
 
 import orjson
 
-from vime.gateway.chat import ChatRequest, Delta, deltas_of, message_of
-from vime.gateway.marks import Divided, Marks, Phase, openings_of, plain_calls, reasoning_marks
-from vime.gateway.parser_tokenizer import MOST_KEPT, parser_tokenizer
-from vime.gateway.text import ArrivingText
+from vime.chat.marks import Divided, Marks, Phase, openings_of, plain_calls, reasoning_marks
+from vime.chat.parser_tokenizer import MOST_KEPT, parser_tokenizer
+from vime.chat.request import ChatRequest, Delta, deltas_of, message_of
+from vime.chat.text import ArrivingText
+from vime.errors import ConfigError, Problem
 from vime.trajectory.messages import parsed
 from vime.trajectory.plain_text import encodable
 from vime.types import Integers, Message
@@ -38,7 +39,7 @@ class Reader:
         self.special_ids = frozenset(tokenizer.all_special_ids)
         """Tokens that may end a reply. The tokenizer makes their list anew each time that it is asked."""
         self.unread = ""
-        """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.gateway.parser_check`)."""
+        """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.chat.parser_check`)."""
         self._parser_class: Any = None
         self._constrained_class: Any = None
         """Of replies that are constrained from their first token on, so that no reasoning stands before them."""
@@ -261,3 +262,19 @@ def _arguments(written: str) -> str:
 
 def _call_id(place: int) -> str:
     return f"call_{uuid.uuid4().hex[:16]}_{place}"
+
+
+def check_parser(reader: Reader | None, name: str) -> None:
+    """Raises ConfigError if no parser reads the tool calls of a model, to which tools are offered."""
+    parser = reader.tool_parser if reader is not None else None
+    if reader is not None and parser is not None and not reader.unread:
+        return
+    unread = reader.unread if reader is not None else ""
+    reason = f"the parser {parser} does not read the calls that the model is shown: {unread}" if parser else "there is no parser"
+    remedy = f"the agent offers tools, but {reason}; choose the parser with which vllm serve reads this model's tool calls"
+    raise ConfigError([Problem(key=parser_key(name), value=parser, remedy=remedy)])
+
+
+def parser_key(name: str) -> str:
+    """The setting that names a model's parser of tool calls."""
+    return "model.tool_parser" if name == "actor" else f"serving.models.{name}.tool_parser"

@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-from vime.gateway.chat import ChatRequest
-from vime.gateway.reading import Reader
+from vime.chat.reading import Reader
+from vime.chat.request import ChatRequest
 from vime.trajectory.messages import ASSISTANT, calls_of, parsed
 from vime.trajectory.template import ChatTemplate
 from vime.types import Message
