@@ -13,11 +13,10 @@ from backports import zstd
 from openai import APIConnectionError, APIStatusError, BadRequestError
 
 from tests.gateway.scripted import Asked, user
-from vime.chat.parser_check import unread_calls
-from vime.chat.reading import Reader
+from vime.chat.reading import Reader, unread_calls
 from vime.errors import ConfigError, SampleError, ServerError
-from vime.gateway.limits import Limits
 from vime.gateway.server import MOST_BODY_BYTES, Gateway
+from vime.gateway.session import Limits
 from vime.gateway.sessions import Parsers, Sessions
 from vime.types import Sample
 

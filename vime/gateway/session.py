@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +22,6 @@ from vime.chat.reading import Reader, Reading, check_parser
 from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused, Usage, deltas_of
 from vime.errors import BadRequestError, ContextFullError, SampleError
 from vime.gateway.constraints import freely, unmet
-from vime.gateway.limits import Limits
 from vime.gateway.pending_call import PendingCall
 from vime.tasks import together
 from vime.trajectory.aside import SHORT_PROMPT, aside, in_thread
@@ -35,6 +35,23 @@ DEFAULT_MAX_TOKENS = 4096
 """Longest answer of an endpoint to a request that names no limit."""
 SECRET_BYTES = 24
 SESSION_OVER = "session_over"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The most that one session may ask for; None for no limit. Example: `Limits(num_calls=20)`."""
+
+    num_calls: int | None = None
+    num_tokens: int | None = None
+    """Sampled tokens, of all calls together."""
+
+    def reached(self, counts: Mapping[str, int]) -> tuple[str, StopReason] | None:
+        """Which limit is reached, in words and as a reason; None if none is."""
+        if self.num_calls is not None and counts["calls"] >= self.num_calls:
+            return f"the session's limit of {self.num_calls} calls is reached", StopReason.TURN_LIMIT
+        if self.num_tokens is not None and counts["tokens"] >= self.num_tokens:
+            return f"the session's limit of {self.num_tokens} sampled tokens is reached", StopReason.TOKEN_LIMIT
+        return None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from vime.chat.model import ServedModel
-from vime.chat.parser_check import unread_calls
-from vime.chat.reading import Reader, parser_key
+from vime.chat.reading import Reader, parser_key, unread_calls
 from vime.errors import ConfigError, Problem
-from vime.gateway.limits import Limits
 from vime.gateway.server import Gateway
-from vime.gateway.session import AgentSession
+from vime.gateway.session import AgentSession, Limits
 from vime.trajectory.plain_text import control_tokens
 
 logger = logging.getLogger(__name__)

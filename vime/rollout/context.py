@@ -14,9 +14,8 @@ from vime.chat.model import ServedModel
 from vime.chat.trace import Trace
 from vime.config import Constraints, RunConfig
 from vime.errors import MalformedError, SampleError, SandboxError, VimeError, describe
-from vime.gateway.limits import Limits
 from vime.gateway.server import PREFIX, session_app
-from vime.gateway.session import AgentSession
+from vime.gateway.session import AgentSession, Limits
 from vime.gateway.sessions import Sessions
 from vime.retrieval.client import Retriever
 from vime.trajectory.trajectory import Trajectory

@@ -3,8 +3,13 @@
 It holds no state that must survive: a lost worker is replaced, and its groups are run again.
 """
 
+import asyncio
 import logging
+import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +28,11 @@ from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun, Resampled
 from vime.rollout.isolation import Hooks, run_rollout, template_of
 from vime.rollout.outside_agent import calls_over_http, load_generate
-from vime.rollout.places import Places
 from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
 from vime.rollout.served import MakeClient, ServedModels
 from vime.rollout.several_runs import SeveralRuns
 from vime.rollout.watchdog import Watchdog
-from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
@@ -37,6 +40,48 @@ from vime.trajectory.trajectory import Trajectory
 from vime.types import Group, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerState:
+    """How much a worker has done, and which rollouts of unfinished groups have ended since its last report.
+
+    Example: 64 rollouts are running, 1,000 have ended, two of them in an unfinished group, and 90 s were not spent on waiting
+    for the infrastructure: `WorkerState(num_running=64, num_ended=1000, active_seconds=90.0, news={7: {0: Rollout(…), 3:
+    Rollout(…)}})`, where the keys are the number of the work and the member.
+    """
+
+    num_running: int
+    num_ended: int
+    active_seconds: float
+    """Time since the worker began, without the time during which the clock of any agent was stopped."""
+    news: dict[int, dict[int, Rollout]] = field(default_factory=dict)
+
+
+class Places:
+    """At most `limit` rollouts run at once within `async with places.taken(trace)`."""
+
+    def __init__(self, limit: int) -> None:
+        self.num_running = 0
+        self.num_ended = 0
+        self._free = asyncio.Semaphore(limit)
+
+    @asynccontextmanager
+    async def taken(self, trace: Trace, *, queues: bool = True) -> AsyncIterator[None]:
+        """Waits for a place and counts the block as one rollout; `trace` books the wait as `queue`.
+
+        With `queues=False` the block runs at once, beyond the limit.
+        """
+        arrived = time.time()
+        async with self._free if queues else nullcontext():
+            if queues:
+                trace.add("queue", kind="queue", started=arrived)
+            self.num_running += 1
+            try:
+                yield
+            finally:
+                self.num_running -= 1
+                self.num_ended += 1
 
 
 class RolloutWorker:
