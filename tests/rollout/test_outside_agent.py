@@ -209,7 +209,7 @@ async def test_the_trained_model_is_held_to_nothing_or_refuses_and_others_are_he
     sessions = Sessions()
     context = context_of(sessions)
     context.config.gateway.constraints = constraints
-    frozen = replace(context.models["actor"], sampled=None, name="judge")  # type: ignore[type-var]
+    frozen = replace(context.models["actor"].untrained, name="judge")
     context = replace(context, evaluation=evaluation, models={**context.models, "judge": frozen})
     async with context.session() as session, context.session("judge") as other:
         is_free = constraints is Constraints.free
