@@ -48,7 +48,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "calculator": ("+experiment=smollm2_asdiv", "rehearse=true"),
     "database (behind the gateway)": ("+experiment=database_tiny",),
 }
-"""The words of each method's laptop task; the calculator, which has none, rehearses."""
+"""The words of each method's laptop task; the calculator, which has none, rehearses two steps with scripted replies."""
 MEASURED = ("time/", "seconds/", "serving/", "utilization/", "server/", "sync/", "calls/", "sandbox/", "workspace/", "retrieval/")
 """Beginnings of the names of metrics that a clock or a machine decides."""
 CLOCKED = ("second", "in_flight", "buffered", "staleness")

@@ -45,9 +45,17 @@ def rollouts(run: str, target: str) -> None:
 def updates(recorded: str, target: str, *words: str) -> None:
     """Trains on what was recorded, an optimizer step for each step of the run, and writes gradients, weights and metrics."""
     from vime.preflight.compose import compose_run
+    from vime.rehearsal.shrink import shrink
+    from vime.rehearse import furnish
     from vime.trainer import cpu_shim
 
-    config, folder = compose_run(list(words)).config, Path(target)
+    folder = Path(target)
+    composed = compose_run([*words, f"output_dir={folder}"])
+    config = composed.config
+    if config.rehearse:
+        shrunk = shrink(config)
+        furnish(composed, shrunk)
+        config = shrunk.config
     cpu_shim.install()
     from safetensors.torch import save_file
 
