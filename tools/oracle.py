@@ -45,7 +45,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "retool": ("+method=retool",),
     "search_r1": ("+method=search_r1",),
     "multi_agent": ("+method=multi_agent",),
-    "calculator": ("+experiment=smollm2_asdiv", "rehearse=true"),
+    "calculator": ("+experiment=smollm2_asdiv", "rehearse=true", "method.rehearsal=tools/oracle_script.py:Calculator"),
     "database (behind the gateway)": ("+experiment=database_tiny",),
 }
 """The words of each method's laptop task; the calculator, which has none, rehearses two steps with scripted replies."""

@@ -16,6 +16,12 @@ from vime.types import COLUMNS, Column
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import oracle
 import oracle_side
+from oracle_script import Calculator
+
+from agentic.calculator.config import CalculatorConfig
+from agentic.calculator.rehearsal import ACTS
+from vime.config import RolloutConfig, RunConfig
+from vime.rehearsal.script import Asked
 
 SAMPLE = {
     "response": "four",
@@ -116,3 +122,15 @@ def test_what_was_recorded_is_trained_step_by_step_where_it_has_an_advantage(tmp
     (tmp_path / "recorded.json").write_text(json.dumps(rollouts))
     found = oracle_side._batches(tmp_path / "recorded.json")  # pyright: ignore[reportPrivateUsage]
     assert found == [[{"advantage": 0.5}], [{"advantage": -0.5}]]
+
+
+def test_scripted_parts_follow_from_places_whoever_asks_first():
+    config = RunConfig(method=CalculatorConfig(), rollout=RolloutConfig(num_prompts=2, num_samples_per_prompt=4))
+
+    def parts(order: range) -> list[str]:
+        script = Calculator(config)
+        names = {place: f"asdiv-train-{place // 4}-{place % 4}-{place:08x}-0" for place in order}
+        asked = {n: Asked(model="actor", prompt="", session=name, turn=0, max_tokens=8) for n, name in names.items()}
+        return [part for _, part in sorted((place, script.act(each, ACTS)) for place, each in asked.items())]
+
+    assert parts(range(8)) == parts(range(7, -1, -1)) == [*ACTS, *ACTS][:8]
