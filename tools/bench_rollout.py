@@ -1,12 +1,16 @@
 """What the way through producer, worker, router and client costs: tokens per second beside raw vLLM, and prefix cache hits.
 
     python tools/bench_rollout.py [--concurrency 16 64 256] [--policy NAME] [--rounds 4] [--json PATH] [--markdown PATH]
+    python tools/bench_rollout.py --against FOLDER [--concurrency 16 64] [--pairs 8] [--rounds 2] [--hidden 128] [--layers 2]
 
 Two real vLLM servers of a random model. Throughput: the same requests go once as rollouts, and once straight from one process to
 the two servers in turn, as many at a time; the sides alternate, and the worker that runs the rollouts has started before.
 Prefix cache: conversations of several turns in groups of a common prompt, by the router's session affinity and by random
 routing, beside the most that can be hit: all whole blocks of what one of the servers has read or written before, if a group
 stays on one server.
+
+`--against` puts the same requests through another checkout of this project instead (`against.py`), and `--numbers` measures this
+one alone: tokens per second by the clock, and per CPU second of driver and worker, which the servers do not hide.
 """
 
 import argparse
@@ -20,10 +24,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import against
 import aiohttp
+from against import Number, Numbers
 from bench_agents import NUM_TURNS, OUTPUT_TOKENS, prompt_of
 from bench_rows import ROOT, Result, add_options, finish
 from rollout_case import GROUP_SIZE, Source, configuration, save_random_model
+from step_ours import REST, cpu_times, spent_since
 
 from vime.cluster.nodes import Nodes
 from vime.config import RunConfig, ServingConfig
@@ -180,25 +187,64 @@ def attainable(groups: list[Group]) -> float:
 
 async def measure(options: argparse.Namespace, folder: Path) -> Result:
     """Everything, with servers started once per router policy."""
-    result = Result(title=f"Rollouts on two servers ({options.hidden} hidden, {options.layers} layers)")
-    checkpoint = folder / "model"
-    save_random_model(checkpoint, hidden=options.hidden, layers=options.layers)
+    result = Result(title=title(options))
     rates: dict[str, tuple[float, float]] = {}
     for policy in (options.policy, "random"):
-        config = configuration(checkpoint, policy=policy)
-        with Runtime(config, say=lambda text: None) as runtime:
-            async with launched(config, folder / policy, runtime, policy=None) as agents:
-                await agents.ready(lambda text: None)
-                given = agents.serving, runtime.nodes, config
-                if policy == options.policy and options.concurrency:
-                    await throughput(*given, result, concurrencies=options.concurrency, rounds=options.rounds)
-                rates[policy] = await hit_rate(*given)
+        async with servers(options, folder, policy) as given:
+            if policy == options.policy and options.concurrency:
+                await throughput(*given, result, concurrencies=options.concurrency, rounds=options.rounds)
+            rates[policy] = await hit_rate(*given)
     for policy, (found, possible) in rates.items():
         case = f"prefix cache, {NUM_TURNS} turns, {policy}"
         result.add(
             "rollout", case, ours=100 * found, reference=100 * possible, unit="% of prompt tokens hit; reference is the most"
         )
     return result
+
+
+async def measure_alone(options: argparse.Namespace, folder: Path) -> Numbers:
+    """What this checkout does, after a batch that does not count."""
+    numbers: Numbers = {}
+    async with servers(options, folder, options.policy) as (serving, nodes, config):
+        urls = serving.trained_endpoint().worker_urls
+        for concurrency in options.concurrency:
+            size = WAVES * concurrency
+            async with batches(serving, nodes, config, agent="single", num_rollouts=size, concurrency=concurrency) as batch:
+                await batch()
+                cpu_seconds, found = 0.0, list[Measured]()
+                for _ in range(options.rounds):
+                    await clear_caches(urls)
+                    before = cpu_times()
+                    found.append(await as_rollouts(batch))
+                    spent = spent_since(before)
+                    cpu_seconds += spent["worker"] + spent[REST]
+            tokens = sum(measured.tokens for measured in found)
+            for unit, seconds in (
+                ("sampled tokens/s", sum(measured.seconds for measured in found)),
+                ("sampled tokens/CPU s of driver and worker", cpu_seconds),
+            ):
+                numbers[f"{concurrency} rollouts at a time: {unit}"] = Number(value=tokens / seconds, unit=unit)
+        hits, _ = await hit_rate(serving, nodes, config)
+        numbers[f"prefix cache, {NUM_TURNS} turns"] = Number(value=100 * hits, unit="% of prompt tokens hit")
+    return numbers
+
+
+@asynccontextmanager
+async def servers(options: argparse.Namespace, folder: Path, policy: str) -> AsyncIterator[tuple[Serving, Nodes, RunConfig]]:
+    """Two servers of a random model behind a router."""
+    checkpoint = folder / "model"
+    if not checkpoint.exists():
+        save_random_model(checkpoint, hidden=options.hidden, layers=options.layers)
+    config = configuration(checkpoint, policy=policy)
+    with Runtime(config, say=lambda text: None) as runtime:
+        async with launched(config, folder / policy, runtime, policy=None) as agents:
+            await agents.ready(lambda text: None)
+            yield agents.serving, runtime.nodes, config
+
+
+def title(options: argparse.Namespace) -> str:
+    """Of the page."""
+    return f"Rollouts on two servers ({options.hidden} hidden, {options.layers} layers)"
 
 
 def main() -> None:
@@ -209,11 +255,20 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--policy", default=ServingConfig().router_policy, help="the router's, beside random")
+    against.add_options(parser)
     add_options(parser)
     options = parser.parse_args()
     if any(number % GROUP_SIZE for number in options.concurrency):
         parser.error(f"--concurrency {options.concurrency}: give multiples of {GROUP_SIZE}")
+    if options.against:
+        words = ["--concurrency", *map(str, options.concurrency), "--policy", options.policy]
+        words += [word for name in ("hidden", "layers", "rounds") for word in (f"--{name}", str(getattr(options, name)))]
+        against.compare(Result(title=title(options)), options, "bench_rollout.py", words)
+        return
     with tempfile.TemporaryDirectory(prefix="vime-rollout-") as folder:
+        if options.numbers:
+            against.write_numbers(asyncio.run(measure_alone(options, Path(folder))))
+            return
         result = asyncio.run(measure(options, Path(folder)))
     finish(result, options)
 

@@ -31,6 +31,8 @@ class Row:
     reference: float
     ratio: float
     unit: str
+    interval: tuple[float, float] | None = None
+    """Of the ratio, where it was measured several times; a row without one is written without the field."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,7 +73,7 @@ def finish(result: Result, arguments: argparse.Namespace) -> None:
 def save(result: Result, arguments: argparse.Namespace) -> None:
     """Writes the files that the options name; a long program does so again and again."""
     if arguments.json:
-        rows = [asdict(row) for row in result.rows]
+        rows = [{name: value for name, value in asdict(row).items() if value is not None} for row in result.rows]
         _write(arguments.json, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     if arguments.markdown:
         _write(arguments.markdown, markdown(result))
@@ -120,7 +122,10 @@ def command() -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    return [row.case, _number(row.ours), _number(row.reference), f"{row.ratio:.2f}", row.unit]
+    ratio = f"{row.ratio:.2f}"
+    if row.interval is not None:
+        ratio = f"{row.ratio:.3f} ({row.interval[0]:.3f} to {row.interval[1]:.3f})"
+    return [row.case, _number(row.ours), _number(row.reference), ratio, row.unit]
 
 
 def _number(value: float) -> str:

@@ -2,13 +2,15 @@
 servers, in one process. Time and memory per rollout should not grow with their number.
 
     python tools/bench_scale.py [--sizes 1000 10000 100000] [--json PATH]
-    python tools/bench_scale.py --batch 8 [--against FOLDER] [--alone 128] [--ranks 8] [--json PATH] [--markdown PATH]
-
-With `--batch`, instead, what the tokens of one training batch cost the driver: that many prompts with 16 rollouts of 32,768
-tokens each (`scale_batch.py`), beside another checkout of this repository. `--alone` adds a size that only this checkout runs.
+    python tools/bench_scale.py [--sizes 1000 10000] --against FOLDER [--pairs 8] [--json PATH] [--markdown PATH]
+    python tools/bench_scale.py --batch 8 [--ranks 8] --against FOLDER [--pairs 8] [--json PATH] [--markdown PATH]
 
 Every rollout makes three model calls of 128 tokens in and 24 out; in the first, all wait until every rollout is in flight. Time
 is CPU time of the process, so that a busy machine changes little; memory is what all of them in flight add to it.
+
+With `--batch`, instead, what the tokens of one training batch cost the driver: that many prompts with 16 rollouts of 32,768
+tokens each (`scale_batch.py`). `--against` puts another checkout of this project beside this one (`against.py`); `--numbers`
+measures this one alone.
 """
 
 import argparse
@@ -22,15 +24,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import against
 import psutil
-from bench_rows import add_options, finish
-from scale_table import compare_batches
+from against import Number, Numbers
+from bench_rows import ROOT, Result, add_options, finish
 
 from vime.types import Turn
 
-ROOT = Path(__file__).resolve().parent.parent
+BATCH_ROLLOUTS, BATCH_TOKENS = 16, 32_768
 GROUP_SIZE, NUM_BATCHES, NUM_CALLS = 8, 2, 3
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 24
+BATCH_NOTES = [
+    "Seconds by the clock: from the first group's arrival to a journal that is written; advantages, weights and metrics; "
+    "packing and the way to the ranks until each has its rows. Rollouts are made beforehand.",
+    "Bytes are of memory that the driver's process has for itself; Ray's object store is shared memory and not among them.",
+]
 WARM_UP = 80
 """Rollouts before the measurement: imports, caches, the first allocations."""
 
@@ -97,14 +105,14 @@ class Source:
 
 
 async def measure(num_rollouts: int) -> dict[str, float]:
-    """CPU seconds and bytes per rollout, and rollouts per second of CPU time."""
+    """CPU seconds and bytes per rollout."""
     process = psutil.Process()
     await run_batches(WARM_UP, num_batches=1)
     gc.collect()
     before, started = process.memory_info().rss, time.process_time()
     server = await run_batches(num_rollouts, num_batches=NUM_BATCHES)
     seconds = (time.process_time() - started) / (NUM_BATCHES * num_rollouts)
-    return {"seconds": seconds, "bytes": (server.bytes_in_flight - before) / num_rollouts, "per_second": 1 / seconds}
+    return {"seconds": seconds, "bytes": (server.bytes_in_flight - before) / num_rollouts}
 
 
 async def run_batches(num_rollouts: int, *, num_batches: int) -> SimulatedServer:
@@ -145,35 +153,32 @@ async def run_batches(num_rollouts: int, *, num_batches: int) -> SimulatedServer
     return server
 
 
-def rows_of(found: dict[int, dict[str, float]]) -> list[dict[str, Any]]:
-    """Each size beside the smallest."""
-    smallest = found[min(found)]
-    rows = []
+def measure_alone(size: int) -> dict[str, float]:
+    """The same in a process of its own."""
+    command = [sys.executable, __file__, "--measure", str(size)]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+    return json.loads(answer.splitlines()[-1])
+
+
+def numbers_of(found: dict[int, dict[str, float]]) -> Numbers:
+    """What each size costs per rollout."""
+    numbers: Numbers = {}
     for size, values in found.items():
-        for name, unit, scale in (
-            ("seconds", "µs of CPU time per rollout", 1e6),
-            ("bytes", "KiB per rollout in flight", 1 / 1024),
-        ):
-            ours, reference = values[name] * scale, smallest[name] * scale
-            case = f"{size:,} rollouts in flight, {unit}"
-            rows.append(
-                {
-                    "benchmark": "scale",
-                    "case": case,
-                    "ours": ours,
-                    "reference": reference,
-                    "ratio": ours / reference,
-                    "unit": unit,
-                }
-            )
-        rate = values["per_second"]
-        case = f"{size:,} rollouts in flight, throughput of one worker"
-        reference = smallest["per_second"]
-        unit = "rollouts per second of CPU time"
-        rows.append(
-            {"benchmark": "scale", "case": case, "ours": rate, "reference": reference, "ratio": rate / reference, "unit": unit}
-        )
-    return rows
+        label = f"{size:,} rollouts in flight"
+        numbers[f"{label}: time"] = Number(value=1e6 * values["seconds"], unit="µs of CPU time per rollout", is_cost=True)
+        numbers[f"{label}: memory"] = Number(value=values["bytes"] / 1024, unit="KiB per rollout", is_cost=True)
+    return numbers
+
+
+def beside_the_smallest(found: dict[int, dict[str, float]]) -> Result:
+    """Each size beside the smallest, whose costs it should have."""
+    smallest = min(found)
+    result = Result(title="Rollouts in flight", columns=("this size", f"{smallest:,}"))
+    references = list(numbers_of({smallest: found[smallest]}).values())
+    for size, values in found.items():
+        for (case, number), reference in zip(numbers_of({size: values}).items(), references):
+            result.add("scale", case, ours=number.value, reference=reference.value, unit=number.unit)
+    return result
 
 
 def main() -> None:
@@ -181,29 +186,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--batch", type=int, metavar="PROMPTS", help="a training batch of so many prompts instead")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="with --batch: another checkout to put beside this one")
-    parser.add_argument("--alone", type=int, metavar="PROMPTS", help="with --batch: a larger batch for this checkout alone")
     parser.add_argument("--ranks", type=int, default=8, help="with --batch: data-parallel ranks (8)")
-    parser.add_argument("--rounds", type=int, default=3, help="with --batch: how often each side runs (3)")
+    against.add_options(parser)
     add_options(parser)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         sys.stdout.write(json.dumps(asyncio.run(measure(arguments.measure))) + "\n")
-        return
-    if arguments.batch:
-        finish(compare_batches(arguments), arguments)
-        return
-    found: dict[int, dict[str, float]] = {}
-    for size in arguments.sizes:
-        command = [sys.executable, __file__, "--measure", str(size)]
-        answer = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-        found[size] = json.loads(answer.splitlines()[-1])
-    rows = rows_of(found)
-    for row in rows:
-        sys.stdout.write(f"{row['case']:<75} {row['ours']:>12,.1f}   {row['ratio']:.2f} of the smallest\n")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    elif arguments.against and arguments.batch:
+        result = Result(title="A batch's tokens in the driver", notes=BATCH_NOTES)
+        words = ["--batch", str(arguments.batch), "--ranks", str(arguments.ranks)]
+        against.compare(result, arguments, "bench_scale.py", words)
+    elif arguments.against:
+        result = Result(title="Rollouts in flight")
+        against.compare(result, arguments, "bench_scale.py", ["--sizes", *map(str, arguments.sizes)])
+    elif arguments.batch:
+        import scale_batch
+
+        numbers = scale_batch.measure(arguments.batch, BATCH_ROLLOUTS, BATCH_TOKENS, arguments.ranks)
+        against.write_numbers(numbers)
+    else:
+        found = {size: measure_alone(size) for size in arguments.sizes}
+        if arguments.numbers:
+            against.write_numbers(numbers_of(found))
+        else:
+            finish(beside_the_smallest(found), arguments)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from against import commit_of
 from bench_rows import ROOT, Result, add_options, finish
 
 WORDS = ("+method=memagent", "evaluation.before=none", "evaluation.rows=[]")
@@ -118,12 +119,6 @@ def measure(result: Result, folder: Path, *, num_points: int, num_steps: int, ex
 
 
 QUIET = {"cwd": ROOT, "check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-
-
-def commit_of(root: Path) -> str:
-    """The commit of a checkout."""
-    command = ["git", "-C", str(root), "rev-parse", "--short=10", "HEAD"]
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
 
 
 def made(words: list[str], *, root: Path = ROOT) -> list[Start]:

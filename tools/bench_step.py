@@ -2,12 +2,14 @@
 
     python tools/bench_step.py --trl-python ENVIRONMENT/bin/python [--cases 1M 35M 35M-tools] [--repeats 3]
                                [--json PATH] [--markdown PATH]
+    python tools/bench_step.py --against FOLDER [--cases 1M 1M-tools] [--precisions float32] [--pairs 8] [--repeats 3]
 
 Ours is the whole system (Ray, a vLLM server, a rollout worker, the trainer), synchronous and one step off; TRL's is
 `GRPOTrainer.train()` in an environment of its own (see README.md). Both sample as many tokens from the same random model and
 make one optimizer step of each batch, without KL. Float32 rows put both at equal precision: TRL without gradient checkpointing,
 which it has by default. As users run it: ours in bfloat16, TRL with `GRPOConfig()`'s defaults (`--trl` gives other ways of
-running it). The sides take turns, step by step; a row holds medians, one step off means.
+running it). The sides take turns, step by step; a row holds medians, one step off means. `--against` puts another checkout of
+this project in TRL's place (`against.py`), and `--numbers` measures this one alone.
 """
 
 import argparse
@@ -16,14 +18,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 
+import against
+from against import Number, Numbers
 from bench_rows import Result, Row, add_options, finish, save
 from side_turns import Side
 from step_case import SINGLE, TOOLS, StepCase, draw_case, write_case
-from step_ours import Ours, Step, running
+from step_ours import Ours, Step, cpu_times, running, spent_since
 from trainer_case import flops
 
 from vime.report.machine import matrix_product_rate
@@ -35,6 +40,9 @@ GOALS = {("float32", SINGLE): 1.5, ("bfloat16", SINGLE): 3.0, ("float32", TOOLS)
 PHASES = ("generation", "training", "sync", "waiting")
 SYNC_GOAL = 0.1
 """Largest share of a step that the trainer may wait for a sync."""
+BESIDE_TRL, BESIDE_OURS = ["1M", "35M", "35M-tools"], ["1M", "1M-tools"]
+"""Cases, if none are named: the larger the model, the less of a step is this project's own code."""
+BY_THE_CLOCK = "sampled tokens/s"
 WARM_UP = 2
 """Steps of ours one step off before the pipeline is full."""
 
@@ -75,45 +83,94 @@ class Measured:
 def main() -> None:
     """Measures every case, prints the table, and writes the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trl-python", type=Path, required=True, help="Python of an environment with TRL")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=["1M", "35M", "35M-tools"])
-    parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS), default=list(PRECISIONS), help="of ours")
+    parser.add_argument("--trl-python", type=Path, help="Python of an environment with TRL")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), help=f"{BESIDE_TRL}; with --against {BESIDE_OURS}")
+    parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS), help="of ours: both; with --against float32")
     parser.add_argument("--trl", help="how TRL runs in all rows, one of the names in trl_step.py")
     parser.add_argument("--repeats", type=int, default=3, help="steps of each side, after those that do not count (3)")
     parser.add_argument("--samples", type=int, default=8, help="rollouts a prompt (8)")
+    against.add_options(parser)
     add_options(parser)
     options = parser.parse_args()
-    if subprocess.run([options.trl_python, "-c", "import trl"], capture_output=True).returncode:
-        parser.error(f"--trl-python {options.trl_python}: no TRL there; tools/README.md says how to make such an environment")
+    is_beside_ours = options.against or options.numbers
+    options.cases = options.cases or (BESIDE_OURS if is_beside_ours else BESIDE_TRL)
+    options.precisions = options.precisions or (["float32"] if is_beside_ours else list(PRECISIONS))
     result = Result(title="A whole GRPO step", columns=("ours", "TRL"))
+    if options.against:
+        words = ["--cases", *options.cases, "--precisions", *options.precisions]
+        words += ["--repeats", str(options.repeats), "--samples", str(options.samples)]
+        against.compare(result, options, "bench_step.py", words)
+        return
+    if not options.numbers and not has_trl(options.trl_python):
+        parser.error(f"--trl-python {options.trl_python}: no TRL there; tools/README.md says how to make such an environment")
     with tempfile.TemporaryDirectory(prefix="vime-step-") as folder:
+        if options.numbers:
+            against.write_numbers(asyncio.run(measure_alone(options, Path(folder))))
+            return
         asyncio.run(measure(result, options, Path(folder)))
     result.notes += explain(options)
     finish(result, options)
 
 
+def has_trl(python: Path | None) -> bool:
+    """TRL is in an environment."""
+    return python is not None and not subprocess.run([python, "-c", "import trl"], capture_output=True).returncode
+
+
+async def measure_alone(options: argparse.Namespace, folder: Path) -> Numbers:
+    """What this checkout does in all cases."""
+    numbers: Numbers = {}
+
+    async def take(case: StepCase, precision: str, ours: Ours, checkpoint: Path) -> None:
+        await ours.begin(case, staleness=0)
+        await ours.step()
+        measured = Measured(synchronous=[await ours.step() for _ in range(options.repeats)])
+        measured.ahead = await one_step_off(ours, case, options.repeats)
+        check(case, measured)
+        for (name, unit), speed in speeds(case, measured).items():
+            numbers[f"{case.size} {precision}, {case.work}: {name}, {unit}"] = Number(value=speed, unit=unit)
+
+    await in_systems(options, folder, take, not_ours=())
+    return numbers
+
+
 async def measure(result: Result, options: argparse.Namespace, folder: Path) -> None:
-    """All cases; those of one model and precision share a system and follow each other."""
+    """All cases beside TRL."""
     threads = os.cpu_count() or 1
     trl = Side([str(options.trl_python), str(TOOLS_FOLDER / "trl_step.py"), str(threads)], num_threads=threads)
+
+    async def take(case: StepCase, precision: str, ours: Ours, checkpoint: Path) -> None:
+        measured = await take_turns(case, ours, trl, checkpoint, repeats=options.repeats, precision=precision)
+        report(result, case, precision, measured)
+        save(replace(result, notes=[*result.notes, *explain(options)]), options)
+
     try:
-        for size in dict.fromkeys(CASES[name].size for name in options.cases):
-            names = [name for name in options.cases if CASES[name].size == size]
-            checkpoint = folder / size
-            checkpoint.mkdir()
-            cases = {name: draw(name, options) for name in names}
-            largest = max(cases.values(), key=lambda case: case.num_prompts)
-            write_case(largest, checkpoint)
-            for precision in options.precisions:
-                async with running(largest, checkpoint, precision=precision, not_ours={trl.pid}) as ours:
-                    for case in cases.values():
-                        case.trl = options.trl or PRECISIONS[precision]
-                        write_case(case, checkpoint)
-                        measured = await take_turns(case, ours, trl, checkpoint, repeats=options.repeats, precision=precision)
-                        report(result, case, precision, measured)
-                        save(replace(result, notes=[*result.notes, *explain(options)]), options)
+        await in_systems(options, folder, take, not_ours={trl.pid})
     finally:
         trl.close()
+
+
+async def in_systems(
+    options: argparse.Namespace,
+    folder: Path,
+    take: Callable[[StepCase, str, Ours, Path], Awaitable[None]],
+    *,
+    not_ours: Collection[int],
+) -> None:
+    """Takes every case; those of one model and precision share a system and follow each other."""
+    for size in dict.fromkeys(CASES[name].size for name in options.cases):
+        names = [name for name in options.cases if CASES[name].size == size]
+        checkpoint = folder / size
+        checkpoint.mkdir()
+        cases = {name: draw(name, options) for name in names}
+        largest = max(cases.values(), key=lambda case: case.num_prompts)
+        write_case(largest, checkpoint)
+        for precision in options.precisions:
+            async with running(largest, checkpoint, precision=precision, not_ours=not_ours) as ours:
+                for case in cases.values():
+                    case.trl = options.trl or PRECISIONS[precision]
+                    write_case(case, checkpoint)
+                    await take(case, precision, ours, checkpoint)
 
 
 def draw(name: str, options: argparse.Namespace) -> StepCase:
@@ -132,17 +189,22 @@ async def take_turns(case: StepCase, ours: Ours, trl: Side, folder: Path, *, rep
     await ours.step()
     for _ in range(repeats):
         measured.synchronous.append(await ours.step())
-        before = ours.cpu_times()
+        before = cpu_times(ours.not_ours)
         measured.trl.append(await asyncio.to_thread(trl.turn))
-        measured.idle.append(sum(ours.spent_since(before).values()) / measured.trl[-1]["wall"])
+        measured.idle.append(sum(spent_since(before, ours.not_ours).values()) / measured.trl[-1]["wall"])
     measured.rate = 1e9 * await asyncio.to_thread(matrix_product_rate, dtype=precision)
+    measured.ahead = await one_step_off(ours, case, repeats)
+    check(case, measured)
+    return measured
+
+
+async def one_step_off(ours: Ours, case: StepCase, repeats: int) -> list[Step]:
+    """Twice as many steps of ours as `repeats`, while the rollouts of the next are made."""
     await ours.begin(case, staleness=1)
     num_steps = WARM_UP + 2 * repeats + 1  # pairs, for a short step follows a long one; in the last nothing is generated ahead
     ahead = [await ours.step(num_left=num_steps - number) for number in range(num_steps)]
-    measured.ahead = ahead[WARM_UP:-1]
     await ours.end()
-    check(case, measured)
-    return measured
+    return ahead[WARM_UP:-1]
 
 
 def check(case: StepCase, measured: Measured) -> None:
@@ -161,14 +223,9 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
     tokens = case.num_sampled_tokens
     trl = {name: tokens / median(turn[name] for turn in measured.trl) for name in ("wall", "cpu")}
     rows: list[Row] = []
-    for name, steps in (("synchronous", measured.synchronous), ("one step off", measured.ahead)):
-        middle = median if name == "synchronous" else fmean  # of pairs, which differ
-        speeds = {
-            "wall": tokens / middle(step.wall for step in steps),
-            "cpu": tokens / middle(step.cpu_seconds for step in steps),
-        }
-        for clock, unit in (("wall", "sampled tokens/s"), ("cpu", "sampled tokens/CPU s")):
-            rows.append(result.add("step", f"{label}: {name}", ours=speeds[clock], reference=trl[clock], unit=unit))
+    for (name, unit), speed in speeds(case, measured).items():
+        reference = trl["wall"] if unit == BY_THE_CLOCK else trl["cpu"]
+        rows.append(result.add("step", f"{label}: {name}", ours=speed, reference=reference, unit=unit))
     for row in rows:  # a run takes minutes: show what there is
         sys.stderr.write(f"{row.case:<50} {row.ours:>10,.0f} {row.reference:>10,.0f} {row.ratio:>6.2f}  {row.unit}\n")
     generation, wall = (median(turn[name] for turn in measured.trl) for name in ("generation", "wall"))
@@ -185,10 +242,20 @@ def report(result: Result, case: StepCase, precision: str, measured: Measured) -
             beside = steps is measured.ahead
             result.notes.append(long_sync(f"{label}, {name}", share, steps, beside_generation=beside))
     goal = GOALS[precision, case.work]
-    best = max(row.ratio for row in rows if row.unit == "sampled tokens/s")
+    best = max(row.ratio for row in rows if row.unit == BY_THE_CLOCK)
     reached = rows[0].ratio if precision == "float32" else best
     if reached < goal:
         result.notes.append(shortfall(label, goal, reached, case, measured))
+
+
+def speeds(case: StepCase, measured: Measured) -> dict[tuple[str, str], float]:
+    """Sampled tokens of ours in a second, by the way of training and the unit."""
+    found: dict[tuple[str, str], float] = {}
+    for name, steps in (("synchronous", measured.synchronous), ("one step off", measured.ahead)):
+        middle = median if name == "synchronous" else fmean  # of pairs, which differ
+        found[name, BY_THE_CLOCK] = case.num_sampled_tokens / middle(step.wall for step in steps)
+        found[name, "sampled tokens/CPU s"] = case.num_sampled_tokens / middle(step.cpu_seconds for step in steps)
+    return found
 
 
 def shares(name: str, steps: list[Step]) -> str:

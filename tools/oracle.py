@@ -10,6 +10,8 @@ runs are real (Ray, vLLM, Megatron) and made with `deterministic=true`:
 - updates: the batches that the oracle recorded, through the trainer of each side; gradients, weights and metrics;
 - steps: three steps of training; the same as for rollouts, the trainer's logprobs, metrics, and the weights at the end.
 
+Each side reads what it recorded, and trains, by its own checkout's `tools/oracle_side.py`. Seconds in metadata are not compared.
+
 A cell says "equal" where everything is the same bit for bit, else the largest difference relative to the largest value and where
 it is. Ends with 1 if anything differs by more than 1e-6.
 """
@@ -20,7 +22,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,11 @@ LIMIT = 1e-6
 """Largest difference, relative to the largest value of a tensor, where the order of a sum has changed."""
 RUN_SECONDS = 3600
 """Longest run of one side, in seconds."""
+RECORDED = "recorded.json"
 COMPARISONS = ("rollouts", "updates", "steps")
 USUAL = ("deterministic=true", "logger.rollouts=tokens", "evaluation.before=none", "evaluation.rows=[]", "trainer.save_every=100")
 FROZEN = ("trainer.num_steps=2", "trainer.lr=1e-30", "trainer.min_lr=0", "trainer.warmup_steps=0")
 TRAINED = ("trainer.num_steps=3", "trainer.warmup_steps=0")
-REHEARSED = ("rehearse=true",)
 METHODS: dict[str, tuple[str, ...]] = {
     "memagent": ("+method=memagent",),
     "agentflow": ("+method=agentflow",),
@@ -44,12 +45,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "retool": ("+method=retool",),
     "search_r1": ("+method=search_r1",),
     "multi_agent": ("+method=multi_agent",),
+    "calculator": ("+experiment=smollm2_asdiv", "rehearse=true", "method.rehearsal=tools/oracle_script.py:Calculator"),
     "database (behind the gateway)": ("+experiment=database_tiny",),
 }
-"""The words of each method's laptop task."""
-COLUMNS = ("tokens", "loss_mask", "rollout_log_probs", "weight_versions", "trainer_log_probs")
-OF_ROLLOUT = ("step", "group_index", "rollout_id", "dataset", "row", "reward", "metrics", "stop_reason", "status", "num_retries")
-OF_SAMPLE = ("response", "num_prompt_tokens", "response_length", "reward", "metadata", "advantage", "remove_sample")
+"""The words of each method's laptop task; the calculator, which has none, rehearses two steps with scripted replies."""
 MEASURED = ("time/", "seconds/", "serving/", "utilization/", "server/", "sync/", "calls/", "sandbox/", "workspace/", "retrieval/")
 """Beginnings of the names of metrics that a clock or a machine decides."""
 CLOCKED = ("second", "in_flight", "buffered", "staleness")
@@ -63,13 +62,11 @@ class Differences:
     num_compared: int = 0
 
     def exact(self, place: str, one: Any, other: Any) -> None:
-        """Compares two values; different ones count as infinitely far apart, numbers by their difference."""
+        """Compares two values; different ones count as infinitely far apart, unless they are numbers or lists of reals."""
         self.num_compared += 1
         if one == other or (one != one and other != other):
             return
-        is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (one, other))
-        far = abs(one - other) / max(abs(one), abs(other)) if is_number else float("inf")
-        self.found[place] = max(far, self.found.get(place, 0.0))
+        self.found[place] = max(_distance(one, other), self.found.get(place, 0.0))
 
     def tensors(self, place: str, one: Path, other: Path) -> None:
         """Compares two files of tensors."""
@@ -101,6 +98,17 @@ class Differences:
         return bool(self.num_compared) and all(far <= LIMIT for far in self.found.values())
 
 
+def _distance(one: Any, other: Any) -> float:
+    """Relative to the largest value."""
+    if isinstance(one, list):
+        values: list[Any] = [*one, *other] if isinstance(other, list) else [None]
+        if not all(isinstance(value, float) for value in values) or len(one) != len(other):
+            return float("inf")
+        return max(abs(left - right) for left, right in zip(one, other)) / max(abs(value) for value in values)
+    is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (one, other))
+    return abs(one - other) / max(abs(one), abs(other)) if is_number else float("inf")
+
+
 @dataclass(kw_only=True, slots=True)
 class Side:
     """A checkout and the folder of its runs."""
@@ -115,6 +123,15 @@ class Side:
         done = subprocess.run(line, cwd=self.checkout, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS)
         if done.returncode:
             raise RuntimeError(f"{self.checkout}: {' '.join(command)} ended with {done.returncode}\n{done.stderr[-2000:]}")
+
+    def tool(self, *words: str) -> None:
+        """Runs the checkout's own `oracle_side.py`."""
+        self.program(str(self.checkout / "tools" / "oracle_side.py"), *words)
+
+    def recorded(self, run: Path) -> list[dict[str, Any]]:
+        """The rollouts of a run in plain numbers, which stay in its folder."""
+        self.tool("rollouts", str(run), str(run / RECORDED))
+        return json.loads((run / RECORDED).read_text())
 
     def run(self, method: str, comparison: str, words: tuple[str, ...]) -> Path:
         """The folder of a run, made once."""
@@ -132,26 +149,31 @@ def compare(method: str, comparison: str, ours: Side, oracle: Side) -> Differenc
         return differences
     words = FROZEN if comparison == "rollouts" else TRAINED
     one, other = (side.run(method, comparison, words) for side in (ours, oracle))
-    _compare_rollouts(differences, one, other)
+    compare_rollouts(differences, ours.recorded(one), oracle.recorded(other))
     if comparison == "steps":
         _compare_metrics(differences, *(_lines(folder / "metrics.jsonl") for folder in (one, other)))
         differences.tensors("weights", *(folder / "model" / "model.safetensors" for folder in (one, other)))
     return differences
 
 
-def _compare_rollouts(differences: Differences, one: Path, other: Path) -> None:
-    files = [sorted(path.name for path in (folder / "rollouts").glob("*.jsonl")) for folder in (one, other)]
-    differences.exact("files of rollouts", *files)
-    for name in files[0]:
-        ours, others = (_lines(folder / "rollouts" / name) for folder in (one, other))
-        differences.exact("number of rollouts", len(ours), len(others))
-        for left, right in zip(ours, others):
-            for key in OF_ROLLOUT:
-                differences.exact(key, left.get(key), right.get(key))
-            differences.exact("number of sequences", len(left["samples"]), len(right["samples"]))
-            for mine, theirs in zip(left["samples"], right["samples"]):
-                for key in (*OF_SAMPLE, *COLUMNS):
-                    differences.exact(key, mine.get(key), theirs.get(key))
+def compare_rollouts(differences: Differences, ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    """Compares what two sides recorded; see `oracle_side.py`."""
+    differences.exact("number of rollouts", len(ours), len(others))
+    for left, right in zip(ours, others):
+        samples = left.pop("samples"), right.pop("samples")
+        for key in sorted(left.keys() | right.keys()):
+            differences.exact(key, left.get(key), right.get(key))
+        differences.exact("number of sequences", *map(len, samples))
+        for mine, theirs in zip(*samples):
+            mine, theirs = (sample.pop("columns") | sample for sample in (mine, theirs))
+            for key in sorted(mine.keys() | theirs.keys()):
+                differences.exact(key, *(_without_clocks(sample.get(key)) for sample in (mine, theirs)))
+
+
+def _without_clocks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_clocks(each) for key, each in value.items() if not any(word in key for word in CLOCKED)}
+    return [_without_clocks(each) for each in value] if isinstance(value, list) else value
 
 
 def _compare_metrics(differences: Differences, ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
@@ -163,32 +185,16 @@ def _compare_metrics(differences: Differences, ours: list[dict[str, Any]], other
 
 def _compare_updates(differences: Differences, method: str, ours: Side, oracle: Side) -> None:
     """Batches are those of the oracle's run of three steps, of which each has an optimizer step."""
-    recorded = oracle.run(method, "steps", TRAINED)
-    batches = oracle.folder / method.split()[0] / "batches.json"
-    batches.write_text(json.dumps(list(_batches(recorded))))
-    folders = []
+    run = oracle.run(method, "steps", TRAINED)
+    oracle.recorded(run)
+    folders: list[Path] = []
     for side in (ours, oracle):
         folders.append(side.folder / method.split()[0] / "updates")
         folders[-1].mkdir(parents=True, exist_ok=True)
-        program = str(ROOT / "tools" / "oracle_updates.py")
-        side.program(program, str(batches), str(folders[-1]), *METHODS[method], *USUAL, *TRAINED)
+        side.tool("updates", str(run / RECORDED), str(folders[-1]), *METHODS[method], *USUAL, *TRAINED)
     for name in sorted(path.name for path in folders[0].glob("*.safetensors")):
         differences.tensors(name.removesuffix(".safetensors"), *(folder / name for folder in folders))
     _compare_metrics(differences, *(json.loads((folder / "metrics.json").read_text()) for folder in folders))
-
-
-def _batches(run: Path) -> Iterator[list[dict[str, Any]]]:
-    from vime.types import COLUMNS as DTYPES
-    from vime.types import Column
-
-    names = {"tokens": "tokens", "loss_mask": "loss_mask", "logprobs": "rollout_log_probs"}
-    for path in sorted((run / "rollouts").glob("*.jsonl")):
-        samples = [sample for rollout in _lines(path) for sample in rollout["samples"] if sample.get("advantage")]
-        yield [
-            {name: list(Column.read(sample[column], DTYPES[column])) for name, column in names.items()}
-            | {"advantage": sample["advantage"]}
-            for sample in samples
-        ]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -1,30 +1,27 @@
 """One training batch through the driver: rollouts arrive through Ray, wait in the buffer, get advantages, and go to the ranks.
 
-    python tools/scale_batch.py PROMPTS ROLLOUTS TOKENS RANKS
-
-One side of `bench_scale.py --batch`, of whatever checkout of this repository stands first on PYTHONPATH. Producer, buffer,
-journal, `build_updates`, `batch_metrics` and `TrainerGroup.train` are the run's own; the rollouts are made beforehand, in another
-process, and a rank only takes its part of the batch and looks up the rows of its micro-batches. Prints one line of JSON.
+One side of `bench_scale.py --batch`. Producer, buffer, journal, `build_updates`, `batch_metrics` and the hand-over of
+`TrainerGroup` are the run's own; the rollouts are made beforehand, in another process, and a rank only takes its part of the
+batch and looks up the rows of its micro-batches.
 """
 
 import asyncio
 import gc
-import json
 import logging
 import random
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import ray
+from against import Number, Numbers
 
 PROMPT_TOKENS = 2048
 VOCABULARY = 150_000
@@ -60,40 +57,16 @@ class Maker:
 
 
 class Rank:
-    """Takes its part of a batch: a shard, or where there are none all samples, which every rank then packs."""
+    """Takes its part of a batch."""
 
-    def __init__(self, config: Any) -> None:
-        self._config = config
-
-    def train(self, given: list[Any], step: int) -> dict[str, float]:
-        """How many tokens lie in this rank's rows, and the CPU time of taking them, unpickling included."""
-        trainer = self._config.trainer
-        if not hasattr(given[0], "fetched"):
-            pack, sequence_flops = found_in("packing", "pack", "sequence_flops")
-
-            def work(length: int) -> float:
-                return sequence_flops(self._config.model, length)
-
-            for samples in given:
-                lengths = [len(sample.tokens) for sample in samples]
-                rows = pack(lengths, max_tokens=MAX_TOKENS, num_ranks=trainer.data_parallel_size, work=work)
-                assert rows[0]
-        else:
-            for shard in given:
-                assert shard.fetched(ray.get).rows()
-        return {}
+    def begin_training(self, given: list[Any], step: int) -> None:
+        """Looks up this rank's rows."""
+        for shard in given:
+            assert shard.fetched(ray.get).rows()
 
     def cpu_seconds(self) -> float:
         """Of this process since it began."""
         return time.process_time()
-
-
-def found_in(module: str, *names: str) -> list[Any]:
-    """These names of a module that stands in one folder or another, depending on the age of the checkout."""
-    for room in ("rollout", "trainer", "data"):
-        with suppress(ModuleNotFoundError):
-            return [getattr(import_module(f"vime.{room}.{module}"), name) for name in names]
-    raise ModuleNotFoundError(module)
 
 
 class Source:
@@ -158,8 +131,23 @@ async def look_for_blocks(found: SimpleNamespace) -> None:
         found.blocked_seconds = max(found.blocked_seconds, time.monotonic() - started)
 
 
-async def measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_ranks: int) -> dict[str, float]:
-    """Seconds of each part by the clock, CPU seconds, and bytes of the driver per token, after a small batch for imports."""
+def measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_ranks: int) -> Numbers:
+    """Seconds of each part by the clock, CPU seconds, and bytes of the driver per token, on a Ray of its own."""
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=OBJECT_STORE_BYTES,
+    )
+    try:
+        return asyncio.run(_measure(num_prompts, num_rollouts, num_tokens, num_ranks))
+    finally:
+        ray.shutdown()
+
+
+async def _measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_ranks: int) -> Numbers:
+    """The same, after a small batch for imports."""
     from vime.config import RolloutConfig, RunConfig, TrainerConfig
 
     config = RunConfig(
@@ -167,21 +155,22 @@ async def measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_rank
         trainer=TrainerConfig(data_parallel_size=num_ranks, max_tokens_per_micro_batch=MAX_TOKENS),
     )
     maker = ray.remote(Maker).remote()
-    ranks = [ray.remote(Rank).remote(config) for _ in range(num_ranks)]
+    ranks = [ray.remote(Rank).remote() for _ in range(num_ranks)]
     small = RunConfig(rollout=RolloutConfig(num_prompts=2, num_samples_per_prompt=num_rollouts), trainer=config.trainer)
     await run_batch(small, maker, ranks, 2 * PROMPT_TOKENS)
     return await run_batch(config, maker, ranks, num_tokens)
 
 
-async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) -> dict[str, float]:
+async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) -> Numbers:
     """One batch as the training loop handles it."""
     from vime.algorithm.batch import build_updates
     from vime.config import Credit
+    from vime.rollout.buffer import Buffer
+    from vime.rollout.journal import Journal
     from vime.rollout.metrics import batch_metrics
     from vime.rollout.producer import Producer
     from vime.trainer.group import TrainerGroup
 
-    (Buffer,), (Journal,) = found_in("buffer", "Buffer"), found_in("journal", "Journal")
     num_prompts, num_rollouts = config.rollout.num_prompts, config.rollout.num_samples_per_prompt
     groups = [maker.make.remote(prompt_of(slot), slot, num_rollouts, num_tokens) for slot in range(num_prompts)]
     ray.wait(groups, num_returns=len(groups), fetch_local=False)
@@ -208,41 +197,24 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
         batch_metrics(batch, version=0)
         times.append(time.monotonic())
         held = own_bytes(process) - before
-        await trainer.train(updates, 0)
+        await trainer.begin_training(updates, 0)
         times.append(time.monotonic())
         cpu_seconds = time.process_time() - cpu_started
         looking.cancel()
     rank_seconds = sum(ray.get([rank.cpu_seconds.remote() for rank in ranks])) - rank_seconds
     tokens = num_prompts * num_rollouts * num_tokens
     assert sum(len(sample.tokens) for samples in updates for sample in samples) == tokens
-    return {
-        "tokens": tokens,
-        "held_bytes": held / tokens,
-        "peak_bytes": (found.peak_bytes - before) / tokens,
-        "generation_seconds": times[1] - times[0],
-        "update_seconds": times[2] - times[1],
-        "hand_over_seconds": times[3] - times[2],
-        "driver_cpu_seconds": cpu_seconds,
-        "rank_cpu_seconds": rank_seconds,
-        "blocked_seconds": found.blocked_seconds,
+    generation, update, hand_over = (after - before for before, after in pairwise(times))
+    costs = {
+        "kept until training": (held / tokens, "bytes per token"),
+        "most at any time": ((found.peak_bytes - before) / tokens, "bytes per token"),
+        "all": (times[-1] - times[0], "seconds"),
+        "producer, buffer, journal": (generation, "seconds"),
+        "advantages, weights, metrics": (update, "seconds"),
+        "packing and hand-over": (hand_over, "seconds"),
+        "all, driver alone": (cpu_seconds, "seconds of CPU time"),
+        "all, driver and ranks": (cpu_seconds + rank_seconds, "seconds of CPU time"),
+        "longest block of the event loop": (found.blocked_seconds, "seconds"),
     }
-
-
-def main() -> None:
-    """Starts Ray for one measurement."""
-    sizes = [int(word) for word in sys.argv[1:]]
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=OBJECT_STORE_BYTES,
-    )
-    try:
-        sys.stdout.write(json.dumps(asyncio.run(measure(*sizes))) + "\n")
-    finally:
-        ray.shutdown()
-
-
-if __name__ == "__main__":
-    main()
+    label = f"{tokens / 1e6:.1f} M tokens"
+    return {f"{label}: {name}": Number(value=value, unit=unit, is_cost=True) for name, (value, unit) in costs.items()}

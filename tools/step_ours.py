@@ -79,7 +79,7 @@ class Ours:
     """A running system."""
 
     def __init__(self, session: Session, system: Training, *, not_ours: Collection[int]) -> None:
-        self._session, self.system, self._not_ours = session, system, not_ours
+        self._session, self.system, self.not_ours = session, system, not_ours
         self._version = 0
         self._batches: Rollouts | None = None
 
@@ -95,12 +95,12 @@ class Ours:
     async def step(self, *, num_left: int = 1) -> Step:
         """The next step; nothing is generated ahead that the `num_left` next ones, this one included, would not train."""
         assert self._batches is not None
-        cpu, started = self.cpu_times(), time.perf_counter()
+        cpu, started = cpu_times(self.not_ours), time.perf_counter()
         self._batches.begin(self._version, num_left=num_left)
         await train_step(self._session, self.system, self._batches, self._version)
         wall = time.perf_counter() - started
         self._version += 1
-        spent = self.spent_since(cpu)
+        spent = spent_since(cpu, self.not_ours)
         with (self._session.directory.path / "metrics.jsonl").open() as file:
             *_, last = file
         return Step(wall=wall, cpu=spent, metrics=json.loads(last))
@@ -111,25 +111,27 @@ class Ours:
             await self._batches.stop()
             self._batches = None
 
-    def cpu_times(self) -> dict[tuple[str, int], float]:
-        """Seconds so far of each process of the system, by what it is and its number; this process is one of them."""
-        found: dict[tuple[str, int], float] = {}
-        me = psutil.Process()
-        for process in [me, *me.children(recursive=True)]:
-            if process.pid in self._not_ours:
-                continue
-            with suppress(psutil.NoSuchProcess):
-                line, times = " ".join(process.cmdline()), process.cpu_times()
-                kind = next((kind for word, kind in KINDS.items() if word in line), REST)
-                found[kind, process.pid] = times.user + times.system
-        return found
 
-    def spent_since(self, before: dict[tuple[str, int], float]) -> dict[str, float]:
-        """CPU seconds since then, by what a process is."""
-        spent = dict.fromkeys([*KINDS.values(), REST], 0.0)
-        for (kind, pid), seconds in self.cpu_times().items():
-            spent[kind] += seconds - before.get((kind, pid), 0.0)
-        return spent
+def cpu_times(not_ours: Collection[int] = ()) -> dict[tuple[str, int], float]:
+    """Seconds so far of each process of the system, by what it is and its number; this process is one of them."""
+    found: dict[tuple[str, int], float] = {}
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        if process.pid in not_ours:
+            continue
+        with suppress(psutil.NoSuchProcess):
+            line, times = " ".join(process.cmdline()), process.cpu_times()
+            kind = next((kind for word, kind in KINDS.items() if word in line), REST)
+            found[kind, process.pid] = times.user + times.system
+    return found
+
+
+def spent_since(before: dict[tuple[str, int], float], not_ours: Collection[int] = ()) -> dict[str, float]:
+    """CPU seconds since then, by what a process is."""
+    spent = dict.fromkeys([*KINDS.values(), REST], 0.0)
+    for (kind, pid), seconds in cpu_times(not_ours).items():
+        spent[kind] += seconds - before.get((kind, pid), 0.0)
+    return spent
 
 
 @asynccontextmanager

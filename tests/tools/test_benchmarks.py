@@ -14,6 +14,7 @@ from tests.qwen3_tokenizer import qwen3_tokenizer
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FIELDS = {"benchmark", "case", "ours", "reference", "ratio", "unit"}
+IN_PAIRS = FIELDS | {"interval"}
 
 
 def run(program: str, *words: object) -> "subprocess.CompletedProcess[str]":
@@ -77,6 +78,24 @@ def test_the_gateway_is_measured_over_a_scripted_engine(tmp_path: Path):
     cases = [row["case"] for row in read_rows(tmp_path / "rows.json")]
     assert [case.partition(",")[0] for case in cases] == ["2", "streamed"], cases
     assert "failed" not in done.stdout and "2,000 tokens of history: of a call of ours the engine takes" in done.stdout
+
+
+def test_the_gateway_is_measured_beside_that_of_another_checkout(tmp_path: Path):
+    qwen3_tokenizer()
+    done = run("bench_gateway.py", "--small", "--against", ROOT, "--pairs", 1, "--json", tmp_path / "rows.json")
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert {row["case"].partition(",")[0].partition(":")[0] for row in rows} >= {"2 sessions", "streamed"}
+    assert all(set(row) == IN_PAIRS and row["interval"] == [row["ratio"], row["ratio"]] for row in rows), "of one pair"
+
+
+def test_a_batch_in_the_driver_and_rollouts_in_flight_are_measured():
+    for words, num_tokens in ((["--batch", 1, "--ranks", 2], "0.5 M tokens"), (["--sizes", 80], "80 rollouts in flight")):
+        done = run("bench_scale.py", *words, "--numbers")
+        assert done.returncode == 0, done.stdout + done.stderr
+        numbers = json.loads(done.stdout.splitlines()[-1])
+        assert all(name.startswith(num_tokens) and number["is_cost"] for name, number in numbers.items()), numbers
+        assert any(number["unit"] in ("bytes per token", "KiB per rollout") for number in numbers.values())
 
 
 def test_a_side_that_dies_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

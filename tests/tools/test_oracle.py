@@ -15,13 +15,20 @@ from vime.types import COLUMNS, Column
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import oracle
+import oracle_side
+from oracle_script import Calculator
+
+from agentic.calculator.config import CalculatorConfig
+from agentic.calculator.rehearsal import ACTS
+from vime.config import RolloutConfig, RunConfig
+from vime.rehearsal.script import Asked
 
 SAMPLE = {
     "response": "four",
     "num_prompt_tokens": 2,
     "response_length": 2,
     "reward": 1.0,
-    "metadata": {"turn": 0},
+    "metadata": {"calls": [{"end": "answered", "milliseconds": 4.5}]},
     "advantage": 0.5,
     "tokens": Column([1, 2, 3, 4], COLUMNS["tokens"]).to_text(),
     "loss_mask": Column([1, 0], COLUMNS["loss_mask"]).to_text(),
@@ -44,6 +51,12 @@ def write(folder: Path, *, rollout: dict[str, Any], sample: dict[str, Any], metr
     return folder
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch):
+    """A side's program runs here."""
+    monkeypatch.setattr(oracle.Side, "tool", lambda _, command, *words: getattr(oracle_side, command)(*words))
+
+
 def compared(folder: Path, comparison: str, change: Callable[[dict[str, Any]], object]) -> oracle.Differences:
     """A run beside the same run with a change."""
     run = {"rollout": ROLLOUT, "sample": SAMPLE, "metrics": METRICS, "weight": 2.0}
@@ -61,6 +74,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "order": (lambda run: run["rollout"].update(group_index=1), "group_index"),
     "metadata": (lambda run: run["sample"].update(metadata={}), "metadata"),
     "a mask": (lambda run: run["sample"].update(loss_mask=Column([1, 1], COLUMNS["loss_mask"]).to_text()), "loss_mask"),
+    "an expert's answer": (lambda run: run["sample"]["metadata"]["calls"][0].update(end="failed"), "metadata"),
     "a version": (lambda run: run["sample"].update(weight_versions=1), "weight_versions"),
     "a column that is missing": (lambda run: run["sample"].pop("rollout_log_probs"), "rollout_log_probs"),
 }
@@ -83,17 +97,40 @@ def test_metrics_and_weights_are_compared_after_steps(tmp_path: Path):
 def test_clocks_are_not_compared_and_the_last_bits_are_within_the_limit(tmp_path: Path):
     def change(run: dict[str, Any]):
         run["rollout"]["seconds"] = {"queue": 9.0}
+        run["sample"]["metadata"]["calls"][0]["milliseconds"] = 9.0
         run["metrics"] |= {"train/seconds": 9.0, "time/step_seconds": 9.0, "train/loss": 0.25 * (1 + 1e-7)}
+        run["sample"]["rollout_log_probs"] = Column([-0.5000001, 0.0], COLUMNS["rollout_log_probs"]).to_text()
 
     found = compared(tmp_path, "steps", change)
-    assert list(found.found) == ["train/loss"] and found.is_within
+    assert set(found.found) == {"train/loss", "rollout_log_probs"} and found.is_within
     assert not oracle.Differences().is_within, "nothing was compared"
 
 
 def test_runs_of_different_lengths_differ(tmp_path: Path):
-    folders = [write(tmp_path / name, rollout=ROLLOUT, sample=SAMPLE, metrics=METRICS, weight=2.0) for name in ("a", "b")]
-    path = folders[0] / "rollouts" / "step_000001.jsonl"
-    path.write_text(path.read_text().splitlines()[0] + "\n")
+    folder = write(tmp_path / "a", rollout=ROLLOUT, sample=SAMPLE, metrics=METRICS, weight=2.0)
+    recorded = [oracle.Side(checkout=Path(), folder=tmp_path).recorded(folder) for _ in range(2)]
+    assert recorded[0][0]["samples"][0]["columns"]["tokens"] == [1, 2, 3, 4]
+    recorded[0].pop()
     found = oracle.Differences()
-    oracle._compare_rollouts(found, *folders)  # pyright: ignore[reportPrivateUsage]
+    oracle.compare_rollouts(found, *recorded)
     assert list(found.found) == ["number of rollouts"] and not found.is_within
+
+
+def test_what_was_recorded_is_trained_step_by_step_where_it_has_an_advantage(tmp_path: Path):
+    steps = [(1, 0.5), (1, 0.0), (2, 0.0), (3, -0.5)]
+    rollouts = [{"step": step, "samples": [{"advantage": advantage}]} for step, advantage in steps]
+    (tmp_path / "recorded.json").write_text(json.dumps(rollouts))
+    found = oracle_side._batches(tmp_path / "recorded.json")  # pyright: ignore[reportPrivateUsage]
+    assert found == [[{"advantage": 0.5}], [{"advantage": -0.5}]]
+
+
+def test_scripted_parts_follow_from_places_whoever_asks_first():
+    config = RunConfig(method=CalculatorConfig(), rollout=RolloutConfig(num_prompts=2, num_samples_per_prompt=4))
+
+    def parts(order: range) -> list[str]:
+        script = Calculator(config)
+        names = {place: f"asdiv-train-{place // 4}-{place % 4}-{place:08x}-0" for place in order}
+        asked = {n: Asked(model="actor", prompt="", session=name, turn=0, max_tokens=8) for n, name in names.items()}
+        return [part for _, part in sorted((place, script.act(each, ACTS)) for place, each in asked.items())]
+
+    assert parts(range(8)) == parts(range(7, -1, -1)) == [*ACTS, *ACTS][:8]

@@ -1,5 +1,6 @@
 """Makes rows of what was found: ours beside each peer, and beside what we promise."""
 
+from against import Number, Numbers
 from bench_rows import Result
 
 from gateway_bench.measures import Found, median, percentile_99
@@ -26,6 +27,32 @@ def add_rows(result: Result, found: dict[str, Found]) -> None:
     for name, each in found.items():
         if each.failures:
             result.notes.append(f"{name} failed {len(each.failures)} agents, which stopped there; the first: {each.failures[0]}")
+
+
+def numbers_of(found: dict[str, Found]) -> Numbers:
+    """What this checkout's gateway costs, without peers."""
+    ours, engine = found[OURS], found[ENGINE]
+    assert not ours.failures + engine.failures, [*ours.failures, *engine.failures][0]
+    numbers: Numbers = {}
+    for count in sorted(ours.seconds):
+        label = f"{count:,} {_sessions(count)}"
+        numbers[f"{label}: time added to a call, median"] = _ms(median(added_ms(ours, engine, count)))
+        numbers[f"{label}, nobody waits: CPU time of the gateway a call"] = _ms(1000 * median(ours.cpu_seconds[count]))
+        rate = median(ours.calls_per_second[count])
+        numbers[f"{label}, nobody waits: calls answered"] = Number(value=rate, unit="calls/s")
+    for size in sorted(ours.history):
+        case = f"{size:,} tokens of history, 1 session: median time of a call beyond the engine's"
+        numbers[case] = _ms(1000 * median(ours.history[size]))
+    lag = "streamed, 1 session: from the engine's first text to the client's, median"
+    numbers[lag] = _ms(1000 * median(ours.first_lag))
+    if ours.session_bytes > 0:
+        size = ours.session_bytes / 1024
+        numbers["memory of one of 1,000 sessions after two calls"] = Number(value=size, unit="KiB", is_cost=True)
+    return numbers
+
+
+def _ms(value: float) -> Number:
+    return Number(value=value, unit="ms", is_cost=True)
 
 
 def added_ms(found: Found, engine: Found, sessions: int) -> list[float]:
