@@ -122,7 +122,9 @@ class GroupRun:
         finally:
             joined.cancel()
         for task in [task for task in self._tasks if task.done()]:
-            self._finished[self._tasks.pop(task)] = task.result()
+            member = self._tasks.pop(task)
+            self._trajectories.pop(member, None)  # its samples have the tokens now
+            self._finished[member] = task.result()
 
     def _has_enough(self) -> bool:
         return sum(rollout.counting.in_baseline for rollout in self._finished.values()) >= self._num_wanted

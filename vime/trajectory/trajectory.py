@@ -128,9 +128,11 @@ class Call:
 
     def begins(self, prompt: Column[int]) -> bool:
         """Whether a prompt begins with its own prompt and its whole reply."""
+        if not self._is_finished:
+            return False
         said = self.turn.output_ids
         size = self.num_prompt_tokens + len(said)
-        if not self._is_finished or not said or size > len(prompt) or prompt[size - 1] != said[-1]:
+        if not said or size > len(prompt) or prompt[size - 1] != said[-1]:
             return False
         return np.array_equal(prompt.array[:size], self.ids())
 
