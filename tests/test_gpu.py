@@ -28,10 +28,8 @@ def samples(count: int) -> list[TrainSample]:
     found = []
     for _ in range(count):
         tokens = torch.randint(300, (64,), generator=generator).tolist()
-        logprobs = [-5.0] * 32
-        found.append(
-            TrainSample(tokens=tokens, loss_mask=[1] * 32, rollout_log_probs=logprobs, advantage=1.0, token_weight=1 / 32 / count)
-        )
+        columns = {"logprob": -5.0, "advantage": 1.0, "weight": 1 / 32 / count}
+        found.append(TrainSample(tokens=tokens, loss_mask=[1] * 32, columns=columns))
     return found
 
 

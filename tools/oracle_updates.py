@@ -47,9 +47,11 @@ def _shards(config: Any, batch: list[dict[str, Any]]) -> list[Any]:
         TrainSample(
             tokens=sequence["tokens"],
             loss_mask=sequence["loss_mask"],
-            rollout_log_probs=sequence["logprobs"],
-            advantage=sequence["advantage"],
-            token_weight=1.0 / num_trained,
+            columns={
+                "logprob": sequence["logprobs"],
+                "advantage": sequence["advantage"],
+                "weight": 1.0 / num_trained,
+            },
         )
         for sequence in batch
     ]

@@ -54,9 +54,11 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
         TrainSample(
             tokens=sequence["prompt"] + sequence["response"],
             loss_mask=[1] * len(sequence["response"]),
-            rollout_log_probs=[-7.0] * len(sequence["response"]),
-            advantage=sequence["advantage"],
-            token_weight=1.0 / num_trained,
+            columns={
+                "logprob": [-7.0] * len(sequence["response"]),
+                "advantage": sequence["advantage"],
+                "weight": 1.0 / num_trained,
+            },
         )
         for sequence in case.sequences
     ]

@@ -82,15 +82,15 @@ def test_split_credit_sums_to_the_rollouts_advantage_and_share_gives_it_whole():
     config = AlgorithmConfig(normalization=Normalization.none)
     split, _ = build_updates(config, [group], credit=Credit.split)
     share, _ = build_updates(config, [group], credit=Credit.share)
-    assert sum(s.advantage for s in split[0] if s.advantage > 0) == pytest.approx(0.5)
-    assert [s.advantage for s in share[0] if s.advantage > 0] == [0.5] * 3
+    assert sum(s.columns["advantage"] for s in split[0] if s.columns["advantage"] > 0) == pytest.approx(0.5)
+    assert [s.columns["advantage"] for s in share[0] if s.columns["advantage"] > 0] == [0.5] * 3
 
 
 @pytest.mark.parametrize("aggregation", [Aggregation.token, Aggregation.sample, Aggregation.rollout, Aggregation.nested])
 def test_token_weights_sum_to_one_over_an_update(aggregation: Aggregation):
     group = make_group([make_rollout(0, 1.0, [2, 3, 4]), make_rollout(1, 0.0, [7]), make_rollout(2, 0.0, [1, 1])])
     updates, _ = build_updates(AlgorithmConfig(aggregation=aggregation), [group], credit=Credit.share)
-    assert sum(s.token_weight * sum(s.loss_mask) for s in updates[0]) == pytest.approx(1.0)
+    assert sum(s.columns["weight"] * sum(s.loss_mask) for s in updates[0]) == pytest.approx(1.0)
 
 
 def test_updates_split_by_rollouts_and_lose_none():
@@ -104,14 +104,14 @@ def test_removed_samples_are_not_trained_but_their_rollout_stands_in_the_baselin
     removed.samples[0].remove_sample = True
     config = AlgorithmConfig(normalization=Normalization.none)
     updates, _ = build_updates(config, [make_group([removed, make_rollout(1, 0.0, [2])])], credit=Credit.share)
-    assert [s.advantage for s in updates[0]] == [-0.5]
+    assert [s.columns["advantage"] for s in updates[0]] == [-0.5]
 
 
 def test_samples_without_gradient_are_left_out_unless_another_term_needs_them():
     equal, varied = [make_rollout(0, 1.0, [2]), make_rollout(1, 1.0, [2])], [make_rollout(2, 1.0, [2]), make_rollout(3, 0.0, [2])]
     groups = [make_group(equal), make_group(varied)]
     updates, metrics = build_updates(AlgorithmConfig(), groups, credit=Credit.share)
-    assert [sample.token_weight for sample in updates[0]] == [1 / 8] * 2
+    assert [sample.columns["weight"] for sample in updates[0]] == [1 / 8] * 2
     assert (metrics["train/num_samples_left_out"], metrics["train/groups_without_signal_share"]) == (2, 0.5)
     with_kl, _ = build_updates(AlgorithmConfig(kl_coefficient=0.1), groups, credit=Credit.share)
     assert len(with_kl[0]) == 4
@@ -188,7 +188,7 @@ def test_the_weighted_sum_equals_the_average_it_stands_for(aggregation: Aggregat
         Aggregation.constant: mean(sum(x for tokens in samples for x in tokens) / 50 for samples in terms.values()),
     }[aggregation]
     updates, metrics = build_updates(config, groups, credit=credit)
-    total = sum(s.token_weight * s.advantage * sum(s.loss_mask) for s in updates[0])
+    total = sum(s.columns["weight"] * s.columns["advantage"] * sum(s.loss_mask) for s in updates[0])
     assert total == pytest.approx(expected, abs=1e-6)
     all_samples = [s for g in groups for r in g.rollouts if r.rollout_id in advantages for s in r.samples]
     assert metrics["train/num_samples_masked"] == sum(s.remove_sample or not any(s.loss_mask) for s in all_samples) > 0
@@ -260,7 +260,7 @@ def test_samples_whose_rewards_differ_have_advantages_of_their_own(baseline: Bas
         2: pytest.approx([0.5 * stretch / scale] * 2),
     }
     updates, metrics = build_updates(config, [make_group(rollouts)], credit=Credit.share)
-    by_length = {sample.response_length: sample.advantage for sample in updates[0] if sample.response_length > 1}
+    by_length = {sample.response_length: sample.columns["advantage"] for sample in updates[0] if sample.response_length > 1}
     assert by_length == pytest.approx({2: -0.5 / scale, 3: 0.5 / scale, 4: 0.5 * stretch / scale})
     assert metrics["train/advantage_mean_absolute"] > 0
 

@@ -64,7 +64,7 @@ def ours(config: AlgorithmConfig, problem: Problem) -> torch.Tensor:
     old, reference = (flat([table[number] for number in numbers]) for table in (problem.old, problem.reference))
     lengths = [len(problem.old[number]) for number in numbers]
     sequences = torch.arange(len(samples)).repeat_interleave(torch.tensor(lengths))
-    advantages, weights = (per_token(samples, lengths, name) for name in ("advantage", "token_weight"))
+    advantages, weights = (per_token(samples, lengths, name) for name in ("advantage", "weight"))
     if config.kl_place is KLPlace.reward and config.kl_coefficient:
         advantages = with_kl_penalty(config, advantages, old, reference, sequences)
     if config.whitening:
@@ -83,7 +83,7 @@ def flat(rows: list[list[float]]) -> torch.Tensor:
 
 
 def per_token(samples: list[TrainSample], lengths: list[int], name: str) -> torch.Tensor:
-    return flat([[getattr(sample, name)] * length for sample, length in zip(samples, lengths)])
+    return flat([[sample.columns[name]] * length for sample, length in zip(samples, lengths)])
 
 
 def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:

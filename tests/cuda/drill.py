@@ -195,9 +195,11 @@ def _samples(config: Any) -> list[Any]:
         TrainSample(
             tokens=[generator.randrange(config.model.vocab_size) for _ in range(prompt + response)],
             loss_mask=[1] * response,
-            rollout_log_probs=[-5.0] * response,
-            advantage=generator.gauss(0, 1),
-            token_weight=0.01,
+            columns={
+                "logprob": [-5.0] * response,
+                "advantage": generator.gauss(0, 1),
+                "weight": 0.01,
+            },
         )
         for prompt, response in LENGTHS * 4 * config.trainer.data_parallel_size
     ]

@@ -185,7 +185,7 @@ def _samples(config: Any) -> list[Any]:
         response = tokens // 4
         mask, logprobs = [1] * response, [-5.0] * response
         samples.append(
-            TrainSample(tokens=[1] * tokens, loss_mask=mask, rollout_log_probs=logprobs, advantage=1.0, token_weight=0.01)
+            TrainSample(tokens=[1] * tokens, loss_mask=mask, columns={"logprob": logprobs, "advantage": 1.0, "weight": 0.01})
         )
     return samples
 

@@ -330,7 +330,7 @@ def _samples(length: int, count: int) -> list[Any]:
 
     trained = length // 4
     sample = TrainSample(
-        tokens=[1] * length, loss_mask=[1] * trained, rollout_log_probs=[-5.0] * trained, advantage=1.0, token_weight=0.01
+        tokens=[1] * length, loss_mask=[1] * trained, columns={"logprob": [-5.0] * trained, "advantage": 1.0, "weight": 0.01}
     )
     return [sample] * count
 

@@ -42,7 +42,8 @@ def weights_of(rollouts: list[list[Sample]], aggregation: Aggregation, credit: C
     prompt = Prompt(index=0, row=0, messages=[user("?")], ground_truth=["a"])
     config = AlgorithmConfig(normalization=Normalization.none, aggregation=aggregation, constant_tokens=1000)
     (update,), _ = build_updates(config, [Group(prompt=prompt, rollouts=members)], credit=credit)
-    parts = [(sample.advantage > 0, sample.token_weight * sample.advantage * sum(sample.loss_mask)) for sample in update]
+    columns = [(sample.columns["advantage"], sample.columns["weight"], sum(sample.loss_mask)) for sample in update]
+    parts = [(advantage > 0, weight * advantage * trained) for advantage, weight, trained in columns]
     return [sum(part for is_good, part in parts if is_good is wanted) for wanted in (True, False)]
 
 

@@ -87,7 +87,7 @@ def batch(config: RunConfig, prompts: list[Prompt], right: Callable[[Prompt], fl
 
 def checked(update: list[TrainSample], num_prompts: int) -> None:
     """Half of the samples are rewarded, which the gold answers alone can be."""
-    signs = [sample.advantage > 0 for sample in update]
+    signs = [sample.columns["advantage"] > 0 for sample in update]
     assert len(update) == 2 * num_prompts and sum(signs) == num_prompts
 
 

@@ -23,8 +23,8 @@ def test_two_ranks_whiten_as_one(
     found = {int(index): values for result in results for index, values in result["advantages"].items()}
     before = {}
     for index, sample in enumerate(make_samples(11)):
-        kl = [(x + 5.0) ** 2 / 2 for x, keep in zip(sample.rollout_log_probs, sample.loss_mask) if keep]
-        before[index] = [sample.advantage - 0.5 * sum(kl[start:]) for start in range(len(kl))]
+        kl = [(x + 5.0) ** 2 / 2 for x, keep in zip(sample.columns["logprob"], sample.loss_mask) if keep]
+        before[index] = [sample.columns["advantage"] - 0.5 * sum(kl[start:]) for start in range(len(kl))]
     every = [value for values in before.values() for value in values]
     mean, deviation = statistics.fmean(every), statistics.pstdev(every)
     assert results[0]["metrics"]["train/advantage_deviation"] == pytest.approx(deviation, rel=1e-5)

@@ -65,7 +65,7 @@ def close_to_the_policy(trained: Any, samples: list[TrainSample]) -> list[TrainS
     found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
     noise = torch.Generator().manual_seed(0)
     return [
-        dataclasses.replace(sample, rollout_log_probs=[x + 0.4 * float(torch.randn((), generator=noise)) for x in found[index]])
+        sample.with_columns(logprob=[x + 0.4 * float(torch.randn((), generator=noise)) for x in found[index]])
         for index, sample in enumerate(samples)
     ]
 
@@ -101,8 +101,8 @@ def test_advantages_are_penalized_and_whitened_over_all_updates(
     values = []
     for index, sample in enumerate(samples):
         kept = [t for t, keep in enumerate(sample.loss_mask) if keep]
-        kl = [sample.rollout_log_probs[t] - reference[index][t] for t in kept]
-        values += [sample.advantage - 0.1 * sum(kl[start:]) for start in range(len(kl))]
+        kl = [sample.columns["logprob"][t] - reference[index][t] for t in kept]
+        values += [sample.columns["advantage"] - 0.1 * sum(kl[start:]) for start in range(len(kl))]
     every = torch.tensor(values, dtype=torch.float64)
     (tmp_path / "seen.py").write_text(
         "seen = []\n"
@@ -126,7 +126,7 @@ def test_corrected_samples_that_the_trainer_finds_impossible_have_no_gradient(
     config = make_config(models("qwen2"))
     config.algorithm = AlgorithmConfig(correction=CorrectionConfig(veto=1e-4), old_logprobs=OldLogprobs.trainer)
     trained, samples = engine(config), make_samples(3)
-    impossible = [dataclasses.replace(s, rollout_log_probs=[20.0] * s.response_length) for s in samples]
+    impossible = [s.with_columns(logprob=20.0) for s in samples]
     metrics = trained.train([impossible], 0)
     assert metrics["train/correction_veto_share"] == 1.0 and metrics["train/grad_norm"] == 0.0
     assert metrics["train/correction_weight_mean"] == 0.0
@@ -198,7 +198,7 @@ def test_a_bad_update_is_skipped_and_counted_if_so_configured_but_not_for_ever(
 ) -> None:
     trained, samples = engine(make_config(models("qwen2"), on_bad_update=BadUpdate.skip)), make_samples(8)
     plain = engine(make_config(models("qwen2")))
-    bad = [dataclasses.replace(samples[0], advantage=float("nan")), *samples[1:4]]
+    bad = [samples[0].with_columns(advantage=float("nan")), *samples[1:4]]
     metrics = trained.train([bad, samples[4:]], 0)
     expected = plain.train([samples[4:]], 0)
     assert metrics["train/num_skipped_updates"] == 1.0
@@ -218,8 +218,8 @@ def test_a_missing_logprob_is_an_error_unless_supervised(
 ) -> None:
     config = make_config(models("qwen2"))
     samples = make_samples(3)
-    for logprobs in ([], samples[1].rollout_log_probs[:-1]):
+    for logprobs in ([], samples[1].columns["logprob"][:-1], None):
         with pytest.raises(SampleError, match="sample 1"):
-            engine(config).train([[samples[0], dataclasses.replace(samples[1], rollout_log_probs=logprobs)]], 0)
+            engine(config).train([[samples[0], samples[1].with_columns(logprob=logprobs)]], 0)
     config.algorithm.name = AlgorithmName.sft
-    assert engine(config).train([[dataclasses.replace(samples[1], rollout_log_probs=[])]], 0)["train/num_samples"] == 1
+    assert engine(config).train([[dataclasses.replace(samples[1], columns={"weight": 0.1})]], 0)["train/num_samples"] == 1

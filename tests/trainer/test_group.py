@@ -79,7 +79,7 @@ async def test_errors_of_a_rank_keep_their_type_and_text(group: TrainerGroup, ma
     with pytest.raises(CheckpointError, match="not a complete"):
         await group.load(tmp_path / "nothing")
     bad = make_samples(4)
-    bad[0].advantage = float("nan")
+    bad[0] = bad[0].with_columns(advantage=float("nan"))
     with pytest.raises(TrainingError, match="step 3"):
         await group.train([bad], 3)
 

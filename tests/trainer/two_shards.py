@@ -41,13 +41,13 @@ def main(rank: int, job: dict[str, Any]) -> None:
     config = AlgorithmConfig(whitening=True, kl_coefficient=0.5, kl_place=KLPlace.reward, kl_estimator=KLEstimator.k2)
     shard = PackedUpdate(RunConfig(trainer=trainer), load_samples()).shard(rank)
     batch = MicroBatches(shard, only_trained=True, device="cpu")
-    known = [KnownLogprobs(reference_N=torch.full_like(part.rollout_logprob_N, -5.0)) for part in batch]
+    known = [KnownLogprobs(reference_N=torch.full_like(part.columns["logprob"], -5.0)) for part in batch]
     metrics = finish_advantages(config, [batch], [known])
     parallel.shutdown()
     found = {
         index: values_N.tolist()
         for part in batch
-        for index, values_N in zip(part.sample_indices, part.advantage_N.split(part.token_counts))
+        for index, values_N in zip(part.sample_indices, part.columns["advantage"].split(part.token_counts))
     }
     (Path(job["folder"]) / f"rank{rank}.json").write_text(json.dumps({"advantages": found, "metrics": metrics}))
 

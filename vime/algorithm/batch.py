@@ -1,12 +1,15 @@
 """From groups to optimizer updates: advantages, their credit to samples, and the weight of each token in the loss.
 
-All averages are decided here, so the trainer only sums: loss = sum of token_weight * loss_mask * token_loss. The order, packing
+All averages are decided here, so the trainer only sums: loss = sum of weight * mask * loss. The order, packing
 and sharding of samples cannot change the loss.
 """
 
 import random
 from collections.abc import Callable, Mapping
 from statistics import fmean
+from typing import Any
+
+import numpy as np
 
 from vime.algorithm.advantage import Advantages, group_advantages, has_signal
 from vime.config import Aggregation, AlgorithmConfig, Credit
@@ -67,16 +70,18 @@ def _weigh(
     config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit, version: int | None
 ) -> list[TrainSample]:
     """The weighted samples of one update, with `advantages` by `id()` of the sample; see `Aggregation` for the averages."""
-    counted = {r.rollout_id: [(s, s.num_trained_tokens) for s in r.samples if not s.remove_sample] for r in rollouts}
-    counted = {rollout_id: [pair for pair in pairs if pair[1]] for rollout_id, pairs in counted.items()}
-    kept = {rollout_id: pairs for rollout_id, pairs in counted.items() if pairs}
+    counted = {
+        r.rollout_id: [(i, s, s.num_trained_tokens) for i, s in enumerate(r.samples) if not s.remove_sample] for r in rollouts
+    }
+    counted = {rollout_id: [each for each in those if each[2]] for rollout_id, those in counted.items()}
+    kept = {rollout_id: those for rollout_id, those in counted.items() if those}
     num_samples = sum(map(len, kept.values()))
-    num_tokens = sum(trained for pairs in kept.values() for _, trained in pairs)
+    num_tokens = sum(trained for those in kept.values() for _, _, trained in those)
     result = []
-    for pairs in kept.values():
-        rollout_tokens = sum(trained for _, trained in pairs)
+    for rollout_id, pairs in kept.items():
+        rollout_tokens = sum(trained for _, _, trained in pairs)
         share = 1.0 if credit is Credit.share else 1.0 / len(pairs)
-        for sample, trained in pairs:
+        for order, sample, trained in pairs:
             if config.aggregation is Aggregation.token:
                 weight = 1.0 / num_tokens
             elif config.aggregation is Aggregation.sample:
@@ -87,7 +92,11 @@ def _weigh(
                 weight = 1.0 / (len(kept) * len(pairs) * trained)
             else:
                 weight = 1.0 / (len(kept) * config.constant_tokens)
-            result.append(_train_sample(sample, advantages[id(sample)] * share, weight, version))
+            columns = {"logprob": sample.rollout_log_probs, "advantage": advantages[id(sample)] * share, "weight": weight}
+            columns |= {} if version is None or not sample.weight_versions else {"version": _versions(sample)}
+            result.append(
+                TrainSample(tokens=sample.tokens, loss_mask=sample.loss_mask, columns=columns, rollout_id=rollout_id, order=order)
+            )
     return result
 
 
@@ -98,16 +107,10 @@ def _without_gradient_left_out(config: AlgorithmConfig, samples: list[TrainSampl
     """
     if config.kl_coefficient or config.entropy_coefficient or config.whitening or config.loss is not None:
         return samples
-    return [sample for sample in samples if sample.advantage != 0.0] or samples[:1]
+    return [sample for sample in samples if sample.columns["advantage"] != 0.0] or samples[:1]
 
 
-def _train_sample(sample: Sample, advantage: float, weight: float, version: int | None) -> TrainSample:
-    return TrainSample(
-        tokens=sample.tokens,
-        loss_mask=sample.loss_mask,
-        rollout_log_probs=sample.rollout_log_probs,
-        advantage=advantage,
-        token_weight=weight,
-        weight_versions=[] if version is None else sample.weight_versions,
-        version=version or 0,
-    )
+def _versions(sample: Sample) -> Any:
+    """Weight versions of its response tokens: one number where they are the same, as they usually are."""
+    versions = np.asarray(sample.weight_versions)
+    return int(versions[0]) if (versions == versions[0]).all() else sample.weight_versions

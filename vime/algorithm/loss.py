@@ -1,6 +1,6 @@
 """Losses per token: pure functions on flat tensors over the response tokens of a micro-batch, in any precision.
 
-A loss returns `(token_loss, metrics)`. The trainer sums `token_weight * mask * token_loss`; all averages are in the weights.
+A loss returns `(token_loss, metrics)`. The trainer sums `weight * mask * token_loss`; all averages are in the weights.
 Metrics are sums over the trained tokens, which the trainer adds up over micro-batches and ranks and divides by the number of
 tokens; a metric whose name ends in `_max` is a maximum instead. A user's own `algorithm.loss` follows the same rules.
 

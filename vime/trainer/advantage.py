@@ -11,7 +11,7 @@ from vime.trainer.objective import KnownLogprobs
 
 
 def finish_advantages(config: AlgorithmConfig, batches: list[MicroBatches], known: list[list[KnownLogprobs]]) -> dict[str, float]:
-    """Replaces `advantage_N` of all micro-batches of the batch, in place; returns metrics. A collective over all ranks.
+    """Replaces the advantages of all micro-batches of the batch, in place; returns metrics. A collective over all ranks.
 
     Only the last pipeline stage, which computes the loss, has logprobs and gets the penalty.
     """
@@ -20,7 +20,7 @@ def finish_advantages(config: AlgorithmConfig, batches: list[MicroBatches], know
         return {}
     has_logprobs = penalized and parallel_state.is_pipeline_last_stage()
     advantages = [
-        [_penalized(config, *pair) if has_logprobs else pair[0].advantage_N for pair in zip(batch, entries)]
+        [_penalized(config, *pair) if has_logprobs else pair[0].columns["advantage"] for pair in zip(batch, entries)]
         for batch, entries in zip(batches, known)
     ]
     metrics_found: dict[str, float] = {}
@@ -35,6 +35,6 @@ def finish_advantages(config: AlgorithmConfig, batches: list[MicroBatches], know
 
 
 def _penalized(config: AlgorithmConfig, batch: MicroBatch, known: KnownLogprobs) -> torch.Tensor:
-    old_N = batch.rollout_logprob_N if config.old_logprobs is OldLogprobs.engine else known.old_N
+    old_N = batch.columns["logprob"] if config.old_logprobs is OldLogprobs.engine else known.old_N
     assert old_N is not None and known.reference_N is not None, "a KL penalty without logprobs"
-    return with_kl_penalty(config, batch.advantage_N, old_N, known.reference_N, batch.sequence_N)
+    return with_kl_penalty(config, batch.columns["advantage"], old_N, known.reference_N, batch.sequence_N)

@@ -72,7 +72,9 @@ class Engine:
     def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
         """Packs the samples of one batch, one optimizer step per inner list, and trains on them; see `begin_training`."""
         rank = parallel_state.get_data_parallel_rank()
-        self.begin_training([PackedUpdate(self.config, samples).shard(rank) for samples in updates if samples], step)
+        self.begin_training(
+            [PackedUpdate(self.config, samples, version=step).shard(rank) for samples in updates if samples], step
+        )
         return self.finish_training()
 
     def begin_training(self, shards: list[Shard], step: int) -> None:
@@ -164,10 +166,7 @@ class Engine:
 
         They are for comparing with servers: the head works in float32 whatever the precision.
         """
-        samples = [
-            TrainSample(tokens=ids, loss_mask=[1] * length, rollout_log_probs=[], advantage=0.0, token_weight=0.0)
-            for ids, length in zip(tokens, response_lengths)
-        ]
+        samples = [TrainSample(tokens=ids, loss_mask=[1] * length) for ids, length in zip(tokens, response_lengths)]
         packed = PackedUpdate(self.config, samples, with_logprobs=False)
         shard = packed.shard(parallel_state.get_data_parallel_rank())
         micro_batches = self._micro_batches(shard, only_trained=False)

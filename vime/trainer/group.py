@@ -103,7 +103,7 @@ class TrainerGroup:
 
         Raises `TrainingError`.
         """
-        parts = await asyncio.to_thread(self._hand_over, updates)  # for a large batch, seconds in which rollouts go on
+        parts = await asyncio.to_thread(self._hand_over, updates, step)  # for a large batch, seconds in which rollouts go on
         data_ranks = [position_of(rank, self._config.trainer).data for rank in range(len(self._ranks))]
         pairs = zip(self._ranks, data_ranks, strict=True)
         await self._results("training", [rank.begin_training.remote(parts[data_rank], step) for rank, data_rank in pairs])
@@ -117,9 +117,9 @@ class TrainerGroup:
         await self.begin_training(updates, step)
         return await self.finish_training()
 
-    def _hand_over(self, updates: list[list[TrainSample]]) -> list[list[Shard]]:
+    def _hand_over(self, updates: list[list[TrainSample]], version: int) -> list[list[Shard]]:
         """Puts the blocks of every shard into Ray's store; returns the shards by data-parallel rank, whose ranks share them."""
-        packed = [PackedUpdate(self._config, samples) for samples in updates if samples]
+        packed = [PackedUpdate(self._config, samples, version=version) for samples in updates if samples]
         num_ranks = self._config.trainer.data_parallel_size
         return [[update.shard(rank, keep=ray.put) for update in packed] for rank in range(num_ranks)]
 

@@ -42,18 +42,18 @@ def micro_batch_loss(
     if config.name is AlgorithmName.sft:
         token_loss_N, extra = sft_loss(logprobs_N, mask_N)
     else:
-        token_loss_N, extra = loss_function(config, logprobs_N, old_N, batch.advantage_N, mask_N, batch.sequence_N)
+        token_loss_N, extra = loss_function(config, logprobs_N, old_N, batch.columns["advantage"], mask_N, batch.sequence_N)
         if config.correction.mode is not CorrectionMode.none or config.correction.veto:
-            engine_N = batch.rollout_logprob_N
+            engine_N = batch.columns["logprob"]
             factor_N, more = correction_weights(config.correction, old_N, engine_N, mask_N, batch.sequence_N)
             token_loss_N, extra = token_loss_N * factor_N, extra | more
-        difference_N = (logprobs_N.detach() - batch.rollout_logprob_N).abs()
+        difference_N = (logprobs_N.detach() - batch.columns["logprob"]).abs()
         current_N = (batch.staleness_N == 0).to(mask_N.dtype)  # older tokens differ by the policy's movement as well
         metrics["train/num_current_tokens"] = current_N.sum()
         metrics["train/logprob_difference_mean"] = (difference_N * current_N).sum()
         metrics["train/logprob_difference_max"] = masked_max(difference_N, current_N)
     metrics |= {name: torch.as_tensor(value).detach() for name, value in extra.items()}
-    metrics["train/policy_loss"] = (batch.weight_N * token_loss_N.detach()).sum()
+    metrics["train/policy_loss"] = (batch.columns["weight"] * token_loss_N.detach()).sum()
     if known.reference_N is not None:
         kl_N = kl_estimate(config.kl_estimator, logprobs_N, known.reference_N)
         metrics["train/kl"] = kl_N.detach().sum()
@@ -63,7 +63,7 @@ def micro_batch_loss(
             token_loss_N = token_loss_N + config.kl_coefficient * kl_N
     if config.entropy_coefficient:
         token_loss_N = token_loss_N - config.entropy_coefficient * entropy_N
-    loss = (batch.weight_N * token_loss_N).sum()
+    loss = (batch.columns["weight"] * token_loss_N).sum()
     metrics["train/loss"] = loss.detach()
     metrics["train/num_tokens"] = mask_N.sum()
     return loss, metrics
@@ -72,5 +72,5 @@ def micro_batch_loss(
 def old_logprobs(config: AlgorithmConfig, batch: MicroBatch, known: KnownLogprobs, *, current_N: torch.Tensor) -> torch.Tensor:
     """Logprobs in the denominator of the ratio, [N]: the engine's, or the trainer's, which may still be the current ones."""
     if config.old_logprobs is OldLogprobs.engine:
-        return batch.rollout_logprob_N
+        return batch.columns["logprob"]
     return current_N if known.old_N is None else known.old_N

@@ -1,6 +1,6 @@
 """One optimizer update: micro-batches through Megatron's schedule, the checks, and Adam.
 
-The loss of an update is the sum over samples of `token_weight * loss_mask * loss`, so micro-batches, packing and sharding
+The loss of an update is the sum over samples of `weight * mask * loss`, so micro-batches, packing and sharding
 cannot change it. A number that is not finite ends the run before it reaches the weights.
 """
 

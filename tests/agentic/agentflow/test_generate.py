@@ -202,7 +202,7 @@ def test_credits_over_the_turns_of_a_rollout_sum_to_its_advantage(trained_turns:
     updates, _ = build_updates(config, [group], credit=Credit.split)
     for rollout in rollouts:
         tokens = [sample.tokens for sample in rollout.samples if any(sample.loss_mask)]
-        credits = [sample.advantage for update in updates for sample in update if sample.tokens in tokens]
+        credits = [sample.columns["advantage"] for update in updates for sample in update if sample.tokens in tokens]
         assert len(credits) == len(tokens) and sum(credits) == pytest.approx(advantages[rollout.rollout_id])
 
 

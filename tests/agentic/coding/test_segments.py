@@ -73,8 +73,8 @@ def weights(group: Group, aggregation: Aggregation, credit: Credit) -> tuple[lis
     """Weight and advantage of the tokens of each sequence, and what both rollouts add up to in the loss."""
     config = AlgorithmConfig(normalization=Normalization.none, aggregation=aggregation)
     (update,), _ = build_updates(config, [group], credit=credit)
-    found = [[sample.token_weight, sample.advantage] for sample in update]
-    parts = [sample.token_weight * sample.advantage * sum(sample.loss_mask) for sample in update]
+    found = [[sample.columns["weight"], sample.columns["advantage"]] for sample in update]
+    parts = [sample.columns["weight"] * sample.columns["advantage"] * sum(sample.loss_mask) for sample in update]
     return found, [sum(part for part in parts if part > 0), sum(part for part in parts if part < 0)]
 
 

@@ -266,7 +266,8 @@ async def test_each_sample_is_trained_by_its_own_reward_with_equal_weight_of_the
     group = Group(index=0, prompt=prompt, rollouts=rollouts)
     [update], _ = build_updates(config_of().algorithm, [group], credit=Credit.share)
     assert len(update) == 10
-    assert [sample.advantage > 0 for sample in update] == [(sample.reward or 0.0) > 0.4 for r in rollouts for sample in r.samples]
+    advantages = [sample.columns["advantage"] for sample in update]
+    assert [advantage > 0 for advantage in advantages] == [(sample.reward or 0.0) > 0.4 for r in rollouts for sample in r.samples]
 
 
 def problems(*words: str) -> dict[str, tuple[Any, str]]:
