@@ -37,8 +37,10 @@ async def sync_train_sync(config: Any, folder: Path) -> list[dict[str, float]]:
     """Metrics of two syncs, with an update and a checkpoint between them."""
     async with training(config, folder, say=lambda text: None) as system:
         first = await system.sync(0) | await system.compared()
-        await system.begin_training([samples(16)], 0)
-        trained = await system.finish_training(0)
+        async with system.training() as trainer:
+            update = await trainer.hand_over(system.algorithm, samples(16), version=0)
+            await trainer.forward_backward(update, system.algorithm)
+            trained = await trainer.step(optimizer={"lr": config.trainer.lr})
         assert trained["train/grad_norm"] > 0
         second = await system.sync(1) | await system.compared()
         async with system.trainer_awake() as trainer:

@@ -170,7 +170,7 @@ def _compare_updates(differences: Differences, method: str, ours: Side, oracle: 
     for side in (ours, oracle):
         folders.append(side.folder / method.split()[0] / "updates")
         folders[-1].mkdir(parents=True, exist_ok=True)
-        program = str(ROOT / "tools" / "oracle_updates.py")
+        program = str(side.checkout / "tools" / "oracle_updates.py")
         side.program(program, str(batches), str(folders[-1]), *METHODS[method], *USUAL, *TRAINED)
     for name in sorted(path.name for path in folders[0].glob("*.safetensors")):
         differences.tensors(name.removesuffix(".safetensors"), *(folder / name for folder in folders))

@@ -25,37 +25,30 @@ def main() -> None:
     from safetensors.torch import save_file
 
     from vime.trainer import parallel
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
     parallel.initialize(config.trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=config.seed)
-    engine = Engine(config)
+    engine = LockstepEngine(config)
     found = []
     for number, batch in enumerate(batches):
-        engine.begin_training(_shards(config, batch), number)
-        save_file(_gradients(engine), folder / f"gradients_{number}.safetensors")
-        found.append(engine.finish_training())
+        engine.before_step = lambda number=number: save_file(_gradients(engine), folder / f"gradients_{number}.safetensors")
+        found.append(engine.train([_samples(batch)], number))
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in engine.export()}, folder / "weights.safetensors")
     (folder / "metrics.json").write_text(json.dumps(found))
 
 
-def _shards(config: Any, batch: list[dict[str, Any]]) -> list[Any]:
-    from vime.trainer.shard import PackedUpdate
+def _samples(batch: list[dict[str, Any]]) -> list[Any]:
     from vime.types import TrainSample
 
-    num_trained = sum(sum(sequence["loss_mask"]) for sequence in batch)
-    samples = [
+    weight = 1.0 / sum(sum(sequence["loss_mask"]) for sequence in batch)
+    return [
         TrainSample(
             tokens=sequence["tokens"],
             loss_mask=sequence["loss_mask"],
-            columns={
-                "logprob": sequence["logprobs"],
-                "advantage": sequence["advantage"],
-                "weight": 1.0 / num_trained,
-            },
+            columns={"logprob": sequence["logprobs"], "advantage": sequence["advantage"], "weight": weight},
         )
         for sequence in batch
     ]
-    return [PackedUpdate(config, samples).shard(0)]
 
 
 def _gradients(engine: Any) -> dict[str, Any]:

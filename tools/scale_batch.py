@@ -83,6 +83,11 @@ class Rank:
                 assert shard.fetched(ray.get).rows()
         return {}
 
+    def forward_backward(self, shard: Any, *_: Any) -> Any:
+        """The same of the shard of one update."""
+        assert shard.fetched(ray.get).rows()
+        return SimpleNamespace(sums={}, columns=None)
+
     def cpu_seconds(self) -> float:
         """Of this process since it began."""
         return time.process_time()
@@ -173,10 +178,30 @@ async def measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_rank
     return await run_batch(config, maker, ranks, num_tokens)
 
 
+def learn_from(config: Any, batch: list[Any], trainer: Any) -> tuple[Any, Any]:
+    """The updates of a batch, and what hands them to the ranks, of whatever age the checkout is."""
+    from vime.algorithm.batch import build_updates
+
+    try:
+        from vime.algorithm.choice import algorithm_of
+    except ModuleNotFoundError:
+        from vime.config import Credit
+
+        updates, _ = build_updates(config.algorithm, batch, credit=Credit.share, version=0)
+        return updates, lambda: trainer.train(updates, 0)
+    algorithm = algorithm_of(config)
+    updates, _ = build_updates(algorithm, batch, version=0)
+
+    async def hand_over() -> None:
+        for samples in updates:
+            update = await trainer.hand_over(algorithm, samples, version=0)
+            await trainer.forward_backward(update, algorithm)
+
+    return updates, hand_over
+
+
 async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) -> dict[str, float]:
     """One batch as the training loop handles it."""
-    from vime.algorithm.batch import build_updates
-    from vime.config import Credit
     from vime.rollout.metrics import batch_metrics
     from vime.rollout.producer import Producer
     from vime.trainer.group import TrainerGroup
@@ -204,11 +229,11 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
         batch, _ = await producer.batch()
         await asyncio.gather(*producer._tasks.values())  # a group is in the journal when its task ends
         times.append(time.monotonic())
-        updates, _ = build_updates(config.algorithm, batch, credit=Credit.share, version=0)
+        updates, hand_over = learn_from(config, batch, trainer)
         batch_metrics(batch, version=0)
         times.append(time.monotonic())
         held = own_bytes(process) - before
-        await trainer.train(updates, 0)
+        await hand_over()
         times.append(time.monotonic())
         cpu_seconds = time.process_time() - cpu_started
         looking.cancel()

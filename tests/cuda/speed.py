@@ -302,7 +302,7 @@ def count_here(recipe: Recipe) -> dict[str, Any]:
         engine_module.tokenizer_problems = lambda *_, **__: []
         room.enter(config)
         counting.fuse_norms()
-        engine = engine_module.Engine(config)
+        engine = _engine_class(engine_module)(config)
     length = config.trainer.max_tokens_per_micro_batch // 2
     found: dict[int, Work] = {}
     with room.MODE:
@@ -322,6 +322,15 @@ def count_here(recipe: Recipe) -> dict[str, Any]:
         "layout": _layout(config.trainer),
         "tensor_parallel": config.trainer.tensor_parallel_size,
     }
+
+
+def _engine_class(module: Any) -> Any:
+    """The engine that trains on whole batches: in an earlier tree, the only one."""
+    try:
+        from vime.trainer.lockstep import LockstepEngine
+    except ImportError:
+        return module.Engine
+    return LockstepEngine
 
 
 def _samples(length: int, count: int) -> list[Any]:

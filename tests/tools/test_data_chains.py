@@ -23,6 +23,7 @@ from agentic.toolorchestra.rewards import Preference
 from tools import prepare_data
 from tools.prepare_data import main, read_table
 from vime.algorithm.batch import build_updates
+from vime.algorithm.choice import algorithm_of
 from vime.config import RunConfig
 from vime.data.rows import load_rows, to_prompt
 from vime.data.source import RowSource
@@ -81,7 +82,7 @@ def batch(config: RunConfig, prompts: list[Prompt], right: Callable[[Prompt], fl
                 Rollout(rollout_id=2 * number + member, group_index=number, samples=[sample], reward=reward, **status)
             )
         groups.append(group)
-    (update,), _ = build_updates(config.algorithm, groups, credit=config.method.credit)
+    (update,), _ = build_updates(algorithm_of(config), groups)
     return update
 
 

@@ -157,9 +157,9 @@ def world() -> Iterator[None]:
 @pytest.fixture
 def engine(world: None) -> Callable[[RunConfig], Any]:
     """Builds the engine of a configuration."""
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
-    return Engine
+    return LockstepEngine
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vime.config import AlgorithmConfig, AlgorithmName, RunConfig, TrainerConfig
+from vime.config import RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.shard import Block, PackedRow, PackedUpdate
 from vime.types import Column, ColumnType, Defined, TrainSample
@@ -50,9 +50,9 @@ def ragged(count: int, *, as_columns: bool) -> list[TrainSample]:
     return samples
 
 
-def config(num_ranks: int, name: AlgorithmName = AlgorithmName.grpo) -> RunConfig:
+def config(num_ranks: int) -> RunConfig:
     trainer = TrainerConfig(data_parallel_size=num_ranks, max_tokens_per_micro_batch=200)
-    return RunConfig(trainer=trainer, algorithm=AlgorithmConfig(name=name))
+    return RunConfig(trainer=trainer)
 
 
 def parts(row: PackedRow) -> dict[int, dict[str, Any]]:
@@ -152,5 +152,5 @@ def test_logprobs_are_wanted_of_all_but_demonstrations() -> None:
     sample = TrainSample(tokens=[1, 2, 3], loss_mask=[1, 1])
     with pytest.raises(SampleError, match="sample 0 of an update: no column 'logprob'"):
         PackedUpdate(config(1), [sample]).shard(0)
-    (row,) = PackedUpdate(config(1, AlgorithmName.sft), [sample]).shard(0).rows()
+    (row,) = PackedUpdate(config(1), [sample], with_logprobs=False).shard(0).rows()
     assert row.numbers["logprob"].tolist() == [0.0] and row.numbers["version"].tolist() == [0]

@@ -78,11 +78,6 @@ def _cispo(
     return -weight_N * advantages_N * logprobs_N, {"train/clip_fraction": (weight_N != ratio_N.detach()).sum()}
 
 
-def sft_loss(logprobs: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
-    """Negative log-likelihood of every token, shape [N], 0 where masked."""
-    return torch.where(mask > 0, -logprobs, 0.0), {}
-
-
 def entropy_of_logits(logits: torch.Tensor) -> torch.Tensor:
     """Entropy in nats of the distribution over the last dimension, by the definition -sum p log p.
 

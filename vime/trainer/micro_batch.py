@@ -64,35 +64,26 @@ class MicroBatches:
     def __init__(self, shard: Shard, *, only_trained: bool, device: torch.device | str, share: RowShare | None = None) -> None:
         """`only_trained` wants the tokens whose loss mask is 1, otherwise all response tokens are wanted."""
         self._rows, self._only_trained, self._device, self._share = shard.rows(), only_trained, device, share or RowShare()
+        self._block_sizes = [len(block.row_sizes) for block in shard.blocks]
         self.useful_token_share, self._version = shard.useful_token_share, shard.version
-        self._advantages: list[torch.Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        for number in range(len(self._rows)):
-            yield self._built(number)
-
-    def layout(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Of each micro-batch the sequences' places in the update, and how many tokens are wanted of each."""
         for row in self._rows:
-            yield row.indices.tolist(), sums(_wanted(row, self._only_trained), row.num_response_tokens).tolist()
+            yield _build(row, self._version, self._only_trained, self._share, self._device)
+
+    def by_block(self, values: list[torch.Tensor]) -> list[np.ndarray]:
+        """Values of the wanted tokens, [N] for each micro-batch, as one array for each block of the shard."""
+        arrays = [part.float().cpu().numpy() for part in values]
+        ends = np.cumsum(self._block_sizes).tolist()
+        return [np.concatenate([np.zeros(0, np.float32), *arrays[end - n : end]]) for end, n in zip(ends, self._block_sizes)]
 
     @property
     def longest(self) -> int:
         """T of the micro-batch with most tokens."""
         return max(sum(self._share.fill(row.num_tokens.tolist() or [1])) // self._share.context_size for row in self._rows)
-
-    def set_advantages(self, advantages: list[torch.Tensor]) -> None:
-        """Replaces the advantages of all micro-batches."""
-        self._advantages = advantages
-
-    def _built(self, number: int) -> MicroBatch:
-        batch = _build(self._rows[number], self._version, self._only_trained, self._share, self._device)
-        if self._advantages is not None:
-            batch.columns["advantage"] = self._advantages[number]
-        return batch
 
 
 def _build(row: PackedRow, version: int, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
@@ -112,13 +103,13 @@ def _build(row: PackedRow, version: int, only_trained: bool, share: RowShare, de
             columns[name] = np.full((sum(padded), *kind.shape), kind.fill or 0, kind.dtype)
             columns[name][place_R] = _entries(row, name, row.num_tokens)
         elif kind.defined is Defined.sequence:
-            columns[name] = row.numbers[name] if name in row.numbers else row.columns[name]
+            columns[name] = (row.numbers if name in row.numbers else row.columns)[name].copy()
         elif name in row.numbers:
             columns[name] = _entries(row, name, counts)
         elif kind.defined is Defined.response:
             columns[name] = row.columns[name][wanted]
         elif only_trained:
-            columns[name] = row.columns[name]
+            columns[name] = row.columns[name].copy()  # the shared one must not be written to
     tokens_R, version_N = columns.pop("token").astype(np.int64), columns.pop("version").astype(np.int64)
     target_N = columns.pop("target").astype(np.int64) if "target" in columns else tokens_R[places_N]
     cut = {name for name in columns if row.types[name].defined is Defined.everywhere}

@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from vime.algorithm.algorithm import Algorithm
 from vime.cluster.layout import splits_tokens
-from vime.config import AlgorithmName, RunConfig, TrainerConfig
+from vime.config import RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
 from vime.types.train_sample import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT, ColumnType, Defined, TrainSample
 
+ACTOR = "actor"
+"""The name of the trained policy's weights."""
 BLOCK_TOKENS = 2**22
 """A block ends with the row that reaches so many tokens: at most 13 bytes of each are joined at once."""
 COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
@@ -102,6 +105,11 @@ class Block:
     types: dict[str, ColumnType]
     row_sizes: list[int]
 
+    def with_columns(self, columns: dict[str, np.ndarray]) -> "Block":
+        """This block with columns of its trained tokens that the trainer computed."""
+        types = {name: ColumnType(name=name) for name in columns}
+        return replace(self, columns=self.columns | columns, types=self.types | types)
+
     def rows(self) -> list[PackedRow]:
         """Views of the arrays, row by row."""
         trained = without_first(self.columns["mask"], self.num_tokens, self.num_response_tokens)
@@ -132,6 +140,8 @@ class Shard:
     """The rows of one data-parallel rank in one update, as blocks or as references to blocks in Ray's store."""
 
     blocks: list[Any]
+    known: tuple[list[Any], ...] = ()
+    """Columns that the trainer computed, one dictionary (or reference) for each block, from each of its forward passes."""
     version: int
     """Of the weights in training."""
     useful_token_share: float
@@ -141,13 +151,20 @@ class Shard:
     update_tokens: int
     """Tokens of the update, on all ranks."""
 
-    def fetched(self, fetch: Callable[[list[Any]], list[Block]]) -> "Shard":
-        """This shard with its blocks, which `fetch` returns for the references."""
-        return replace(self, blocks=fetch(self.blocks))
+    def with_known(self, columns: list[Any] | None) -> "Shard":
+        """This shard with what a forward pass returned; None where this rank knows nothing of it."""
+        return self if columns is None else replace(self, known=(*self.known, columns))
+
+    def fetched(self, fetch: Callable[[list[Any]], list[Any]]) -> "Shard":
+        """This shard with its blocks and columns, which `fetch` returns for the references."""
+        return replace(self, blocks=fetch(self.blocks), known=tuple(fetch(columns) for columns in self.known))
 
     def rows(self) -> list[PackedRow]:
-        """The rows of all blocks."""
-        return [row for block in self.blocks for row in block.rows()]
+        """The rows of all blocks, with all columns."""
+        blocks = self.blocks
+        for known in self.known:
+            blocks = [block.with_columns(columns) for block, columns in zip(blocks, known, strict=True)]
+        return [row for block in blocks for row in block.rows()]
 
 
 class PackedUpdate:
@@ -164,10 +181,10 @@ class PackedUpdate:
     ) -> None:
         """`version` is that of the weights in training, `columns` are those that an algorithm adds to `COLUMNS`.
 
-        Raises `SampleError` if a sequence lacks an entry of a column, except logprobs of demonstrations.
+        Raises `SampleError` if a sequence lacks an entry of a column; of demonstrations (`with_logprobs=False`) nobody knows
+        logprobs.
         """
-        needs_logprobs = with_logprobs and config.algorithm.name is not AlgorithmName.sft
-        fills = {"version": version} if needs_logprobs else {"version": version, "logprob": 0.0}
+        fills = {"version": version} if with_logprobs else {"version": version, "logprob": 0.0}
         types = [replace(kind, fill=fills.get(kind.name, kind.fill)) for kind in COLUMNS[2:]]
         self._types = [*COLUMNS[:2], *types, *columns]
         self._samples, self._version = samples, version
@@ -183,6 +200,21 @@ class PackedUpdate:
         rows = [[sum(share.fill([lengths[index] for index in row] or [1])) for row in rank] for rank in self._packing]
         self._useful_token_share = useful_share(rows, self._num_tokens)
 
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        algorithm: Algorithm,
+        samples: Sequence[TrainSample],
+        *,
+        version: int,
+        has_advantages: bool = True,
+    ) -> "PackedUpdate":
+        """An update for an algorithm, with its columns unless they are still to come (`has_advantages=False`)."""
+        columns = [*algorithm.columns, *(need.type for need in algorithm.needs_before)] if has_advantages else []
+        with_logprobs = not algorithm.is_supervised
+        return cls(config, samples, version=version, columns=columns, with_logprobs=with_logprobs)
+
     def shard(self, data_rank: int, keep: Callable[[Block], Any] = lambda block: block) -> Shard:
         """The shard of one rank. It runs in lockstep with the others: where its row is shorter than the longest, it waits.
 
@@ -195,6 +227,19 @@ class PackedUpdate:
             update_samples=len(self._samples),
             update_tokens=self._num_tokens,
         )
+
+    def by_sample(self, columns: Sequence[Sequence[dict[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
+        """Columns of the trained tokens by sequence, from those of the blocks by data-parallel rank."""
+        found: list[dict[str, np.ndarray]] = [{} for _ in self._samples]
+        for data_rank, of_blocks in enumerate(columns):
+            for rows, block in zip(self._blocks(data_rank), of_blocks, strict=True):
+                indices = [index for row in rows for index in row]
+                ends = np.cumsum([self._samples[index].num_trained_tokens for index in indices])
+                for name, values in block.items():
+                    assert len(values) == (ends[-1] if indices else 0), f"{len(values)} values of {name} in a block"
+                    for index, part in zip(indices, np.split(values, ends[:-1])):
+                        found[index][name] = part
+        return found
 
     def _blocks(self, data_rank: int) -> Iterator[list[list[int]]]:
         """The rank's rows of sequences, parted where the tokens before a row reach a multiple of a block's."""

@@ -130,7 +130,7 @@ class TrainSample:
         if kind is MASK:
             return np.asarray(self.loss_mask, dtype=kind.dtype)
         given = getattr(self, kind.name) if kind.name in IDENTITY else self.columns.get(kind.name, kind.fill)
-        if isinstance(given, (int, float)) and not kind.shape:
+        if isinstance(given, (int, float, np.number)) and not kind.shape:
             return given
         if given is None:
             raise SampleError(f"no column {kind.name!r}")

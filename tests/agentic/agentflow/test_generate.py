@@ -20,7 +20,8 @@ from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool
 from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
-from vime.config import Aggregation, AlgorithmConfig, Credit, RunConfig
+from vime.algorithm.policy_gradient import PolicyGradient
+from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, RunConfig
 from vime.rollout.context import Context, Sampling
 from vime.rollout.model import ServedModel, TokenModel
 from vime.rollout.trace import Trace
@@ -199,7 +200,7 @@ def test_credits_over_the_turns_of_a_rollout_sum_to_its_advantage(trained_turns:
     group = Group(prompt=Prompt(index=0, row=0, messages=[], ground_truth=[]), rollouts=rollouts)
     config = AlgorithmConfig(aggregation=Aggregation.sample)
     advantages = group_advantages(config, [group])
-    updates, _ = build_updates(config, [group], credit=Credit.split)
+    updates, _ = build_updates(PolicyGradient(RunConfig(algorithm=config, method=MethodConfig(credit=Credit.split))), [group])
     for rollout in rollouts:
         tokens = [sample.tokens for sample in rollout.samples if any(sample.loss_mask)]
         credits = [sample.columns["advantage"] for update in updates for sample in update if sample.tokens in tokens]
