@@ -63,14 +63,14 @@ async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step:
         known = await asyncio.to_thread(sequences_of, batch.groups, version=step)
         columns = await asyncio.to_thread(algorithm.advantages, batch.groups, known)
         updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
-        return Lesson(updates=updates, advantages=shown(columns), metrics=metrics)
+        return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
     blank, _ = await asyncio.to_thread(build_updates, algorithm, batch.groups, unknown(batch.groups), **split)
     answers = {(s.rollout_id, s.order): found for update in blank for s, found in zip(update, await ask(update))}
     known = [sequence.with_columns(**answers[sequence.rollout_id, sequence.order]) for update in blank for sequence in update]
     columns = await asyncio.to_thread(algorithm.advantages, batch.groups, known)
     updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
     updates = [[s.with_columns(**answers[s.rollout_id, s.order]) for s in update] for update in updates]
-    return Lesson(updates=updates, advantages=shown(columns), metrics=metrics)
+    return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
 
 
 class Batches(Protocol):

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer.own_ranks import make_groups
+from vime.algorithm.batch import build_updates
 
 OWN = Path(__file__).parent / "own"
 ALGORITHMS = {"turns": "PerTurn", "bonus": "Bonus", "averaged": "Averaged"}
@@ -90,3 +91,25 @@ def test_gradients_are_those_of_plain_pytorch_under_every_layout(results: tuple[
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_they_are_short(name: str) -> None:
     assert len((OWN / f"{name}.py").read_text().splitlines()) <= 45
+
+
+def test_a_running_average_is_kept_in_checkpoints(
+    engine: Callable[..., Any], models: Callable[..., Path], make_config: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = make_config(models("qwen2"), lr=1e-2)
+    config.algorithm.object = f"{OWN / 'averaged.py'}:Averaged"
+    trained = engine(config)
+    for step in range(2):
+        trained.train(build_updates(trained.algorithm, make_groups(step))[0], step)
+    trained.save(tmp_path / "trainer")
+    (average,) = trained.second.values()
+    kept, present = [tensor.clone() for tensor in average.kept], [tensor.clone() for tensor in trained.model.parameters()]
+    assert any(not torch.equal(one, other) for one, other in zip(kept, present))
+    uninterrupted = trained.train(build_updates(trained.algorithm, make_groups(2))[0], 2)
+    assert any(not torch.equal(one, other) for one, other in zip(kept, average.kept))
+    resumed = engine(config)
+    resumed.load(tmp_path / "trainer")
+    (other,) = resumed.second.values()
+    assert all(torch.equal(one, two) for one, two in zip(kept, other.kept))
+    metrics = resumed.train(build_updates(resumed.algorithm, make_groups(2))[0], 2)
+    assert metrics["train/loss"] == uninterrupted["train/loss"] and metrics["train/grad_norm"] == uninterrupted["train/grad_norm"]

@@ -53,7 +53,7 @@ def build_updates(
     weighed = [_weighed(algorithm.config, [_sequences(rollout, version) for rollout in part]) for part in parts if part]
     filled = [[spread.filled(sequence) for sequence in update] for update in weighed if update]
     updates = [[each for each in update if columns.is_blank or algorithm.has_gradient(each)] or update[:1] for update in filled]
-    absolute = [_absolute(value) for value in shown(columns).values() if value != []]
+    absolute = [_absolute(value) for value in shown(columns, groups).values() if value != []]
     num_samples = sum(len(rollout.samples) for rollout in rollouts)
     metrics = {
         "train/advantage_mean_absolute": fmean(absolute) if absolute else 0.0,
@@ -70,16 +70,14 @@ def unknown(groups: list[Group]) -> Columns:
     return Columns({"advantage": {r.rollout_id: 0.0 for g in groups for r in g.rollouts if _counts(r)}}, is_blank=True)
 
 
-def shown(columns: Columns) -> dict[int, Any]:
+def shown(columns: Columns, groups: list[Group]) -> dict[int, Any]:
     """Advantages by rollout for records and metrics: a number, or a list with one for each of its samples."""
-    if columns.shown is not None:
-        return dict(columns.shown)
+    given = columns.values["advantage"] if columns.shown is None else columns.shown
+    num_samples = {rollout.rollout_id: len(rollout.samples) for group in groups for rollout in group.rollouts}
     found: dict[int, Any] = {}
-    for key, value in columns.values["advantage"].items():
+    for key, value in given.items():
         if isinstance(key, tuple):
-            of_rollout = found.setdefault(key[0], [])
-            of_rollout += [0.0] * (key[1] + 1 - len(of_rollout))
-            of_rollout[key[1]] = _mean(value)
+            found.setdefault(key[0], [0.0] * num_samples[key[0]])[key[1]] = _mean(value)
         else:
             found[key] = [_mean(each) for each in value] if isinstance(value, list) else value
     return found
