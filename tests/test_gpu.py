@@ -28,10 +28,8 @@ def samples(count: int) -> list[TrainSample]:
     found = []
     for _ in range(count):
         tokens = torch.randint(300, (64,), generator=generator).tolist()
-        logprobs = [-5.0] * 32
-        found.append(
-            TrainSample(tokens=tokens, loss_mask=[1] * 32, rollout_log_probs=logprobs, advantage=1.0, token_weight=1 / 32 / count)
-        )
+        columns = {"logprob": -5.0, "advantage": 1.0, "weight": 1 / 32 / count}
+        found.append(TrainSample(tokens=tokens, loss_mask=[1] * 32, columns=columns))
     return found
 
 
@@ -39,8 +37,10 @@ async def sync_train_sync(config: Any, folder: Path) -> list[dict[str, float]]:
     """Metrics of two syncs, with an update and a checkpoint between them."""
     async with training(config, folder, say=lambda text: None) as system:
         first = await system.sync(0) | await system.compared()
-        await system.begin_training([samples(16)], 0)
-        trained = await system.finish_training(0)
+        async with system.training() as trainer:
+            update = await trainer.hand_over(system.algorithm, samples(16), version=0)
+            await trainer.forward_backward(update, system.algorithm)
+            trained = await trainer.step(optimizer={"lr": config.trainer.lr})
         assert trained["train/grad_norm"] > 0
         second = await system.sync(1) | await system.compared()
         async with system.trainer_awake() as trainer:

@@ -4,27 +4,32 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from vime import loop
+from vime.algorithm.algorithm import Algorithm
 from vime.batches import Batch, DemonstrationBatches
-from vime.errors import ConfigError, TrainingError
+from vime.config import RunConfig
+from vime.errors import ConfigError, TrainingError, WeightSyncError
 from vime.preflight.compose import compose_run
+from vime.trainer.group import Update
+from vime.trainer.shard import Shard
+from vime.types import TrainSample
 
 
 class Parts:
     """Session, system and batches at once; remembers what happened to the trainer and the servers."""
 
-    usage = None
+    usage, algorithm = None, Algorithm(RunConfig())
 
     def __init__(self, config: Any) -> None:
         self.config, self.happened = config, []
         self.console = self.trace = self.checkpoints = self.pin = self
 
     async def next(self, step: int) -> Batch:
-        return Batch(updates=[])
+        return Batch(demonstrations=[TrainSample(tokens=[1, 2], loss_mask=[1])])
 
     async def compared(self) -> dict[str, float]:
         self.happened.append("compare")
@@ -33,12 +38,24 @@ class Parts:
     async def released(self) -> None:
         pass
 
-    async def begin_training(self, updates: list[Any], step: int) -> None:
-        self.happened.append("gradient")
+    @asynccontextmanager
+    async def training(self) -> AsyncIterator["Parts"]:
+        yield self
 
-    async def finish_training(self, step: int) -> dict[str, float]:
+    async def hand_over(self, algorithm: Any, samples: list[Any], *, version: int) -> Update:
+        shard = Shard(blocks=[], version=version, useful_token_share=1.0, update_samples=1, update_tokens=2)
+        return Update(packed=cast(Any, None), shards=[shard])
+
+    async def forward_backward(self, *_: Any, keep: bool) -> tuple[dict[str, float], None]:
+        self.happened.append("gradient")
+        return {"train/seconds": 0.1}, None
+
+    async def step(self, *, optimizer: dict[str, float], step: int) -> dict[str, float]:
         self.happened.append("train")
-        return {}
+        return {"train/seconds": 0.1}
+
+    def trained(self, version: int) -> None:
+        pass
 
     async def sync(self, version: int) -> dict[str, float]:
         self.happened.append("sync")
@@ -72,9 +89,6 @@ class Parts:
 
     def log_step(self, step: int, *_: Any) -> None:
         self.happened.append("log")
-
-    async def trained_logprobs(self, updates: Any) -> dict[int, Any]:
-        return {}
 
     async def save_rollouts(self, step: int, groups: list[Any], advantages: Any, logprobs: Any) -> None:
         pass
@@ -140,6 +154,18 @@ async def test_elsewhere_a_checkpoint_does_not_hold_up_the_sync(monkeypatch: pyt
     happened = await two_steps(monkeypatch)
     saved = ["compare", "trainer awake", "save step 2 with {'buffer': (2, 1), 'totals': 11}"]
     assert happened[5:] == ["gradient", "compare", "train", "sync", "log", *saved]
+
+
+async def test_a_probe_that_fails_beside_the_gradient_prevents_the_optimizer_step(monkeypatch: pytest.MonkeyPatch):
+    async def disagree(self: Parts) -> dict[str, float]:
+        raise WeightSyncError("they disagree")
+
+    monkeypatch.setattr(Parts, "compared", disagree)
+    monkeypatch.setattr(loop, "StepClock", Clock)
+    parts: Any = Parts(compose_run(["+method=memagent", "mode=plan"]).config)
+    with pytest.raises(WeightSyncError, match="they disagree"):
+        await loop.train_step(parts, parts, parts, 0)
+    assert parts.happened == ["gradient"]
 
 
 class Pins:

@@ -26,7 +26,7 @@ from bench_rows import Result, add_options, finish
 from vime.loop import train
 from vime.preflight.compose import compose_run
 from vime.session import Session
-from vime.trainer.learner import Learner
+from vime.trainer.group import TrainerGroup
 
 CHROMIUM = "/usr/bin/chromium"
 SETTLE_SECONDS = 10.0
@@ -118,7 +118,7 @@ def train_side(run: Path, side: str, num_steps: int) -> None:
     """Trains one run of a pair and leaves in its folder what a step took, without the first ones."""
     seen: list[dict[str, float]] = []
     parts: dict[str, list[float]] = {part: [] for part in PARTS}
-    Learner.trained_logprobs = timed(Learner.trained_logprobs, parts[FETCHING])  # type: ignore[method-assign]
+    TrainerGroup.read = timed(TrainerGroup.read, parts[FETCHING])  # type: ignore[method-assign]
     save = timed(Session.save_rollouts, parts[WRITING])
 
     async def noted(*arguments: Any, **options: Any) -> None:

@@ -60,15 +60,14 @@ def updates(recorded: str, target: str, *words: str) -> None:
     from safetensors.torch import save_file
 
     from vime.trainer import parallel
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
     parallel.initialize(config.trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=config.seed)
-    engine = Engine(config)
+    engine = LockstepEngine(config)
     found: list[dict[str, float]] = []
     for number, batch in enumerate(_batches(Path(recorded))):
-        engine.begin_training(_shards(config, batch), number)
-        save_file(_gradients(engine), folder / f"gradients_{number}.safetensors")
-        found.append(engine.finish_training())
+        engine.before_step = lambda number=number: save_file(_gradients(engine), folder / f"gradients_{number}.safetensors")
+        found.append(engine.train([_sequences(batch)], number))
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in engine.export()}, folder / "weights.safetensors")
     (folder / "metrics.json").write_text(json.dumps(found))
 
@@ -81,22 +80,18 @@ def _batches(recorded: Path) -> list[list[dict[str, Any]]]:
     return [batch for batch in steps.values() if batch]
 
 
-def _shards(config: Any, batch: list[dict[str, Any]]) -> list[Any]:
-    from vime.trainer.shard import PackedUpdate
+def _sequences(batch: list[dict[str, Any]]) -> list[Any]:
     from vime.types import TrainSample
 
-    num_trained = sum(sum(sample["columns"]["loss_mask"]) for sample in batch)
-    samples = [
+    weight = 1.0 / sum(sum(sample["columns"]["loss_mask"]) for sample in batch)
+    return [
         TrainSample(
             tokens=sample["columns"]["tokens"],
             loss_mask=sample["columns"]["loss_mask"],
-            rollout_log_probs=sample["columns"]["rollout_log_probs"],
-            advantage=sample["advantage"],
-            token_weight=1.0 / num_trained,
+            columns={"logprob": sample["columns"]["rollout_log_probs"], "advantage": sample["advantage"], "weight": weight},
         )
         for sample in batch
     ]
-    return [PackedUpdate(config, samples).shard(0)]
 
 
 def _gradients(engine: Any) -> dict[str, Any]:

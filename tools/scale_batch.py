@@ -59,10 +59,10 @@ class Maker:
 class Rank:
     """Takes its part of a batch."""
 
-    def begin_training(self, given: list[Any], step: int) -> None:
-        """Looks up this rank's rows."""
-        for shard in given:
-            assert shard.fetched(ray.get).rows()
+    def forward_backward(self, shard: Any, *_: Any) -> Any:
+        """Looks up this rank's rows of an update."""
+        assert shard.fetched(ray.get).rows()
+        return SimpleNamespace(sums={}, columns=None)
 
     def cpu_seconds(self) -> float:
         """Of this process since it began."""
@@ -164,7 +164,7 @@ async def _measure(num_prompts: int, num_rollouts: int, num_tokens: int, num_ran
 async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) -> Numbers:
     """One batch as the training loop handles it."""
     from vime.algorithm.batch import build_updates
-    from vime.config import Credit
+    from vime.algorithm.choice import algorithm_of
     from vime.rollout.buffer import Buffer
     from vime.rollout.journal import Journal
     from vime.rollout.metrics import batch_metrics
@@ -193,11 +193,13 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
         batch, _ = await producer.batch()
         await asyncio.gather(*producer._tasks.values())  # a group is in the journal when its task ends
         times.append(time.monotonic())
-        updates, _ = build_updates(config.algorithm, batch, credit=Credit.share, version=0)
+        algorithm = algorithm_of(config)
+        updates, _ = build_updates(algorithm, batch, version=0)
         batch_metrics(batch, version=0)
         times.append(time.monotonic())
         held = own_bytes(process) - before
-        await trainer.begin_training(updates, 0)
+        for samples in updates:
+            await trainer.forward_backward(await trainer.hand_over(algorithm, samples, version=0), algorithm)
         times.append(time.monotonic())
         cpu_seconds = time.process_time() - cpu_started
         looking.cancel()

@@ -2,7 +2,7 @@
 
     python tools/trainer_sides.py ours|profile|hugging_face|rate NUM_THREADS
 
-`ours` is `vime.trainer.engine.Engine.train`, as a rank of a run calls it: packing, forward, loss, backward, clipping, Adam,
+`ours` is `vime.trainer.lockstep.LockstepEngine.train`, as a run makes a step: packing, forward, loss, backward, clipping, Adam,
 metrics; `profile` is the same under PyTorch's profiler. `hugging_face` is what one writes first: right-padded batches, logits
 of all places, a clipped policy loss, AdamW; in bfloat16 its weights and moments are bfloat16 too, which is less work than
 float32 masters. `rate` multiplies matrices.
@@ -31,7 +31,7 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
 
     cpu_shim.install()
     from vime.trainer import parallel
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
     from vime.types import TrainSample
 
     shape = SHAPES[case.size]
@@ -48,15 +48,17 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
     gc.freeze()  # as a rank does
     parallel.shutdown()
     parallel.initialize(trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)
-    engine = Engine(RunConfig(model=model, trainer=trainer, algorithm=AlgorithmConfig()))
+    engine = LockstepEngine(RunConfig(model=model, trainer=trainer, algorithm=AlgorithmConfig()))
     num_trained = sum(len(sequence["response"]) for sequence in case.sequences)
     samples = [
         TrainSample(
             tokens=sequence["prompt"] + sequence["response"],
             loss_mask=[1] * len(sequence["response"]),
-            rollout_log_probs=[-7.0] * len(sequence["response"]),
-            advantage=sequence["advantage"],
-            token_weight=1.0 / num_trained,
+            columns={
+                "logprob": [-7.0] * len(sequence["response"]),
+                "advantage": sequence["advantage"],
+                "weight": 1.0 / num_trained,
+            },
         )
         for sequence in case.sequences
     ]

@@ -1,15 +1,14 @@
 """What a training step learns from: a batch of rollouts, or of demonstrations. The loop is the same for both."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vime.algorithm.advantage import Advantages, group_advantages
-from vime.algorithm.batch import build_updates
-from vime.algorithm.own_advantage import own_advantage
+from vime.algorithm.algorithm import Algorithm
+from vime.algorithm.batch import build_updates, sequences_of, shown, unknown
 from vime.config import RunConfig
 from vime.data.source import REMEDY
 from vime.errors import ConfigError, Problem
@@ -23,16 +22,55 @@ from vime.rollout.own_producer import OwnProducer
 from vime.rollout.producer import Producer, PromptStream, Runner
 from vime.types import Group, TrainSample
 
+Ask = Callable[[list[TrainSample]], Awaitable[list[dict[str, Any]]]]
+"""Asks the trainer for the columns of `Algorithm.needs_before` of the sequences of an update."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Samples for one step, one optimizer update per inner list, and the groups they come from, if they come from rollouts."""
+    """What one step learns from: groups of rollouts, or demonstrations."""
+
+    groups: list[Group] = field(default_factory=list)
+    demonstrations: list[TrainSample] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """What the trainer is given of a batch: the sequences of each optimizer update, with the columns of the algorithm."""
 
     updates: list[list[TrainSample]]
-    groups: list[Group] = field(default_factory=list)
-    advantages: Mapping[int, Advantages] = field(default_factory=dict)
-    """Of each trained rollout by its `rollout_id`, or of each of its samples: before whitening and before credit is shared."""
+    advantages: dict[int, Any] = field(default_factory=dict)
+    """Of each trained rollout by its `rollout_id`, or of each of its samples, for records."""
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def by_tokens(self, logprobs: list[list[dict[str, Any]]]) -> dict[int, Any]:
+        """The trainer's logprobs of trained tokens by the `id()` of a sequence's tokens, from those of the updates."""
+        pairs = (pair for update, found in zip(self.updates, logprobs) for pair in zip(update, found))
+        return {id(sequence.tokens): columns["trained"] for sequence, columns in pairs}
+
+
+async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step: int, ask: Ask) -> Lesson:
+    """Has the algorithm say what the batch is worth, and splits it into updates.
+
+    Where the algorithm needs columns for that, it is split twice, and the trainer is asked between: the sequences of an update
+    then stand in the same rows in both passes. Raises `HookError` if its values do not fit the batch.
+    """
+    if batch.demonstrations or not batch.groups:
+        return Lesson(updates=[batch.demonstrations] if batch.demonstrations else [])
+    split = {"num_updates": config.trainer.num_updates_per_batch, "seed": config.seed + step, "version": step}
+    if not algorithm.needs_before:
+        known = await asyncio.to_thread(sequences_of, batch.groups, version=step)
+        columns = await asyncio.to_thread(algorithm.advantages, batch.groups, known)
+        updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
+        return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
+    blank, _ = await asyncio.to_thread(build_updates, algorithm, batch.groups, unknown(batch.groups), **split)
+    answers = {(s.rollout_id, s.order): found for update in blank for s, found in zip(update, await ask(update))}
+    known = [sequence.with_columns(**answers[sequence.rollout_id, sequence.order]) for update in blank for sequence in update]
+    columns = await asyncio.to_thread(algorithm.advantages, batch.groups, known)
+    updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
+    updates = [[s.with_columns(**answers[s.rollout_id, s.order]) for s in update] for update in updates]
+    return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)
 
 
 class Batches(Protocol):
@@ -49,7 +87,7 @@ class ProgressBar(Protocol):
 
 
 class Rollouts:
-    """Batches of rollouts: groups from the producer, with advantages and the weight of each token."""
+    """Batches of rollouts: groups from the producer."""
 
     def __init__(
         self,
@@ -74,27 +112,15 @@ class Rollouts:
         self._producer.set_version(step, num_batches_left=num_left)
 
     async def next(self, step: int) -> Batch:
-        """Waits for the groups of a batch and builds its updates."""
+        """Waits for the groups of a batch."""
         config = self._config
         with self._bar(step, config.rollout.num_prompts) as bar:
             self._producer.on_group = lambda group: bar.advance()
             groups, counts = await self._producer.batch()
         if config.deterministic:
             check_repeatable(rollout for group in groups for rollout in group.rollouts)
-        function = own_advantage(config.algorithm.advantage) if config.algorithm.advantage else group_advantages
-        advantages = await asyncio.to_thread(function, config.algorithm, groups)
-        updates, metrics = await asyncio.to_thread(
-            build_updates,
-            config.algorithm,
-            groups,
-            credit=config.method.credit,
-            num_updates=config.trainer.num_updates_per_batch,
-            seed=config.seed + step,
-            version=step,
-            advantage=lambda *_: advantages,
-        )
-        metrics |= counts | await asyncio.to_thread(batch_metrics, groups, version=step)
-        return Batch(updates=updates, groups=groups, advantages=advantages, metrics=metrics)
+        metrics = counts | await asyncio.to_thread(batch_metrics, groups, version=step)
+        return Batch(groups=groups, metrics=metrics)
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
         """What a run that is resumed after `step` needs; groups before the oldest checkpoint's step leave the journal."""
@@ -121,7 +147,7 @@ class DemonstrationBatches:
         """About `trainer.sft_tokens_per_step` tokens, for one update."""
         trainer, seed = self._config.trainer, self._config.seed
         samples = self._demonstrations(self._tokenizer, step, trainer.num_steps, trainer.sft_tokens_per_step, seed)
-        return Batch(updates=[samples])
+        return Batch(demonstrations=samples)
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
         """Everything that determines a batch, beside its step."""

@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vime.batches import Batches, DemonstrationBatches, Rollouts
+from vime.algorithm.algorithm import Algorithm
+from vime.batches import Batches, DemonstrationBatches, Lesson, Rollouts, lesson_of
 from vime.checkpoint import newest_driver
 from vime.cluster.placement import takes_turns
-from vime.config import AlgorithmName, Before, RunConfig
+from vime.config import AlgorithmName, Before, RolloutDetail, RunConfig
 from vime.data.overlap import check_overlap
 from vime.data.source import RowSource
 from vime.errors import CheckpointError, TrainingError
@@ -25,7 +26,11 @@ from vime.rollout.journal import Journal
 from vime.session import Session
 from vime.step_clock import StepClock
 from vime.system import Training, evaluation, supervised, training
+from vime.trainer.group import TrainerGroup, Update
 from vime.trainer.learner import Learner
+from vime.trainer.metrics import SKIPPED, of_batch, of_update
+from vime.trainer.schedule import learning_rate
+from vime.types import TrainSample
 
 logger = logging.getLogger(__name__)
 
@@ -127,12 +132,18 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     await clock.mark("generation")
     if takes_turns(session.config):
         await system.released()  # the servers sleep while the trainer works
-    await system.begin_training(batch.updates, step)
+    config, algorithm, keep = session.config, system.algorithm, _records(session.config)
+    async with system.training() as trainer:
+        lesson = await lesson_of(config, algorithm, batch, step, partial(_known, algorithm, trainer, step))
+        updates = await hand_over(config, algorithm, trainer, lesson, step)
+        first = await trainer.forward_backward(updates[0], algorithm, keep=keep) if updates else None
     await clock.mark("training")
-    metrics = batch.metrics | await system.compared()  # this batch began with the weights of that sync
+    metrics = batch.metrics | lesson.metrics | await system.compared()  # this batch began with the weights of that sync
     await clock.mark("sync")
-    metrics |= await system.finish_training(step)
-    logprobs = await system.trained_logprobs(batch.updates)
+    async with system.training() as trainer:
+        trained, logprobs = await make_steps(config, algorithm, trainer, updates, first, step, keep=keep)
+        system.trained(step + 1)
+    metrics |= trained
     if takes_turns(session.config) and is_saved_after(session.config, step + 1):
         await system.checkpoints.begin(step=step + 1)  # later the servers would have to sleep once more for it
     await clock.mark("training")
@@ -143,8 +154,50 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     metrics |= await system.metrics()
     session.trace.phases(clock.spans, step=step + 1)
     session.log_step(step, metrics | clock.metrics(), batch.groups, await system.events())
-    await session.save_rollouts(step, batch.groups, batch.advantages, logprobs)
+    await session.save_rollouts(step, batch.groups, lesson.advantages, lesson.by_tokens(logprobs))
     check_trained(session, step, metrics)
+
+
+async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[TrainSample]) -> list[dict[str, Any]]:
+    """What the algorithm asks of the trainer before it says what these sequences are worth."""
+    update = await trainer.hand_over(algorithm, samples, version=step, has_advantages=False)
+    return await trainer.read(update, await trainer.forward(update, algorithm.needs_before))
+
+
+async def hand_over(config: RunConfig, algorithm: Algorithm, trainer: TrainerGroup, lesson: Lesson, step: int) -> list[Update]:
+    """The updates of a batch on the trainer, with the columns of other weights that the loss needs.
+
+    In the first of them the present weights are those of the batch's beginning, unless it is passed over again.
+    """
+    updates = [await trainer.hand_over(algorithm, samples, version=step) for samples in lesson.updates]
+    for number, update in enumerate(updates):
+        is_present = number == 0 and config.trainer.num_epochs_per_batch == 1
+        if needs := algorithm.needs_of_loss(is_present=is_present):
+            updates[number] = update.with_known(await trainer.forward(update, needs))
+    return updates
+
+
+async def make_steps(
+    config: RunConfig, algorithm: Algorithm, trainer: TrainerGroup, updates: list[Update], first: Any, step: int, *, keep: bool
+) -> tuple[dict[str, float], list[list[dict[str, Any]]]]:
+    """The optimizer steps of a batch, of which the trainer holds the `first` gradient.
+
+    Returns metrics, and with `keep` the trainer's logprobs by update and sequence.
+    """
+    results, logprobs, rate = [], [], learning_rate(config.trainer, step)
+    for place, update in enumerate(updates * config.trainer.num_epochs_per_batch):
+        keep = keep and place < len(updates)
+        sums, columns = first if place == 0 else await trainer.forward_backward(update, algorithm, keep=keep)
+        stepped = sums if SKIPPED in sums else await trainer.step(optimizer={"lr": rate}, step=step)
+        results.append(of_update(sums, stepped, update.shards[0]))
+        if keep:
+            logprobs.append(await trainer.read(update, columns) if columns else [])
+    return of_batch(results, [update.shards[0] for update in updates], config.trainer), logprobs
+
+
+def _records(config: RunConfig) -> bool:
+    """Whether the trainer's logprobs are written down, beside those of the sampler."""
+    return config.logger.rollouts is RolloutDetail.tokens and config.algorithm.name is not AlgorithmName.sft
 
 
 def check_trained(session: Session, step: int, metrics: dict[str, float]) -> None:

@@ -28,7 +28,6 @@ from vime.sync.turns import Turns
 from vime.tasks import together
 from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
-from vime.types import TrainSample
 from vime.weights.policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -57,24 +56,16 @@ class Training(Learner):
         for name in serving.actors(serving.trained_endpoint().name):
             self.agents.watches.add(self._delivery.restore(name))
 
-    async def begin_training(self, updates: list[list[TrainSample]], step: int) -> None:
-        """The first gradient of a batch; see `TrainerGroup.begin_training`.
+    def training(self) -> AbstractAsyncContextManager[TrainerGroup]:
+        """The trainer, able to train, and used by no one else within the block.
 
         Servers that share the trainer's GPUs sleep until the next sync.
         """
-        async with self._turns.training() as trainer:
-            await trainer.begin_training(updates, step)
+        return self._turns.training()
 
-    async def finish_training(self, step: int) -> dict[str, float]:
-        """The optimizer steps of the batch that was begun; see `TrainerGroup.finish_training`.
-
-        Comes after the probe of the last sync, and raises what `compared` raises.
-        """
-        await self.compared()
-        async with self._turns.training() as trainer:
-            metrics = await trainer.finish_training()
-            self.policy.trained_version = step + 1
-            return metrics
+    def trained(self, version: int) -> None:
+        """Notes that the trainer's weights are now this version, which a server that starts again is to get."""
+        self.policy.trained_version = version
 
     def trainer_awake(self) -> AbstractAsyncContextManager[TrainerGroup]:
         """The trainer, able to work also while the GPUs are the servers' (they sleep meanwhile), and used by no one else."""

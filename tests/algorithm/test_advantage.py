@@ -2,14 +2,21 @@
 
 import random
 import statistics
+from typing import Any
 
 import pytest
 
 from vime.algorithm.advantage import compare, group_advantages
 from vime.algorithm.batch import build_updates
 from vime.algorithm.filter import dynamic_sampling
-from vime.config import Aggregation, AlgorithmConfig, Baseline, Credit, Normalization, RolloutConfig
+from vime.algorithm.policy_gradient import PolicyGradient
+from vime.config import Aggregation, AlgorithmConfig, Baseline, Credit, MethodConfig, Normalization, RolloutConfig, RunConfig
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
+
+
+def updates_of(config: AlgorithmConfig, groups: list[Group], credit: Credit, **options: Any) -> Any:
+    run = RunConfig(algorithm=config, method=MethodConfig(credit=credit))
+    return build_updates(PolicyGradient(run), groups, **options)
 
 
 def make_rollout(rollout_id: int, reward: float, lengths: list[int], stop: StopReason = StopReason.ANSWERED) -> Rollout:
@@ -52,7 +59,7 @@ def test_an_infrastructure_failure_leaves_the_baseline_and_the_batch():
     group = make_group([make_rollout(0, 1.0, [2]), failed, make_rollout(2, 0.0, [2])])
     config = AlgorithmConfig(normalization=Normalization.none)
     assert group_advantages(config, [group]) == {0: 0.5, 2: -0.5}
-    updates, _ = build_updates(config, [group], credit=Credit.share)
+    updates, _ = updates_of(config, [group], Credit.share)
     assert len(updates[0]) == 2
 
 
@@ -72,30 +79,30 @@ def test_order_of_rollouts_does_not_matter():
     rollouts = [make_rollout(i, float(i % 3 == 0), [1 + i % 4] * (1 + i % 3)) for i in range(12)]
     shuffled = list(rollouts)
     random.Random(0).shuffle(shuffled)
-    first, _ = build_updates(AlgorithmConfig(), [make_group(rollouts)], credit=Credit.split)
-    second, _ = build_updates(AlgorithmConfig(), [make_group(shuffled)], credit=Credit.split)
+    first, _ = updates_of(AlgorithmConfig(), [make_group(rollouts)], Credit.split)
+    second, _ = updates_of(AlgorithmConfig(), [make_group(shuffled)], Credit.split)
     assert first == second
 
 
 def test_split_credit_sums_to_the_rollouts_advantage_and_share_gives_it_whole():
     group = make_group([make_rollout(0, 1.0, [2, 3, 4]), make_rollout(1, 0.0, [2])])
     config = AlgorithmConfig(normalization=Normalization.none)
-    split, _ = build_updates(config, [group], credit=Credit.split)
-    share, _ = build_updates(config, [group], credit=Credit.share)
-    assert sum(s.advantage for s in split[0] if s.advantage > 0) == pytest.approx(0.5)
-    assert [s.advantage for s in share[0] if s.advantage > 0] == [0.5] * 3
+    split, _ = updates_of(config, [group], Credit.split)
+    share, _ = updates_of(config, [group], Credit.share)
+    assert sum(s.columns["advantage"] for s in split[0] if s.columns["advantage"] > 0) == pytest.approx(0.5)
+    assert [s.columns["advantage"] for s in share[0] if s.columns["advantage"] > 0] == [0.5] * 3
 
 
 @pytest.mark.parametrize("aggregation", [Aggregation.token, Aggregation.sample, Aggregation.rollout, Aggregation.nested])
 def test_token_weights_sum_to_one_over_an_update(aggregation: Aggregation):
     group = make_group([make_rollout(0, 1.0, [2, 3, 4]), make_rollout(1, 0.0, [7]), make_rollout(2, 0.0, [1, 1])])
-    updates, _ = build_updates(AlgorithmConfig(aggregation=aggregation), [group], credit=Credit.share)
-    assert sum(s.token_weight * sum(s.loss_mask) for s in updates[0]) == pytest.approx(1.0)
+    updates, _ = updates_of(AlgorithmConfig(aggregation=aggregation), [group], Credit.share)
+    assert sum(s.columns["weight"] * sum(s.loss_mask) for s in updates[0]) == pytest.approx(1.0)
 
 
 def test_updates_split_by_rollouts_and_lose_none():
     group = make_group([make_rollout(i, float(i % 2), [2, 2]) for i in range(7)])
-    updates, _ = build_updates(AlgorithmConfig(), [group], credit=Credit.share, num_updates=3)
+    updates, _ = updates_of(AlgorithmConfig(), [group], Credit.share, num_updates=3)
     assert [len(update) for update in updates] == [6, 4, 4]
 
 
@@ -103,23 +110,23 @@ def test_removed_samples_are_not_trained_but_their_rollout_stands_in_the_baselin
     removed = make_rollout(0, 1.0, [2])
     removed.samples[0].remove_sample = True
     config = AlgorithmConfig(normalization=Normalization.none)
-    updates, _ = build_updates(config, [make_group([removed, make_rollout(1, 0.0, [2])])], credit=Credit.share)
-    assert [s.advantage for s in updates[0]] == [-0.5]
+    updates, _ = updates_of(config, [make_group([removed, make_rollout(1, 0.0, [2])])], Credit.share)
+    assert [s.columns["advantage"] for s in updates[0]] == [-0.5]
 
 
 def test_samples_without_gradient_are_left_out_unless_another_term_needs_them():
     equal, varied = [make_rollout(0, 1.0, [2]), make_rollout(1, 1.0, [2])], [make_rollout(2, 1.0, [2]), make_rollout(3, 0.0, [2])]
     groups = [make_group(equal), make_group(varied)]
-    updates, metrics = build_updates(AlgorithmConfig(), groups, credit=Credit.share)
-    assert [sample.token_weight for sample in updates[0]] == [1 / 8] * 2
+    updates, metrics = updates_of(AlgorithmConfig(), groups, Credit.share)
+    assert [sample.columns["weight"] for sample in updates[0]] == [1 / 8] * 2
     assert (metrics["train/num_samples_left_out"], metrics["train/groups_without_signal_share"]) == (2, 0.5)
-    with_kl, _ = build_updates(AlgorithmConfig(kl_coefficient=0.1), groups, credit=Credit.share)
+    with_kl, _ = updates_of(AlgorithmConfig(kl_coefficient=0.1), groups, Credit.share)
     assert len(with_kl[0]) == 4
 
 
 def test_an_update_never_becomes_empty():
     group = make_group([make_rollout(0, 1.0, [2]), make_rollout(1, 1.0, [2])])
-    updates, _ = build_updates(AlgorithmConfig(), [group], credit=Credit.share)
+    updates, _ = updates_of(AlgorithmConfig(), [group], Credit.share)
     assert len(updates[0]) == 1
 
 
@@ -187,8 +194,8 @@ def test_the_weighted_sum_equals_the_average_it_stands_for(aggregation: Aggregat
         Aggregation.nested: mean(mean(mean(tokens) for tokens in samples) for samples in terms.values()),
         Aggregation.constant: mean(sum(x for tokens in samples for x in tokens) / 50 for samples in terms.values()),
     }[aggregation]
-    updates, metrics = build_updates(config, groups, credit=credit)
-    total = sum(s.token_weight * s.advantage * sum(s.loss_mask) for s in updates[0])
+    updates, metrics = updates_of(config, groups, credit)
+    total = sum(s.columns["weight"] * s.columns["advantage"] * sum(s.loss_mask) for s in updates[0])
     assert total == pytest.approx(expected, abs=1e-6)
     all_samples = [s for g in groups for r in g.rollouts if r.rollout_id in advantages for s in r.samples]
     assert metrics["train/num_samples_masked"] == sum(s.remove_sample or not any(s.loss_mask) for s in all_samples) > 0
@@ -200,8 +207,8 @@ def test_permuting_groups_rollouts_and_shards_changes_nothing():
     shuffled = [make_group(generator.sample(group.rollouts, len(group.rollouts))) for group in groups]
     generator.shuffle(shuffled)
     config = AlgorithmConfig(aggregation=Aggregation.rollout)
-    whole = build_updates(config, groups, credit=Credit.split, num_updates=3, seed=1)
-    assert build_updates(config, shuffled, credit=Credit.split, num_updates=3, seed=1) == whole
+    whole = updates_of(config, groups, Credit.split, num_updates=3, seed=1)
+    assert updates_of(config, shuffled, Credit.split, num_updates=3, seed=1) == whole
     shards = group_advantages(config, groups[:2]) | group_advantages(config, groups[2:])
     assert shards == group_advantages(config, groups)
 
@@ -215,14 +222,14 @@ def test_a_rollout_in_two_groups_is_a_mistake():
 def test_a_batch_in_which_all_failed_has_no_update_and_says_so():
     lost = [make_rollout(i, 0.0, [2], stop=StopReason.SERVER_LOST) for i in range(4)]
     for groups in ([], [make_group(lost)], [make_group([make_rollout(0, 1.0, []), make_rollout(1, 0.0, [])])]):
-        updates, metrics = build_updates(AlgorithmConfig(), groups, credit=Credit.share)
+        updates, metrics = updates_of(AlgorithmConfig(), groups, Credit.share)
         assert updates == [] and metrics["train/num_samples_masked"] == 0
 
 
 def test_whitening_keeps_samples_without_advantage():
     group = make_group([make_rollout(0, 1.0, [2]), make_rollout(1, 1.0, [2])])
     config = AlgorithmConfig(baseline=Baseline.mean, normalization=Normalization.none, whitening=True)
-    assert len(build_updates(config, [group], credit=Credit.share)[0][0]) == 2
+    assert len(updates_of(config, [group], Credit.share)[0][0]) == 2
 
 
 def test_long_rollouts_lose_reward_as_dapo_says_and_are_reported_with_what_they_earned():
@@ -259,8 +266,8 @@ def test_samples_whose_rewards_differ_have_advantages_of_their_own(baseline: Bas
         1: pytest.approx([-0.5 * stretch / scale]),
         2: pytest.approx([0.5 * stretch / scale] * 2),
     }
-    updates, metrics = build_updates(config, [make_group(rollouts)], credit=Credit.share)
-    by_length = {sample.response_length: sample.advantage for sample in updates[0] if sample.response_length > 1}
+    updates, metrics = updates_of(config, [make_group(rollouts)], Credit.share)
+    by_length = {sample.response_length: sample.columns["advantage"] for sample in updates[0] if sample.response_length > 1}
     assert by_length == pytest.approx({2: -0.5 / scale, 3: 0.5 / scale, 4: 0.5 * stretch / scale})
     assert metrics["train/advantage_mean_absolute"] > 0
 

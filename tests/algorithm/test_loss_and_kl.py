@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vime.algorithm.kl import kl_estimate, unbiased
-from vime.algorithm.loss import entropy_of_logits, policy_loss, sft_loss
+from vime.algorithm.loss import entropy_of_logits, policy_loss
 from vime.config import AlgorithmConfig, KLEstimator, RatioLevel, Surrogate
 
 
@@ -57,8 +57,6 @@ def test_masked_tokens_count_for_nothing_even_if_they_are_nan() -> None:
     loss, metrics = policy_loss(AlgorithmConfig(), logprobs, old, tensor(1.0, 9.0), mask, one(2))
     close(loss.detach(), -1.0, 0.0)
     assert metrics["train/ratio_max"] == 1
-    supervised, _ = sft_loss(tensor(-2.0, float("nan")), torch.tensor([1, 0]))
-    close(supervised, 2.0, 0.0)
 
 
 def test_kl_estimators_equal_their_formulas() -> None:

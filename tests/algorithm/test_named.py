@@ -3,18 +3,19 @@
 import random
 import statistics
 
+import numpy as np
 import pytest
 import torch
 
-from vime.algorithm.batch import build_updates
-from vime.algorithm.kl import kl_estimate, unbiased
-from vime.algorithm.loss import policy_loss, sft_loss
-from vime.algorithm.token_advantage import mean_and_deviation, moments, whitened, with_kl_penalty
-from vime.config import AlgorithmConfig, Credit, KLPlace
+from vime.algorithm.algorithm import Tokens
+from vime.algorithm.batch import build_updates, sequences_of
+from vime.algorithm.policy_gradient import PolicyGradient
+from vime.algorithm.sft import Supervised
+from vime.config import RunConfig
 from vime.preflight.compose import compose_run
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, TrainSample
 
-Tokens = list[torch.Tensor]
+Logprobs = list[torch.Tensor]
 """Current logprobs of a response's tokens; leaves of the graph."""
 NAMES = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
@@ -55,27 +56,23 @@ def leaf(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64, requires_grad=True)
 
 
-def ours(config: AlgorithmConfig, problem: Problem) -> torch.Tensor:
-    """The loss as the trainer puts it together, but in float64 and in one micro-batch."""
-    updates, _ = build_updates(config, problem.groups(), credit=Credit.share)
-    samples = updates[0]
-    numbers = [sample.tokens[0] for sample in samples]
-    current = torch.stack([token for number in numbers for token in problem.current[number]])
-    old, reference = (flat([table[number] for number in numbers]) for table in (problem.old, problem.reference))
+def ours(run: RunConfig, problem: Problem) -> torch.Tensor:
+    """The loss as driver and trainer put it together, but in float64 and in one micro-batch."""
+    algorithm, groups = PolicyGradient(run), problem.groups()
+    of_rollout = {rollout.rollout_id: rollout.samples[0].tokens[0] for group in groups for rollout in group.rollouts}
+    known = [s.with_columns(reference=problem.reference[of_rollout[s.rollout_id]]) for s in sequences_of(groups)]
+    (samples,), _ = build_updates(algorithm, groups, algorithm.advantages(groups, known))
+    numbers = [of_rollout[sample.rollout_id] for sample in samples]
     lengths = [len(problem.old[number]) for number in numbers]
+    columns = {name: per_token(samples, lengths, name) for name in ("advantage", "weight")}
+    old, reference = (flat([table[number] for number in numbers]) for table in (problem.old, problem.reference))
+    columns |= {"logprob": old, "old": old} | ({"reference": reference} if run.algorithm.kl_coefficient else {})
+    current = torch.stack([token for number in numbers for token in problem.current[number]])
     sequences = torch.arange(len(samples)).repeat_interleave(torch.tensor(lengths))
-    advantages, weights = (per_token(samples, lengths, name) for name in ("advantage", "token_weight"))
-    if config.kl_place is KLPlace.reward and config.kl_coefficient:
-        advantages = with_kl_penalty(config, advantages, old, reference, sequences)
-    if config.whitening:
-        mean, deviation = mean_and_deviation(moments([advantages]))
-        advantages = whitened(advantages, mean=mean, deviation=deviation)
-    loss, _ = policy_loss(config, current, old, advantages, torch.ones(len(old)), sequences)
-    if config.kl_place is KLPlace.loss and config.kl_coefficient:
-        estimator = config.kl_estimator
-        kl = unbiased(estimator, current, reference, old) if config.kl_unbiased else kl_estimate(estimator, current, reference)
-        loss = loss + config.kl_coefficient * kl
-    return (weights * loss).sum()
+    nothing = torch.zeros_like(current)
+    tokens = Tokens(logprobs=current, entropy=nothing, sequences=sequences, staleness=nothing, columns=columns)
+    (loss,) = algorithm.loss(tokens).terms.values()
+    return (columns["weight"] * loss).sum()
 
 
 def flat(rows: list[list[float]]) -> torch.Tensor:
@@ -83,7 +80,8 @@ def flat(rows: list[list[float]]) -> torch.Tensor:
 
 
 def per_token(samples: list[TrainSample], lengths: list[int], name: str) -> torch.Tensor:
-    return flat([[getattr(sample, name)] * length for sample, length in zip(samples, lengths)])
+    values = [np.broadcast_to(sample.columns[name], (length,)) for sample, length in zip(samples, lengths)]
+    return flat([value.tolist() for value in values])
 
 
 def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:
@@ -126,7 +124,7 @@ def papers(name: str, problem: Problem, *, budget: int) -> torch.Tensor:
 
 
 def of_one_response(
-    name: str, current: Tokens, old: list[float], reference: list[float], advantages: list[float]
+    name: str, current: Logprobs, old: list[float], reference: list[float], advantages: list[float]
 ) -> torch.Tensor:
     """The sum over tokens, GSPO's single term for the sequence."""
     if name == "gspo":
@@ -162,12 +160,14 @@ def test_a_named_algorithm_equals_its_papers_formula(name: str):
     for seed in range(10):
         problem = Problem(seed)
         budget = config.serving.models["actor"].max_model_len
-        loss, gradient = gradients(ours(config.algorithm, problem), problem)
+        loss, gradient = gradients(ours(config, problem), problem)
         expected, expected_gradient = gradients(papers(name, problem, budget=budget), problem)
         assert loss == pytest.approx(expected, abs=1e-6)
         assert gradient == pytest.approx(expected_gradient, abs=1e-6)
 
 
 def test_supervised_loss_is_the_negative_log_likelihood():
-    logprobs = torch.tensor([-0.5, float("nan"), -2.0], dtype=torch.float64)
-    assert sft_loss(logprobs, torch.tensor([1, 0, 1]))[0].tolist() == [0.5, 0.0, 2.0]
+    logprobs = torch.tensor([-0.5, -2.0], dtype=torch.float64)
+    nothing = torch.zeros(2)
+    tokens = Tokens(logprobs=logprobs, entropy=nothing, sequences=nothing.long(), staleness=nothing, columns={})
+    assert Supervised(RunConfig()).loss(tokens).terms["policy"].tolist() == [0.5, 2.0]

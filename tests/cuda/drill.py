@@ -119,9 +119,9 @@ def drill(layout: Layout, checkpoints: list[Path], *, fault: str | None) -> Repo
 
 def _train(report: Report, config: Any, *, whole: bool) -> None:
     from tests.cuda.room import COUNTS, MODE
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
-    engine = Engine(config)
+    engine = LockstepEngine(config)
     samples = _samples(config)
     with MODE:
         engine.train([samples], 0)
@@ -138,10 +138,12 @@ def _optimizer_step(report: Report, engine: Any, samples: list[Any]) -> None:
     from tests.cuda.room import COUNTS
     from vime.trainer.shard import PackedUpdate
 
-    engine.begin_training([PackedUpdate(engine.config, samples).shard(_data_rank())], 2)
+    shard = PackedUpdate(engine.config, samples, version=2).shard(_data_rank())
+    shard = shard.with_known(engine.forward(shard, engine.algorithm.needs_of_loss(is_present=True)))
+    engine.forward_backward(shard, engine.algorithm)
     COUNTS.memory.restart()
     before = COUNTS.memory.live
-    engine.finish_training()
+    engine.step(optimizer={"lr": engine.config.trainer.lr})
     report.optimizer_extra_bytes = COUNTS.memory.peak - before
     report.largest_bytes = max(tensor.nbytes for name, tensor in _state(engine) if name == "exp_avg_sq")
 
@@ -195,9 +197,11 @@ def _samples(config: Any) -> list[Any]:
         TrainSample(
             tokens=[generator.randrange(config.model.vocab_size) for _ in range(prompt + response)],
             loss_mask=[1] * response,
-            rollout_log_probs=[-5.0] * response,
-            advantage=generator.gauss(0, 1),
-            token_weight=0.01,
+            columns={
+                "logprob": [-5.0] * response,
+                "advantage": generator.gauss(0, 1),
+                "weight": 0.01,
+            },
         )
         for prompt, response in LENGTHS * 4 * config.trainer.data_parallel_size
     ]

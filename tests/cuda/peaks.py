@@ -132,10 +132,12 @@ def _measure_here(model: str, cluster: str, words: list[str]) -> Peak:
     with room.MODE:
         for step in range(2):
             memory.restart()
-            engine.begin_training([engine_module.PackedUpdate(config, _samples(config)).shard(0)], step)
+            shard = engine_module.PackedUpdate(config, _samples(config), version=step).shard(0)
+            shard = shard.with_known(engine.forward(shard, engine.algorithm.needs_of_loss(is_present=True)))
+            engine.forward_backward(shard, engine.algorithm)
             found["gradient"] = memory.peak
             memory.restart()
-            engine.finish_training()
+            engine.step(optimizer={"lr": config.trainer.lr})
             found["step"] = memory.peak
         engine.offload(weights=False)
         memory.restart()
@@ -185,7 +187,7 @@ def _samples(config: Any) -> list[Any]:
         response = tokens // 4
         mask, logprobs = [1] * response, [-5.0] * response
         samples.append(
-            TrainSample(tokens=[1] * tokens, loss_mask=mask, rollout_log_probs=logprobs, advantage=1.0, token_weight=0.01)
+            TrainSample(tokens=[1] * tokens, loss_mask=mask, columns={"logprob": logprobs, "advantage": 1.0, "weight": 0.01})
         )
     return samples
 

@@ -2,7 +2,7 @@
 
     from tests.cuda import room            # the device, fake tensors, imagined ranks; then Megatron and vime
     room.enter(config, rank=0)             # process groups, and the numbers of tokens per expert
-    engine = Engine(config)
+    engine = LockstepEngine(config)
     with room.MODE:
         engine.train(...)
     room.COUNTS.synchronizations, room.COUNTS.memory.peak

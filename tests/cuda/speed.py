@@ -302,7 +302,7 @@ def count_here(recipe: Recipe) -> dict[str, Any]:
         engine_module.tokenizer_problems = lambda *_, **__: []
         room.enter(config)
         counting.fuse_norms()
-        engine = engine_module.Engine(config)
+        engine = _engine_class(engine_module)(config)
     length = config.trainer.max_tokens_per_micro_batch // 2
     found: dict[int, Work] = {}
     with room.MODE:
@@ -324,13 +324,22 @@ def count_here(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def _engine_class(module: Any) -> Any:
+    """The engine that trains on whole batches: in an earlier tree, the only one."""
+    try:
+        from vime.trainer.lockstep import LockstepEngine
+    except ImportError:
+        return module.Engine
+    return LockstepEngine
+
+
 def _samples(length: int, count: int) -> list[Any]:
     """Sequences of one length, a quarter of whose tokens are trained."""
     from vime.types import TrainSample
 
     trained = length // 4
     sample = TrainSample(
-        tokens=[1] * length, loss_mask=[1] * trained, rollout_log_probs=[-5.0] * trained, advantage=1.0, token_weight=0.01
+        tokens=[1] * length, loss_mask=[1] * trained, columns={"logprob": [-5.0] * trained, "advantage": 1.0, "weight": 0.01}
     )
     return [sample] * count
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.gateway.scripted import Asked, user
 from vime.algorithm.batch import build_updates
+from vime.algorithm.policy_gradient import PolicyGradient
 from vime.chat.reading import Reader
-from vime.config import Aggregation, AlgorithmConfig, Credit, Normalization
+from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, Normalization, RunConfig
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 REPLIES = [f"{'word ' * (3 * number + 1)}<|im_end|>" for number in range(6)]
@@ -41,8 +42,10 @@ def weights_of(rollouts: list[list[Sample]], aggregation: Aggregation, credit: C
     ]
     prompt = Prompt(index=0, row=0, messages=[user("?")], ground_truth=["a"])
     config = AlgorithmConfig(normalization=Normalization.none, aggregation=aggregation, constant_tokens=1000)
-    (update,), _ = build_updates(config, [Group(prompt=prompt, rollouts=members)], credit=credit)
-    parts = [(sample.advantage > 0, sample.token_weight * sample.advantage * sum(sample.loss_mask)) for sample in update]
+    run = RunConfig(algorithm=config, method=MethodConfig(credit=credit))
+    (update,), _ = build_updates(PolicyGradient(run), [Group(prompt=prompt, rollouts=members)])
+    columns = [(sample.columns["advantage"], sample.columns["weight"], sum(sample.loss_mask)) for sample in update]
+    parts = [(advantage > 0, weight * advantage * trained) for advantage, weight, trained in columns]
     return [sum(part for is_good, part in parts if is_good is wanted) for wanted in (True, False)]
 
 

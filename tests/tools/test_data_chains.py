@@ -23,6 +23,7 @@ from agentic.toolorchestra.rewards import Preference
 from tools import prepare_data
 from tools.prepare_data import main, read_table
 from vime.algorithm.batch import build_updates
+from vime.algorithm.choice import algorithm_of
 from vime.config import RunConfig
 from vime.data.rows import load_rows, to_prompt
 from vime.data.source import RowSource
@@ -81,13 +82,13 @@ def batch(config: RunConfig, prompts: list[Prompt], right: Callable[[Prompt], fl
                 Rollout(rollout_id=2 * number + member, group_index=number, samples=[sample], reward=reward, **status)
             )
         groups.append(group)
-    (update,), _ = build_updates(config.algorithm, groups, credit=config.method.credit)
+    (update,), _ = build_updates(algorithm_of(config), groups)
     return update
 
 
 def checked(update: list[TrainSample], num_prompts: int) -> None:
     """Half of the samples are rewarded, which the gold answers alone can be."""
-    signs = [sample.advantage > 0 for sample in update]
+    signs = [sample.columns["advantage"] > 0 for sample in update]
     assert len(update) == 2 * num_prompts and sum(signs) == num_prompts
 
 

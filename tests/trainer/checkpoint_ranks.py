@@ -25,7 +25,7 @@ from megatron.core import parallel_state  # noqa: E402
 from tests.trainer.forked import fork_ranks  # noqa: E402
 from vime.errors import CheckpointError  # noqa: E402
 from vime.trainer import bridge, names, optimizer_state, parallel  # noqa: E402
-from vime.trainer.engine import Engine  # noqa: E402
+from vime.trainer.lockstep import LockstepEngine  # noqa: E402
 
 
 def load_fixtures() -> Any:
@@ -44,7 +44,7 @@ def gather_objects(value: Any, group: Any = None) -> list[Any]:
     return gathered
 
 
-def whole_state(engine: Engine) -> dict[str, torch.Tensor]:
+def whole_state(engine: LockstepEngine) -> dict[str, torch.Tensor]:
     """Weights, masters and moments as whole tensors by their Hugging Face names, and the number of updates.
 
     Put together from the ranks' memory without anything of Megatron's checkpoints.
@@ -114,7 +114,7 @@ def run(fixtures: Any, task: dict[str, Any], rank: int) -> dict[str, Any]:
         Path(task["model"]), max_tokens_per_micro_batch=200, num_threads=1, weight_decay=0.1, **task["trainer"]
     )
     parallel.initialize(config.trainer, rank=rank, address=meeting_point(folder.with_suffix(".address"), rank), seed=0)
-    engine = Engine(config)
+    engine = LockstepEngine(config)
     report: dict[str, Any] = {"error": None}
     if task.get("export"):
         engine.save_hugging_face(folder / "model")

@@ -98,9 +98,11 @@ def build_samples(count: int, *, seed: int = 0, with_gaps: bool = True) -> list[
             TrainSample(
                 tokens=[generator.randrange(VOCAB) for _ in range(response + generator.randint(1, 40))],
                 loss_mask=mask,
-                rollout_log_probs=[-generator.uniform(4.0, 6.0) for _ in range(response)],
-                advantage=generator.gauss(0, 1),
-                token_weight=generator.uniform(0.5, 1.5) / (15 * count),
+                columns={
+                    "logprob": [-generator.uniform(4.0, 6.0) for _ in range(response)],
+                    "advantage": generator.gauss(0, 1),
+                    "weight": generator.uniform(0.5, 1.5) / (15 * count),
+                },
             )
         )
     return samples
@@ -155,9 +157,9 @@ def world() -> Iterator[None]:
 @pytest.fixture
 def engine(world: None) -> Callable[[RunConfig], Any]:
     """Builds the engine of a configuration."""
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
-    return Engine
+    return LockstepEngine
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ import torch  # noqa: E402
 
 from vime import checkpoint  # noqa: E402
 from vime.trainer import optimizer_state, parallel  # noqa: E402
-from vime.trainer.engine import Engine  # noqa: E402
+from vime.trainer.lockstep import LockstepEngine  # noqa: E402
 
 MOST_OPERATIONS = 100
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
@@ -38,7 +38,7 @@ OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 class OneRank:
     """An engine behind the trainer's awaitable methods."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LockstepEngine) -> None:
         self._engine = engine
 
     async def begin_save(self, folder: Path) -> None:
@@ -55,14 +55,14 @@ class OneRank:
 
 
 @torch.no_grad()
-def fill(engine: Engine, step: float) -> None:
+def fill(engine: LockstepEngine, step: float) -> None:
     """Writes a number into everything that a checkpoint holds."""
     for part in optimizer_state.parts(engine.optimizer):
         for offset, kind in enumerate(optimizer_state.KINDS):
             part.tensors[kind].fill_(step + offset / 4)
 
 
-def holds(engine: Engine, step: float) -> bool:
+def holds(engine: LockstepEngine, step: float) -> bool:
     """Whether `fill` wrote this number, everywhere."""
     parts = optimizer_state.parts(engine.optimizer)
     kinds = list(enumerate(optimizer_state.KINDS))
@@ -84,7 +84,7 @@ async def save_for_ever(config: Any, folder: Path, tell: Callable[..., object], 
     """Loads the newest checkpoint, then saves until a file operation kills the process."""
     address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"
     parallel.initialize(config.trainer, rank=0, address=address, seed=0)
-    engine = Engine(config)
+    engine = LockstepEngine(config)
     checkpoints = checkpoint.Checkpoints(folder, config.trainer, OneRank(engine))
     newest, step = checkpoints.newest(), 0
     if newest is not None:

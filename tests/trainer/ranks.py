@@ -25,8 +25,8 @@ from vime.cluster.layout import Position, layers_of, position_of, world_size  # 
 from vime.memory.activations import activation_bytes  # noqa: E402
 from vime.model.size import BYTES  # noqa: E402
 from vime.trainer import logprob, parallel  # noqa: E402
-from vime.trainer.engine import Engine  # noqa: E402
 from vime.trainer.kernels import rows  # noqa: E402
+from vime.trainer.lockstep import LockstepEngine  # noqa: E402
 from vime.trainer.saved_tensors import kept_bytes  # noqa: E402
 from vime.trainer.shard import PackedUpdate  # noqa: E402
 from vime.weights.export import write_payload  # noqa: E402
@@ -52,7 +52,7 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
     parallel.initialize(config.trainer, rank=rank, address=meet(rank, folder), seed=0)
     assert not (torch.full((64,), 1e-30) * 1e-10).any(), "tiny numbers are 0, and no slow ones"
     assert position_of(rank, config.trainer) == megatron_place(), f"rank {rank}"
-    engine = Engine(config)
+    engine = LockstepEngine(config)
     layers: list[Any] = [layer.layer_number for part in engine.model.parts for layer in part.decoder.layers]
     expected = layers_of(position_of(rank, config.trainer).pipeline, config.trainer, config.model.num_layers)
     assert layers == [number + 1 for run in expected for number in run], f"rank {rank}: {layers}, {expected}"
@@ -81,7 +81,7 @@ def run(fixtures: Any, config: Any, layout: dict[str, Any], rank: int, folder: P
     return report
 
 
-def row_lengths(engine: Engine, config: Any, samples: list[Any]) -> list[int]:
+def row_lengths(engine: LockstepEngine, config: Any, samples: list[Any]) -> list[int]:
     """Tokens of this rank's part of each row."""
     shard = PackedUpdate(config, samples).shard(parallel_state.get_data_parallel_rank())
     batches = engine._micro_batches(shard, only_trained=True)

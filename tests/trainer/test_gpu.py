@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from vime.algorithm.choice import algorithm_of
+from vime.batches import Lesson
 from vime.config import RunConfig
+from vime.loop import hand_over, make_steps
 from vime.trainer.group import TrainerGroup
 from vime.types import TrainSample
 
@@ -42,7 +45,10 @@ async def train_once(config: RunConfig, samples: list[TrainSample], folder: Path
     try:
         await group.ready()
         logprobs = await group.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
-        return logprobs, await group.train([samples], 0)
+        algorithm = algorithm_of(config)
+        updates = await hand_over(config, algorithm, group, Lesson(updates=[samples]), 0)
+        first = await group.forward_backward(updates[0], algorithm)
+        return logprobs, (await make_steps(config, algorithm, group, updates, first, 0, keep=False))[0]
     finally:
         await group.stop()
 

@@ -115,14 +115,14 @@ def seen(results: Any, name: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def references(models: Models, make_config: Callable[..., RunConfig], make_samples: Any, world: None) -> Callable[..., Any]:
     """Logprobs, metrics of two updates and weights of one rank, by model; made once."""
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
     @cache
     def get(family: str, tied: bool, loss: str | None = None) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
         config = make_config(models(family, tied=tied), **({"max_tokens_per_micro_batch": 10_000} if loss else {}))
         config.algorithm.kl_coefficient, config.algorithm.entropy_coefficient = 0.05, 0.01
         config.algorithm.loss = loss
-        samples, engine = make_samples(13), Engine(config)
+        samples, engine = make_samples(13), LockstepEngine(config)
         metrics = [engine.train([samples], 0), engine.train([samples[:1]], 1)]
         return metrics, {key: tensor.detach().clone() for key, tensor in engine.export()}
 

@@ -108,12 +108,12 @@ def runs(
 
 
 def run_single(runs: Runs, make_config: Callable[..., RunConfig], task: dict[str, Any]) -> None:
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
     script = load_ranks_script()
     fixtures = script.load_fixtures()
     config = make_config(Path(task["model"]), max_tokens_per_micro_batch=200, weight_decay=0.1, **task["trainer"])
-    engine, folder = Engine(config), Path(task["folder"])
+    engine, folder = LockstepEngine(config), Path(task["folder"])
     if "load" in task:
         engine.load(Path(task["load"]))
     else:

@@ -46,15 +46,16 @@ def reference_step(config: RunConfig, samples: list[TrainSample]) -> tuple[float
     total = torch.zeros(())
     for sample in samples:
         current, entropy = logprobs(model, sample)
-        ratio = torch.exp(current - torch.tensor(sample.rollout_log_probs))
+        advantage = sample.columns["advantage"]
+        ratio = torch.exp(current - torch.tensor(sample.columns["logprob"]))
         clipped = ratio.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
-        loss = -torch.minimum(ratio * sample.advantage, clipped * sample.advantage)
+        loss = -torch.minimum(ratio * advantage, clipped * advantage)
         with torch.no_grad():
             base = logprobs(reference, sample)[0]
         difference = base - current
         loss = loss + algorithm.kl_coefficient * (difference.exp() - 1 - difference)
         loss = loss - algorithm.entropy_coefficient * entropy
-        total = total + sample.token_weight * (loss * torch.tensor(sample.loss_mask)).sum()
+        total = total + sample.columns["weight"] * (loss * torch.tensor(sample.loss_mask)).sum()
     total.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), trainer.clip_grad)
     optimizer.step()
@@ -132,8 +133,8 @@ def test_logprob_difference_is_the_distance_to_the_engines(
 ) -> None:
     trained, samples = engine(make_config(models("qwen3"))), make_samples(6)
     found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
-    exact = [dataclasses.replace(s, rollout_log_probs=found[i]) for i, s in enumerate(samples)]
-    shifted = [dataclasses.replace(s, rollout_log_probs=[x + 0.25 for x in found[i]]) for i, s in enumerate(samples)]
+    exact = [s.with_columns(logprob=found[i]) for i, s in enumerate(samples)]
+    shifted = [s.with_columns(logprob=[x + 0.25 for x in found[i]]) for i, s in enumerate(samples)]
     assert trained.train([exact], 0)["train/logprob_difference_max"] < 1e-5
     fresh = engine(make_config(models("qwen3"))).train([shifted], 0)
     assert fresh["train/logprob_difference_mean"] == pytest.approx(0.25, abs=1e-5)
@@ -149,13 +150,13 @@ def test_tokens_of_older_weights_do_not_count_as_a_difference_of_the_engine(
     for number, sample in enumerate(samples):
         logprobs = [found[number][0] + 0.25, *(x + 3.0 for x in found[number][1:])]
         versions = [4] + [2] * (sample.response_length - 1)
-        moved.append(dataclasses.replace(sample, rollout_log_probs=logprobs, weight_versions=versions, version=4))
-    metrics = trained.train([moved], 0)
+        moved.append(sample.with_columns(logprob=logprobs, version=versions))
+    metrics = trained.train([moved], 4)
     assert metrics["train/logprob_difference_max"] == pytest.approx(0.25, abs=1e-5)
     assert metrics["train/logprob_difference_mean"] == pytest.approx(0.25, abs=1e-5)
     assert metrics["train/num_current_tokens"] == sum(s.loss_mask[0] for s in samples)
-    stale = [dataclasses.replace(s, weight_versions=[3] * s.response_length, version=4) for s in samples]
-    assert "train/logprob_difference_max" not in trained.train([stale], 1)
+    stale = [s.with_columns(version=3) for s in samples]
+    assert "train/logprob_difference_max" not in trained.train([stale], 4)
 
 
 def test_supervised_training_lowers_the_loss(
@@ -163,7 +164,7 @@ def test_supervised_training_lowers_the_loss(
 ) -> None:
     config = make_config(models("qwen2"), lr=3e-3)
     config.algorithm.name = AlgorithmName.sft
-    samples = [dataclasses.replace(s, rollout_log_probs=[], advantage=0.0) for s in make_samples(8)]
+    samples = [dataclasses.replace(s, columns={"weight": s.columns["weight"]}) for s in make_samples(8)]
     trained = engine(config)
     losses = [trained.train([samples], step)["train/loss"] for step in range(12)]
     assert losses[-1] < 0.7 * losses[0]
@@ -182,9 +183,9 @@ def test_a_users_loss_replaces_the_built_in_one(
     samples = make_samples(5)
     metrics = engine(config).train([samples], 0)
     tokens = [sum(s.loss_mask) for s in samples]
-    expected = sum(s.advantage * n for s, n in zip(samples, tokens)) / sum(tokens)
+    expected = sum(s.columns["advantage"] * n for s, n in zip(samples, tokens)) / sum(tokens)
     assert metrics["train/mine"] == pytest.approx(expected, abs=1e-5)
-    assert metrics["train/mine_max"] == pytest.approx(max(s.advantage for s in samples), abs=1e-5)
+    assert metrics["train/mine_max"] == pytest.approx(max(s.columns["advantage"] for s in samples), abs=1e-5)
     assert "train/clip_fraction" not in metrics
 
 
@@ -195,7 +196,7 @@ def test_a_number_that_is_not_finite_stops_before_the_weights_change(
     trained, samples = engine(make_config(models("qwen2"))), make_samples(4)
     before = weights(trained)
     with pytest.raises(TrainingError, match=r"step 7.*not changed"):
-        trained.train([[dataclasses.replace(samples[0], advantage=bad), *samples[1:]]], 7)
+        trained.train([[samples[0].with_columns(advantage=bad), *samples[1:]]], 7)
     after = weights(trained)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert math.isfinite(trained.train([samples], 8)["train/loss"])

@@ -59,12 +59,12 @@ def test_training_ends_when_the_device_has_written_the_weights(
 def test_the_reference_takes_the_place_of_the_weights_tensor_by_tensor(
     engine: Callable[..., Any], models: Models, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vime.trainer.reference import Reference
+    from vime.trainer.second_weights import SecondWeights
 
     trained = engine(make_config(models("qwen3")))
     parameters = list(trained.model.parameters())
     first = [parameter.detach().clone() for parameter in parameters]
-    reference = Reference(trained.model)
+    reference = SecondWeights(trained.model)
     with torch.no_grad():
         for parameter in parameters:
             parameter.add_(1.0)

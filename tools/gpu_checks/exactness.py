@@ -28,9 +28,9 @@ DIFFERING_SHARE = 0.01
 
 def engine(config: RunConfig) -> Any:
     """A trainer rank without Ray."""
-    from vime.trainer.engine import Engine
+    from vime.trainer.lockstep import LockstepEngine
 
-    return Engine(config)
+    return LockstepEngine(config)
 
 
 def weights(trained: Any) -> dict[str, torch.Tensor]:

@@ -100,9 +100,11 @@ class Setting:
             TrainSample(
                 tokens=[generator.randrange(vocabulary) for _ in range(prompt + response)],
                 loss_mask=[1] * response,
-                rollout_log_probs=[-generator.uniform(4.0, 6.0) for _ in range(response)],
-                advantage=generator.gauss(0.0, 1.0),
-                token_weight=1.0 / sum(part for _, part in lengths),
+                columns={
+                    "logprob": [-generator.uniform(4.0, 6.0) for _ in range(response)],
+                    "advantage": generator.gauss(0.0, 1.0),
+                    "weight": 1.0 / sum(part for _, part in lengths),
+                },
             )
             for prompt, response in lengths
         ]

@@ -1,46 +1,59 @@
-"""From groups to optimizer updates: advantages, their credit to samples, and the weight of each token in the loss.
+"""From groups to optimizer updates: sequences with the columns that an algorithm gives them, and the weight of each token.
 
-All averages are decided here, so the trainer only sums: loss = sum of token_weight * loss_mask * token_loss. The order, packing
-and sharding of samples cannot change the loss.
+All averages are decided here, so the trainer only sums: loss = sum of weight * mask * loss. The order, packing and sharding of
+sequences cannot change the loss.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
-from vime.algorithm.advantage import Advantages, group_advantages, has_signal
-from vime.config import Aggregation, AlgorithmConfig, Credit
-from vime.types import Group, Rollout, Sample, TrainSample
+import numpy as np
 
-AdvantageFunction = Callable[[AlgorithmConfig, list[Group]], Mapping[int, Advantages]]
+from vime.algorithm.advantage import has_signal
+from vime.algorithm.algorithm import Algorithm, Columns
+from vime.config import Aggregation, AlgorithmConfig
+from vime.errors import HookError
+from vime.types import ColumnType, Group, Rollout, Sample, TrainSample
+from vime.types.train_sample import ADVANTAGE
+
+
+def sequences_of(groups: list[Group], *, version: int | None = None) -> list[TrainSample]:
+    """The sequences of a batch that can be trained: of rollouts that count for it, not removed, with a trained token.
+
+    `version` is that of the trainer's weights, from which the staleness of a token follows; without it none is stale.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts if _counts(rollout)]
+    return [sequence for rollout in rollouts for sequence in _sequences(rollout, version)]
 
 
 def build_updates(
-    config: AlgorithmConfig,
+    algorithm: Algorithm,
     groups: list[Group],
+    columns: Columns | None = None,
     *,
-    credit: Credit,
     num_updates: int = 1,
     seed: int = 0,
     version: int | None = None,
-    advantage: AdvantageFunction = group_advantages,
 ) -> tuple[list[list[TrainSample]], dict[str, float]]:
-    """Splits a batch into `num_updates` parts by rollouts, and turns each part into weighted samples.
+    """Splits a batch into `num_updates` parts by rollouts, and turns each part into sequences with columns and weights.
 
-    Rollouts that do not count for training and samples marked `remove_sample` are left out; the latter are still part of the
-    baseline. `version` is the version of the trainer's weights, from which the staleness of each token follows; without it no
-    token is stale. Returns the updates and metrics of the advantages.
+    `columns` are what the algorithm says of the batch. Rollouts without an advantage and samples marked `remove_sample` are left
+    out; the latter are still part of the baseline. Returns the updates and metrics of the advantages. Raises `HookError` if the
+    algorithm's values do not fit the rollouts.
     """
-    advantages = advantage(config, groups)
-    rollouts = [r for group in groups for r in group.rollouts if r.rollout_id in advantages and r.samples]
+    columns = columns or algorithm.advantages(groups, sequences_of(groups, version=version))
+    spread = _Spread(algorithm, columns, groups)
+    rollouts = [r for group in groups for r in group.rollouts if r.rollout_id in spread.rollouts and r.samples]
     rollouts.sort(key=lambda rollout: rollout.rollout_id)
     if num_updates > 1:
         random.Random(seed).shuffle(rollouts)
     parts = [rollouts[start::num_updates] for start in range(num_updates)]
-    of_samples = _of_samples(rollouts, advantages)
-    weighed = [_weigh(config, part, of_samples, credit, version) for part in parts if part]
-    updates = [_without_gradient_left_out(config, samples) for samples in weighed if samples]
-    absolute = [fmean(map(abs, value)) if isinstance(value, list) else abs(value) for value in advantages.values() if value != []]
+    weighed = [_weighed(algorithm.config, [_sequences(rollout, version) for rollout in part]) for part in parts if part]
+    filled = [[spread.filled(sequence) for sequence in update] for update in weighed if update]
+    updates = [[each for each in update if columns.is_blank or algorithm.has_gradient(each)] or update[:1] for update in filled]
+    absolute = [_absolute(value) for value in shown(columns, groups).values() if value != []]
     num_samples = sum(len(rollout.samples) for rollout in rollouts)
     metrics = {
         "train/advantage_mean_absolute": fmean(absolute) if absolute else 0.0,
@@ -49,65 +62,140 @@ def build_updates(
         "train/num_samples_left_out": float(sum(map(len, weighed)) - sum(map(len, updates))),
         "train/groups_without_signal_share": sum(not has_signal(g) for g in groups) / len(groups) if groups else 0.0,
     }
-    return updates, metrics
+    return updates, metrics | columns.metrics
 
 
-def _of_samples(rollouts: list[Rollout], advantages: Mapping[int, Advantages]) -> dict[int, float]:
-    """The advantage of every sample by its `id()`."""
-    found: dict[int, float] = {}
-    for rollout in rollouts:
-        given = advantages[rollout.rollout_id]
-        values = given if isinstance(given, list) else [given] * len(rollout.samples)
-        assert len(values) == len(rollout.samples), f"{len(values)} advantages for {len(rollout.samples)} samples"
-        found |= {id(sample): value for sample, value in zip(rollout.samples, values)}
+def unknown(groups: list[Group]) -> Columns:
+    """Columns before an algorithm has said anything: every rollout that counts is trained."""
+    return Columns({"advantage": {r.rollout_id: 0.0 for g in groups for r in g.rollouts if _counts(r)}}, is_blank=True)
+
+
+def shown(columns: Columns, groups: list[Group]) -> dict[int, Any]:
+    """Advantages by rollout for records and metrics: a number, or a list with one for each of its samples."""
+    given = columns.values["advantage"] if columns.shown is None else columns.shown
+    num_samples = {rollout.rollout_id: len(rollout.samples) for group in groups for rollout in group.rollouts}
+    found: dict[int, Any] = {}
+    for key, value in given.items():
+        if isinstance(key, tuple):
+            found.setdefault(key[0], [0.0] * num_samples[key[0]])[key[1]] = _mean(value)
+        else:
+            found[key] = [_mean(each) for each in value] if isinstance(value, list) else value
     return found
 
 
-def _weigh(
-    config: AlgorithmConfig, rollouts: list[Rollout], advantages: dict[int, float], credit: Credit, version: int | None
-) -> list[TrainSample]:
-    """The weighted samples of one update, with `advantages` by `id()` of the sample; see `Aggregation` for the averages."""
-    counted = {r.rollout_id: [(s, s.num_trained_tokens) for s in r.samples if not s.remove_sample] for r in rollouts}
-    counted = {rollout_id: [pair for pair in pairs if pair[1]] for rollout_id, pairs in counted.items()}
-    kept = {rollout_id: pairs for rollout_id, pairs in counted.items() if pairs}
-    num_samples = sum(map(len, kept.values()))
-    num_tokens = sum(trained for pairs in kept.values() for _, trained in pairs)
+def _counts(rollout: Rollout) -> bool:
+    return rollout.counting.trained and rollout.counting.in_baseline
+
+
+def _sequences(rollout: Rollout, version: int | None) -> list[TrainSample]:
+    """The sequences of a rollout that have a trained token, with the sampler's columns."""
+    found = []
+    for order, sample in enumerate(rollout.samples):
+        if sample.remove_sample:
+            continue
+        columns: dict[str, Any] = {"logprob": sample.rollout_log_probs}
+        if version is not None and sample.weight_versions:
+            columns["version"] = _versions(sample)
+        sequence = TrainSample(
+            tokens=sample.tokens, loss_mask=sample.loss_mask, columns=columns, rollout_id=rollout.rollout_id, order=order
+        )
+        if sample.num_trained_tokens:
+            found.append(sequence)
+    return found
+
+
+def _versions(sample: Sample) -> Any:
+    """Weight versions of its response tokens: one number where they are the same, as they usually are."""
+    versions = np.asarray(sample.weight_versions)
+    return int(versions[0]) if (versions == versions[0]).all() else sample.weight_versions
+
+
+def _weighed(config: AlgorithmConfig, rollouts: list[list[TrainSample]]) -> list[TrainSample]:
+    """The sequences of the rollouts of an update with the weight of their tokens; see `Aggregation` for the averages."""
+    counted = [[(sequence, _num_sampled(sequence)) for sequence in sequences] for sequences in rollouts if sequences]
+    num_sequences = sum(map(len, counted))
+    num_tokens = sum(trained for pairs in counted for _, trained in pairs)
     result = []
-    for pairs in kept.values():
+    for pairs in counted:
         rollout_tokens = sum(trained for _, trained in pairs)
-        share = 1.0 if credit is Credit.share else 1.0 / len(pairs)
-        for sample, trained in pairs:
+        for sequence, trained in pairs:
             if config.aggregation is Aggregation.token:
                 weight = 1.0 / num_tokens
             elif config.aggregation is Aggregation.sample:
-                weight = 1.0 / (num_samples * trained)
+                weight = 1.0 / (num_sequences * trained)
             elif config.aggregation is Aggregation.rollout:
-                weight = 1.0 / (len(kept) * rollout_tokens)
+                weight = 1.0 / (len(counted) * rollout_tokens)
             elif config.aggregation is Aggregation.nested:
-                weight = 1.0 / (len(kept) * len(pairs) * trained)
+                weight = 1.0 / (len(counted) * len(pairs) * trained)
             else:
-                weight = 1.0 / (len(kept) * config.constant_tokens)
-            result.append(_train_sample(sample, advantages[id(sample)] * share, weight, version))
+                weight = 1.0 / (len(counted) * config.constant_tokens)
+            result.append(sequence.with_columns(weight=weight))
     return result
 
 
-def _without_gradient_left_out(config: AlgorithmConfig, samples: list[TrainSample]) -> list[TrainSample]:
-    """Leaves out samples whose gradient is exactly zero, because their advantage is zero and the loss has no other term.
-
-    Weights are already fixed, so the gradient does not change. At least one sample stays, so that the optimizer takes its step.
-    """
-    if config.kl_coefficient or config.entropy_coefficient or config.whitening or config.loss is not None:
-        return samples
-    return [sample for sample in samples if sample.advantage != 0.0] or samples[:1]
+def _num_sampled(sequence: TrainSample) -> int:
+    return int(np.count_nonzero(np.asarray(sequence.loss_mask)))
 
 
-def _train_sample(sample: Sample, advantage: float, weight: float, version: int | None) -> TrainSample:
-    return TrainSample(
-        tokens=sample.tokens,
-        loss_mask=sample.loss_mask,
-        rollout_log_probs=sample.rollout_log_probs,
-        advantage=advantage,
-        token_weight=weight,
-        weight_versions=[] if version is None else sample.weight_versions,
-        version=version or 0,
-    )
+class _Spread:
+    """An algorithm's columns, spread over sequences and checked."""
+
+    def __init__(self, algorithm: Algorithm, columns: Columns, groups: list[Group]) -> None:
+        self._source, self._values = algorithm.source, columns.values
+        declared = {kind.name: kind for kind in (ADVANTAGE, *algorithm.columns)}
+        for name, kind in declared.items():
+            if name not in self._values and not columns.is_blank and (kind.fill is None or kind is ADVANTAGE):
+                raise HookError(f"{self._source} returned no column {name!r}")
+        if undeclared := sorted(set(self._values) - set(declared)):
+            raise HookError(f"{self._source} returned the column {undeclared[0]!r}, which its `columns` do not declare")
+        self._types = [declared[name] for name in self._values]
+        self._num_samples = {rollout.rollout_id: len(rollout.samples) for group in groups for rollout in group.rollouts}
+        keys = [*self._values["advantage"], *(columns.shown or ())]
+        self.rollouts = {key[0] if isinstance(key, tuple) else key for key in keys}
+        for values in self._values.values():
+            self._check(values)
+
+    def filled(self, sequence: TrainSample) -> TrainSample:
+        """The sequence with the algorithm's columns."""
+        found = {kind.name: self._of(sequence, kind) for kind in self._types}
+        return sequence.with_columns(**{name: value for name, value in found.items() if value is not None})
+
+    def _check(self, values: Mapping[Any, Any]) -> None:
+        """Raises HookError if a value belongs to no rollout, is not one for each sample, or is not finite."""
+        for key, value in values.items():
+            rollout_id = key[0] if isinstance(key, tuple) else key
+            if rollout_id not in self._num_samples:
+                raise HookError(f"{self._source} returned an advantage of rollout {rollout_id!r}, which is not in the batch")
+            if isinstance(value, list) and key == rollout_id and len(value) != self._num_samples[rollout_id]:
+                wanted = f"{len(value)} advantages for the {self._num_samples[rollout_id]} samples of rollout {rollout_id}"
+                raise HookError(f"{self._source} returned {wanted}")
+            parts = value if isinstance(value, list) else [value]
+            if not all(np.isfinite(np.asarray(part, np.float64)).all() for part in parts):
+                raise HookError(f"{self._source} returned the advantage {value} for rollout {rollout_id}: it must be finite")
+
+    def _of(self, sequence: TrainSample, kind: ColumnType) -> Any:
+        values, rollout_id = self._values[kind.name], sequence.rollout_id
+        value = values.get((rollout_id, sequence.order))
+        if value is None:
+            value = values.get(rollout_id)
+            value = value[sequence.order] if isinstance(value, list) else value
+        if value is None or (array := np.asarray(value)).ndim == len(kind.shape):
+            return value
+        trained = sequence.trained
+        turns = np.flatnonzero(trained & ~np.concatenate([[False], trained[:-1]]))
+        num_tokens = int(np.count_nonzero(trained))
+        if len(array) == num_tokens:
+            return array
+        if len(array) == len(turns):
+            return np.repeat(array, np.add.reduceat(trained, turns, dtype=np.int64), axis=0)
+        place = f"sequence {sequence.order} of rollout {rollout_id}"
+        counts = f"{len(array)} values of {kind.name} for the {len(turns)} turns and {num_tokens} trained tokens of {place}"
+        raise HookError(f"{self._source} returned {counts}")
+
+
+def _mean(value: Any) -> float:
+    return float(np.mean(np.asarray(value)))
+
+
+def _absolute(value: Any) -> float:
+    return fmean(map(abs, value)) if isinstance(value, list) else abs(float(value))

@@ -14,6 +14,9 @@ def describe(config: AlgorithmConfig) -> str:
 
     Example: `reward minus group mean, divided by group deviation; clipped token ratio 0.8 … 1.2; mean over tokens; no KL`.
     """
+    if config.object is not None:
+        options = ", ".join(f"{name} {value}" for name, value in config.options.items())
+        return f"{config.object}" + (f" with {options}" if options else "")
     if config.name is AlgorithmName.sft:
         return "negative log-likelihood of demonstrations"
     advantage = BASELINES[config.baseline]

@@ -1,6 +1,6 @@
 """Losses per token: pure functions on flat tensors over the response tokens of a micro-batch, in any precision.
 
-A loss returns `(token_loss, metrics)`. The trainer sums `token_weight * mask * token_loss`; all averages are in the weights.
+A loss returns `(token_loss, metrics)`. The trainer sums `weight * mask * token_loss`; all averages are in the weights.
 Metrics are sums over the trained tokens, which the trainer adds up over micro-batches and ranks and divides by the number of
 tokens; a metric whose name ends in `_max` is a maximum instead. A user's own `algorithm.loss` follows the same rules.
 
@@ -76,11 +76,6 @@ def _cispo(
     """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log policy: no token loses its gradient (arXiv 2506.13585, eq. 4 and 5)."""
     weight_N = ratio_N.detach().clamp(1 - config.clip_low, 1 + config.clip_high)
     return -weight_N * advantages_N * logprobs_N, {"train/clip_fraction": (weight_N != ratio_N.detach()).sum()}
-
-
-def sft_loss(logprobs: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
-    """Negative log-likelihood of every token, shape [N], 0 where masked."""
-    return torch.where(mask > 0, -logprobs, 0.0), {}
 
 
 def entropy_of_logits(logits: torch.Tensor) -> torch.Tensor:

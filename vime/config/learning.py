@@ -93,6 +93,11 @@ class AlgorithmConfig:
     """Source of the log-probabilities in the denominator of the importance ratio."""
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     """Importance weights between engine and trainer."""
+    object: str | None = None
+    """Class of an algorithm of your own, by dotted path or `file.py:Class` (`vime/algorithm/README.md`); null means the built-in
+    one, which the options above describe."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of that class, as its `Config` declares them."""
     advantage: str | None = None
     """Dotted path of `advantage(config, groups) -> dict[rollout_id, float]`, which replaces the built-in advantages; a list in
     place of the float gives each sample of the rollout its own."""

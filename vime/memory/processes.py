@@ -17,6 +17,8 @@ and E expert-parallel sizes:
 
 from collections import Counter
 
+from vime.algorithm.algorithm import Weights
+from vime.algorithm.choice import second_weights
 from vime.cluster.layout import num_copies, num_expert_copies
 from vime.cluster.placement import memory_share, server_places, takes_turns
 from vime.config import AlgorithmName, RunConfig, ServedModelConfig
@@ -37,12 +39,12 @@ def trainer_memory(config: RunConfig) -> dict[str, float]:
     stages, size = trainer.pipeline_parallel_size, BYTES[trainer.precision]
     experts = num_expert_parameters(model) / (trainer.expert_parallel_size * stages)
     others = (num_parameters(model) - num_expert_parameters(model)) / (trainer.tensor_parallel_size * stages)
-    has_reference = config.algorithm.kl_coefficient > 0 and not config.cluster.gpus_per_node
+    second = 0.0 if config.cluster.gpus_per_node else second_weight_bytes(config, others + experts)
     return {
         "weights": (others + experts) * size,
         "gradients": (others + experts) * 4,
         "optimizer": 12 * (others / num_copies(trainer) + experts / num_expert_copies(trainer)),
-        "reference": (others + experts) * size if has_reference else 0.0,
+        "reference": second,  # and running averages
         "activations": activation_bytes(config),
         "working memory": working_bytes(config),
     }
@@ -54,7 +56,14 @@ def host_memory(config: RunConfig) -> dict[str, float]:
         return {}
     rank = trainer_memory(config)
     kept = {"weights": rank["weights"], "optimizer": rank["optimizer"]} if takes_turns(config) else {}
-    return kept | ({"reference": rank["weights"]} if config.algorithm.kl_coefficient > 0 else {})
+    second = second_weight_bytes(config, rank["weights"] / BYTES[config.trainer.precision])
+    return kept | ({"reference": second} if second else {})
+
+
+def second_weight_bytes(config: RunConfig, num_parameters: float) -> float:
+    """Bytes of the weights that a rank keeps in host memory beside its own: the reference, averages in float32."""
+    sizes = [4 if need.weights is Weights.average else BYTES[config.trainer.precision] for need in second_weights(config)]
+    return sum(sizes) * num_parameters
 
 
 def reserved_bytes(config: RunConfig) -> float:

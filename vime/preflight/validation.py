@@ -40,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     method.own_rules,
     method.run_name,
     machine.run_folder_can_be_made,
+    algorithm.own_object,
     algorithm.essence,
     algorithm.bounds,
     algorithm.combinations,

@@ -98,9 +98,5 @@ def weighted(batch: list[Demonstration]) -> list[TrainSample]:
 def _train_sample(demonstration: Demonstration, *, weight: float) -> TrainSample:
     loss_mask = demonstration.loss_mask[demonstration.loss_mask.index(1) :]
     return TrainSample(
-        tokens=demonstration.token_ids,
-        loss_mask=loss_mask,
-        rollout_log_probs=[0.0] * len(loss_mask),
-        advantage=1.0,
-        token_weight=weight,
+        tokens=demonstration.token_ids, loss_mask=loss_mask, columns={"logprob": 0.0, "advantage": 1.0, "weight": weight}
     )

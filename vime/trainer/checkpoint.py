@@ -7,8 +7,10 @@ while training goes on, and `PendingSave.finish` completes the folder (`vime.tra
 
 import random
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -29,14 +31,19 @@ from vime.trainer.model import Chunks
 from vime.trainer.optimizer_state import KINDS, MASTER, ParameterPart, num_steps, parts, set_num_steps
 from vime.trainer.pending_save import PendingSave, free_space, gather
 
+Averages = Mapping[str, Sequence[torch.Tensor]]
+"""Running averages of the weights by name, float32, in the order of the model's parameters."""
 
-def begin(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any]) -> PendingSave:
+
+def begin(
+    folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any], *, averages: Averages = MappingProxyType({})
+) -> PendingSave:
     """Copies the state and starts to write it beside `folder`; a collective. All ranks see one file system.
 
     Raises `CheckpointError` on every rank if the disk has no room for it.
     """
     temporary = writing_place(folder)
-    state = _state(model, optimizer)
+    state = _state(model, optimizer, averages)
     num_bytes = sum(gather(sum(entry.data.nbytes for entry in nested_values(state["tensors"]))))
     problem = gather(_make_room(temporary, num_bytes) if dist.get_rank() == 0 else None)[0]
     if problem:
@@ -44,7 +51,9 @@ def begin(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[s
     return pending_save.start(folder, state, run)
 
 
-def load(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any]) -> None:
+def load(
+    folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[str, Any], *, averages: Averages = MappingProxyType({})
+) -> None:
     """Restores a checkpoint under this run's layout; a collective.
 
     Weights, moments and step are bitwise those that were saved; so are the random states under the same layout, under
@@ -57,7 +66,13 @@ def load(folder: Path, model: Chunks, optimizer: MegatronOptimizer, run: dict[st
     rank = dist.get_rank() if saved["layout"] == run["layout"] else 0
     owned = parts(optimizer)
     state = {"tensors": _wanted(model, owned), "random": ShardedObject("random", None, (saved["num_ranks"],), (rank,))}
-    _restore(_read(folder, state), _sharded(model, owned)[1], owned, optimizer)
+    places = dict(_of_averages(model, averages))
+    for key, (entry, kind, kept) in places.items():
+        state["tensors"][key] = _entry(entry, kind, torch.empty_like(kept), replica_id=entry.replica_id)
+    found = _read(folder, state)
+    for key, (_, _, kept) in places.items():
+        kept.copy_(found["tensors"].pop(key))
+    _restore(found, _sharded(model, owned)[1], owned, optimizer)
     dist.barrier()
 
 
@@ -92,7 +107,7 @@ def _read(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
+def _state(model: Chunks, optimizer: MegatronOptimizer, averages: Averages = MappingProxyType({})) -> dict[str, Any]:
     """Copies the part of the state that this rank writes; a piece that several ranks hold is written by one of them."""
     owned = parts(optimizer)
     sharded, buffers = _sharded(model, owned)
@@ -109,8 +124,21 @@ def _state(model: Chunks, optimizer: MegatronOptimizer) -> dict[str, Any]:
                 tensors[f"{kind}.{index}"] = _entry(entry, kind, copied, replica_id=(0, 0, 0))
     for key, entry in buffers.items():
         tensors[key] = replace(entry, data=entry.data.detach().to("cpu", copy=True))
+    for key, (entry, kind, kept) in _of_averages(model, averages):
+        if not any(entry.replica_id):
+            tensors[key] = _entry(entry, kind, kept.clone(), replica_id=(0, 0, 0))
     randomness = ShardedObject("random", _random_state(), (dist.get_world_size(),), (dist.get_rank(),))
     return {"tensors": tensors, "random": randomness, "num_steps": num_steps(optimizer)}
+
+
+def _of_averages(model: Chunks, averages: Averages) -> Iterator[tuple[str, tuple[Any, str, torch.Tensor]]]:
+    """A key of this file, and the place in the whole model, the kind and the tensor of each parameter's averages."""
+    entries, _ = extract_sharded_tensors_and_factories(model.sharded_state_dict())
+    by_tensor = {id(entry.data): entry for entry in nested_values(entries)}
+    for kind, tensors in averages.items():
+        for index, (parameter, kept) in enumerate(zip(model.parameters(), tensors, strict=True)):
+            if id(parameter) in by_tensor:
+                yield f"{kind}.{index}", (by_tensor[id(parameter)], kind, kept)
 
 
 def _wanted(model: Chunks, owned: list[ParameterPart]) -> dict[str, Any]:

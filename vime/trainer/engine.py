@@ -1,42 +1,76 @@
-"""One trainer rank without Ray: model, optimizer and reference model, and the calls on them.
+"""One trainer rank without Ray: model, optimizer and second weights, and the verbs that the driver composes.
 
-All public methods are collectives: every rank of the world calls them in the same order.
+    forward           columns of the trained tokens, under present or second weights; changes nothing
+    forward_backward  adds gradients to those that are there; the weights stay, and may be exported or asked for logprobs
+    step              one optimizer step with all gradients since the last one, of which none are left
+    export            the weights, under Hugging Face's names
+    save, load        an exact checkpoint
+
+All public methods are collectives: every rank of the world calls them in the same order. `of` names the weights.
 """
 
 import logging
+import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from megatron.core import parallel_state
+from megatron.core.optimizer import clip_grads
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
-from vime.algorithm.loss import policy_loss
-from vime.config import AlgorithmName, BadUpdate, KLPlace, OldLogprobs, RunConfig
+from vime.algorithm.algorithm import Algorithm, Forward, Weights
+from vime.algorithm.choice import algorithm_of, second_weights
+from vime.config import AlgorithmConfig, BadUpdate, RunConfig
 from vime.errors import ConfigError, TrainingError
-from vime.hooks import load_hook
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.tokenizer import tokenizer_problems
-from vime.trainer import bridge, checkpoint, manifest, metrics, parallel
-from vime.trainer.advantage import finish_advantages
-from vime.trainer.kept_logprobs import KeptLogprobs
+from vime.trainer import bridge, checkpoint, manifest, metrics, parallel, passes
 from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, wrap_model
-from vime.trainer.objective import KnownLogprobs
 from vime.trainer.offload import Offload
 from vime.trainer.pending_save import PendingSave
-from vime.trainer.reference import Reference
-from vime.trainer.schedule import learning_rate
-from vime.trainer.shard import PackedUpdate, RowShare, Shard
-from vime.trainer.step import forward_logprobs, update
+from vime.trainer.second_weights import SecondWeights
+from vime.trainer.shard import ACTOR, PackedUpdate, RowShare, Shard
 from vime.types import Integers, TrainSample
 
 logger = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 10
 """After this many skipped updates in a row the run ends, because it no longer learns."""
+OPTIONS = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip_grad")
+"""Parameters of an optimizer step; those that are not given are the configuration's."""
+EPSILON = 1e-8
+"""Of Adam, where it is not given."""
+
+
+def _norm(_: int, __: torch.Tensor, tensors: list[list[torch.Tensor]], *___: Any) -> tuple[torch.Tensor, None]:
+    """The norm of all tensors together, [1]. Megatron's own reads that of each on the host."""
+    return torch.nn.utils.get_total_norm(tensors[0]).view(1), None
+
+
+clip_grads.l2_norm_impl = _norm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passed:
+    """What `forward_backward` returns. Example: `Passed(sums={"train/loss": 0.2, "train/num_tokens": 90.0}, logprobs=[…])`."""
+
+    sums: dict[str, float]
+    """Metrics over all ranks as sums (`vime.trainer.metrics`); only `train/num_skipped_updates` if they are not finite and the
+    configuration skips such an update."""
+    columns: Any = None
+    """If they were asked for, the logprobs of the trained tokens as the column `trained`, in the form that `forward` returns."""
+
+    @property
+    def is_skipped(self) -> bool:
+        """True if the gradients are gone, and no step is to be made."""
+        return metrics.SKIPPED in self.sums
 
 
 class Engine:
@@ -53,125 +87,147 @@ class Engine:
         bridge.load_hugging_face(self.model, self.architecture, self.source)
         self.wrapped = wrap_model(self.model, config.trainer)
         self.optimizer = build_optimizer(self.wrapped, config.trainer)
+        self.algorithm = algorithm_of(config)
+        self.second = {
+            need: SecondWeights(self.model, decay=need.decay if need.weights is Weights.average else None)
+            for need in second_weights(config)
+        }
+        """Weights beside the trained ones, by the need that they answer."""
         self._offload = Offload(self.wrapped, self.optimizer)
         self._pending: PendingSave | None = None
-        self._reference: Reference | None = None
-        if config.algorithm.kl_coefficient and config.algorithm.name is not AlgorithmName.sft:
-            self._reference = Reference(self.model)
-        self._loss_function = load_hook(config.algorithm.loss) if config.algorithm.loss else policy_loss
         self._row_share = RowShare.of(config.trainer, context_rank=parallel_state.get_context_parallel_rank())
-        supervised = config.algorithm.name is AlgorithmName.sft
-        self._temperature = 1.0 if supervised else config.rollout.temperature
+        self._passes: list[Passed] = []
+        """Those whose gradients are in the buffers."""
         self._skipped_in_a_row = 0
-        self._kept = KeptLogprobs(config)
-        self._training: Generator[None, None, dict[str, float]]
-        """The batch at work, stopped before an optimizer step."""
-        self._trained: dict[str, float] | None = None
-        """Its metrics, once it has been trained on."""
+        self._forward_seconds = 0.0
+        """Of passes for columns since the last gradient."""
 
-    def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """Packs the samples of one batch, one optimizer step per inner list, and trains on them; see `begin_training`."""
-        rank = parallel_state.get_data_parallel_rank()
-        self.begin_training([PackedUpdate(self.config, samples).shard(rank) for samples in updates if samples], step)
-        return self.finish_training()
+    def of_config(self, config: AlgorithmConfig) -> Algorithm:
+        """The algorithm of a configuration, which is usually the run's."""
+        return self.algorithm if config == self.config.algorithm else algorithm_of(replace(self.config, algorithm=config))
 
-    def begin_training(self, shards: list[Shard], step: int) -> None:
-        """Computes the first gradient of one batch, of which this rank has `shards`, one per optimizer step.
+    @property
+    def answers(self) -> bool:
+        """True on the one of the ranks with the same data that holds columns and is the first to do so."""
+        return parallel_state.is_pipeline_last_stage() and passes.has_first_share()
 
-        The weights stay as they are until `finish_training`, and may be exported or asked for logprobs in between. `step` sets
-        the learning rate. Raises `TrainingError` if a loss or gradient is not finite; with `trainer.on_bad_update=skip` such an
-        update is skipped and leaves the weights unchanged.
+    def forward(self, shard: Shard, needs: Sequence[Forward], *, of: str = ACTOR) -> list[dict[str, np.ndarray]] | None:
+        """Columns of the trained tokens, float32, for each block of the shard; None on a rank that does not hold them.
+
+        Those who hold them are the ranks of the last pipeline stage.
         """
-        self._training, self._training_seconds = self._train(shards, step), 0.0
-        self._num_tokens = self.config.trainer.num_epochs_per_batch * sum(shard.update_tokens for shard in shards)
-        self._trained = self._until_next_step()
+        self._check(of)
+        started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
+        found: dict[str, list[np.ndarray]] = {}
+        for need in needs:
+            second = self.second.get(need.weights_only)
+            assert second is not None or need.weights is Weights.present, f"{need} is no need of the run's algorithm"
+            with second.in_place() if second is not None else nullcontext():
+                values = passes.forward(self.wrapped, batches, temperature=self.algorithm.temperature)
+            if parallel_state.is_pipeline_last_stage():
+                found[need.column] = batches.by_block(values)
+        self._forward_seconds += time.monotonic() - started
+        if not found:
+            return None
+        return [dict(zip(found, arrays)) for arrays in zip(*found.values(), strict=True)]
 
-    def finish_training(self) -> dict[str, float]:
-        """Makes the optimizer steps of the batch that was begun; returns metrics of the whole batch, over all ranks.
+    def forward_backward(self, shard: Shard, algorithm: Algorithm, *, of: str = ACTOR, keep: bool = False) -> Passed:
+        """Adds the gradients of an update, or of a part of one; the weights stay as they are.
 
-        A batch without samples changes nothing. Raises what `begin_training` raises.
+        Gradients of several calls add up as those of one call with all sequences. With `keep` the logprobs are returned too.
+        Raises `TrainingError` if the loss is not finite, or with `trainer.on_bad_update=skip` counts it; gradients are then gone.
         """
-        while self._trained is None:
-            self._trained = self._until_next_step()
-        trained, self._trained = self._trained, None
-        if not self._num_tokens:
-            return trained
-        seconds = self._training_seconds
-        return trained | {"train/seconds": seconds, "train/tokens_per_second": self._num_tokens / seconds}
+        self._check(of)
+        earlier = self._set_aside() if self._passes else []
+        for chunk in self.wrapped:
+            chunk.zero_grad_buffer()
+        if not self._passes:
+            self.optimizer.zero_grad()
+        started, batches = time.monotonic(), self._micro_batches(shard, only_trained=True)
+        logprobs: list[torch.Tensor] = []
+        sums = passes.forward_backward(self.wrapped, batches, algorithm, keep=logprobs.append if keep else None)
+        if not math.isfinite(sums["train/loss"]):
+            return Passed(sums=self._bad("loss", sums["train/loss"], step=shard.version, sums=sums))
+        for buffer, kept in zip(self._gradients(), earlier):
+            buffer.add_(kept)
+        self._passes.append(Passed(sums=sums))
+        torch.cuda.synchronize()  # another process may export the weights as soon as this returns
+        sums = sums | {metrics.SECONDS: time.monotonic() - started + self._forward_seconds}
+        self._forward_seconds = 0.0
+        return Passed(sums=sums, columns=[{"trained": array} for array in batches.by_block(logprobs)] if logprobs else None)
 
-    def _until_next_step(self) -> dict[str, float] | None:
-        """Trains on until the next optimizer step is to be made; returns the batch's metrics if there is none."""
+    def step(self, *, of: str = ACTOR, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
+        """One step of AdamW with the gradients that are there; `optimizer` has `lr` and any of the other `OPTIONS`.
+
+        Returns the gradient's norm and the learning rate. Raises `TrainingError`, with the weights as they were, if the norm is
+        not finite, or with `trainer.on_bad_update=skip` counts it.
+        """
+        self._check(of)
+        assert self._passes, "forward_backward comes before step, and a bad one has left nothing"
         started = time.monotonic()
-        try:
-            next(self._training)
-        except StopIteration as end:
-            assert end.value is not None, "finish_training once for each begin_training, and not after an error"
-            torch.cuda.synchronize()  # another process or stream may read the weights as soon as this returns
-            return end.value
-        finally:
-            self._training_seconds += time.monotonic() - started
-        return None
+        assert not (wrong := set(optimizer) - set(OPTIONS)), f"no option of a step: {sorted(wrong)}"
+        sums = metrics.added([passed.sums for passed in self._passes])
+        self.optimizer.prepare_grads()
+        grad_norm = float(self.optimizer.get_grad_norm())
+        if not math.isfinite(grad_norm):
+            return self._bad("gradient norm", grad_norm, step=step, sums=sums)
+        self._passes, self._skipped_in_a_row = [], 0
+        self._clip_and_step(grad_norm, optimizer)
+        for second in self.second.values():
+            second.follow()
+        torch.cuda.synchronize()  # another process or stream may read the weights as soon as this returns
+        return {"train/grad_norm": grad_norm, "train/lr": optimizer["lr"], metrics.SECONDS: time.monotonic() - started}
 
-    def _train(self, shards: list[Shard], step: int) -> Generator[None, None, dict[str, float]]:
-        """Trains on a batch, and yields before each optimizer step."""
-        batches = [self._micro_batches(shard, only_trained=True) for shard in shards]
-        self._kept.forget()
-        if not batches:
-            logger.warning("step %d: no samples to train on; the weights stay as they are", step)
-            return {"train/num_samples": 0.0, "train/num_tokens": 0.0, "train/num_skipped_updates": 0.0}
-        known = self._known_logprobs(batches)
-        extra = finish_advantages(self.config.algorithm, batches, known)
-        num_epochs, results = self.config.trainer.num_epochs_per_batch, []
-        for epoch in range(num_epochs):
-            for batch, of_batch in zip(batches, known):
-                results.append((yield from self._update(batch, of_batch, step, is_first=not epoch)))
-        return metrics.over_updates(results) | {
-            **extra,
-            "train/num_samples": float(num_epochs * sum(shard.update_samples for shard in shards)),
-        }
+    @torch.no_grad()
+    def _clip_and_step(self, grad_norm: float, options: Mapping[str, float]) -> None:
+        """Megatron's `step` after its gradients are prepared and their norm is known; it would compute both again."""
+        trainer = self.config.trainer
+        betas = options.get("beta1", trainer.adam_beta1), options.get("beta2", trainer.adam_beta2)
+        decay = options.get("weight_decay", trainer.weight_decay)
+        for group in self.optimizer.param_groups:
+            group.update(lr=options["lr"], betas=betas, eps=options.get("eps", EPSILON), weight_decay=decay * group["wd_mult"])
+        most = options.get("clip_grad", trainer.clip_grad)
+        for link in getattr(self.optimizer, "chained_optimizers", [self.optimizer]):
+            parameters = [] if getattr(link, "is_stub_optimizer", False) else link.get_parameters()
+            if parameters and most > 0.0:
+                clip_grad_by_total_norm_fp32(parameters, max_norm=most, total_norm=grad_norm)
+        self.optimizer.step_with_ready_grads()
 
-    def _update(
-        self, batch: MicroBatches, known: list[KnownLogprobs], step: int, *, is_first: bool
-    ) -> Generator[None, None, dict[str, float]]:
-        """One optimizer step, or a counted skip if its numbers are not finite and the configuration allows it.
+    def _bad(self, name: str, value: float, *, step: int, sums: dict[str, float]) -> dict[str, float]:
+        """Drops the gradients; the metrics of a skipped update, or `TrainingError`."""
+        for chunk in self.wrapped:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        self._passes = []
+        self._skipped_in_a_row += 1
+        seen = ", ".join(f"{key.removeprefix('train/')}={total:.4g}" for key, total in sorted(sums.items()))
+        text = (
+            f"step {step}: the {name} is {value}; the weights were not changed ({seen}). Look at the logprobs and rewards of "
+            "this batch, lower trainer.lr, or resume from the last checkpoint"
+        )
+        if self.config.trainer.on_bad_update is BadUpdate.stop or self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise TrainingError(text)
+        logger.warning("an update is skipped: %s", text)
+        return {metrics.SKIPPED: 1.0, metrics.SECONDS: 0.0}
 
-        Of the first step on an update (`is_first`) the logprobs are kept.
-        """
-        try:
-            result = yield from update(
-                self.wrapped,
-                self.optimizer,
-                self.config.algorithm,
-                batch,
-                known=known,
-                temperature=self._temperature,
-                lr=learning_rate(self.config.trainer, step),
-                step=step,
-                loss_function=self._loss_function,
-                keep=self._kept.begin(batch) if is_first else None,
-            )
-        except TrainingError as error:
-            self._skipped_in_a_row += 1
-            if self.config.trainer.on_bad_update is BadUpdate.stop or self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-                raise
-            logger.warning("an update is skipped: %s", error)
-            return {"train/num_skipped_updates": 1.0}
-        self._skipped_in_a_row = 0
-        return result | {"train/num_skipped_updates": 0.0, "train/useful_token_share": batch.useful_token_share}
+    def _set_aside(self) -> list[torch.Tensor]:
+        """Copies of the gradients, which have been summed over the ranks: the next sum must not count them again."""
+        return [buffer.clone() for buffer in self._gradients()]
+
+    def _gradients(self) -> list[torch.Tensor]:
+        chunks: Any = self.wrapped
+        return [buffer.grad_data for chunk in chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)]
 
     def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> dict[int, list[float]]:
         """Logprobs of the response tokens by sequence; only those of this data-parallel rank, and only where they end up.
 
         They are for comparing with servers: the head works in float32 whatever the precision.
         """
-        samples = [
-            TrainSample(tokens=ids, loss_mask=[1] * length, rollout_log_probs=[], advantage=0.0, token_weight=0.0)
-            for ids, length in zip(tokens, response_lengths)
-        ]
+        samples = [TrainSample(tokens=ids, loss_mask=[1] * length) for ids, length in zip(tokens, response_lengths)]
         packed = PackedUpdate(self.config, samples, with_logprobs=False)
         shard = packed.shard(parallel_state.get_data_parallel_rank())
         micro_batches = self._micro_batches(shard, only_trained=False)
-        results = forward_logprobs(self.wrapped, micro_batches, temperature=temperature, float32_head=True)
+        results = passes.forward(self.wrapped, micro_batches, temperature=temperature, float32_head=True)
         if parallel_state.get_tensor_model_parallel_rank() != 0:
             return {}
         found: dict[int, list[float]] = {}
@@ -179,10 +235,6 @@ class Engine:
             for index, part in zip(batch.sample_indices, values_N.split(batch.token_counts) if batch.token_counts else ()):
                 found[index] = part.tolist()
         return found
-
-    def trained_logprobs(self) -> dict[tuple[int, int], np.ndarray]:
-        """Logprobs of the trained tokens of the last batch; see `KeptLogprobs.found`."""
-        return self._kept.found()
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Hugging Face tensors by name, on every rank."""
@@ -207,7 +259,7 @@ class Engine:
     def begin_save(self, folder: Path) -> None:
         """Copies the state and starts to write it; see `vime.trainer.checkpoint.begin`. One save at a time."""
         assert self._pending is None, "begin_save before the last one was finished"
-        self._pending = checkpoint.begin(folder, self.model, self.optimizer, self._run())
+        self._pending = checkpoint.begin(folder, self.model, self.optimizer, self._run(), averages=self._averages())
 
     def is_saved(self) -> bool:
         """True once this rank has nothing more to write; no collective."""
@@ -226,33 +278,18 @@ class Engine:
 
     def load(self, folder: Path) -> None:
         """Restores an exact checkpoint, of whatever layout; the reference stays the model the run began with."""
-        checkpoint.load(folder, self.model, self.optimizer, self._run())
+        checkpoint.load(folder, self.model, self.optimizer, self._run(), averages=self._averages())
 
     def _run(self) -> dict[str, Any]:
         return manifest.describe_run(self.architecture, self.config.trainer)
 
+    def _averages(self) -> dict[str, list[torch.Tensor]]:
+        """Running averages of the weights by a name for checkpoints, parameter by parameter."""
+        pairs = ((need, second.kept) for need, second in self.second.items() if need.weights is Weights.average)
+        return {f"average_{need.decay:g}": kept for need, kept in pairs}
+
+    def _check(self, of: str) -> None:
+        assert of == ACTOR, f"no weights named {of!r}"
+
     def _micro_batches(self, shard: Shard, *, only_trained: bool) -> MicroBatches:
         return MicroBatches(shard, only_trained=only_trained, device=parallel.device(), share=self._row_share)
-
-    def _known_logprobs(self, batches: list[MicroBatches]) -> list[list[KnownLogprobs]]:
-        """Old and reference logprobs of all updates, both before the first of them."""
-        known = [[KnownLogprobs() for _ in range(len(batch))] for batch in batches]
-        if self._reference is not None:
-            with self._reference.in_place():
-                for batch, entries in zip(batches, known):
-                    for entry, values_N in zip(entries, self._forward(batch)):
-                        entry.reference_N = values_N
-        if self.config.algorithm.old_logprobs is OldLogprobs.trainer:
-            first = 0 if self._needs_first_old_logprobs() else 1  # at the first update they are the current ones
-            for batch, entries in list(zip(batches, known))[first:]:
-                for entry, values_N in zip(entries, self._forward(batch)):
-                    entry.old_N = values_N
-        return known
-
-    def _needs_first_old_logprobs(self) -> bool:
-        algorithm = self.config.algorithm
-        penalty = algorithm.kl_place is KLPlace.reward and algorithm.kl_coefficient > 0
-        return penalty or self.config.trainer.num_epochs_per_batch > 1
-
-    def _forward(self, batch: MicroBatches) -> list[torch.Tensor]:
-        return forward_logprobs(self.wrapped, batch, temperature=self._temperature)

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayActorError
 
+from vime.algorithm.algorithm import Algorithm, Forward
 from vime.cluster.layout import position_of, world_size
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import trainer_places, transport
@@ -21,7 +23,7 @@ from vime.errors import TrainingError
 from vime.processes.spare import Spare
 from vime.tasks import together
 from vime.trainer.rank import TrainerRank
-from vime.trainer.shard import PackedUpdate, Shard
+from vime.trainer.shard import ACTOR, PackedUpdate, Shard
 from vime.types import Integers, TrainSample
 from vime.weights.payload import WeightPayload, payload_folder
 
@@ -54,8 +56,25 @@ def rank_environment(config: RunConfig) -> dict[str, str]:
     return ACTOR_ENVIRONMENT | queue | (DETERMINISTIC_ENVIRONMENT if config.deterministic else {})
 
 
+Known = list[list[Any]]
+"""Columns that the trainer computed: references to those of each block, by data-parallel rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """Sequences whose columns lie in Ray's store, and their packing."""
+
+    packed: PackedUpdate
+    shards: list[Shard]
+    """By data-parallel rank."""
+
+    def with_known(self, columns: Known) -> "Update":
+        """This update with columns that a forward pass returned."""
+        return replace(self, shards=[shard.with_known(found) for shard, found in zip(self.shards, columns, strict=True)])
+
+
 class TrainerGroup:
-    """The trainer of a run: `start`, `await ready`, then train, export, save. Ray must be running.
+    """The trainer of a run: `start`, `await ready`, then the verbs of `vime.trainer.engine`. Ray must be running.
 
     Every call goes to all ranks at once, because each is a collective; calls are made one after another. A rank that dies
     ends the run with a `TrainingError` that names it.
@@ -98,37 +117,59 @@ class TrainerGroup:
         addresses = await self._results("start", self._addresses)
         await self._all("init", addresses[0])
 
-    async def begin_training(self, updates: list[list[TrainSample]], step: int) -> None:
-        """Computes the first gradient of a batch, of one optimizer step per inner list; the weights stay as they are.
+    async def hand_over(
+        self, algorithm: Algorithm, samples: Sequence[TrainSample], *, version: int, has_advantages: bool = True
+    ) -> Update:
+        """Packs the sequences of an update, or of a part of one, and puts their columns into Ray's store.
 
-        Raises `TrainingError`.
+        `version` is that of the weights in training. Raises `SampleError` if a sequence lacks what the algorithm needs.
         """
-        parts = await asyncio.to_thread(self._hand_over, updates)  # for a large batch, seconds in which rollouts go on
-        data_ranks = [position_of(rank, self._config.trainer).data for rank in range(len(self._ranks))]
-        pairs = zip(self._ranks, data_ranks, strict=True)
-        await self._results("training", [rank.begin_training.remote(parts[data_rank], step) for rank, data_rank in pairs])
 
-    async def finish_training(self) -> dict[str, float]:
-        """Makes the optimizer steps of the batch that was begun; metrics are named `train/…`. Raises `TrainingError`."""
-        return (await self._engines("finish_training"))[0]
+        def pack() -> Update:
+            packed = PackedUpdate.of(self._config, algorithm, samples, version=version, has_advantages=has_advantages)
+            num_ranks = self._config.trainer.data_parallel_size
+            return Update(packed=packed, shards=[packed.shard(rank, keep=ray.put) for rank in range(num_ranks)])
 
-    async def train(self, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
-        """Trains on a batch: `begin_training` and `finish_training`."""
-        await self.begin_training(updates, step)
-        return await self.finish_training()
+        return await asyncio.to_thread(pack)  # of a large batch it takes seconds, in which rollouts go on
 
-    def _hand_over(self, updates: list[list[TrainSample]]) -> list[list[Shard]]:
-        """Puts the blocks of every shard into Ray's store; returns the shards by data-parallel rank, whose ranks share them."""
-        packed = [PackedUpdate(self._config, samples) for samples in updates if samples]
-        num_ranks = self._config.trainer.data_parallel_size
-        return [[update.shard(rank, keep=ray.put) for update in packed] for rank in range(num_ranks)]
+    async def forward(self, update: Update, needs: Sequence[Forward], *, of: str = ACTOR) -> Known:
+        """Columns of the trained tokens under present or second weights; they stay with the trainer unless `read` asks."""
+        found = await self._results("forward", self._with_shards(update, "forward", needs, of))
+        return self._by_data_rank(found)
 
-    async def trained_logprobs(self) -> dict[tuple[int, int], np.ndarray]:
-        """The trainer's logprobs of the tokens of the last batch, by update (of those with samples) and place of the sample."""
-        found: dict[tuple[int, int], np.ndarray] = {}
-        for part in await self._engines("trained_logprobs"):
-            found |= part
-        return found
+    async def forward_backward(
+        self, update: Update, algorithm: Algorithm, *, of: str = ACTOR, keep: bool = False
+    ) -> tuple[dict[str, float], Known | None]:
+        """Adds the gradients of an update to those that are there; returns sums, and with `keep` the column `trained`.
+
+        The weights stay as they are. Only `train/num_skipped_updates` is returned of an update that is not finite and is skipped;
+        its gradients are gone. Raises `TrainingError`.
+        """
+        calls = self._with_shards(update, "forward_backward", algorithm.config, of, keep)
+        found = await self._results("training", calls)
+        return found[0].sums, self._by_data_rank([passed.columns for passed in found]) if keep else None
+
+    async def step(self, *, of: str = ACTOR, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
+        """One step with the gradients that are there; `optimizer` has `lr`, and what else differs from the configuration.
+
+        Raises `TrainingError` that names the `step`; see `Engine.step`.
+        """
+        return (await self._engines("step", of=of, optimizer=optimizer, step=step))[0]
+
+    async def read(self, update: Update, columns: Known) -> list[dict[str, np.ndarray]]:
+        """The columns that a pass returned, by sequence of the update."""
+        return update.packed.by_sample([await asyncio.to_thread(ray.get, of_blocks) for of_blocks in columns])
+
+    def _with_shards(self, update: Update, method: str, *arguments: Any) -> list[Any]:
+        places = [position_of(rank, self._config.trainer).data for rank in range(len(self._started))]
+        return [getattr(rank, method).remote(update.shards[place], *arguments) for rank, place in zip(self._ranks, places)]
+
+    def _by_data_rank(self, found: list[Any]) -> Known:
+        """What the ranks hold, by data-parallel rank: one of those with the same data has answered."""
+        columns: dict[int, list[Any]] = {
+            position_of(rank, self._config.trainer).data: answer for rank, answer in enumerate(found) if answer is not None
+        }
+        return [columns[rank] for rank in range(self._config.trainer.data_parallel_size)]
 
     async def logprobs(self, tokens: Sequence[Integers], response_lengths: list[int], temperature: float) -> list[list[float]]:
         """Logprobs of the last `response_lengths[i]` tokens of each sequence under the current weights."""

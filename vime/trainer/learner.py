@@ -6,8 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
-
+from vime.algorithm.choice import algorithm_of
 from vime.checkpoint import CHECKPOINTS, Checkpoints
 from vime.cluster.nodes import Nodes
 from vime.config import RunConfig
@@ -15,7 +14,6 @@ from vime.files.folders import tidy
 from vime.processes.spare import Spare
 from vime.tasks import stop_within
 from vime.trainer.group import TrainerGroup
-from vime.types import TrainSample
 
 STOP_SECONDS = 30.0
 AnyLearner = TypeVar("AnyLearner", bound="Learner")
@@ -38,6 +36,7 @@ class Learner:
         spare: Spare | None = None,
     ) -> None:
         tidy(run_dir)
+        self.algorithm = algorithm_of(config)
         self.trainer = TrainerGroup(config, run_dir, run_id, nodes, spare=spare)
         self.checkpoints = Checkpoints(run_dir / CHECKPOINTS, config.trainer, self.trainer, warn=warn)
 
@@ -46,19 +45,12 @@ class Learner:
         self.trainer.start()
         await self.trainer.ready()
 
-    async def begin_training(self, updates: list[list[TrainSample]], step: int) -> None:
-        """The first gradient of a batch; see `TrainerGroup.begin_training`."""
-        await self.trainer.begin_training(updates, step)
+    def training(self) -> AbstractAsyncContextManager[TrainerGroup]:
+        """The trainer, able to train, and used by no one else within the block."""
+        return nullcontext(self.trainer)
 
-    async def finish_training(self, step: int) -> dict[str, float]:
-        """The optimizer steps of the batch that was begun; see `TrainerGroup.finish_training`."""
-        return await self.trainer.finish_training()
-
-    async def trained_logprobs(self, updates: list[list[TrainSample]]) -> dict[int, np.ndarray]:
-        """The trainer's logprobs of the trained tokens of the batch that was trained last, by the `id()` of a sample's tokens."""
-        found = await self.trainer.trained_logprobs()
-        updates = [samples for samples in updates if samples]
-        return {id(updates[update][place].tokens): values for (update, place), values in found.items()}
+    def trained(self, version: int) -> None:
+        """Notes that the trainer's weights are now this version."""
 
     def trainer_awake(self) -> AbstractAsyncContextManager[TrainerGroup]:
         """The trainer, able to work, and used by no one else within the block."""

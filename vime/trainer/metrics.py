@@ -1,43 +1,29 @@
-"""Metrics of an update over micro-batches and ranks: sums of tokens, sums that are already weighted, and maxima."""
+"""Metrics of updates on the driver: sums over tokens become means, and several updates of a batch one value."""
 
-import torch
-import torch.distributed as dist
-from megatron.core import parallel_state
+from collections.abc import Sequence
 
-WEIGHTED = ("train/loss", "train/policy_loss")
-"""Metrics that are sums with weights, and thereby means."""
-TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", "train/num_skipped_updates")
+from vime.config import TrainerConfig
+from vime.trainer.shard import Shard
+
+SKIPPED = "train/num_skipped_updates"
+SECONDS = "train/seconds"
+TOTALS = ("train/num_tokens", "train/num_samples", "train/num_current_tokens", SKIPPED, SECONDS)
 """Added over the updates of a batch; other metrics are averaged, maxima are maxima."""
 DIFFERENCE = "train/logprob_difference"
+LOSS = ("/loss", "_loss")
+"""Ends of the names of sums that are weighted already, and thereby means."""
+MAXIMUM = "_max"
 
 
-def merge(parts: list[dict[str, torch.Tensor]]) -> dict[str, float]:
-    """One value per name from the micro-batches of this rank."""
-    merged: dict[str, float] = {}
-    for name in {name for part in parts for name in part}:
-        values = torch.stack([part[name].float() for part in parts if name in part])
-        merged[name] = float(values.max() if name.endswith("_max") else values.double().sum())
-    return merged
-
-
-def reduce(own: dict[str, float]) -> dict[str, float]:
-    """One value per name from all ranks, the same on all; of ranks with equal values only the first contributes."""
-    counts = (
-        parallel_state.is_pipeline_last_stage()
-        and parallel_state.get_tensor_model_parallel_rank() == 0
-        and parallel_state.get_context_parallel_rank() == 0
-    )
-    if dist.get_world_size() == 1:
-        return own
-    gathered: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(gathered, own if counts else {})
+def added(parts: list[dict[str, float]]) -> dict[str, float]:
+    """One value per name from micro-batches, ranks or passes: sums, and the largest of maxima."""
     total: dict[str, float] = {}
-    for part in gathered:
+    for part in parts:
         for name, value in part.items():
-            if name not in total:
-                total[name] = value
+            if name in total:
+                total[name] = max(total[name], value) if name.endswith(MAXIMUM) else total[name] + value
             else:
-                total[name] = max(total[name], value) if name.endswith("_max") else total[name] + value
+                total[name] = value
     return total
 
 
@@ -47,8 +33,9 @@ def per_token(sums: dict[str, float]) -> dict[str, float]:
     The difference to the engine's logprobs is a mean over the tokens of the current weights, absent if there are none.
     """
     num_tokens = max(sums.get("train/num_tokens", 0.0), 1.0)
-    kept = (*WEIGHTED, *TOTALS)
-    means = {name: value if name in kept or name.endswith("_max") else value / num_tokens for name, value in sums.items()}
+    means = {
+        name: value if name in TOTALS or name.endswith((*LOSS, MAXIMUM)) else value / num_tokens for name, value in sums.items()
+    }
     if num_current := sums.get("train/num_current_tokens"):
         return means | {f"{DIFFERENCE}_mean": sums[f"{DIFFERENCE}_mean"] / num_current}
     return {name: value for name, value in means.items() if not name.startswith(DIFFERENCE)}
@@ -67,5 +54,25 @@ def over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
         elif name in TOTALS:
             result[name] = sum(values)
         else:
-            result[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
+            result[name] = max(values) if name.endswith(MAXIMUM) else sum(values) / len(values)
     return result
+
+
+def of_update(sums: dict[str, float], stepped: dict[str, float], shard: Shard) -> dict[str, float]:
+    """The metrics of one update from those of its passes and its step, with the seconds of both."""
+    seconds = {SECONDS: sums[SECONDS] + (stepped[SECONDS] if stepped is not sums else 0.0)}
+    if SKIPPED in stepped:
+        return stepped | seconds
+    return per_token(sums) | stepped | seconds | {SKIPPED: 0.0, "train/useful_token_share": shard.useful_token_share}
+
+
+def of_batch(updates: list[dict[str, float]], shards: Sequence[Shard], trainer: TrainerConfig) -> dict[str, float]:
+    """The metrics of a batch from those of its updates, which went over the shards once in each epoch."""
+    if not shards:
+        return {"train/num_samples": 0.0, "train/num_tokens": 0.0, SKIPPED: 0.0}
+    found, num_epochs = over_updates(updates), trainer.num_epochs_per_batch
+    num_tokens = num_epochs * sum(shard.update_tokens for shard in shards)
+    return found | {
+        "train/num_samples": float(num_epochs * sum(shard.update_samples for shard in shards)),
+        "train/tokens_per_second": num_tokens / max(found[SECONDS], 1e-9),
+    }

@@ -1,4 +1,4 @@
-"""Micro-batches: samples packed into one row of tokens, with what the loss needs of each trained token.
+"""Micro-batches: sequences packed into one row of tokens, with the columns of their trained tokens as tensors.
 
 Shape suffixes: T tokens of this rank's part of the row, R of the whole row, N wanted tokens (those that are trained, or all
 response tokens for plain logprobs), M those of them that this rank predicts: all, unless context parallelism shares them.
@@ -6,13 +6,14 @@ response tokens for plain logprobs), M those of them that this rank predicts: al
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
-from vime.trainer.shard import PackedRow, RowShare, Shard
-from vime.types import TrainSample
+from vime.trainer.shard import PackedRow, RowShare, Shard, sums, without_first
+from vime.types.train_sample import Defined
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,21 +34,21 @@ class Wanted:
 
 @dataclass(kw_only=True, slots=True)
 class MicroBatch:
-    """Samples in one packed row, of which this rank holds a part. Everything of shape N is the same on all of its ranks.
+    """Sequences in one packed row, of which this rank holds a part. Everything of shape N is the same on all of its ranks.
 
-    Example: one sample `tokens=[1, 5, 9, 2], loss_mask=[1, 1]` has T = 4 and N = 2.
+    Example: one sequence `tokens=[1, 5, 9, 2], loss_mask=[1, 1]` has T = 4 and N = 2.
     """
 
     sample_indices: list[int]
-    """Positions in the update's list of samples, in the order of the row."""
+    """Places in the update's list of sequences, in the order of the row."""
     token_counts: list[int]
-    """Wanted tokens of each sample."""
+    """Wanted tokens of each sequence."""
     tokens_T: torch.Tensor
     packed: PackedSequences
     wanted: Wanted
-    advantage_N: torch.Tensor
-    weight_N: torch.Tensor
-    rollout_logprob_N: torch.Tensor
+    columns: dict[str, torch.Tensor]
+    """By name: an entry for each of this rank's T tokens where a column is defined everywhere, one for each sequence where it is
+    defined by sequence, otherwise one for each of the N tokens."""
     staleness_N: torch.Tensor
     """Weight versions between sampling and training."""
     sequence_N: torch.Tensor
@@ -63,102 +64,96 @@ class MicroBatches:
     def __init__(self, shard: Shard, *, only_trained: bool, device: torch.device | str, share: RowShare | None = None) -> None:
         """`only_trained` wants the tokens whose loss mask is 1, otherwise all response tokens are wanted."""
         self._rows, self._only_trained, self._device, self._share = shard.rows(), only_trained, device, share or RowShare()
-        self.useful_token_share = shard.useful_token_share
-        self._advantages: list[torch.Tensor] | None = None
+        self._block_sizes = [len(block.row_sizes) for block in shard.blocks]
+        self.useful_token_share, self._version = shard.useful_token_share, shard.version
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        for number in range(len(self._rows)):
-            yield self._built(number)
-
-    def layout(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Of each micro-batch the samples' places in the update, and how many tokens are wanted of each."""
         for row in self._rows:
-            yield row.indices, [int(_mask(sample, self._only_trained).sum()) for sample in row.samples]
+            yield _build(row, self._version, self._only_trained, self._share, self._device)
+
+    def by_block(self, values: list[torch.Tensor]) -> list[np.ndarray]:
+        """Values of the wanted tokens, [N] for each micro-batch, as one array for each block of the shard."""
+        arrays = [part.float().cpu().numpy() for part in values]
+        ends = np.cumsum(self._block_sizes).tolist()
+        return [np.concatenate([np.zeros(0, np.float32), *arrays[end - n : end]]) for end, n in zip(ends, self._block_sizes)]
 
     @property
     def longest(self) -> int:
         """T of the micro-batch with most tokens."""
-        return max(sum(self._share.fill(_lengths(row))) // self._share.context_size for row in self._rows)
-
-    def set_advantages(self, advantages: list[torch.Tensor]) -> None:
-        """Replaces `advantage_N` of all micro-batches."""
-        self._advantages = advantages
-
-    def _built(self, number: int) -> MicroBatch:
-        batch = _build(self._rows[number], self._only_trained, self._share, self._device)
-        if self._advantages is not None:
-            batch.advantage_N = self._advantages[number]
-        return batch
+        return max(sum(self._share.fill(row.num_tokens.tolist() or [1])) // self._share.context_size for row in self._rows)
 
 
-def _build(row: PackedRow, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
-    """Builds the micro-batch of a row; a row without samples becomes one token without loss."""
-    chosen, lengths = row.samples, _lengths(row)
-    masks = [_mask(sample, only_trained) for sample in chosen]
-    counts = [int(mask.sum()) for mask in masks]
+def _build(row: PackedRow, version: int, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
+    """Builds the micro-batch of a row; a row without sequences becomes one token without loss."""
+    wanted = _wanted(row, only_trained)
+    counts = sums(wanted, row.num_response_tokens)
+    lengths = row.num_tokens.tolist() or [1]
     padded = share.fill(lengths)
-    starts = np.cumsum(padded) - padded
-    tokens_R = np.zeros(sum(padded), dtype=np.int64)
-    for start, sample in zip(starts, chosen):
-        tokens_R[start : start + len(sample.tokens)] = sample.tokens
-    nothing: list[np.ndarray] = [np.zeros(0, np.int64)]
-    ends = [start + length for start, length in zip(starts, lengths)]
-    places = np.concatenate(nothing + [end - len(mask) + np.flatnonzero(mask) for end, mask in zip(ends, masks)])
-    logprobs = [np.asarray(sample.rollout_log_probs)[mask] for sample, mask in zip(chosen, masks)]
-    staleness = [sample.version - np.asarray(sample.weight_versions, np.int64)[mask] for sample, mask in zip(chosen, masks)]
-    repeats = np.asarray(counts, dtype=np.int64)
-    tokens_T, wanted = _part(torch.from_numpy(tokens_R), torch.from_numpy(places), padded, share, device)
+    starts = np.cumsum(padded)[: len(row.num_tokens)] - padded[: len(row.num_tokens)]
+    place_R = _places(starts, row.num_tokens)
+    places_N = _places(starts + row.num_tokens - row.num_response_tokens, row.num_response_tokens)[wanted]
+    own_T = torch.arange(sum(padded)) if share.context_size == 1 else zigzag(padded, share.context_rank, share.context_size)
+    columns: dict[str, np.ndarray] = {}
+    for name in (*row.columns, *row.numbers):
+        kind = row.types[name]
+        if kind.defined is Defined.everywhere:
+            columns[name] = np.full((sum(padded), *kind.shape), kind.fill or 0, kind.dtype)
+            columns[name][place_R] = _entries(row, name, row.num_tokens)
+        elif kind.defined is Defined.sequence:
+            columns[name] = (row.numbers if name in row.numbers else row.columns)[name].copy()
+        elif name in row.numbers:
+            columns[name] = _entries(row, name, counts)
+        elif kind.defined is Defined.response:
+            columns[name] = row.columns[name][wanted]
+        elif only_trained:
+            columns[name] = row.columns[name].copy()  # the shared one must not be written to
+    tokens_R, version_N = columns.pop("token").astype(np.int64), columns.pop("version").astype(np.int64)
+    target_N = columns.pop("target").astype(np.int64) if "target" in columns else tokens_R[places_N]
+    cut = {name for name in columns if row.types[name].defined is Defined.everywhere}
+    tensors = {name: torch.from_numpy(values) for name, values in columns.items()}
     return MicroBatch(
-        sample_indices=row.indices,
-        token_counts=counts,
-        tokens_T=tokens_T,
+        sample_indices=row.indices.tolist(),
+        token_counts=counts.tolist(),
+        tokens_T=torch.from_numpy(tokens_R)[own_T].to(device),
         packed=packed_sequences(padded, context_rank=share.context_rank, context_size=share.context_size, device=device),
-        wanted=wanted,
-        advantage_N=_repeat([sample.advantage for sample in chosen], repeats, device),
-        weight_N=_repeat([sample.token_weight for sample in chosen], repeats, device),
-        rollout_logprob_N=torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *logprobs])).to(device),
-        staleness_N=torch.from_numpy(np.concatenate(nothing + staleness)).to(device),
-        sequence_N=torch.from_numpy(np.repeat(np.cumsum(repeats > 0) - 1, repeats)).to(device),
+        wanted=_predicted(torch.from_numpy(places_N), torch.from_numpy(target_N), own_T, sum(padded), share, device),
+        columns={name: (tensor[own_T] if name in cut else tensor).to(device) for name, tensor in tensors.items()},
+        staleness_N=torch.from_numpy(version - version_N).to(device),
+        sequence_N=torch.from_numpy(np.repeat(np.cumsum(counts > 0) - 1, counts)).to(device),
     )
 
 
-def _part(
-    tokens_R: torch.Tensor, places_N: torch.Tensor, lengths: list[int], share: RowShare, device: torch.device | str
-) -> tuple[torch.Tensor, Wanted]:
-    """This rank's tokens of a row, and which of the tokens at `places_N` they predict."""
-    targets_N = tokens_R[places_N]
+def _predicted(
+    places_N: torch.Tensor, targets_N: torch.Tensor, own_T: torch.Tensor, num_R: int, share: RowShare, device: Any
+) -> Wanted:
+    """Where this rank's part of a row predicts the tokens at `places_N`."""
     if share.context_size == 1:
-        wanted = Wanted(predict_M=(places_N - 1).to(device), target_M=targets_N.to(device), place_M=None, count=places_N.numel())
-        return tokens_R.to(device), wanted
-    own_T = zigzag(lengths, share.context_rank, share.context_size)
-    position_R = torch.full_like(tokens_R, -1)
+        return Wanted(predict_M=(places_N - 1).to(device), target_M=targets_N.to(device), place_M=None, count=places_N.numel())
+    position_R = torch.full((num_R,), -1)
     position_R[own_T] = torch.arange(own_T.numel())
     predict_N = position_R[places_N - 1]
     place_M = torch.nonzero(predict_N >= 0).flatten()
-    wanted = Wanted(
+    return Wanted(
         predict_M=predict_N[place_M].to(device),
         target_M=targets_N[place_M].to(device),
         place_M=place_M.to(device),
         count=places_N.numel(),
     )
-    return tokens_R[own_T].to(device), wanted
 
 
-def _mask(sample: TrainSample, only_trained: bool) -> np.ndarray:
-    """Wanted response tokens. The first token of a sequence is never predicted."""
-    mask = np.asarray(sample.loss_mask, dtype=bool) if only_trained else np.ones(len(sample.loss_mask), dtype=bool)
-    if len(mask) == len(sample.tokens):
-        mask = mask.copy()
-        mask[0] = False
-    return mask
+def _wanted(row: PackedRow, only_trained: bool) -> np.ndarray:
+    """True for the response tokens whose logprobs are wanted."""
+    mask = row.columns["mask"] if only_trained else np.ones_like(row.columns["mask"])
+    return without_first(mask, row.num_tokens, row.num_response_tokens)
 
 
-def _lengths(row: PackedRow) -> list[int]:
-    return [len(sample.tokens) for sample in row.samples] or [1]
+def _entries(row: PackedRow, name: str, counts: np.ndarray) -> np.ndarray:
+    return np.repeat(row.numbers[name], counts) if name in row.numbers else row.columns[name]
 
 
-def _repeat(values: list[float], counts: np.ndarray, device: torch.device | str) -> torch.Tensor:
-    return torch.from_numpy(np.repeat(np.asarray(values, dtype=np.float32), counts)).to(device)
+def _places(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The places of parts of these lengths, one after another. Example: `_places([4, 9], [2, 1])` is `[4, 5, 9]`."""
+    return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())

@@ -4,23 +4,28 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
+from vime.algorithm.algorithm import Forward
 from vime.cluster.accelerators import CPU_BUILD, GPU_BUILD, why_no_device
 from vime.cluster.layout import world_size
 from vime.cluster.placement import trainer_places, transport
 from vime.cluster.ports import LOOPBACK
-from vime.config import RunConfig
+from vime.config import AlgorithmConfig, RunConfig
 from vime.errors import ConfigError, Problem
 from vime.processes.output import send_output_to
 from vime.trainer.shard import Shard
 from vime.weights.payload import WeightPayload
+
+if TYPE_CHECKING:
+    from vime.trainer.engine import Passed
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +93,16 @@ class TrainerRank:
         """Process id."""
         return os.getpid()
 
-    def begin_training(self, shards: list[Shard], step: int) -> None:
-        """See `Engine.begin_training`; the blocks lie in Ray's object store, and are those of all ranks with the same data."""
-        self._engine.begin_training([shard.fetched(ray.get) for shard in shards], step)
+    def forward(self, shard: Shard, needs: Sequence[Forward], of: str) -> list[Any] | None:
+        """See `Engine.forward`. Blocks and columns lie in Ray's object store; the ranks with the same data share them."""
+        columns = self._engine.forward(shard.fetched(ray.get), needs, of=of)
+        return _kept(columns) if self._engine.answers else None
+
+    def forward_backward(self, shard: Shard, algorithm: AlgorithmConfig, of: str, keep: bool) -> "Passed":
+        """See `Engine.forward_backward`; columns stay in Ray's object store."""
+        keep = keep and self._engine.answers
+        passed = self._engine.forward_backward(shard.fetched(ray.get), self._engine.of_config(algorithm), of=of, keep=keep)
+        return replace(passed, columns=_kept(passed.columns))
 
     def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None:
         """Opens a transport without files to these servers; `num_workers` counts the processes of each."""
@@ -129,6 +141,11 @@ class TrainerRank:
         cluster = self._config.cluster
         one_machine = cluster.num_nodes == 1 or cluster.host == LOOPBACK
         return LOOPBACK if one_machine else ray.util.get_node_ip_address()
+
+
+def _kept(columns: list[Any] | None) -> list[Any] | None:
+    """References to the columns of each block."""
+    return None if columns is None else [ray.put(block) for block in columns]
 
 
 def import_megatron() -> None:

@@ -1,27 +1,31 @@
-"""Shards: the samples of an update that one data-parallel rank trains on, packed once and stored end to end in few arrays.
+"""Shards: the sequences of an update that one data-parallel rank trains on, packed once and stored end to end, column by column.
 
 A shard crosses to the trainer through Ray's object store, from which every rank with the same data reads it without a copy. The
-number of its arrays must not grow with the samples', since each costs as much as a hundred kilobytes; and it is joined block by
+number of its arrays must not grow with the sequences, since each costs as much as a hundred kilobytes; and it is joined block by
 block, so that the driver never holds the tokens of a large update twice.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from vime.algorithm.algorithm import Algorithm
 from vime.cluster.layout import splits_tokens
-from vime.config import AlgorithmName, RunConfig, TrainerConfig
+from vime.config import RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
-from vime.types import Integers, Reals, TrainSample
-from vime.types.column import Column
+from vime.types.train_sample import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT, ColumnType, Defined, TrainSample
 
+ACTOR = "actor"
+"""The name of the trained policy's weights."""
 BLOCK_TOKENS = 2**22
-"""A block ends with the row that reaches so many tokens: 13 bytes of each are joined at once."""
+"""A block ends with the row that reaches so many tokens: at most 13 bytes of each are joined at once."""
+COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
+"""Columns of every shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,60 +65,73 @@ class RowShare:
         return padded
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class PackedRow:
-    """The samples of one micro-batch, the longest first, and their positions in the update. Without samples it is empty."""
+    """The sequences of one micro-batch, the longest first, end to end. Without sequences it is empty.
 
-    indices: list[int]
-    samples: list[TrainSample]
+    Example of sequence 3 of the update, `tokens=[1, 5, 9, 2], loss_mask=[1, 0]`: `indices=[3], num_tokens=[4],
+    num_response_tokens=[2], columns={"token": [1, 5, 9, 2], "mask": [1, 0], …}, numbers={"advantage": [0.5], …}`.
+    """
+
+    indices: np.ndarray
+    """Places of the sequences in the update."""
+    num_tokens: np.ndarray
+    num_response_tokens: np.ndarray
+    columns: dict[str, np.ndarray]
+    """Entries for each place at which the column is defined, of all sequences."""
+    numbers: dict[str, np.ndarray]
+    """Columns with one number for all places of a sequence: one entry for each sequence."""
+    types: dict[str, ColumnType]
+
+    @property
+    def trained(self) -> np.ndarray:
+        """True for the response tokens that are trained; see `Defined.sampled`."""
+        return without_first(self.columns["mask"], self.num_tokens, self.num_response_tokens)
 
 
 @dataclass(kw_only=True, slots=True)
 class Block:
-    """Rows of a shard with their tokens in few arrays.
+    """Rows of a shard with their columns in few arrays.
 
-    Example: two rows, of samples 2 and 0 of the update and of sample 1, have `indices=[2, 0, 1], row_sizes=[2, 1]`. A row may
+    Example: two rows, of sequences 2 and 0 of the update and of sequence 1, have `indices=[2, 0, 1], row_sizes=[2, 1]`. A row may
     be empty, since all ranks have equally many.
     """
 
-    tokens: np.ndarray
-    """Of all samples of all rows, one after another."""
-    loss_mask: np.ndarray
-    """Of their response tokens, as are the next two."""
-    rollout_log_probs: np.ndarray
-    weight_versions: np.ndarray
-    num_tokens: np.ndarray
-    """Of each sample, as are the next five."""
-    num_response_tokens: np.ndarray
-    advantages: np.ndarray
-    token_weights: np.ndarray
-    versions: np.ndarray
     indices: np.ndarray
+    num_tokens: np.ndarray
+    num_response_tokens: np.ndarray
+    columns: dict[str, np.ndarray]
+    numbers: dict[str, np.ndarray]
+    types: dict[str, ColumnType]
     row_sizes: list[int]
 
-    def rows(self) -> list[PackedRow]:
-        """Views of the arrays, sample by sample."""
-        ends, response_ends = np.cumsum(self.num_tokens), np.cumsum(self.num_response_tokens)
-        samples = [
-            self._sample(number, int(end - self.num_tokens[number]), int(end), int(response_end))
-            for number, (end, response_end) in enumerate(zip(ends, response_ends))
-        ]
-        starts = np.cumsum([0, *self.row_sizes])
-        return [
-            PackedRow(indices=self.indices[start : start + size].tolist(), samples=samples[start : start + size])
-            for start, size in zip(starts, self.row_sizes)
-        ]
+    def with_columns(self, columns: dict[str, np.ndarray]) -> "Block":
+        """This block with columns of its trained tokens that the trainer computed."""
+        types = {name: ColumnType(name=name) for name in columns}
+        return replace(self, columns=self.columns | columns, types=self.types | types)
 
-    def _sample(self, number: int, start: int, end: int, response_end: int) -> TrainSample:
-        response = slice(response_end - int(self.num_response_tokens[number]), response_end)
-        return TrainSample(
-            tokens=Column(self.tokens[start:end], self.tokens.dtype),
-            loss_mask=Column(self.loss_mask[response], self.loss_mask.dtype),
-            rollout_log_probs=Column(self.rollout_log_probs[response], self.rollout_log_probs.dtype),
-            weight_versions=Column(self.weight_versions[response], self.weight_versions.dtype),
-            advantage=float(self.advantages[number]),
-            token_weight=float(self.token_weights[number]),
-            version=int(self.versions[number]),
+    def rows(self) -> list[PackedRow]:
+        """Views of the arrays, row by row."""
+        trained = without_first(self.columns["mask"], self.num_tokens, self.num_response_tokens)
+        counts = {
+            Defined.everywhere: self.num_tokens,
+            Defined.response: self.num_response_tokens,
+            Defined.sampled: sums(trained, self.num_response_tokens),
+            Defined.sequence: np.ones(len(self.indices), np.int64),
+        }
+        before = {defined: np.concatenate([[0], np.cumsum(each)]) for defined, each in counts.items()}
+        ends = np.cumsum(self.row_sizes).tolist()
+        return [self._row(end - size, end, before) for end, size in zip(ends, self.row_sizes)]
+
+    def _row(self, start: int, end: int, before: dict[Defined, np.ndarray]) -> PackedRow:
+        parts = {name: before[self.types[name].defined] for name in self.columns}
+        return PackedRow(
+            indices=self.indices[start:end],
+            num_tokens=self.num_tokens[start:end],
+            num_response_tokens=self.num_response_tokens[start:end],
+            columns={name: self.columns[name][part[start] : part[end]] for name, part in parts.items()},
+            numbers={name: values[start:end] for name, values in self.numbers.items()},
+            types=self.types,
         )
 
 
@@ -123,30 +140,54 @@ class Shard:
     """The rows of one data-parallel rank in one update, as blocks or as references to blocks in Ray's store."""
 
     blocks: list[Any]
+    known: tuple[list[Any], ...] = ()
+    """Columns that the trainer computed, one dictionary (or reference) for each block, from each of its forward passes."""
+    version: int
+    """Of the weights in training."""
     useful_token_share: float
     """Share of places in all ranks' rows that hold a token."""
     update_samples: int
-    """Samples of the update, on all ranks."""
+    """Sequences of the update, on all ranks."""
     update_tokens: int
     """Tokens of the update, on all ranks."""
 
-    def fetched(self, fetch: Callable[[list[Any]], list[Block]]) -> "Shard":
-        """This shard with its blocks, which `fetch` returns for the references."""
-        return replace(self, blocks=fetch(self.blocks))
+    def with_known(self, columns: list[Any] | None) -> "Shard":
+        """This shard with what a forward pass returned; None where this rank knows nothing of it."""
+        return self if columns is None else replace(self, known=(*self.known, columns))
+
+    def fetched(self, fetch: Callable[[list[Any]], list[Any]]) -> "Shard":
+        """This shard with its blocks and columns, which `fetch` returns for the references."""
+        return replace(self, blocks=fetch(self.blocks), known=tuple(fetch(columns) for columns in self.known))
 
     def rows(self) -> list[PackedRow]:
-        """The rows of all blocks."""
-        return [row for block in self.blocks for row in block.rows()]
+        """The rows of all blocks, with all columns."""
+        blocks = self.blocks
+        for known in self.known:
+            blocks = [block.with_columns(columns) for block, columns in zip(blocks, known, strict=True)]
+        return [row for block in blocks for row in block.rows()]
 
 
 class PackedUpdate:
-    """The samples of one optimizer step with their packing, from which each data-parallel rank's shard is made."""
+    """The sequences of one optimizer step with their packing, from which each data-parallel rank's shard is made."""
 
-    def __init__(self, config: RunConfig, samples: list[TrainSample], *, with_logprobs: bool = True) -> None:
-        """Raises `SampleError` if a sample has not one logprob for each response token, except of demonstrations."""
-        if with_logprobs and config.algorithm.name is not AlgorithmName.sft:
-            _check_logprobs(samples)
-        self._samples = samples
+    def __init__(
+        self,
+        config: RunConfig,
+        samples: Sequence[TrainSample],
+        *,
+        version: int = 0,
+        columns: Sequence[ColumnType] = (),
+        with_logprobs: bool = True,
+    ) -> None:
+        """`version` is that of the weights in training, `columns` are those that an algorithm adds to `COLUMNS`.
+
+        Raises `SampleError` if a sequence lacks an entry of a column; of demonstrations (`with_logprobs=False`) nobody knows
+        logprobs.
+        """
+        fills = {"version": version} if with_logprobs else {"version": version, "logprob": 0.0}
+        types = [replace(kind, fill=fills.get(kind.name, kind.fill)) for kind in COLUMNS[2:]]
+        self._types = [*COLUMNS[:2], *types, *columns]
+        self._samples, self._version = samples, version
         share, lengths = RowShare.of(config.trainer), [len(sample.tokens) for sample in samples]
         self._packing: Packing = pack(
             [share.padded(length) for length in lengths],
@@ -159,6 +200,21 @@ class PackedUpdate:
         rows = [[sum(share.fill([lengths[index] for index in row] or [1])) for row in rank] for rank in self._packing]
         self._useful_token_share = useful_share(rows, self._num_tokens)
 
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        algorithm: Algorithm,
+        samples: Sequence[TrainSample],
+        *,
+        version: int,
+        has_advantages: bool = True,
+    ) -> "PackedUpdate":
+        """An update for an algorithm, with its columns unless they are still to come (`has_advantages=False`)."""
+        columns = [*algorithm.columns, *(need.type for need in algorithm.needs_before)] if has_advantages else []
+        with_logprobs = not algorithm.is_supervised
+        return cls(config, samples, version=version, columns=columns, with_logprobs=with_logprobs)
+
     def shard(self, data_rank: int, keep: Callable[[Block], Any] = lambda block: block) -> Shard:
         """The shard of one rank. It runs in lockstep with the others: where its row is shorter than the longest, it waits.
 
@@ -166,13 +222,27 @@ class PackedUpdate:
         """
         return Shard(
             blocks=[keep(self._block(rows)) for rows in self._blocks(data_rank)],
+            version=self._version,
             useful_token_share=self._useful_token_share,
             update_samples=len(self._samples),
             update_tokens=self._num_tokens,
         )
 
+    def by_sample(self, columns: Sequence[Sequence[dict[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
+        """Columns of the trained tokens by sequence, from those of the blocks by data-parallel rank."""
+        found: list[dict[str, np.ndarray]] = [{} for _ in self._samples]
+        for data_rank, of_blocks in enumerate(columns):
+            for rows, block in zip(self._blocks(data_rank), of_blocks, strict=True):
+                indices = [index for row in rows for index in row]
+                ends = np.cumsum([self._samples[index].num_trained_tokens for index in indices])
+                for name, values in block.items():
+                    assert len(values) == (ends[-1] if indices else 0), f"{len(values)} values of {name} in a block"
+                    for index, part in zip(indices, np.split(values, ends[:-1])):
+                        found[index][name] = part
+        return found
+
     def _blocks(self, data_rank: int) -> Iterator[list[list[int]]]:
-        """The rank's rows of sample indices, parted where the tokens before a row reach a multiple of a block's."""
+        """The rank's rows of sequences, parted where the tokens before a row reach a multiple of a block's."""
         rows = [sorted(row, key=self._length, reverse=True) for row in self._packing[data_rank]]
         before = itertools.accumulate((sum(map(self._length, row)) for row in rows), initial=0)
         for _, pairs in itertools.groupby(zip(before, rows), key=lambda pair: pair[0] // BLOCK_TOKENS):
@@ -183,35 +253,48 @@ class PackedUpdate:
 
     def _block(self, rows: list[list[int]]) -> Block:
         indices = [index for row in rows for index in row]
-        chosen = [self._samples[index] for index in indices]
+        columns: dict[str, np.ndarray] = {}
+        numbers: dict[str, np.ndarray] = {}
+        for kind in self._types:
+            values = [self._values(index, kind) for index in indices]
+            if kind not in (TOKEN, MASK) and not kind.shape and not any(isinstance(value, np.ndarray) for value in values):
+                numbers[kind.name] = np.array(values, dtype=kind.dtype)
+            else:
+                columns[kind.name] = self._joined(indices, kind, values)
         return Block(
-            tokens=_joined([sample.tokens for sample in chosen], np.int32),
-            loss_mask=_joined([sample.loss_mask for sample in chosen], bool),
-            rollout_log_probs=_joined([_filled(sample.rollout_log_probs, sample, 0.0) for sample in chosen], np.float32),
-            weight_versions=_joined([_filled(sample.weight_versions, sample, sample.version) for sample in chosen], np.int32),
-            num_tokens=np.array([len(sample.tokens) for sample in chosen], dtype=np.int64),
-            num_response_tokens=np.array([sample.response_length for sample in chosen], dtype=np.int64),
-            advantages=np.array([sample.advantage for sample in chosen], dtype=np.float64),
-            token_weights=np.array([sample.token_weight for sample in chosen], dtype=np.float64),
-            versions=np.array([sample.version for sample in chosen], dtype=np.int64),
             indices=np.array(indices, dtype=np.int64),
+            num_tokens=np.array([self._length(index) for index in indices], dtype=np.int64),
+            num_response_tokens=np.array([self._samples[index].response_length for index in indices], dtype=np.int64),
+            columns=columns,
+            numbers=numbers,
+            types={kind.name: kind for kind in self._types},
             row_sizes=[len(row) for row in rows],
         )
 
+    def _values(self, index: int, kind: ColumnType) -> Any:
+        try:
+            return self._samples[index].values(kind)
+        except SampleError as error:
+            raise SampleError(f"sample {index} of an update: {error}") from error
 
-def _joined(parts: list[Any], dtype: type) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype), *(np.asarray(part, dtype=dtype) for part in parts)])
+    def _joined(self, indices: list[int], kind: ColumnType, values: list[Any]) -> np.ndarray:
+        counts = [0 if isinstance(value, np.ndarray) else kind.count(self._samples[i]) for i, value in zip(indices, values)]
+        parts = [value if isinstance(value, np.ndarray) else np.full(n, value, kind.dtype) for n, value in zip(counts, values)]
+        return np.concatenate([np.zeros((0, *kind.shape), kind.dtype), *parts])
 
 
-def _filled(values: Integers | Reals, sample: TrainSample, value: float) -> Any:
-    """What a sample that has none gets in their place."""
-    return values if len(values) else np.full(sample.response_length, value)
+def without_first(mask: np.ndarray, num_tokens: np.ndarray, num_response_tokens: np.ndarray) -> np.ndarray:
+    """The mask of sequences end to end without those tokens that are the first of their sequence: nothing predicts them."""
+    starts = np.cumsum(num_response_tokens) - num_response_tokens
+    first = starts[(num_tokens == num_response_tokens) & (num_response_tokens > 0)]
+    if not len(first):
+        return mask
+    mask = mask.copy()
+    mask[first] = False
+    return mask
 
 
-def _check_logprobs(samples: list[TrainSample]) -> None:
-    for position, sample in enumerate(samples):
-        if len(sample.rollout_log_probs) != sample.response_length:
-            raise SampleError(
-                f"sample {position} of an update has {len(sample.rollout_log_probs)} logprobs for "
-                f"{sample.response_length} response tokens"
-            )
+def sums(flags: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """How many flags are set in each of the parts, of these lengths, that follow each other."""
+    before, ends = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]), np.cumsum(counts)
+    return before[ends] - before[ends - counts]

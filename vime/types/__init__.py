@@ -11,14 +11,16 @@ from vime.types.prompt import Prompt, Sampling
 from vime.types.rollout import EvalLog, Group, Reward, Rollout, Span
 from vime.types.sample import COLUMNS, Sample, as_dict
 from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
-from vime.types.train_sample import TrainSample
+from vime.types.train_sample import ColumnType, Defined, TrainSample
 from vime.types.turn import Message, Turn
 
 __all__ = [
     "COLUMNS",
     "COUNTS",
     "Column",
+    "ColumnType",
     "Counting",
+    "Defined",
     "EvalLog",
     "Group",
     "Integers",

@@ -21,9 +21,10 @@ from agentic.agentflow.tools.tool import Tool
 from tests.completing import context_with
 from vime.algorithm.advantage import group_advantages
 from vime.algorithm.batch import build_updates
+from vime.algorithm.policy_gradient import PolicyGradient
 from vime.chat.model import ServedModel
 from vime.chat.trace import Trace
-from vime.config import Aggregation, AlgorithmConfig, Credit, RunConfig
+from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, RunConfig
 from vime.errors import ContextFullError
 from vime.rollout.context import Context, Sampling
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, Turn
@@ -201,10 +202,10 @@ def test_credits_over_the_turns_of_a_rollout_sum_to_its_advantage(trained_turns:
     group = Group(prompt=Prompt(index=0, row=0, messages=[], ground_truth=[]), rollouts=rollouts)
     config = AlgorithmConfig(aggregation=Aggregation.sample)
     advantages = group_advantages(config, [group])
-    updates, _ = build_updates(config, [group], credit=Credit.split)
+    updates, _ = build_updates(PolicyGradient(RunConfig(algorithm=config, method=MethodConfig(credit=Credit.split))), [group])
     for rollout in rollouts:
         tokens = [sample.tokens for sample in rollout.samples if any(sample.loss_mask)]
-        credits = [sample.advantage for update in updates for sample in update if sample.tokens in tokens]
+        credits = [sample.columns["advantage"] for update in updates for sample in update if sample.tokens in tokens]
         assert len(credits) == len(tokens) and sum(credits) == pytest.approx(advantages[rollout.rollout_id])
 
 

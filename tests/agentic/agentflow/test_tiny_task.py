@@ -116,7 +116,7 @@ def test_the_planner_is_shown_the_skill_first_and_bad_habits_last():
 def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(make):
     first, again, other = (make(tokenizer(), step, 100, 500, 0) for step in (3, 3, 4))
     assert first == again and first != other
-    assert sum(sample.token_weight * sum(sample.loss_mask) for sample in first) == pytest.approx(1.0)
+    assert sum(sample.columns["weight"] * sum(sample.loss_mask) for sample in first) == pytest.approx(1.0)
     for sample in first:
         learned = str(tokenizer().decode(sample.tokens[-len(sample.loss_mask) :]))
         assert sample.loss_mask == [1] * len(sample.loss_mask) and learned.endswith("<|im_end|>")

@@ -13,9 +13,10 @@ from agentic.coding.prompts import FULL
 from agentic.coding.work import Ending
 from tests.agentic.coding.scripted import MemoryBox, Reply, message_of
 from vime.algorithm.batch import build_updates
+from vime.algorithm.policy_gradient import PolicyGradient
 from vime.chat.agent_clock import AgentClock
 from vime.chat.request import ChatAnswer, ChatRequest, Usage
-from vime.config import Aggregation, AlgorithmConfig, Credit, Normalization
+from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, Normalization, RunConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.metrics import batch_metrics
 from vime.trajectory.dialogue import Dialogue
@@ -76,9 +77,10 @@ async def rollout(number: int, reward: float, replies: list[tuple[int, Reply, st
 def weights(group: Group, aggregation: Aggregation, credit: Credit) -> tuple[list[list[float]], list[float]]:
     """Weight and advantage of the tokens of each sequence, and what both rollouts add up to in the loss."""
     config = AlgorithmConfig(normalization=Normalization.none, aggregation=aggregation)
-    (update,), _ = build_updates(config, [group], credit=credit)
-    found = [[sample.token_weight, sample.advantage] for sample in update]
-    parts = [sample.token_weight * sample.advantage * sum(sample.loss_mask) for sample in update]
+    run = RunConfig(algorithm=config, method=MethodConfig(credit=credit))
+    (update,), _ = build_updates(PolicyGradient(run), [group])
+    found = [[sample.columns["weight"], sample.columns["advantage"]] for sample in update]
+    parts = [sample.columns["weight"] * sample.columns["advantage"] * sum(sample.loss_mask) for sample in update]
     return found, [sum(part for part in parts if part > 0), sum(part for part in parts if part < 0)]
 
 

@@ -160,7 +160,7 @@ def test_every_word_of_a_held_out_task_is_one_token(tokenizer: PreTrainedTokeniz
 def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(tokenizer: PreTrainedTokenizerBase):
     first, again, other = (demonstrations.demonstrations(tokenizer, step, 100, 1000, 0) for step in (3, 3, 4))
     assert first == again and first != other
-    assert sum(sample.token_weight * sum(sample.loss_mask) for sample in first) == pytest.approx(1.0)
+    assert sum(sample.columns["weight"] * sum(sample.loss_mask) for sample in first) == pytest.approx(1.0)
     dialogue = demonstrations.conversations(random.Random(1), has_habits=False)[-1]
     encoded = encode_conversation(dialogue, tokenizer=tokenizer)
     learned = [token for token, mask in zip(encoded.token_ids, encoded.loss_mask, strict=True) if mask]

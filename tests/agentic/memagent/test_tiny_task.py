@@ -178,4 +178,4 @@ def test_supervised_samples_carry_a_batch_whose_learned_tokens_weigh_the_same() 
     learned = sum(sum(sample.loss_mask) for sample in samples)
     for sample in samples:
         assert sample.loss_mask[0] == 1 and len(sample.loss_mask) < len(sample.tokens)
-        assert abs(sample.token_weight * learned - 1.0) < 1e-6
+        assert abs(sample.columns["weight"] * learned - 1.0) < 1e-6

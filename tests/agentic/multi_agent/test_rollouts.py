@@ -16,7 +16,8 @@ from agentic.multi_agent.prompts import FULL, TINY
 from agentic.multi_agent.reward import reward
 from tests.completing import context_with
 from vime.algorithm.batch import build_updates
-from vime.config import Credit, RunConfig
+from vime.algorithm.choice import algorithm_of
+from vime.config import RunConfig
 from vime.errors import ConfigError
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.compose import compose_run
@@ -265,9 +266,10 @@ async def test_each_sample_is_trained_by_its_own_reward_with_equal_weight_of_the
         rollouts.append(rollout)
     prompt = Prompt(index=0, row=0, messages=[{"role": "user", "content": "What is it?"}], ground_truth=["5"])
     group = Group(index=0, prompt=prompt, rollouts=rollouts)
-    [update], _ = build_updates(config_of().algorithm, [group], credit=Credit.share)
+    [update], _ = build_updates(algorithm_of(config_of()), [group])
     assert len(update) == 10
-    assert [sample.advantage > 0 for sample in update] == [(sample.reward or 0.0) > 0.4 for r in rollouts for sample in r.samples]
+    advantages = [sample.columns["advantage"] for sample in update]
+    assert [advantage > 0 for advantage in advantages] == [(sample.reward or 0.0) > 0.4 for r in rollouts for sample in r.samples]
 
 
 def problems(*words: str) -> dict[str, tuple[Any, str]]:

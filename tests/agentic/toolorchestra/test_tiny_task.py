@@ -188,7 +188,7 @@ def test_a_batch_depends_on_seed_and_step_and_learns_replies_only(name: str):
     make = getattr(demonstrations, f"{name}_demonstrations")
     first, again, other = (make(tokenizer(), step, 100, 500, 0) for step in (3, 3, 4))
     assert first == again and first != other
-    assert sum(sample.token_weight * sum(sample.loss_mask) for sample in first) == pytest.approx(1.0)
+    assert sum(sample.columns["weight"] * sum(sample.loss_mask) for sample in first) == pytest.approx(1.0)
     for sample in first:
         assert sample.tokens[-1] == tokenizer().eos_token_id and sample.loss_mask[-1] == 1
 

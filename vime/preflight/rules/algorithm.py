@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from vime.algorithm.choice import algorithm_of
 from vime.config import (
     AlgorithmConfig,
     AlgorithmName,
@@ -17,7 +18,7 @@ from vime.config import (
     RunConfig,
     Surrogate,
 )
-from vime.errors import Problem, written
+from vime.errors import ConfigError, Problem, written
 from vime.preflight.compose import CONF
 from vime.preflight.rules.numbers import value_at
 
@@ -40,9 +41,24 @@ def choices_of(name: AlgorithmName) -> dict[str, str | bool]:
     return {key: value for key, value in values.items() if key != "name" and isinstance(getattr(defaults, key), (Enum, bool))}
 
 
+def own_object(config: RunConfig) -> list[Problem]:
+    """An algorithm of the user can be imported, and takes the options that it is given."""
+    algorithm = config.algorithm
+    if algorithm.object is None:
+        remedy = "only an algorithm of your own has options of its own: set algorithm.object, or use an option of algorithm"
+        return [Problem(key=f"algorithm.options.{name}", value=value, remedy=remedy) for name, value in algorithm.options.items()]
+    try:
+        algorithm_of(config)
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
 def essence(config: RunConfig) -> list[Problem]:
     """A named algorithm keeps the choices of its file, whatever a preset, a recipe or the command line sets."""
     name, problems = config.algorithm.name, []
+    if config.algorithm.object is not None:
+        return []
     for key, wanted in choices_of(name).items():
         value = value_at(config, f"algorithm.{key}")
         found = value.value if isinstance(value, Enum) else value
@@ -74,7 +90,7 @@ def bounds(config: RunConfig) -> list[Problem]:
 def combinations(config: RunConfig) -> list[Problem]:
     """Options that together have no effect or a wrong one."""
     algorithm = config.algorithm
-    if algorithm.name is AlgorithmName.sft:
+    if algorithm.name is AlgorithmName.sft or algorithm.object is not None:
         return []
     corrects = _corrects(config)
     wrong = (
@@ -118,7 +134,8 @@ def combinations(config: RunConfig) -> list[Problem]:
 def staleness(config: RunConfig) -> list[Problem]:
     """Tokens that older weights sampled are corrected by the importance ratio or by `algorithm.correction`."""
     algorithm, bound = config.algorithm, config.rollout.max_staleness
-    if algorithm.name is AlgorithmName.sft or algorithm.old_logprobs is OldLogprobs.engine or bound < 1:
+    is_own = algorithm.object is not None
+    if algorithm.name is AlgorithmName.sft or is_own or algorithm.old_logprobs is OldLogprobs.engine or bound < 1:
         return []
     if config.algorithm.correction.mode is not CorrectionMode.none:
         return []

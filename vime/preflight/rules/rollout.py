@@ -28,7 +28,8 @@ def partial(config: RunConfig) -> list[Problem]:
 def compared(config: RunConfig) -> list[Problem]:
     """With a baseline, a group has at least two rollouts to compare."""
     algorithm = config.algorithm
-    compares = algorithm.name is not AlgorithmName.sft and algorithm.advantage is None and algorithm.baseline is not Baseline.none
+    is_own = algorithm.advantage is not None or algorithm.object is not None
+    compares = algorithm.name is not AlgorithmName.sft and not is_own and algorithm.baseline is not Baseline.none
     if not compares or config.rollout.num_samples_per_prompt != 1:
         return []
     remedy = "use at least 2: a rollout is compared with the others of its group, so a single one has no advantage"

@@ -1,0 +1,86 @@
+"""The ranks of `test_own_algorithms.py`: two batches under algorithms of the user, and the gradient of the second.
+
+    python own_ranks.py JOB.json
+
+A step with a rate and an epsilon that are equal and huge moves each weight by minus its gradient, under every layout.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from vime.trainer import cpu_shim
+
+cpu_shim.install()
+
+from safetensors.torch import save_file  # noqa: E402
+
+from tests.trainer.forked import fork_ranks  # noqa: E402
+from tests.trainer.ranks import load_fixtures, meet  # noqa: E402
+from vime.algorithm.batch import build_updates  # noqa: E402
+from vime.cluster.layout import world_size  # noqa: E402
+from vime.config import OldLogprobs  # noqa: E402
+from vime.trainer import parallel  # noqa: E402
+from vime.trainer.lockstep import LockstepEngine  # noqa: E402
+from vime.types import Group, Prompt, Rollout, Sample, StopReason  # noqa: E402
+
+HUGE = 1e6
+
+
+def make_groups(seed: int) -> list[Group]:
+    """Two groups of three rollouts, each of one or two sequences with several turns."""
+    generator = random.Random(seed)
+
+    def sample() -> Sample:
+        mask = [1, 1, 0, 1, 0, 0, 1, 1, 1][: generator.randint(4, 9)]
+        tokens = [generator.randrange(160) for _ in range(len(mask) + generator.randint(2, 12))]
+        logprobs = [-generator.uniform(4.5, 5.5) for _ in mask]
+        return Sample(tokens=tokens, response_length=len(mask), loss_mask=mask, rollout_log_probs=logprobs)
+
+    def rollout(number: int) -> Rollout:
+        samples = [sample() for _ in range(generator.randint(1, 2))]
+        reward, stop = float(number % 3 == 0), StopReason.ANSWERED
+        return Rollout(rollout_id=number, group_index=number // 3, samples=samples, reward=reward, stop_reason=stop)
+
+    prompt = Prompt(index=0, row=0, messages=[], ground_truth=[])
+    return [Group(prompt=prompt, rollouts=[rollout(3 * index + member) for member in range(3)]) for index in range(2)]
+
+
+def main(rank: int, job: dict[str, Any]) -> None:
+    """Writes the weights before and after the second batch, by algorithm and layout."""
+    fixtures, folder = load_fixtures(), Path(job["folder"])
+    for name, algorithm in job["algorithms"].items():
+        for layout, trainer in job["layouts"].items():
+            config = fixtures.build_config(Path(job["model"]), max_tokens_per_micro_batch=60, **trainer)
+            config.algorithm.object, config.algorithm.old_logprobs = algorithm, OldLogprobs.trainer
+            if rank >= world_size(config.trainer):
+                continue
+            place = folder / f"{name}-{layout}"
+            parallel.initialize(config.trainer, rank=rank, address=meet(rank, place), seed=0)
+            engine = LockstepEngine(config)
+            engine.train(build_updates(engine.algorithm, make_groups(0))[0], 0)
+            before = {key: tensor.detach().clone() for key, tensor in engine.export()}
+            change_to_gradients(engine)
+            engine.train(build_updates(engine.algorithm, make_groups(1))[0], 1)
+            gradients = {key: (before[key] - tensor.detach()).contiguous() for key, tensor in engine.export()}
+            if rank == 0:
+                save_file({key: tensor.contiguous() for key, tensor in before.items()}, place / "before.safetensors")
+                save_file(gradients, place / "gradients.safetensors")
+            parallel.shutdown()
+
+
+def change_to_gradients(engine: Any) -> None:
+    """From now on a step subtracts the gradient; the moments of the first batch, which would be part of it, are forgotten."""
+    step, options = engine.step, {"lr": HUGE, "eps": HUGE, "clip_grad": HUGE}
+    engine.step = lambda **_: step(optimizer=options)
+    for link in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
+        for state in link.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+
+if __name__ == "__main__":
+    shared = json.loads(Path(sys.argv[1]).read_text())
+    sys.exit(fork_ranks(2, lambda rank: main(rank, shared)))

@@ -1,0 +1,208 @@
+"""`Algorithm`: a training objective, as the driver and the trainer see it. Each is one object in a file of its own.
+
+    known = sequences with the columns of `algorithm.needs_before`     # the trainer answers, under other weights
+    columns = algorithm.advantages(groups, known)                      # on the driver, which has no torch
+    loss = algorithm.loss(tokens)                                      # on the trainer, for each micro-batch
+
+Shape suffix: N trained tokens of a micro-batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vime.config import RunConfig
+from vime.config.ranges import numbers_of
+from vime.errors import ConfigError, Problem
+from vime.types import ColumnType, Group, TrainSample
+
+if TYPE_CHECKING:
+    import torch
+
+OBJECT, OPTIONS = "algorithm.object", "algorithm.options"
+Metrics = dict[str, "torch.Tensor"]
+"""Metrics of a micro-batch by name: sums over its trained tokens, which become means over those of an update. A name that ends in
+`_max` is a maximum instead, one that ends in `_loss` a sum that is weighted already and stays one."""
+
+
+class Weights(Enum):
+    """Weights of the trainer: the present ones, those that the run began with, or a running average of them."""
+
+    present = "present"
+    first = "first"
+    average = "average"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forward:
+    """A column that the trainer computes before the first update of a batch: logprobs of the trained tokens under some weights.
+
+    Example: `Forward(column="reference", weights=Weights.first)`.
+    """
+
+    column: str
+    weights: Weights = Weights.present
+    decay: float = 0.0
+    """Of the average: after each optimizer step it is decay · average + (1 - decay) · weights."""
+
+    @property
+    def weights_only(self) -> "Forward":
+        """The same for any column that is computed under these weights."""
+        return replace(self, column="")
+
+    @property
+    def type(self) -> ColumnType:
+        """What its column is."""
+        return ColumnType(name=self.column)
+
+
+OLD = Forward(column="old")
+REFERENCE = Forward(column="reference", weights=Weights.first)
+
+
+def average(decay: float) -> Forward:
+    """The need for logprobs under a running average of the weights, in the column `average`."""
+    return Forward(column="average", weights=Weights.average, decay=decay)
+
+
+@dataclass(slots=True)
+class Columns:
+    """What `Algorithm.advantages` returns: values of columns by name, then by rollout, or by one of its sequences.
+
+    A value is a number for all trained tokens, a list with one entry for each sample of the rollout, or of a sequence a list with
+    one for each turn (a run of sampled tokens) or for each trained token. Rollouts without an advantage are not trained.
+    Example: `Columns({"advantage": {7: 0.5, 8: [0.1, -0.1], (9, 0): [0.2, 0.2, 0.3]}})`.
+    """
+
+    values: Mapping[str, Mapping[Any, Any]]
+    metrics: dict[str, float] = field(default_factory=dict)
+    shown: Mapping[int, Any] | None = None
+    """Advantages by rollout for records and metrics, where they differ from those that are trained on."""
+    is_blank: bool = False
+    """True before the algorithm has said anything (`vime.algorithm.batch.unknown`)."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Tokens:
+    """The trained tokens of a micro-batch, flat; whole sequences, one after another. All tensors have shape [N].
+
+    `tokens["advantage"]` is a column; logprobs and entropy have gradients.
+    """
+
+    logprobs: "torch.Tensor"
+    entropy: "torch.Tensor"
+    """Of the distribution that a token was drawn from, in nats."""
+    sequences: "torch.Tensor"
+    """Number of each token's sequence, from 0 without gaps."""
+    staleness: "torch.Tensor"
+    """Weight versions between sampling and training."""
+    columns: Mapping[str, "torch.Tensor"]
+
+    def __getitem__(self, name: str) -> "torch.Tensor":
+        return self.columns[name]
+
+    @property
+    def old(self) -> "torch.Tensor":
+        """Logprobs at the beginning of the batch, by the need `OLD`: in its first update the present ones, without gradient."""
+        return self.columns["old"] if "old" in self.columns else self.logprobs.detach()
+
+
+@dataclass(kw_only=True, slots=True)
+class Loss:
+    """Loss of each token, [N], as one or several terms; the trainer sums weight · loss over tokens, terms and micro-batches.
+
+    Example: `Loss(terms={"policy": policy_N, "value": value_N}, weights={"value": tokens["value_weight"]})`.
+    """
+
+    terms: Mapping[str, "torch.Tensor"]
+    weights: Mapping[str, "torch.Tensor"] = field(default_factory=dict)
+    """Of terms with weights of their own; those of the others are the column `weight`, whose sum `algorithm.aggregation` sets."""
+    metrics: Metrics = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class NoOptions:
+    """The options of an algorithm that has none."""
+
+
+class Algorithm:
+    """A training objective; a subclass has an `advantages` and a `loss`."""
+
+    Config: ClassVar[type] = NoOptions
+    """A dataclass: the names, types, ranges and defaults of `algorithm.options`."""
+    columns: Sequence[ColumnType] = ()
+    """Columns that `advantages` adds beside `advantage`; `loss` finds all of them in its tokens."""
+    needs: Sequence[Forward] = ()
+    """Columns that the trainer computes before the first update of a batch."""
+    needs_before: Sequence[Forward] = ()
+    """Those of them that `advantages` reads; the others never leave the trainer."""
+    is_supervised: bool = False
+    """True if sequences are demonstrations, which nothing sampled: they have no logprobs and are not compared with any."""
+
+    def __init__(self, run: RunConfig) -> None:
+        self.run, self.config = run, run.algorithm
+        self.options: Any = typed_options(self.Config, run.algorithm.options)
+
+    @property
+    def temperature(self) -> float:
+        """Of the distribution whose logprobs are trained."""
+        return 1.0 if self.is_supervised else self.run.rollout.temperature
+
+    @property
+    def source(self) -> str:
+        """Whoever gives the advantages, for messages."""
+        return f"{OBJECT}={self.config.object}" if self.config.object else f"algorithm={self.config.name.value}"
+
+    def advantages(self, groups: list[Group], known: Sequence[TrainSample]) -> Columns:
+        """Advantages of rollouts, sequences, turns or tokens, and whatever other columns `loss` reads.
+
+        `groups` are the whole batch, `known` the sequences of its rollouts that count for training, with the sampler's logprobs
+        and the columns of `needs_before`. Runs on the driver.
+        """
+        raise NotImplementedError
+
+    def loss(self, tokens: Tokens) -> Loss:
+        """The loss of a micro-batch. Runs on the trainer, on the last stage of a pipeline."""
+        raise NotImplementedError
+
+    def needs_of_loss(self, *, is_present: bool) -> list[Forward]:
+        """Columns that only `loss` reads; where present weights are still those of the batch's beginning, without theirs."""
+        needs = [need for need in self.needs if need not in self.needs_before]
+        return [need for need in needs if not (is_present and need.weights is Weights.present)]
+
+    def has_gradient(self, sequence: TrainSample) -> bool:
+        """False for a sequence whose gradient is certainly zero, which is then left out of the update."""
+        return True
+
+
+def typed_options(schema: type, given: Mapping[str, Any]) -> Any:
+    """An instance of the dataclass `schema` with these options. Raises `ConfigError` for wrong names, types and ranges."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    known = [item.name for item in fields(schema)]
+    takes = f"takes {', '.join(known)}" if known else "takes no options"
+    remedy = f"{schema.__qualname__} {takes}: use one of these, or remove it"
+    problems = [
+        Problem(key=f"{OPTIONS}.{name}", value=value, remedy=remedy) for name, value in given.items() if name not in known
+    ]
+    tree: Any = OmegaConf.structured(schema)
+    for name in (name for name in given if name in known):
+        try:
+            OmegaConf.update(tree, name, given[name])
+        except (OmegaConfBaseException, ValueError, TypeError) as error:
+            text = str(error).splitlines()[0]
+            problems.append(Problem(key=f"{OPTIONS}.{name}", value=given[name], remedy=f"{text}: see {schema.__qualname__}"))
+    if not problems:
+        missing = [name for name in known if OmegaConf.is_missing(tree, name)]
+        problems = [Problem(key=f"{OPTIONS}.{name}", value="", remedy="is missing: set it") for name in missing]
+    if problems:
+        raise ConfigError(problems)
+    options = OmegaConf.to_object(tree)
+    for name, value, allowed in numbers_of(options):
+        if value not in allowed:
+            problems.append(Problem(key=f"{OPTIONS}.{name}", value=value, remedy=f"must be {allowed}"))
+    if problems:
+        raise ConfigError(problems)
+    return options

@@ -1,0 +1,44 @@
+"""The algorithm that a run has chosen: the built-in one of a name, or the user's object."""
+
+from typing import Any
+
+from vime.algorithm.algorithm import OBJECT, REFERENCE, Algorithm, Forward, Weights
+from vime.algorithm.policy_gradient import PolicyGradient
+from vime.algorithm.sft import Supervised
+from vime.config import AlgorithmName, RunConfig
+from vime.errors import ConfigError, Problem
+from vime.hooks import import_remedy, load_hook
+
+
+def algorithm_of(run: RunConfig) -> Algorithm:
+    """The algorithm of a run: the object of `algorithm.object`, or the built-in one of `algorithm.name`.
+
+    Raises `ConfigError` with key, value and remedy if the object cannot be imported, is no algorithm, or takes other options.
+    """
+    if run.algorithm.object is None:
+        return Supervised(run) if run.algorithm.name is AlgorithmName.sft else PolicyGradient(run)
+    return own_class(run.algorithm.object)(run)
+
+
+def own_class(path: str) -> type[Algorithm]:
+    """The class at a dotted path or at `file.py:Class`. Raises `ConfigError` if there is none, or if it is no algorithm."""
+    try:
+        found: Any = load_hook(path)
+    except ImportError as error:
+        raise ConfigError([Problem(key=OBJECT, value=path, remedy=import_remedy(path, error))]) from error
+    if isinstance(found, type) and issubclass(found, Algorithm):
+        return found
+    remedy = "is no algorithm: define a class Mine(Algorithm) or Mine(PolicyGradient) with advantages and loss"
+    raise ConfigError([Problem(key=OBJECT, value=path, remedy=f"{remedy} (vime/algorithm/README.md)")])
+
+
+def second_weights(run: RunConfig) -> list[Forward]:
+    """Weights that the trainer of a run keeps beside its own, each as the need that they answer.
+
+    Without an object of the user nothing is imported.
+    """
+    config = run.algorithm
+    if config.object is None:
+        return [REFERENCE.weights_only] if config.kl_coefficient and config.name is not AlgorithmName.sft else []
+    found = {need.weights_only: need for need in algorithm_of(run).needs if need.weights is not Weights.present}
+    return list(found)

@@ -1,0 +1,97 @@
+"""`LockstepEngine`: whole batches through the verbs without a driver, for benchmarks, checks and tests.
+
+Each rank does what the driver does.
+
+engine = LockstepEngine(config)
+metrics = engine.train([[TrainSample(…), …], …], step=0)     # one optimizer step for each inner list
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from vime.algorithm.algorithm import Algorithm
+from vime.algorithm.choice import algorithm_of
+from vime.algorithm.policy_gradient import PolicyGradient
+from vime.config import RolloutDetail
+from vime.trainer import metrics
+from vime.trainer.engine import Engine
+from vime.trainer.schedule import learning_rate
+from vime.trainer.shard import PackedUpdate, Shard
+from vime.types import TrainSample
+
+
+class LockstepEngine(Engine):
+    """An engine that trains on whole batches. All ranks are given the same sequences, whose advantages are those of rollouts."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._trained: list[tuple[PackedUpdate, Any]] = []
+        self.before_step: Callable[[], Any] = lambda: None
+        """Called between the gradient of an update and its step."""
+
+    def train(self, updates: Sequence[Sequence[TrainSample]], step: int) -> dict[str, float]:
+        """Trains on a batch as `vime.loop` does; returns its metrics."""
+        algorithm, num_epochs = algorithm_of(self.config), self.config.trainer.num_epochs_per_batch
+        samples, found = self._finished(algorithm, [list(update) for update in updates if update], step)
+        packed = [PackedUpdate.of(self.config, algorithm, update, version=step) for update in samples]
+        self._trained = []
+        shards = [update.shard(parallel_state.get_data_parallel_rank()) for update in packed]
+        for number, shard in enumerate(shards):
+            is_present = number == 0 and num_epochs == 1
+            if needs := algorithm.needs_of_loss(is_present=is_present):
+                shards[number] = shard.with_known(self.forward(shard, needs))
+        results = []
+        for epoch in range(num_epochs):
+            for update, shard in zip(packed, shards):
+                results.append(self._update(algorithm, update, shard, step, is_first=epoch == 0))
+        return found | metrics.of_batch(results, shards, self.config.trainer)
+
+    def trained_logprobs(self) -> dict[tuple[int, int], np.ndarray]:
+        """Logprobs of the trained tokens of the last batch, by update and place of the sequence, if the run records tokens."""
+        return {
+            (number, place): columns["trained"]
+            for number, (packed, columns) in enumerate(self._trained)
+            for place, columns in enumerate(self._by_sample(packed, columns))
+            if columns
+        }
+
+    def _update(self, algorithm: Algorithm, update: PackedUpdate, shard: Shard, step: int, *, is_first: bool) -> dict[str, float]:
+        records = self.config.logger.rollouts is RolloutDetail.tokens and not algorithm.is_supervised
+        passed = self.forward_backward(shard, algorithm, keep=is_first and records)
+        if is_first and records:
+            self._trained.append((update, passed.columns))
+        if passed.is_skipped:
+            return metrics.of_update(passed.sums, passed.sums, shard)
+        self.before_step()
+        return metrics.of_update(
+            passed.sums, self.step(optimizer={"lr": learning_rate(self.config.trainer, step)}, step=step), shard
+        )
+
+    def _finished(
+        self, algorithm: Algorithm, updates: list[list[TrainSample]], step: int
+    ) -> tuple[list[list[TrainSample]], dict[str, float]]:
+        """The sequences with a policy gradient's penalty and whitening, which need all ranks' columns."""
+        if not isinstance(algorithm, PolicyGradient) or not updates:
+            return updates, {}
+        if algorithm.needs_before:
+            for number, samples in enumerate(updates):
+                packed = PackedUpdate.of(self.config, algorithm, samples, version=step, has_advantages=False)
+                columns = self.forward(packed.shard(parallel_state.get_data_parallel_rank()), algorithm.needs_before)
+                known = self._by_sample(packed, columns)
+                updates[number] = [sample.with_columns(**found) for sample, found in zip(samples, known)]
+        if not (algorithm.needs_before or algorithm.config.whitening):
+            return updates, {}
+        values, found = algorithm.finished([sample for samples in updates for sample in samples])
+        advantages = iter(values)
+        return [[sample.with_columns(advantage=next(advantages)) for sample in samples] for samples in updates], found
+
+    def _by_sample(self, packed: PackedUpdate, columns: Any) -> list[dict[str, np.ndarray]]:
+        """Columns by sequence, from all data-parallel ranks."""
+        gathered: list[Any] = [None] * dist.get_world_size()
+        mine = (parallel_state.get_data_parallel_rank(), columns) if columns is not None and self.answers else None
+        dist.all_gather_object(gathered, mine)
+        return packed.by_sample([columns for _, columns in sorted(filter(None, gathered), key=lambda pair: pair[0])])

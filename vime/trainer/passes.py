@@ -1,0 +1,153 @@
+"""Passes of micro-batches through Megatron's schedule, forward alone or with gradients, and the loss of a micro-batch.
+
+The loss is the sum over tokens and terms of weight · loss, so micro-batches, packing and sharding cannot change it.
+
+Shape suffixes: T tokens of this rank's part of a row, N trained tokens of a micro-batch.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from vime.algorithm.algorithm import Algorithm, Metrics, Tokens
+from vime.algorithm.loss import masked_max
+from vime.trainer import metrics
+from vime.trainer.logprob import token_logprobs
+from vime.trainer.micro_batch import MicroBatch, MicroBatches
+from vime.trainer.model import PackedModel
+from vime.trainer.pipeline import schedule_arguments
+
+
+@torch.no_grad()
+def forward(
+    wrapped: list[DistributedDataParallel], micro_batches: MicroBatches, *, temperature: float, float32_head: bool = False
+) -> list[torch.Tensor]:
+    """Logprobs [N] of each micro-batch under the current weights; empty except on the last pipeline stage."""
+    model = cast(PackedModel, wrapped[-1].module)
+
+    def forward_step(batches: Iterator[MicroBatch], chunk: Any) -> tuple[torch.Tensor, Any]:
+        batch = next(batches)
+
+        def collect(hidden: torch.Tensor, non_loss_data: bool = True) -> torch.Tensor:
+            return token_logprobs(model, hidden[:, 0], batch.wanted, temperature=temperature, float32_head=float32_head)[0]
+
+        return _hidden(chunk, batch), collect
+
+    return _run(forward_step, wrapped, micro_batches, forward_only=True)
+
+
+def forward_backward(
+    wrapped: list[DistributedDataParallel],
+    micro_batches: MicroBatches,
+    algorithm: Algorithm,
+    *,
+    keep: Callable[[torch.Tensor], None] | None = None,
+) -> dict[str, float]:
+    """Adds the gradients of the micro-batches to Megatron's buffers; returns sums over all ranks, the same on each.
+
+    `keep` is given the logprobs [N] of each micro-batch, in order, on the last pipeline stage.
+    """
+    model = cast(PackedModel, wrapped[-1].module)
+
+    def forward_step(batches: Iterator[MicroBatch], chunk: Any) -> tuple[torch.Tensor, Any]:
+        batch = next(batches)
+
+        def loss(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Metrics]:
+            logprobs_N, entropy_N = token_logprobs(model, hidden[:, 0], batch.wanted, temperature=algorithm.temperature)
+            if keep is not None:
+                keep(logprobs_N.detach())
+            value, sums = micro_batch_loss(algorithm, batch, logprobs_N, entropy_N)
+            return value, torch.tensor(logprobs_N.numel(), dtype=torch.int), sums
+
+        return _hidden(chunk, batch), loss
+
+    parts = _run(forward_step, wrapped, micro_batches, forward_only=False)
+    return _over_ranks(_over_micro_batches(parts))
+
+
+def micro_batch_loss(
+    algorithm: Algorithm, batch: MicroBatch, logprobs_N: torch.Tensor, entropy_N: torch.Tensor
+) -> tuple[torch.Tensor, Metrics]:
+    """The weighted sum over tokens and terms, and metrics; see `vime.algorithm.algorithm.Metrics`."""
+    tokens = Tokens(
+        logprobs=logprobs_N,
+        entropy=entropy_N,
+        sequences=batch.sequence_N,
+        staleness=batch.staleness_N,
+        columns=batch.columns,
+    )
+    found = algorithm.loss(tokens)
+    values = {name: (found.weights.get(name, tokens["weight"]) * term_N).sum() for name, term_N in found.terms.items()}
+    loss, *others = values.values()
+    for other in others:
+        loss = loss + other
+    sums: Metrics = {"train/entropy": entropy_N.detach().sum()}
+    sums |= {} if algorithm.is_supervised else _difference(tokens)
+    sums |= {f"train/{name}_loss": value.detach() for name, value in values.items()}
+    sums |= {name: torch.as_tensor(value).detach() for name, value in found.metrics.items()}
+    return loss, sums | {"train/loss": loss.detach(), "train/num_tokens": torch.ones_like(logprobs_N).sum()}
+
+
+def _difference(tokens: Tokens) -> Metrics:
+    """How far trainer and sampler are apart; older tokens differ by the policy's movement as well, and do not count."""
+    difference_N = (tokens.logprobs.detach() - tokens["logprob"]).abs()
+    current_N = (tokens.staleness == 0).to(difference_N.dtype)
+    return {
+        "train/num_current_tokens": current_N.sum(),
+        f"{metrics.DIFFERENCE}_mean": (difference_N * current_N).sum(),
+        f"{metrics.DIFFERENCE}_max": masked_max(difference_N, current_N),
+    }
+
+
+def _hidden(chunk: DistributedDataParallel, batch: MicroBatch) -> torch.Tensor:
+    """Hidden states of a row, [T, 1, hidden]; the position ids are those of the packed sequences."""
+    model = cast(PackedModel, chunk.module)
+    received, tokens = model.decoder.input_tensor, batch.tokens_T.numel()
+    if received is not None:
+        shards = model.config.tensor_model_parallel_size if model.config.sequence_parallel else 1
+        assert received.shape[0] * shards == tokens, f"{received.shape[0]} × {shards} hidden states for {tokens} tokens"
+    return chunk(batch.tokens_T.unsqueeze(0), None, None, packed_seq_params=batch.packed)
+
+
+def _run(
+    forward_step: Any, wrapped: list[DistributedDataParallel], micro_batches: MicroBatches, *, forward_only: bool
+) -> list[Any]:
+    return get_forward_backward_func()(
+        forward_step_func=forward_step,
+        data_iterator=[iter(micro_batches) for _ in wrapped],
+        model=list(wrapped),
+        num_microbatches=len(micro_batches),
+        seq_length=micro_batches.longest,
+        micro_batch_size=1,
+        forward_only=forward_only,
+        collect_non_loss_data=forward_only,
+        **schedule_arguments(wrapped[0].config),
+    )
+
+
+def _over_micro_batches(parts: list[Metrics]) -> dict[str, float]:
+    """One value per name from the micro-batches of this rank."""
+    merged: dict[str, float] = {}
+    for name in {name for part in parts for name in part}:
+        values = torch.stack([part[name].float() for part in parts if name in part])
+        merged[name] = float(values.max() if name.endswith(metrics.MAXIMUM) else values.double().sum())
+    return merged
+
+
+def _over_ranks(own: dict[str, float]) -> dict[str, float]:
+    """One value per name from all ranks, the same on all; of ranks with equal values only the first contributes."""
+    if dist.get_world_size() == 1:
+        return own
+    gathered: list[dict[str, float]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(gathered, own if parallel_state.is_pipeline_last_stage() and has_first_share() else {})
+    return metrics.added(gathered)
+
+
+def has_first_share() -> bool:
+    """True on the first of the ranks whose values are equal, because they share a model's matrices or a row's tokens."""
+    return parallel_state.get_tensor_model_parallel_rank() == 0 and parallel_state.get_context_parallel_rank() == 0
