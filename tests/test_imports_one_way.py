@@ -21,6 +21,7 @@ FLOORS = (
     {"checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
     {"report", "runtime", "serving", "trainer"},
+    {"chat"},
     {"gateway", "retrieval", "sync", "view", "warm"},
     {"agent"},
     {"preflight"},

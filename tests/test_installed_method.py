@@ -50,8 +50,8 @@ ConfigStore.instance().store(group="schema/method", name="echo_agent", node=Echo
 '''
 AGENT = """
 async def generate(context, sample, sampling):
-    turn = await context.models["actor"].chat(sample.prompt, max_tokens=context.config.method.max_tokens)
-    return sample.with_turn(turn)
+    await context.models["actor"].chat(sample.prompt, max_tokens=context.config.method.max_tokens)
+    return context.samples(sample)
 
 
 async def reward(context, samples):

@@ -18,7 +18,7 @@ async def generate(context, sample, sampling):
     turn = await context.models["actor"].chat(sample.prompt, max_tokens=16)
     if "broken" in sample.metadata:
         turn.text.nothing
-    return sample.with_turn(turn)
+    return context.samples(sample)
 
 async def reward(context, samples):
     return 0.25

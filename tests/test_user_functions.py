@@ -33,8 +33,8 @@ class source(RowSource):
 
 async def generate(context, sample, sampling):
     mark("generate")
-    turn = await context.models["actor"].chat(sample.prompt, max_tokens=4)
-    return sample.with_turn(turn)
+    await context.models["actor"].chat(sample.prompt, max_tokens=4)
+    return context.samples(sample)
 
 
 async def reward(context, samples):
@@ -46,9 +46,10 @@ async def function(context, prompt, num_rollouts):
     mark("function")
     group = Group(prompt=prompt)
     for member in range(num_rollouts):
-        turn = await context.models["actor"].chat(prompt.messages, max_tokens=4)
+        talk = context.models["actor"].conversation(prompt.messages)
+        await talk.reply(max_tokens=4)
         rollout = Rollout(rollout_id=0, group_index=0, reward=float(member), stop_reason=StopReason.ANSWERED)
-        rollout.samples = [Sample(prompt=prompt.messages).with_turn(turn)]
+        rollout.samples = talk.samples(Sample(prompt=prompt.messages))
         group.rollouts.append(rollout)
     return group
 
@@ -147,7 +148,8 @@ class Hardest:
 
 async def generate(context, sample, sampling):
     turn = await context.models["actor"].chat(sample.prompt, max_tokens=4)
-    first, second = sample.with_turn(turn), sample.with_turn(turn)
+    (first,) = context.samples(sample)
+    (second,) = context.samples(sample)
     first.reward, second.reward = 0.0, float(len(turn.output_ids) % 2)
     second.status = "truncated"
     return [first, second]

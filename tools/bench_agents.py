@@ -21,18 +21,18 @@ def message_of(rollout: int, turn: int) -> list[int]:
 async def single(context: Any, sample: Any, sampling: Any) -> list[Any]:
     """One turn; the prompt is the rollout's own, so that no prefix is shared."""
     tokens = prompt_of(sample.rollout_id)
-    return [sample.with_turn(await context.models["actor"].complete(tokens, max_tokens=OUTPUT_TOKENS))]
+    await context.models["actor"].complete(tokens, max_tokens=OUTPUT_TOKENS)
+    return context.samples(sample)
 
 
 async def conversation(context: Any, sample: Any, sampling: Any) -> list[Any]:
     """Several turns, each with all before it as its prompt; a group begins alike."""
-    tokens, samples = prompt_of(sample.group_index), []
+    tokens = prompt_of(sample.group_index)
     for number in range(NUM_TURNS):
         tokens = tokens + (message_of(sample.rollout_id, number) if number else [])
         turn = await context.models["actor"].complete(tokens, max_tokens=OUTPUT_TOKENS)
-        samples.append(sample.with_turn(turn))
         tokens = tokens + turn.output_ids
-    return samples
+    return context.samples(sample)
 
 
 async def reward(context: Any, samples: list[Any]) -> float:

@@ -70,14 +70,13 @@ async def idle(seconds: float) -> float:
 
 async def measure(tokenizer: Any, *, num_tokens: int, num_turns: int) -> Gaps:
     """Gaps during the turns of one conversation."""
-    from vime.rollout.conversation import Conversation
-    from vime.rollout.model import ServedModel
+    from vime.chat.model import ServedModel
     from vime.types import Sample
 
     made = [tokenizer.encode(long_text(num_tokens), add_special_tokens=False)[: num_tokens - 1] for _ in range(num_turns)]
     replies: Any = Replies([[*ids, tokenizer.eos_token_id] for ids in made])
     model = ServedModel(client=replies, tokenizer=tokenizer, max_model_len=10**9, temperature=1.0, top_p=1.0, session="s")
-    conversation, gaps = Conversation(model, [{"role": "user", "content": "go on"}]), Gaps()
+    conversation, gaps = model.conversation([{"role": "user", "content": "go on"}]), Gaps()
     answers = [long_text(num_tokens) for _ in range(num_turns)]
     watching = asyncio.create_task(gaps.watch())
     await asyncio.sleep(0.01)

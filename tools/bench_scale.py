@@ -71,11 +71,9 @@ class SimulatedServer:
 async def generate(context: Any, sample: Any, sampling: Any) -> list[Any]:
     """An agent of three turns, each a sample of its own."""
     first = sample.metadata["first_token"]
-    turns = [
+    for number in range(NUM_CALLS):
         await context.models["actor"].complete([first + number] * PROMPT_TOKENS, max_tokens=OUTPUT_TOKENS)
-        for number in range(NUM_CALLS)
-    ]
-    return [sample.with_turn(turn) for turn in turns]
+    return context.samples(sample)
 
 
 async def reward(context: Any, samples: list[Any]) -> float:

@@ -1,13 +1,13 @@
 """Whether everything that was sampled in a session is trained exactly once, behind the prompt that the engine saw.
 
-It knows of the trajectory only what is trained: its samples. What was sampled comes from the model (`ScriptedModel.asked`).
+It knows of the session only what is trained: its samples. What was sampled comes from the model (`ScriptedModel.asked`).
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from vime.trajectory.tree import Trajectory
+from vime.gateway.session import AgentSession
 from vime.types import Sample, Turn
 
 Asked = tuple[list[int], Turn]
@@ -28,10 +28,10 @@ class Audit:
     problems: list[str] = field(default_factory=list)
 
 
-def audit(trajectory: Trajectory, samples: list[Sample], asked: list[Asked]) -> Audit:
+def audit(session: AgentSession, samples: list[Sample], asked: list[Asked]) -> Audit:
     """Compares the samples of a session with what its model was asked and sampled."""
-    found = Audit(forks=dict(trajectory.statistics.forks))
-    replies = trajectory.replies
+    found = Audit(forks=dict(session.dialogue.statistics.forks))
+    replies = session.dialogue.calls
     found.num_tool_calls = sum(len(reply.message.get("tool_calls") or ()) for reply in replies)
     found.num_not_delivered = sum(not reply.delivered for reply in replies)
     left = [turn for turn in asked if len(turn[1].output_ids)]

@@ -6,11 +6,13 @@ vLLM's own structured outputs, so that the text is the script's and the tokens, 
 
 import asyncio
 import json
-from collections.abc import Callable
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vime.chat.model import ServedModel
+from vime.serving.reply import Listener
 from vime.types import Turn
 
 REPLY = "<|im_start|>assistant\n"
@@ -55,11 +57,7 @@ def scripted_reply(script: Script, prompt: str, *, num_asked: int) -> str:
 
 
 class ScriptedModel:
-    """A model for one session. Its replies come a few tokens at a time."""
-
-    name = "actor"
-    model_name = "policy"
-    shows_tokens = True
+    """The client of a model for one session. Its replies come a few tokens at a time."""
 
     def __init__(self, tokenizer: Any, script: Script, *, folder: Path, max_model_len: int) -> None:
         self.tokenizer, self.max_model_len, self._script, self._folder = tokenizer, max_model_len, script, folder
@@ -67,24 +65,16 @@ class ScriptedModel:
         """Prompts and what was sampled behind them."""
         self._num_calls = 0
 
-    def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """Nothing beside the messages."""
-        return {}
+    def served(self) -> ServedModel:
+        """The model as a session calls it."""
+        return ServedModel(client=self, tokenizer=self.tokenizer, max_model_len=self.max_model_len, session="scripted")
 
-    async def complete(
-        self,
-        token_ids: Any,
-        *,
-        max_tokens: int,
-        stop: tuple[str, ...] = (),
-        constraint: dict[str, Any] | None = None,
-        hear: Callable[[Turn], None] | None = None,
-    ) -> Turn:
-        """The reply of the script."""
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], listener: Listener, **options: Any) -> Turn:
+        """The reply of the script; see `TokenClient.generate`."""
         prompt = list(token_ids)
         said = scripted_reply(self._script, self.tokenizer.decode(prompt), num_asked=len(self.asked))
         text = said.replace(FOLDER, str(self._folder))
-        turn = await self._say(prompt, text, max_tokens=max_tokens, stop=stop, constraint=constraint, hear=hear)
+        turn = await self._say(prompt, text, sampling=sampling, listener=listener, **options)
         self.asked.append((prompt, turn))
         return turn
 
@@ -93,46 +83,40 @@ class ScriptedModel:
         prompt: list[int],
         text: str,
         *,
-        max_tokens: int,
-        hear: Callable[[Turn], None] | None,
-        stop: tuple[str, ...] = (),
+        sampling: dict[str, Any],
+        listener: Listener,
         **_: Any,
     ) -> Turn:
         self._num_calls += 1
         number = self._num_calls
-        ends = [text.index(word) + len(word) for word in stop if word in text]
+        ends = [text.index(word) + len(word) for word in sampling.get("stop", ()) if word in text]
         ids = self.tokenizer.encode(text[: min(ends)] if ends else text + END, add_special_tokens=False)
-        kept = ids[:max_tokens]
+        kept = ids[: sampling["max_tokens"]]
         logprobs = [-float(TURN_STEP * number + place) for place in range(len(kept))]
-        for start in range(0, len(kept) if hear is not None else 0, PIECE_TOKENS):
+        for start in range(0, len(kept), PIECE_TOKENS):
             place = slice(start, start + PIECE_TOKENS)
-            hear(Turn(output_ids=kept[place], logprobs=logprobs[place]))  # type: ignore[misc]
+            listener.received(Turn(output_ids=kept[place], logprobs=logprobs[place]))
             await asyncio.sleep(0)
         reason = "stop" if len(kept) == len(ids) else "length"
         return Turn(output_ids=kept, logprobs=logprobs, weight_versions=[1] * len(kept), finish_reason=reason)
 
 
 class ForcedModel(ScriptedModel):
-    """A real model that is held to the script, for one session."""
+    """The client of a real model that is held to the script, for one session."""
 
-    def __init__(self, served: Any, script: Script, *, folder: Path) -> None:
-        super().__init__(served.tokenizer, script, folder=folder, max_model_len=served.max_model_len)
-        self._served = served
-
-    def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """Those of the served model."""
-        return self._served.template_args(tools)
+    def __init__(self, client: Any, tokenizer: Any, script: Script, *, folder: Path, max_model_len: int) -> None:
+        super().__init__(tokenizer, script, folder=folder, max_model_len=max_model_len)
+        self._client, self._session = client, uuid.uuid4().hex
 
     async def _say(
         self,
         prompt: list[int],
         text: str,
         *,
-        max_tokens: int,
-        hear: Callable[[Turn], None] | None,
-        stop: tuple[str, ...] = (),
-        constraint: dict[str, Any] | None = None,
-        **_: Any,
+        sampling: dict[str, Any],
+        listener: Listener,
+        **options: Any,
     ) -> Turn:
-        forced = constraint or {"choice": [text]}
-        return await self._served.complete(prompt, max_tokens=max_tokens, stop=stop, constraint=forced, hear=hear)
+        forced = {"structured_outputs": {"choice": [text]}, **sampling}
+        options["session_id"] = self._session
+        return await self._client.generate(prompt, sampling=forced, listener=listener, **options)

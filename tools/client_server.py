@@ -5,7 +5,6 @@ its tokenizer would, here and there otherwise, as sampling models do.
 """
 
 import tempfile
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from fetch_qwen3_tokenizer import fetched
 
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
-from vime.rollout.model import ServedModel
 from vime.runtime import Runtime
 from vime.serving.client import TokenClient
 from vime.serving.topology import Serving
@@ -100,15 +98,8 @@ async def served_engine() -> AsyncIterator[Callable[[Case, Path], ScriptedModel]
                 tokenizer: Any = load_tokenizer(endpoint.tokenizer)
 
                 def make(case: Case, working: Path) -> ScriptedModel:
-                    served = ServedModel(
-                        client=client,
-                        tokenizer=tokenizer,
-                        max_model_len=min(case.max_model_len, endpoint.max_model_len),
-                        temperature=1.0,
-                        top_p=1.0,
-                        session=uuid.uuid4().hex,
-                    )
-                    return ForcedModel(served, case.script, folder=working)
+                    most = min(case.max_model_len, endpoint.max_model_len)
+                    return ForcedModel(client, tokenizer, case.script, folder=working, max_model_len=most)
 
                 yield make
             finally:

@@ -26,9 +26,8 @@ from client_engine import ScriptedModel
 from fetch_qwen3_tokenizer import fetched
 
 from vime.agent.command import run_command
+from vime.chat.reading import Reader
 from vime.errors import SampleError, ServerError, describe
-from vime.gateway.reading import Reader
-from vime.gateway.sampled_answers import SampledAnswers
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
 from vime.surroundings import settle
@@ -99,8 +98,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
         folder = Path(name)
         model = make_model(case, folder)
         reader = Reader(model.tokenizer, tool_parser="hermes", reasoning_parser="qwen3")
-        answers = SampledAnswers(model=model, reader=reader)
-        session = AgentSession(answers=answers, constrains=case.constrains, refuses=case.refuses)
+        session = AgentSession(model=model.served(), reader=reader, constrains=case.constrains, refuses=case.refuses)
         gateway.open(session)
         command = case.command(session, folder, here=here)
         try:
@@ -110,7 +108,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
             problem = f"it did not end within {SECONDS} s"
     gateway.close(session)
     try:
-        found = audit(answers.trajectory, session.samples(Sample()), model.asked)
+        found = audit(session, session.samples(Sample()), model.asked)
     except (SampleError, ServerError) as error:
         found = Audit(problems=[describe(error)])
     return Verdict(

@@ -19,7 +19,6 @@ import psutil
 from driven_run import DrivenRun
 
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
 from vime.types import Sample
 from vime.weights.payload import RANDOM_WEIGHTS
 
@@ -38,9 +37,10 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     """The first rollout of each group is a reply of 4,000 tokens, the others are short."""
     model = context.models["actor"]
     is_long = sample.member == 0 and not context.evaluation
-    assert isinstance(model, ServedModel), model
     endless = replace(model, sampling={**model.sampling, "ignore_eos": True})
-    return sample.with_turn(await endless.complete(PROMPT, max_tokens=LONG_TOKENS if is_long else SHORT_TOKENS))
+    await endless.complete(PROMPT, max_tokens=LONG_TOKENS if is_long else SHORT_TOKENS)
+    (reply,) = context.samples(sample)
+    return reply
 
 
 async def reward(context: Context, samples: list[Sample]) -> float:

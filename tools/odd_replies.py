@@ -15,7 +15,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ from fetch_qwen3_tokenizer import fetched
 from odd_grammar import Odd, odd_reply
 from odd_protocols import PROTOCOLS, Shown
 
-from vime.gateway.reading import Reader
-from vime.gateway.sampled_answers import SampledAnswers
+from vime.chat.model import ServedModel
+from vime.chat.reading import Reader
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
 from vime.model.load_tokenizer import load_tokenizer
+from vime.serving.reply import Listener
 from vime.types import Sample, Turn
 
 END = "<|im_end|>"
@@ -77,30 +78,24 @@ SETUPS = (
 )
 
 
+MOST_TOKENS = 200_000
+
+
 class OddModel:
     """A model that says given token ids, in pieces of random sizes; the logprob of a token tells its turn and place."""
-
-    name = "actor"
-    max_model_len = 200_000
 
     def __init__(self, tokenizer: Any, template: dict[str, Any], replies: list[tuple[list[int], bool]], seed: int) -> None:
         self.tokenizer, self._template, self._replies = tokenizer, template, replies
         self._draw = random.Random(seed)
         self.asked: list[tuple[list[int], Turn]] = []
 
-    def template_args(self, tools: Any) -> dict[str, Any]:
-        """Arguments of the chat template."""
-        return self._template
+    def served(self) -> ServedModel:
+        """The model as a session calls it."""
+        return ServedModel(
+            client=self, tokenizer=self.tokenizer, max_model_len=MOST_TOKENS, session="odd", chat_template_args=self._template
+        )
 
-    async def complete(
-        self,
-        token_ids: Any,
-        *,
-        max_tokens: int,
-        stop: tuple[str, ...] = (),
-        constraint: dict[str, Any] | None = None,
-        hear: Callable[[Turn], None] | None = None,
-    ) -> Turn:
+    async def generate(self, token_ids: Any, *, listener: Listener, **_: Any) -> Turn:
         """The next reply."""
         ids, is_cut = self._replies[len(self.asked)]
         logprobs = [-float(10_000 * (len(self.asked) + 1) + place) for place in range(len(ids))]
@@ -108,9 +103,9 @@ class OddModel:
         turn = Turn(output_ids=ids, logprobs=logprobs, weight_versions=[1] * len(ids), finish_reason=reason)
         self.asked.append((list(token_ids), turn))
         start = 0
-        while hear is not None and start < len(ids):
+        while start < len(ids):
             end = start + self._draw.choice((1, 1, 2, 3, 7, 40))
-            hear(Turn(output_ids=ids[start:end], logprobs=logprobs[start:end]))
+            listener.received(Turn(output_ids=ids[start:end], logprobs=logprobs[start:end]))
             start = end
             await asyncio.sleep(0)
         return turn
@@ -150,7 +145,7 @@ class Bench:
             seen: list[list[Shown]] = []
             for stream in (False, True):
                 model = OddModel(tokenizer, setup.template, replies, seed)
-                session = AgentSession(answers=SampledAnswers(model=model, reader=reader))
+                session = AgentSession(model=model.served(), reader=reader)
                 self._gateway.open(session)
                 where = f"{setup.name}, {name}, {'streamed' if stream else 'whole'}, seed {seed}"
                 client = protocol(self._http, session, stream=stream, draw=random.Random(seed))
@@ -196,8 +191,7 @@ def _wrong_session(session: AgentSession, model: OddModel, tokenizer: Any, found
     if session.failure is not None:
         yield f"the attempt is lost: {session.failure!r}"
         return
-    trajectory = session.answers.trajectory  # type: ignore[attr-defined]
-    audited = audit(trajectory, session.samples(Sample()), model.asked)
+    audited = audit(session, session.samples(Sample()), model.asked)
     found.num_tokens += audited.num_tokens
     yield from audited.problems
     if (forks := set(audited.forks) - ALLOWED_FORKS) and not silent:

@@ -102,15 +102,21 @@ async def solve(agent: str) -> Solved:
     with tempfile.TemporaryDirectory() as folder:
         script = (Part(replies=SCRIPTS[agent]),)
         model = ScriptedModel(tokenizer, script, folder=Path(folder), max_model_len=65_536)
-        models: Any = {"actor": model}
-        context = Context(config=config, evaluation=False, session_id="solve", models=models, sessions=sessions)
+        served = model.served()
+        context = Context(
+            config=config,
+            evaluation=False,
+            session_id="solve",
+            models={"actor": served},
+            sessions=sessions,
+            trajectory=served.trajectory,
+        )
         sample = Sample(prompt=ROW["problem_statement"], metadata=ROW)
         samples = await generate(context, sample, Sampling(temperature=1.0, top_p=1.0))
         score = (await reward(context, samples)).score
     await sessions.stop()
     (session,) = sessions.opened
-    answers: Any = session.answers
-    found, metadata = audit(answers.trajectory, samples, model.asked), samples[-1].metadata
+    found, metadata = audit(session, samples, model.asked), samples[-1].metadata
     return Solved(
         agent=agent,
         version=BY_NAME[agent].version,

@@ -8,7 +8,6 @@ sys.path.append(str(Path(__file__).resolve().parent))  # a worker loads this fil
 from step_case import SINGLE, TOOL, query_of, reward_of, search
 
 from vime.rollout.context import Context, Sampling
-from vime.rollout.conversation import Conversation
 from vime.rollout.tool import run_tool
 from vime.types import Sample
 
@@ -20,14 +19,15 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     replies = about["replies"][member]
     assert isinstance(sample.prompt, list), type(sample.prompt)
     if about["work"] == SINGLE:
-        return [sample.with_turn(await model.complete(model.render(sample.prompt), max_tokens=replies[0]))]
-    conversation = Conversation(model, sample.prompt, tools=[TOOL])
+        await model.complete(model.render(sample.prompt), max_tokens=replies[0])
+        return context.samples(sample)
+    conversation = model.conversation(sample.prompt, tools=[TOOL], parses=False)
     for turn, tokens in enumerate(replies):
         if turn:
             found = await run_tool(context, "search", search, query_of(about["first"] + member, turn - 1))
             conversation.add([{"role": "tool", "name": "search", "content": found.output}])
         await conversation.reply(max_tokens=tokens)
-    return conversation.samples(sample)
+    return context.samples(sample)
 
 
 async def reward(context: Context, samples: list[Sample]) -> float:

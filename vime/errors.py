@@ -91,6 +91,10 @@ class MalformedError(VimeError, ValueError):
     """An agent failed because a reply of its model could not be read as it had asked for: its end, with reward 0."""
 
 
+class ToolLimitError(VimeError, RuntimeError):
+    """An agent has used up its tool calls: its end as `turn_limit`, with all that was sampled."""
+
+
 class ServerError(VimeError, RuntimeError):
     """A server could not be started, reached or brought back within its time limit."""
 

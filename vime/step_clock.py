@@ -3,7 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 
-from vime.rollout.traffic import ModelUsage
+from vime.chat.traffic import ModelUsage
 
 
 class StepClock:

@@ -15,10 +15,12 @@ from agentic.agentflow.prompts import memory_text
 from agentic.agentflow.roles import Role, Roles
 from agentic.agentflow.tools.toolbox import ToolBox
 from vime.config import RunConfig
+from vime.errors import ContextFullError
 from vime.rollout.context import Context, Sampling
 from vime.rollout.tool import ToolOutcome
 from vime.types import Sample, StopReason, Turn
 
+PLAN = "plan"
 FALLBACK_TOOL = "base_generator"
 """Tool that is called where the planner names none or an unknown one."""
 CHARACTERS_LOGGED = 1_000
@@ -54,7 +56,8 @@ class RolloutState:
     question: str
     analysis: str = ""
     memory: Memory = field(default_factory=Memory)
-    samples: list[Sample] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    """The metadata of each planner turn."""
     num_tokens: int = 0
     """Tokens that the planner has sampled; an endpoint that returns no token ids reports their number."""
 
@@ -73,7 +76,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     turn = await planner.plan(rollout.roles, rollout.question)
     rollout.analysis = turn.text.strip()
     if method.plans_itself:
-        _keep(rollout, turn, trained=method.trained_turns is TrainedTurns.plan_and_next_step, turn="plan")
+        _keep(rollout, turn, turn=PLAN)
     max_steps = method.max_evaluation_steps if context.evaluation else method.max_steps
     end = LoopEnd.STEPS_USED_UP
     for _ in range(max_steps):
@@ -82,12 +85,21 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
             end = stopped
             break
     answer = await _final_answer(rollout)
-    last = rollout.samples[-1]
+    if not rollout.notes:
+        raise ContextFullError(
+            "the question leaves the planner no room in its context", context.models[method.roles.planner].name
+        )
+    samples = context.samples(sample)
+    for each, about in zip(samples, rollout.notes, strict=True):
+        each.metadata |= about
+        if about["turn"] == PLAN and method.trained_turns is not TrainedTurns.plan_and_next_step:
+            each.loss_mask = [0] * each.response_length
+    last = samples[-1]
     last.metadata |= {"final_output": answer, "loop_end": end.value, **grading_metadata(sample, rollout.question)}
     last.metadata["thinks"] = thinks(context, method.roles.generator)
     cut = last.metadata["cut"]
     last.stop_reason = StopReason.TOKEN_LIMIT if cut else STOP_REASONS[end]
-    return rollout.samples
+    return samples
 
 
 async def _step(rollout: RolloutState) -> LoopEnd | None:
@@ -95,8 +107,6 @@ async def _step(rollout: RolloutState) -> LoopEnd | None:
     roles, memory = rollout.roles, rollout.memory
     turn = await planner.next_step(roles, rollout.question, analysis=rollout.analysis, memory=memory)
     if turn.finish_reason == "length" and not (turn.output_ids or turn.text):  # the steps so far fill the context
-        if not rollout.samples:  # a rollout has a sequence, even if none of its tokens is trained
-            _keep(rollout, turn, trained=False, turn="plan")
         return LoopEnd.TOKENS_USED_UP
     choice = planner.parse_next_step(turn.text, thinks=thinks(rollout.context, rollout.method.roles.planner))
     found = rollout.toolbox.find(choice.tool_name)
@@ -109,7 +119,6 @@ async def _step(rollout: RolloutState) -> LoopEnd | None:
     _keep(
         rollout,
         turn,
-        trained=True,
         turn="next_step",
         step=step.number,
         parsed=choice.parsed,
@@ -152,12 +161,11 @@ async def _final_answer(rollout: RolloutState) -> str:
     return (await rollout.roles.ask(Role.generator, content)).text
 
 
-def _keep(rollout: RolloutState, turn: Turn, /, *, trained: bool, **metadata: Any) -> None:
-    """Adds a planner turn to the rollout's samples."""
-    sample = rollout.template.with_turn(turn, cut=turn.finish_reason == "length", **metadata)
-    if not trained:
-        sample.loss_mask = [0] * sample.response_length
-    rollout.samples.append(sample)
+def _keep(rollout: RolloutState, turn: Turn, /, **metadata: Any) -> None:
+    """Notes what there is to say about a planner turn, unless its prompt left no room for a word."""
+    if not (turn.output_ids or turn.text):
+        return
+    rollout.notes.append({"cut": turn.finish_reason == "length", **metadata})
     rollout.num_tokens += len(turn.output_ids) if turn.usage is None else turn.usage[1]
 
 

@@ -5,32 +5,35 @@
 It learns as the native one does, since the session of the rollout keeps what the planner sampled (`vime.gateway`).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import openai
 
 from agentic.agentflow import generate as native
-from agentic.agentflow.config import AgentFlowConfig, TrainedTurns
-from vime.gateway.chat import CONTEXT_FULL
+from agentic.agentflow.config import AgentFlowConfig
+from vime.chat.request import CONTEXT_FULL
 from vime.rollout.context import Context, Sampling
 from vime.types import Message, Sample, Turn
 
 
 @dataclass(kw_only=True, slots=True)
 class ClientModel:
-    """A `ChatModel` behind OpenAI's client; its turns have texts and no tokens."""
+    """A model behind OpenAI's client; its turns have texts and no tokens."""
 
     client: openai.AsyncOpenAI
     name: str
     max_model_len: int
-    num_written: list[int] = field(default_factory=list)
-    """Tokens of each reply."""
 
     @property
     def shows_tokens(self) -> bool:
         """False."""
         return False
+
+    @property
+    def untrained(self) -> "ClientModel":
+        """Itself: what is trained of a session is for `generate` to say."""
+        return self
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:
         """The reply to a conversation; an empty one if the context is full."""
@@ -40,18 +43,16 @@ class ClientModel:
         except openai.BadRequestError as error:
             if error.code != CONTEXT_FULL:
                 raise
-            self.num_written.append(0)
             return Turn(finish_reason="length", usage=(0, 0))
         choice, usage = found.choices[0], found.usage
         assert usage is not None, "every answer says what it cost"
-        self.num_written.append(usage.completion_tokens)
         message: Message = {"role": "assistant", "content": choice.message.content or ""}
         counted = (usage.prompt_tokens, usage.completion_tokens)
         return Turn(message=message, finish_reason=choice.finish_reason, usage=counted)
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One sample per planner turn, as natively: its tokens are the session's, its metadata the loop's."""
+    """One sample per planner turn, as natively: the session's calls stand in the rollout's trajectory."""
     method = AgentFlowConfig.of(context.config)
     planner = context.models[method.roles.planner]
     async with context.session(method.roles.planner) as session:
@@ -61,14 +62,4 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         ) as client:
             model: Any = ClientModel(client=client, name=planner.name, max_model_len=planner.max_model_len)
             outside = replace(context, models={**context.models, method.roles.planner: model})
-            turns = await native.generate(outside, sample, sampling)
-    if not planner.shows_tokens:
-        return turns
-    sampled, found = iter(session.samples(sample)), []
-    for turn, num_written in zip(turns, model.num_written, strict=True):
-        own = next(sampled) if num_written else turn
-        own.metadata, own.stop_reason = {**own.metadata, **turn.metadata}, turn.stop_reason
-        if turn.metadata["turn"] == "plan" and method.trained_turns is not TrainedTurns.plan_and_next_step:
-            own.loss_mask = [0] * own.response_length
-        found.append(own)
-    return found
+            return await native.generate(outside, sample, sampling)

@@ -5,9 +5,9 @@ from functools import cached_property
 
 from agentic.agentflow.config import AgentFlowConfig
 from agentic.agentflow.prompts import SETS, Prompts
+from vime.chat.model import ServedModel
 from vime.config import PromptStyle
 from vime.rollout.context import Context
-from vime.rollout.model import TokenModel
 from vime.types import Message, Turn
 
 
@@ -19,7 +19,7 @@ class Role(str, Enum):
     generator = "generator"
 
 
-async def ask(model: TokenModel, content: str, *, max_tokens: int) -> Turn:
+async def ask(model: ServedModel, content: str, *, max_tokens: int) -> Turn:
     """The reply to one user message, of at most `max_tokens` tokens and no more than the model's context leaves.
 
     If it leaves none, the reply is empty and its finish reason is `length`.
@@ -27,11 +27,8 @@ async def ask(model: TokenModel, content: str, *, max_tokens: int) -> Turn:
     messages: list[Message] = [{"role": "user", "content": content}]
     if not model.shows_tokens:
         return await model.chat(messages, max_tokens=max_tokens)
-    token_ids = model.render(messages)
-    room = min(max_tokens, model.max_model_len - len(token_ids))
-    if room >= 1:
-        return await model.complete(token_ids, max_tokens=room)
-    return Turn(prompt_ids=token_ids, finish_reason="length")
+    talk = model.conversation(messages)
+    return await talk.reply(max_tokens=max_tokens) if talk.room >= 1 else Turn(finish_reason="length")
 
 
 class Roles:
@@ -65,17 +62,18 @@ class Roles:
 
     async def plan(self, content: str) -> Turn:
         """A reply of the planner."""
-        return await self._think(self._method.roles.planner, content)
+        return await self._think(self._context.models[self._method.roles.planner], content)
 
     async def analyse(self, content: str) -> Turn:
-        """A reply of the analyst."""
-        return await self._think(self._method.roles.analyst, content)
+        """A reply of the analyst, which is one of the rollout's sequences if the planner plays this role as well."""
+        model = self._context.models[self._method.roles.analyst]
+        return await self._think(model if self._method.plans_itself else model.untrained, content)
 
-    async def _think(self, name: str, content: str) -> Turn:
-        return await ask(self._context.models[name], content, max_tokens=self._method.max_planner_tokens)
+    async def _think(self, model: ServedModel, content: str) -> Turn:
+        return await ask(model, content, max_tokens=self._method.max_planner_tokens)
 
     async def ask(self, role: Role, content: str) -> Turn:
         """A reply of a frozen role."""
         names = self._method.roles
         served = {Role.executor: names.executor, Role.verifier: names.verifier, Role.generator: names.generator}
-        return await ask(self._context.models[served[role]], content, max_tokens=self._method.max_frozen_tokens)
+        return await ask(self._context.models[served[role]].untrained, content, max_tokens=self._method.max_frozen_tokens)

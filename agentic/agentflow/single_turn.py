@@ -14,7 +14,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     question = method.question_of(sample)
     content = SETS[method.prompt_style].single_turn.format(question=question)
     turn = await ask(context.models[method.roles.planner], content, max_tokens=method.max_planner_tokens)
-    answer = sample.with_turn(turn, final_output=turn.text, **grading_metadata(sample, question))
+    (answer,) = context.samples(sample, final_output=turn.text, **grading_metadata(sample, question))
     answer.metadata["thinks"] = thinks(context, method.roles.planner)
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return answer

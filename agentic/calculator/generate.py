@@ -18,8 +18,6 @@ from agentic.calculator.config import CalculatorConfig
 from agentic.calculator.prompts import ANSWER, CALCULATION, prompt_of
 from vime.grading.arithmetic import computed
 from vime.rollout.context import Context, Sampling
-from vime.trajectory.plain_text import control_tokens
-from vime.trajectory.sequence import TokenSequence
 from vime.types import Sample, StopReason
 
 STOPS = ("=", "\n")
@@ -42,15 +40,11 @@ async def single_turn(context: Context, sample: Sample, sampling: Sampling) -> S
 async def play(context: Context, sample: Sample, *, max_calculations: int) -> Sample:
     """Alternates lines and values; `values` and `answer` of the sample are what was computed and answered."""
     method, model = CalculatorConfig.of(context.config), context.models["actor"]
-    encode = control_tokens(model.tokenizer).encode_plain
-    tokens = TokenSequence.begin(encode(prompt_of(sample.question, calculates=max_calculations > 0)))
-    reason, text, about = StopReason.TURN_LIMIT, "", dict[str, Any](values=[], answer=None)
+    talk = model.conversation(prompt_of(sample.question, calculates=max_calculations > 0))
+    reason, about = StopReason.TURN_LIMIT, dict[str, Any](values=[], answer=None)
     for number in range(max_calculations + 1):
-        turn = await model.complete(tokens.ids, max_tokens=method.max_turn_tokens, stop=STOPS)
-        tokens.add_turn(turn)
-        said = model.tokenizer.decode(turn.output_ids)
-        text += said
-        kind, content = line_of(said)
+        turn = await talk.reply(max_tokens=method.max_turn_tokens, stop=STOPS)
+        kind, content = line_of(turn.text)
         if kind != CALCULATION:
             about["answer"] = content if kind == ANSWER else None
             reason = StopReason.ANSWERED if kind == ANSWER else StopReason.MALFORMED
@@ -62,9 +56,8 @@ async def play(context: Context, sample: Sample, *, max_calculations: int) -> Sa
             break
         about["values"].append(value)
         if number < max_calculations:
-            tokens.add_environment(encode(f" {value}\n"))
-            text += f" {value}\n"
-    result = tokens.sample(sample, text, **about)
+            talk.add(f" {value}\n")
+    (result,) = context.samples(sample, **about)
     result.stop_reason = reason
     return result
 

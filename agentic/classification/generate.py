@@ -9,7 +9,6 @@ from typing import Any
 
 from agentic.classification.config import TEXT, ClassificationConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
 from vime.trajectory.plain_text import control_tokens
 from vime.types import Sample, StopReason
 
@@ -22,11 +21,10 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     turn = await model.complete(token_ids, **limits)
     said: dict[str, str] = {}
     if context.evaluation:
-        assert isinstance(model, ServedModel), f"the model is a {type(model).__name__}, which has no temperature of its own"
-        greedy = replace(model, temperature=0.0)
+        greedy = replace(model.untrained, temperature=0.0)
         said["greedy"] = (await greedy.complete(token_ids, **limits)).text
         choices = {"choice": [f" {label}" for label in method.labels]}
         said["likeliest"] = (await greedy.complete(token_ids, **limits, constraint=choices)).text
-    answer = sample.with_turn(turn, said=said)
+    (answer,) = context.samples(sample, said=said)
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return answer

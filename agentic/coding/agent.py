@@ -14,9 +14,9 @@ from agentic.coding.prompts import Wording
 from agentic.coding.tools import Toolbox
 from agentic.coding.work import Ending, Work
 from vime.agent.workspace.contract import WorkspaceLike
-from vime.gateway.chat import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
+from vime.chat.agent_clock import AgentClock
+from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
 from vime.gateway.session import AgentSession
-from vime.rollout.agent_clock import AgentClock
 from vime.trajectory.messages import calls_of
 from vime.types import Message
 

@@ -24,7 +24,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     files = await asyncio.to_thread(shown_files, prepared.tree, most_characters=method.single_turn_characters)
     content = WORDINGS[method.prompt_style].single_turn.format(statement=task.problem_statement, files=files)
     turn = await context.models["actor"].chat([{"role": "user", "content": content}], max_tokens=method.single_turn_tokens)
-    answer = sample.with_turn(turn, **{PATCH: patch_of(turn.text), TASK: row_of(sample)})
+    (answer,) = context.samples(sample, **{PATCH: patch_of(turn.text), TASK: row_of(sample)})
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return answer
 

@@ -32,24 +32,29 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         max_chunks=method.max_chunks,
         chunk_at=method.chunk_at,
     )
-    memory, samples = NO_MEMORY, []
+    memory, notes = NO_MEMORY, list[dict[str, Any]]()
     for number, chunk in enumerate(chunks):
         content = MEMORY_PROMPT.format(problem=problem, memory=memory, chunk=chunk)
         turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_memory_tokens)
         reply, num_tokens, is_longer = cap(turn.text.strip(), model.tokenizer, method.max_memory_tokens)
         memory = reply if reply or not method.keep_memory else memory
         about = {
+            "turn": number,
+            "cut": turn.finish_reason == "length" or is_longer,
             "memory": memory[:CHARACTERS_LOGGED],
             "memory_tokens": num_tokens,
             "holds_gold": gold_in_prediction(memory, sample.label),
             "empty": not reply,
         }
-        samples.append(sample.with_turn(turn, turn=number, cut=turn.finish_reason == "length" or is_longer, **about))
+        notes.append(about)
     content = FINAL[method.answer_form(evaluation=context.evaluation)].format(problem=problem, memory=memory)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_final_tokens)
-    answer = sample.with_turn(turn, turn=len(chunks), num_chunks=len(chunks), metric=sample.metadata.get("metric"))
-    answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
-    return [*samples, answer]
+    notes.append({"turn": len(chunks), "num_chunks": len(chunks), "metric": sample.metadata.get("metric")})
+    samples = context.samples(sample)
+    for each, about in zip(samples, notes, strict=True):
+        each.metadata = about
+    samples[-1].stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
+    return samples
 
 
 def cap(text: str, tokenizer: Any, max_tokens: int) -> tuple[str, int, bool]:

@@ -29,6 +29,6 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
         document = model.tokenizer.decode(document_ids[:head]) + model.tokenizer.decode(document_ids[head - room :])
     content = prompt.format(problem=problem, chunk=document)
     turn = await model.chat([{"role": "user", "content": content}], max_tokens=method.max_single_turn_tokens)
-    answer = sample.with_turn(turn, num_chunks=0, metric=sample.metadata.get("metric"))
+    (answer,) = context.samples(sample, num_chunks=0, metric=sample.metadata.get("metric"))
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return answer

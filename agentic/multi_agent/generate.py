@@ -7,9 +7,11 @@ the trained model wrote it; replies of frozen models are samples without tokens 
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from agentic.multi_agent.config import MultiAgentConfig, Role
 from agentic.multi_agent.prompts import WORDINGS
+from vime.chat.conversation import Conversation
 from vime.rollout.context import Context, Sampling
 from vime.thinking import CLOSE, after_thinking
 from vime.trajectory.aside import aside
@@ -44,7 +46,7 @@ async def play(context: Context, sample: Sample, calls: Mapping[Role, int]) -> l
         else:
             places = [len(samples) + place for place, text in enumerate(texts) if text is not None]
         samples += replies
-    samples = samples or [_reply(context, sample, Turn(finish_reason="length"), role=Role.solver)]
+    samples = samples or [_reply(context, sample, None, Turn(finish_reason="length"), role=Role.solver)]
     about = samples[-1].metadata
     about["chosen"] = places[0] if places else None
     samples[-1].stop_reason = StopReason.ANSWERED if places else StopReason.TOKEN_LIMIT if about["cut"] else StopReason.MALFORMED
@@ -54,14 +56,12 @@ async def play(context: Context, sample: Sample, calls: Mapping[Role, int]) -> l
 async def ask(context: Context, sample: Sample, role: Role, prompt: str, *, num_calls: int) -> list[Sample]:
     """The replies of a role to one prompt, sampled at once; none if the prompt leaves no room for a reply."""
     method, messages = MultiAgentConfig.of(context.config), [{"role": "user", "content": prompt}]
-    model, room = context.models[method.model_of(role)], method.max_response_tokens
-    if model.shows_tokens:
-        token_ids = await aside(len(prompt), model.render, messages)
-        room = min(room, model.max_model_len - len(token_ids))
-        calls = [model.complete(token_ids, max_tokens=room) for _ in range(num_calls if room > 0 else 0)]
-    else:
-        calls = [model.chat(messages, max_tokens=room) for _ in range(num_calls)]
-    return [_reply(context, sample, turn, role=role) for turn in await asyncio.gather(*calls)]
+    model = context.models[method.model_of(role)]
+    talks = [model.conversation(messages) for _ in range(num_calls)]
+    if talks and model.shows_tokens and await aside(len(prompt), lambda: talks[0].room) < 1:
+        return []
+    turns = await asyncio.gather(*(talk.reply(max_tokens=method.max_response_tokens) for talk in talks))
+    return [_reply(context, sample, talk, turn, role=role) for talk, turn in zip(talks, turns, strict=True)]
 
 
 def solution_of(response: str, *, thinking: bool) -> str | None:
@@ -77,14 +77,12 @@ def judgment_of(text: str, *, num_solutions: int) -> int | None:
     return int(found[1]) - 1 if found and 1 <= int(found[1]) <= num_solutions else None
 
 
-def _reply(context: Context, sample: Sample, turn: Turn, *, role: Role) -> Sample:
+def _reply(context: Context, sample: Sample, talk: Conversation | None, turn: Turn, *, role: Role) -> Sample:
     """A reply as a sample; one that nobody trains is its text behind the tokens of the problem."""
     num_tokens = turn.usage[1] if turn.usage else len(turn.output_ids)
     about = {"role": role.value, "cut": turn.finish_reason == "length", "tokens": num_tokens}
     name = MultiAgentConfig.of(context.config).model_of(role)
-    if context.config.serving.models[name].trained and turn.output_ids:
-        return sample.with_turn(turn, **about)
+    if talk is not None and context.config.serving.models[name].trained and turn.output_ids:
+        return talk.samples(sample, **about)[0]
     problem = context.models["actor"].render([{"role": "user", "content": sample.question}])
-    result = sample.with_turn(Turn(prompt_ids=problem, message=turn.message), **about)
-    result.remove_sample = True
-    return result
+    return replace(sample, prompt=[], tokens=problem, response=turn.text, metadata=about, remove_sample=True)

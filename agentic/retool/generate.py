@@ -13,8 +13,6 @@ from agentic.retool.config import ReToolConfig
 from vime.agent.interpreter import RAISED, SOURCE, Interpreter, text_of
 from vime.config import PromptStyle
 from vime.rollout.context import Context, Sampling
-from vime.trajectory.plain_text import control_tokens
-from vime.trajectory.sequence import TokenSequence
 from vime.types import Sample, StopReason, Turn
 
 END_OF_CODE = "</code>"
@@ -26,15 +24,13 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     if not method.interpreter:
         return await single_turn(context, sample, sampling)
     prompt = _prompt(method, sample, prompts.CODE)
-    response, text = TokenSequence.begin(model.render(prompt)), ""
-    end = min(len(response.ids) + method.max_response_tokens, model.max_model_len)
+    talk = model.conversation(prompt)
+    end = min(talk.num_tokens + method.max_response_tokens, model.max_model_len)
     calls: Counter[str] = Counter()
     async with AsyncExitStack() as stack:
         interpreter = None
         while True:
-            turn = await model.complete(response.ids, max_tokens=end - len(response.ids), stop=(END_OF_CODE,))
-            response.add_turn(turn)
-            text += turn.text
+            turn = await talk.reply(max_tokens=end - talk.num_tokens, stop=(END_OF_CODE,))
             stop_reason = _stop_reason(turn, num_calls=calls.total(), method=method)
             if stop_reason is not None:
                 break
@@ -44,14 +40,11 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
             result = await interpreter.run(program_of(turn.text))
             calls["raised" if result.exit_code == RAISED else "ended" if result.exit_code else "finished"] += 1
             output = text_of(result, seconds=method.call_seconds, most_characters=method.output_characters)
-            shown = prompts.INTERPRETED.format(output=output)
-            ids = control_tokens(model.tokenizer).encode_plain(shown)
-            if len(response.ids) + len(ids) >= end:
+            talk.add(prompts.INTERPRETED.format(output=output))
+            if talk.num_tokens >= end:
                 stop_reason = StopReason.TOKEN_LIMIT
                 break
-            response.add_environment(ids)
-            text += shown
-    answer = response.sample(sample, text, calls=dict(calls))
+    (answer,) = context.samples(sample, calls=dict(calls))
     answer.stop_reason = stop_reason
     return answer
 
@@ -60,7 +53,7 @@ async def single_turn(context: Context, sample: Sample, sampling: Sampling) -> S
     """One reply in words: the single-turn baseline, and the method without its interpreter."""
     method, model = ReToolConfig.of(context.config), context.models["actor"]
     turn = await model.chat(_prompt(method, sample, prompts.PLAIN), max_tokens=method.max_response_tokens)
-    answer = sample.with_turn(turn, calls={})
+    (answer,) = context.samples(sample, calls={})
     answer.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return answer
 

@@ -18,8 +18,7 @@ from vime.rollout.context import Context, Sampling
 from vime.rollout.tool import ToolOutcome, run_tool
 from vime.thinking import after_thinking
 from vime.trajectory.plain_text import control_tokens
-from vime.trajectory.sequence import TokenSequence
-from vime.types import Sample, StopReason, Turn
+from vime.types import Sample, StopReason
 
 STOPS = ("</search>", "</answer>")
 ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
@@ -35,19 +34,15 @@ async def play(context: Context, sample: Sample, *, max_turns: int) -> Sample:
     method, model = SearchR1Config.of(context.config), context.models["actor"]
     wording, encode = WORDINGS[method.prompt_style], control_tokens(model.tokenizer).encode_plain
     prompt = (wording.search if max_turns else wording.direct).format(question=question_of(sample))
-    tokens = TokenSequence.begin(model.render([{"role": "user", "content": prompt}]))
-    reason, text = StopReason.TURN_LIMIT, ""
+    talk = model.conversation([{"role": "user", "content": prompt}])
+    reason = StopReason.TURN_LIMIT
     about: dict[str, Any] = {"queries": [], "holds_gold": [], "invalid_turns": 0, "cut_results": 0}
     for number in range(max_turns + 1):
-        room = model.max_model_len - len(tokens.ids)
-        if number and room < 1:
+        if number and talk.room < 1:
             reason = StopReason.TOKEN_LIMIT
             break
-        turn = await model.complete(tokens.ids, max_tokens=max(1, min(method.max_turn_tokens, room)), stop=STOPS)
-        tokens.add_turn(turn)
-        said = text_of(turn, model.tokenizer)
-        text += said
-        action, content = action_of(said)
+        turn = await talk.reply(max_tokens=method.max_turn_tokens, stop=STOPS)
+        action, content = action_of(turn.text)
         about["invalid_turns"] += action is None
         if action == "answer" or number == max_turns:
             reason = StopReason.ANSWERED if action == "answer" else reason
@@ -61,9 +56,8 @@ async def play(context: Context, sample: Sample, *, max_turns: int) -> Sample:
             about["queries"].append(content)
             about["holds_gold"].append(gold_in_prediction(results, sample.label))
             observation = INFORMATION.format(results=results)
-        tokens.add_environment(encode(observation))
-        text += observation
-    result = tokens.sample(sample, text, **about)
+        talk.add(observation)
+    (result,) = context.samples(sample, **about)
     result.stop_reason = reason
     return result
 
@@ -72,12 +66,6 @@ def question_of(sample: Sample) -> str:
     """The row's question, which ends with a question mark as in the original."""
     question = sample.question.strip()
     return question if question.endswith("?") else f"{question}?"
-
-
-def text_of(turn: Turn, tokenizer: Any) -> str:
-    """What a turn says with its control tokens (`<think>` is one in some vocabularies), without the one that ends a reply."""
-    ids = turn.output_ids
-    return tokenizer.decode(ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids, skip_special_tokens=False)
 
 
 def action_of(text: str) -> tuple[str | None, str]:

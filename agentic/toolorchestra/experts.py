@@ -12,8 +12,8 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.prompts import UNAVAILABLE
 from agentic.toolorchestra.settings import ExpertConfig, LatencySource
+from vime.chat.model import ServedModel
 from vime.rollout.context import Context
-from vime.rollout.model import TokenModel
 from vime.rollout.tool import ToolOutcome, run_tool
 from vime.types import Message, Turn
 
@@ -190,7 +190,7 @@ def tokens_of(turn: Turn) -> tuple[int, int]:
     return turn.usage if turn.usage is not None else (len(turn.prompt_ids), len(turn.output_ids))
 
 
-def _fitted(model: TokenModel, messages: list[Message], tools: Any, *, reply_tokens: int) -> list[Message]:
+def _fitted(model: ServedModel, messages: list[Message], tools: Any, *, reply_tokens: int) -> list[Message]:
     """The messages, shortened in the middle of the longest until they and a reply fit into the model's context."""
     allowed = model.max_model_len - min(reply_tokens, model.max_model_len // 4)
     for _ in range(NUM_CUTS):
@@ -205,7 +205,7 @@ def _fitted(model: TokenModel, messages: list[Message], tools: Any, *, reply_tok
     return messages
 
 
-def _num_tokens(model: TokenModel, messages: list[Message], tools: Any) -> int:
+def _num_tokens(model: ServedModel, messages: list[Message], tools: Any) -> int:
     if not model.shows_tokens:
         return sum(len(str(message.get("content") or "")) for message in messages) // CHARACTERS_PER_TOKEN
     return len(model.render(messages, tools=tools))

@@ -1,5 +1,6 @@
 """The trained model's side of a rollout: its replies, its limits, and the sequences that are trained."""
 
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -7,7 +8,6 @@ from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.experts import Account
 from agentic.toolorchestra.tool_calls import ParsedReply, ToolCallReader
 from vime.rollout.context import Context
-from vime.rollout.conversation import Conversation
 from vime.thinking import opens_thinking
 from vime.types import Message, Sample, StopReason, Turn
 
@@ -64,7 +64,7 @@ class Orchestrator:
         """The text of all replies so far."""
         self._context, self._account = context, account
         self._method, self._model = ToolOrchestraConfig.of(context.config), context.models["actor"]
-        self._conversation = Conversation(self._model, messages, tools=tools)
+        self._conversation = self._model.conversation(messages, tools=tools, parses=False)
         self._num_kept = len(messages)
 
     async def reply(self) -> ParsedReply | None:
@@ -102,10 +102,10 @@ class Orchestrator:
         If nothing was sampled, there is one sequence without response tokens.
         """
         assert self.ending is not None, "the rollout has not ended"
-        found = self._conversation.samples(template)
-        if not found:
-            empty = Turn(prompt_ids=self._conversation.prompt_ids(), finish_reason="length")
-            found = [template.with_turn(empty)]
+        if self.num_turns:
+            found = self._context.samples(template)
+        else:
+            found = [replace(template, prompt=[], tokens=self._model.render(self._conversation.messages, tools=self.tools))]
         found[-1].metadata = metadata
         found[-1].stop_reason = STOP_REASONS[self.ending]
         return found
@@ -116,7 +116,7 @@ class Orchestrator:
         total = min(limits.context_tokens, self._model.max_model_len)
         wanted = min(limits.turn_tokens, total // 4)
         while True:
-            left = total - len(self._conversation.prompt_ids())
+            left = total - self._conversation.num_tokens
             if left >= wanted or not self._drop_oldest():
                 return min(limits.turn_tokens, left)
 
@@ -126,7 +126,7 @@ class Orchestrator:
         replies = [index for index, message in enumerate(messages) if message["role"] == "assistant" and index >= self._num_kept]
         if len(replies) < 2:
             return False
-        self._conversation.drop(replies[0], replies[1])
+        del messages[replies[0] : replies[1]]
         self._context.trace.count(DROPPED)
         return True
 

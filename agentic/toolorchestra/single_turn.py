@@ -15,15 +15,13 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     model, method = context.models["actor"], ToolOrchestraConfig.of(context.config)
     limits = method.limits
     content = prompts.SETS[method.prompt_style].answer.format(context="", question=sample.question)
-    token_ids = model.render([{"role": "user", "content": content}])
-    room = max(1, min(limits.turn_tokens, model.max_model_len - len(token_ids)))
-    turn = await model.complete(token_ids, max_tokens=room)
+    turn = await model.conversation([{"role": "user", "content": content}]).reply(max_tokens=limits.turn_tokens)
     account = Account()
     account.add_turn(turn, method)
     function_calling = is_function_calling(sample)
     answer = prompts.answer_of(turn.text) or after_thinking(turn.text).strip()
-    result = sample.with_turn(
-        turn,
+    (result,) = context.samples(
+        sample,
         question=sample.question,
         domain=domain_of(sample),
         category="func_call" if function_calling else "qa",

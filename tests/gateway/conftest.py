@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.completing import served_by
 from tests.gateway.scripted import Asked, Scripted
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.gateway.reading import Reader
-from vime.gateway.sampled_answers import SampledAnswers
+from vime.chat.reading import Reader
 from vime.gateway.server import Gateway
 from vime.gateway.session import AgentSession
 from vime.trajectory.plain_text import control_tokens
@@ -43,8 +43,7 @@ async def opened(gateway: Gateway, tokenizer: Any, request: pytest.FixtureReques
     ) -> Asked:
         model = model(tokenizer) if model is not None else Scripted(tokenizer, list(replies))
         reader = other_reader or request.getfixturevalue("reader")  # importing the parsers takes seconds
-        answers = SampledAnswers(model=model, reader=reader, fork=fork)
-        session = AgentSession(answers=answers, **options)
+        session = AgentSession(model=served_by(model), reader=reader, fork=fork, **options)
         gateway.open(session)
         found.append(Asked(session, model))
         return found[-1]

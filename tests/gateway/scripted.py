@@ -36,9 +36,6 @@ class Scripted:
         self.go = asyncio.Event()
         self.go.set()
 
-    def template_args(self, tools: Any) -> dict[str, Any]:
-        return {}
-
     async def complete(
         self,
         token_ids: Any,

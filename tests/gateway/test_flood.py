@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from tests.gateway.scripted import Asked, user
-from vime.gateway import open_session, server
-from vime.gateway.reading import Reader
+from vime.chat.reading import Reader
+from vime.gateway import server
 
 AT_ONCE, OPEN, SENT = 4, 12, 30
 AGENTS = 500
@@ -31,8 +31,8 @@ async def test_a_flood_is_bounded_and_others_are_served(
         return await read(http)
 
     monkeypatch.setattr(server, "_body", counting)
-    monkeypatch.setattr(open_session, "MOST_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(open_session, "MOST_OPEN", OPEN)
+    monkeypatch.setattr(server, "MOST_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(server, "MOST_OPEN", OPEN)
     flooded = opened(*["Done.<|im_end|>"] * OPEN, other_reader=Reader(tokenizer))
     other = opened("Hello.<|im_end|>", other_reader=Reader(tokenizer))
     flooded.model.go.clear()

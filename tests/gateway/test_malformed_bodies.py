@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vime.chat.request import Refused
 from vime.gateway.anthropic_messages import AnthropicMessages
-from vime.gateway.chat import Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.responses import Responses
 

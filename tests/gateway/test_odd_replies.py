@@ -14,12 +14,14 @@ import odd_replies
 from odd_replies import SETUPS, Setup, played
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.gateway import reading, sampled_answers, server
+from vime.chat import reading
+from vime.chat.marks import Divided, Phase
+from vime.chat.reading import Reader, Reading
+from vime.chat.request import Delta
+from vime.gateway import server
 from vime.gateway.anthropic_messages import AnthropicMessages
-from vime.gateway.chat import Delta
-from vime.gateway.marks import Divided, Phase
-from vime.gateway.reading import Reader, Reading
-from vime.trajectory import tree
+from vime.gateway.session import AgentSession
+from vime.trajectory import dialogue
 from vime.trajectory.template import ChatTemplate
 
 pytestmark = pytest.mark.slow
@@ -110,11 +112,11 @@ async def test_it_finds_replies_that_are_not_recognized_because_their_reasoning_
         reasoning = sent.get("reasoning_content")
         return 0 if reasoning and reasoning != held.get("reasoning_content") else 2
 
-    monkeypatch.setattr(tree, "likeness", strict)
+    monkeypatch.setattr(dialogue, "likeness", strict)
     assert "not recognized when it came back: ['edited']" in await problems(monkeypatch, SETUPS[0])
 
 
 async def test_it_finds_tokens_that_are_trained_twice(monkeypatch: pytest.MonkeyPatch):
-    right = sampled_answers.SampledAnswers.samples
-    monkeypatch.setattr(sampled_answers.SampledAnswers, "samples", lambda self, template: [*right(self, template)] * 2)
+    right = AgentSession.samples
+    monkeypatch.setattr(AgentSession, "samples", lambda self, template: [*right(self, template)] * 2)
     assert "no turn was sampled behind" in await problems(monkeypatch, SETUPS[2], replies=10)

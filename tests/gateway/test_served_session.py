@@ -9,12 +9,11 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
+from vime.chat.agent_clock import AgentClock
+from vime.chat.model import ServedModel
+from vime.chat.traffic import Traffic
 from vime.gateway.session import AgentSession
 from vime.gateway.sessions import Sessions
-from vime.rollout.agent_clock import AgentClock
-from vime.rollout.conversation import Conversation
-from vime.rollout.model import ServedModel
-from vime.rollout.traffic import Traffic
 from vime.serving.client import TokenClient
 from vime.types import Sample
 
@@ -70,9 +69,11 @@ async def stopped(clock: AgentClock, answer: "asyncio.Task[Any]") -> float:
 
 
 async def test_an_agent_gives_the_same_samples_natively_and_over_http(model: ServedModel):
-    conversation = Conversation(model, [])
-    for question in QUESTIONS:
-        conversation.add([{"role": "user", "content": question}])
+    first, *more = ({"role": "user", "content": question} for question in QUESTIONS)
+    conversation = model.conversation([first])
+    await conversation.reply(max_tokens=24)
+    for question in more:
+        conversation.add(question)
         await conversation.reply(max_tokens=24)
     (native,) = conversation.samples(Sample())
     sessions = Sessions()

@@ -12,8 +12,8 @@ import pytest
 from tests.gateway.scripted import Asked, user
 from vime.algorithm.batch import build_updates
 from vime.algorithm.policy_gradient import PolicyGradient
+from vime.chat.reading import Reader
 from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, Normalization, RunConfig
-from vime.gateway.reading import Reader
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 REPLIES = [f"{'word ' * (3 * number + 1)}<|im_end|>" for number in range(6)]

@@ -15,6 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from agentic.database.task import generate_rows
+from tests.completing import served_by
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.gateway.sessions import Parsers, Sessions
@@ -31,20 +32,25 @@ SAMPLING = Sampling(temperature=1.0, top_p=1.0)
 
 
 class Model(Scripted):
-    shows_tokens = True
-    minimum_version = 0
     max_model_len = 16_000
 
 
 async def rollout(row: dict[str, Any], answer: str, *, version: int, number: int, sessions: Sessions, config: Any) -> Rollout:
     """One rollout with its retries."""
     model = Model(qwen3_tokenizer(), [CALL, f"{answer}<|im_end|>"] * (config.rollout.max_retries + 1))
-    model.minimum_version = version
-    models: Any = {"actor": model}
+    served = served_by(model, minimum_version=version)
     session = f"train-{number}"
 
     def make_context(attempt: int) -> Context:
-        return Context(config=config, evaluation=False, session_id=f"{session}-{attempt}", models=models, sessions=sessions)
+        served.attempt = served.trajectory.attempt
+        return Context(
+            config=config,
+            evaluation=False,
+            session_id=f"{session}-{attempt}",
+            models={"actor": served},
+            sessions=sessions,
+            trajectory=served.trajectory,
+        )
 
     template = Sample(prompt=[user(row["question"])], metadata=row, rollout_id=number, session_id=session)
     hooks = Hooks(generate=generate, reward=None)

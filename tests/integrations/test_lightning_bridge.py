@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
+from tests.completing import served_by
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import SampleError
@@ -95,18 +96,13 @@ class Played:
         self.status[rollout_id] = "cancelled"
 
 
-class Model(Scripted):
-    shows_tokens = True
-    minimum_version = 4
-
-
 @dataclass(kw_only=True)
 class Stage:
     """vime's side: rollouts in a context whose model is scripted."""
 
     store: Played
     context: Context
-    model: Model
+    model: Scripted
     watch: "asyncio.Task[None]"
 
     async def rollout(self, session: str = "train-3-0-ab") -> list[Sample]:
@@ -119,14 +115,21 @@ class Stage:
 def stage(monkeypatch: pytest.MonkeyPatch) -> Any:
     @asynccontextmanager
     async def make(agent: Agent, *words: str, **options: Any) -> AsyncIterator[Stage]:
-        store, sessions, model = Played(agent=agent, **options), Sessions(), Model(qwen3_tokenizer(), list(REPLIES))
+        store, sessions, model = Played(agent=agent, **options), Sessions(), Scripted(qwen3_tokenizer(), list(REPLIES))
         bridge = Bridge(store, {"train": ["row 0", "row 1"], "val": None})
         await bridge.start()
         monkeypatch.setenv(BRIDGE_VARIABLE, bridge.url)
         watch = asyncio.create_task(bridge.watch())
         config = compose_run(["+experiment=database_tiny", "mode=plan", *words]).config
-        models: Any = {"actor": model}
-        context = Context(config=config, evaluation=False, session_id="one-0", models=models, sessions=sessions)
+        models = {"actor": served_by(model, minimum_version=4)}
+        context = Context(
+            config=config,
+            evaluation=False,
+            session_id="one-0",
+            models=models,
+            sessions=sessions,
+            trajectory=models["actor"].trajectory,
+        )
         try:
             yield Stage(store=store, context=context, model=model, watch=watch)
         finally:
@@ -219,7 +222,7 @@ async def test_new_weights_are_new_resources_and_equal_ones_are_not(stage: Any):
 
     async with stage(agent) as played:
         for version in (4, 4, 5):
-            played.model.minimum_version = version
+            played.context.models["actor"].minimum_version = version
             await played.rollout(f"train-{len(played.store.inputs)}")
     assert [resources_id for _, _, resources_id, _ in played.store.inputs] == ["rs-0", "rs-0", "rs-1"]
 

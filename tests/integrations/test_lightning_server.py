@@ -9,22 +9,23 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 
+from dataclasses import replace
+
 from client_environments import AGENT_LIGHTNING_SERVER
 
-from tests.gateway.scripted import user
-from tests.integrations.test_lightning_bridge import Model
+from tests.completing import context_with
+from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import SampleError
 from vime.gateway.sessions import Sessions
 from vime.integrations.lightning_server import generate
 from vime.preflight.compose import compose_run
-from vime.rollout.context import Context, Sampling
+from vime.rollout.context import Sampling
 from vime.types import Sample
 
 KEY = "a key"
@@ -69,10 +70,9 @@ async def test_rollouts_of_the_server_are_trained_exactly_and_those_without_a_re
         await asyncio.sleep(0.1)
     config, sessions = compose_run(["+experiment=database_tiny", "mode=plan"]).config, Sessions()
 
-    async def play(kind: str) -> tuple[list[Sample], Model]:
-        model = Model(qwen3_tokenizer(), ["one two<|im_end|>", "three<|im_end|>"])
-        models: Any = {"actor": model}
-        context = Context(config=config, evaluation=False, session_id=f"train-{kind}-0", models=models, sessions=sessions)
+    async def play(kind: str) -> tuple[list[Sample], Scripted]:
+        model = Scripted(qwen3_tokenizer(), ["one two<|im_end|>", "three<|im_end|>"])
+        context = replace(context_with({"actor": model}, config=config, sessions=sessions), session_id=f"train-{kind}-0")
         sample = Sample(prompt=[user("1?")], metadata={"kind": kind}, rollout_id=3, session_id=f"train-{kind}")
         return await generate(context, sample, Sampling(temperature=1.0, top_p=1.0)), model
 

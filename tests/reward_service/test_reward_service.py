@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from tests.sampled import sample_of
 from vime.config import RewardServiceConfig, RolloutConfig, RunConfig
 from vime.errors import RewardServiceError
 from vime.reward_service import client as client_module
@@ -91,7 +92,7 @@ async def rollout(service: RewardServiceConfig, reply: str = "so 27", **limits: 
             finish_reason="stop",
             message={"role": "assistant", "content": reply},
         )
-        return sample.with_turn(turn)
+        return sample_of(sample, turn)
 
     return await run_rollout(
         hooks=Hooks(generate=generate, reward=hook.reward),

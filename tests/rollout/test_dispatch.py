@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.virtual_time import run
-from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
+from vime.rollout.dispatch import Dispatcher, Station, Work, WorkerLost
 from vime.rollout.progress import Progress
-from vime.rollout.suspects import Work
 from vime.types import Rollout, StopReason
 
 START_SECONDS, GROUP_SECONDS, DEADLY_SECONDS = 10.0, 60.0, 20.0

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from jinja2.exceptions import TemplateError, UndefinedError
 
+from tests.sampled import sample_of
+from vime.chat.model import ServedModel
+from vime.chat.trace import Trace
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import BadRequestError, ConfigError, ContextFullError, Problem, SandboxError, ServerError
 from vime.rollout import within
 from vime.rollout.context import Context, Sampling
 from vime.rollout.isolation import Hooks, run_rollout
-from vime.rollout.model import ServedModel
-from vime.rollout.sampled import Call
-from vime.rollout.trace import Trace
 from vime.types import COLUMNS, COUNTS, Reward, Rollout, Sample, Status, StopReason, Turn
 
 TURN = Turn(
@@ -33,7 +33,7 @@ TURN = Turn(
 
 
 async def answer(context, sample, sampling):
-    return sample.with_turn(TURN)
+    return sample_of(sample, TURN)
 
 
 async def one(context, samples):
@@ -75,7 +75,7 @@ def test_a_second_attempt_can_succeed():
     async def flaky(context, sample, sampling):
         if context.session_id == "0":
             raise ServerError("gone")
-        return sample.with_turn(TURN)
+        return sample_of(sample, TURN)
 
     rollout = run(generate=flaky)
     assert (rollout.stop_reason, rollout.num_retries) == (StopReason.ANSWERED, 1)
@@ -86,7 +86,7 @@ def test_what_a_failed_attempt_has_counted_is_not_counted_twice():
         context.trace.count("tool_calls")
         if context.session_id == "0":
             raise ServerError("gone")
-        return sample.with_turn(TURN)
+        return sample_of(sample, TURN)
 
     assert run(generate=flaky).counts == {"tool_calls": 1}
 
@@ -199,7 +199,7 @@ def test_a_crashed_sandbox_is_the_infrastructures_fault():
 )
 def test_a_malformed_sample_is_an_error_that_names_the_rollout(change: dict, words: str):
     async def malformed(context, sample, sampling):
-        result = sample.with_turn(TURN)
+        result = sample_of(sample, TURN)
         for name, value in change.items():
             setattr(result, name, value)
         return result
@@ -268,7 +268,7 @@ def test_an_accepted_sample_has_columns_that_a_hook_reads_like_lists():
 )
 def test_numbers_that_would_change_in_a_column_are_refused(change, message):
     async def generate(context, sample, sampling):
-        sample = sample.with_turn(TURN)
+        sample = sample_of(sample, TURN)
         for name, value in change.items():
             setattr(sample, name, value)
         return sample
@@ -355,15 +355,14 @@ def test_the_context_of_another_model_is_not_the_agents_limit(model: str, reason
 
 def test_a_context_that_fills_later_ends_the_rollout_with_what_was_sampled():
     async def generate(context, sample, sampling):
-        call = Call(TURN.prompt_ids, context.clock, None)
-        context.sampled.add(call, tokenizer=Letters())
-        call.finish(TURN)
+        prompt = context.trajectory.continued(TURN.prompt_ids, model="actor")
+        context.trajectory.begin(prompt, model="actor", tokenizer=Letters()).finish(TURN)
         raise FULL
 
     rollout = run(generate=generate)
     assert (rollout.stop_reason, rollout.status, rollout.num_retries) == (StopReason.TOKEN_LIMIT, Status.TRUNCATED, 0)
     assert [list(sample.tokens) for sample in rollout.samples] == [[1, 2, 3]]
-    assert not rollout.could_not_begin and rollout.counting.in_baseline
+    assert not rollout.could_not_begin and rollout.counting.in_baseline and rollout.counts["context_full"] == 1
 
 
 class Letters:
@@ -388,7 +387,7 @@ def test_the_model_asked_once_never_asks_for_less_than_a_token(num_tokens: int, 
     model = ServedModel(client=Client(), tokenizer=Tokenizer(), max_model_len=100, temperature=1.0, top_p=1.0, session="s")
 
     async def generate(context, sample, sampling):
-        return sample.with_turn(await model.complete([1] * num_tokens, max_tokens=100 - num_tokens))
+        return sample_of(sample, await model.complete([1] * num_tokens, max_tokens=100 - num_tokens))
 
     rollout = run(generate=generate, max_retries=num_attempts - 1)
     assert asked == ([1] if num_tokens < 100 else [])

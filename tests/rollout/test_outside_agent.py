@@ -12,16 +12,14 @@ import pytest
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.entry import entry_problems
+from vime.chat.model import ServedModel
+from vime.chat.trace import Trace
 from vime.config import Constraints, MethodConfig, RolloutConfig, RunConfig, SessionConfig
 from vime.errors import ContextFullError, SampleError
 from vime.gateway.sessions import Sessions
 from vime.rollout.context import Context, Sampling
-from vime.rollout.endpoint_model import EndpointModel
 from vime.rollout.isolation import Hooks, run_rollout
-from vime.rollout.model import ServedModel
 from vime.rollout.outside_agent import load_generate
-from vime.rollout.sampled import Sampled
-from vime.rollout.trace import Trace
 from vime.types import Rollout, Sample, StopReason, Turn
 
 GUIDE = Path(__file__).resolve().parents[2] / "agentic" / "README.md"
@@ -105,7 +103,7 @@ SAMPLING = Sampling(temperature=1.0, top_p=1.0)
 
 
 def context_of(sessions: Sessions, **session: Any) -> Context:
-    tokenizer, sampled = qwen3_tokenizer(), Sampled()
+    tokenizer = qwen3_tokenizer()
     model = ServedModel(
         client=Client(tokenizer),
         tokenizer=tokenizer,
@@ -113,11 +111,10 @@ def context_of(sessions: Sessions, **session: Any) -> Context:
         temperature=1.0,
         top_p=1.0,
         session="s",
-        sampled=sampled,
     )
     config = RunConfig(method=MethodConfig(session=SessionConfig(**session)))
     models: Any = {"actor": model}
-    return Context(config=config, evaluation=False, session_id="s", models=models, sessions=sessions, sampled=sampled)
+    return Context(config=config, evaluation=False, session_id="s", models=models, sessions=sessions, trajectory=model.trajectory)
 
 
 async def run(path: str, *, question: str = "2 + 2?", **session: Any) -> list[Sample]:
@@ -260,7 +257,7 @@ class Endpoint:
 
 
 async def test_a_baseline_behind_a_chat_api_answers_the_same_agent(agents: Path):
-    model = EndpointModel(client=Endpoint(), name="paid", max_model_len=1000, sampling={"temperature": 0.5})  # type: ignore[arg-type]
+    model = ServedModel(client=Endpoint(), name="paid", max_model_len=1000, sampling={"temperature": 0.5}, shows_tokens=False)
     sessions = Sessions()
     context = Context(config=RunConfig(), evaluation=True, session_id="s", models={"actor": model}, sessions=sessions)
     found = await load_generate(f"{agents}:solve_in_a_thread")(context, Sample(prompt="?"), Sampling(temperature=1.0, top_p=1.0))

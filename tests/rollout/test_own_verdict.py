@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sample_of
 from vime.config import RolloutConfig, RunConfig
 from vime.rollout.context import Context, Sampling
 from vime.rollout.group_hooks import run_group_function, score_group
@@ -34,7 +35,7 @@ def run(*said: dict[str, Any], reward: Any = hook, attempts: list[Sample] | None
     async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
         if attempts is not None:
             attempts.append(sample)
-        samples = [sample.with_turn(TURN) for _ in said]
+        samples = [sample_of(sample, TURN) for _ in said]
         for made, values in zip(samples, said):
             for name, value in values.items():
                 setattr(made, name, value)
@@ -131,7 +132,7 @@ def test_a_group_reward_has_the_last_word() -> None:
 
 def test_rollouts_that_a_function_has_made_end_and_earn_as_their_samples_say() -> None:
     async def function(context: Context, prompt: Prompt, num_rollouts: int) -> Group:
-        samples = [Sample(reward=float(member), status=Status.TRUNCATED).with_turn(TURN) for member in range(num_rollouts)]
+        samples = [sample_of(Sample(reward=float(member), status=Status.TRUNCATED), TURN) for member in range(num_rollouts)]
         return Group(prompt=prompt, rollouts=[Rollout(rollout_id=0, group_index=0, samples=[sample]) for sample in samples])
 
     group = asyncio.run(run_group_function(function, PROMPT, slot=3, num_rollouts=2, context=CONTEXT, config=CONFIG))

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from vime.chat.model import ServedModel
 from vime.config import RunConfig
 from vime.errors import RepeatabilityError
 from vime.evaluation.repeatable import BY_CHANCE, COUNTS, check_repeatable
-from vime.rollout.model import ServedModel
 from vime.rollout.seeds import Seeds
-from vime.rollout.turn_log import TurnLog
+from vime.trajectory.trajectory import Trajectory
 from vime.types import Prompt, Rollout, StopReason, Turn
 
 SEEDS = Seeds(run_seed=0, dataset="train", prompt=17, member="3")
@@ -34,7 +34,7 @@ class Tokenizer:
         return ""
 
 
-def model_with(server: Server, turns: TurnLog, name: str = "actor") -> ServedModel:
+def model_with(server: Server, turns: Trajectory, name: str = "actor") -> ServedModel:
     return ServedModel(
         client=server,
         tokenizer=Tokenizer(),
@@ -44,7 +44,7 @@ def model_with(server: Server, turns: TurnLog, name: str = "actor") -> ServedMod
         session="s",
         sampling={"seed": 5},
         name=name,
-        turns=turns,
+        trajectory=turns,
     )
 
 
@@ -53,10 +53,8 @@ def token_of(seed: int) -> int:
     return seed % (2**31 - 1)
 
 
-def log_of(seeds: Seeds | None) -> TurnLog:
-    turns = TurnLog()
-    turns.seeds = seeds
-    return turns
+def log_of(seeds: Seeds | None) -> Trajectory:
+    return Trajectory(seed_of=seeds)
 
 
 async def drawn(model: ServedModel, *prompts: list[int]) -> list[int]:
@@ -97,7 +95,7 @@ async def test_another_model_or_limit_draws_otherwise():
 async def test_a_second_attempt_draws_the_same_and_does_not_sample_what_was_kept(keep_turns: bool):
     server, turns = Server(), log_of(SEEDS)
     first = await drawn(model_with(server, turns), [1], [1], [2])
-    turns.start_again(keep_turns=keep_turns)
+    turns.start_again(keeps_replies=keep_turns)
     assert await drawn(model_with(server, turns), [1], [1], [2], [1]) == [*first, token_of(server.seeds[-1])]
     assert len(server.seeds) == (4 if keep_turns else 7) and token_of(server.seeds[-1]) not in first
 

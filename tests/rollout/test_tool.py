@@ -9,9 +9,9 @@ import pytest
 from vime.agent.result import SandboxResult
 from vime.agent.sandbox import NUM_PLACES, Sandbox
 from vime.config import RolloutConfig, RunConfig
-from vime.errors import SandboxError
+from vime.errors import SandboxError, ToolLimitError
 from vime.rollout.context import Context
-from vime.rollout.tool import ToolOutcome, run_sandbox, run_tool
+from vime.rollout.tool import Tool, ToolBox, ToolOutcome, run_sandbox, run_tool
 
 
 @pytest.fixture
@@ -145,3 +145,73 @@ async def test_the_time_of_a_sandbox_begins_with_its_place(context: Context):
         with pytest.raises(SandboxError, match=r"rollout\.sandbox_timeout_seconds=0\.2"):
             await run_sandbox(context, "hang", box.hang)
     assert (await run_sandbox(context, "python", box.run, "next")).stdout == "next"
+
+
+def call_of(name: str, arguments: str, *, number: int = 0) -> dict[str, Any]:
+    return {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def add(first: int, second: int = 1) -> int:
+    """Adds two numbers."""
+    return first + second
+
+
+async def test_a_function_is_a_tool_whose_schema_says_its_arguments_and_whose_results_are_messages(context: Context):
+    async def greet(name: str) -> dict[str, str]:
+        return {"hello": name}
+
+    toolbox = ToolBox(context, [add, greet])
+    (first, second) = toolbox.schemas
+    assert first["function"]["name"] == "add" and first["function"]["description"] == "Adds two numbers."
+    assert first["function"]["parameters"]["required"] == ["first"] and second["function"]["name"] == "greet"
+    calls = [call_of("greet", '{"name": "Ada"}', number=1), call_of("add", '{"first": 2}', number=2)]
+    assert await toolbox.results(calls) == [
+        {"role": "tool", "name": "greet", "tool_call_id": "call-1", "content": '{"hello":"Ada"}'},
+        {"role": "tool", "name": "add", "tool_call_id": "call-2", "content": "3"},
+    ]
+    assert context.trace.counts["tool_answered"] == 2 and toolbox.num_calls == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("pay", "{}", "there is no tool pay; there are: add"),
+        ("add", "[1]", "are not a JSON object"),
+        ("add", "{no", "are not a JSON object"),
+        ("add", '{"first": "x"}', "first: Input should be a valid integer"),
+        ("add", '{"first": 1, "third": 2}', "third: Unexpected keyword argument"),
+    ],
+)
+async def test_a_call_that_cannot_be_made_is_answered_with_the_reason(context: Context, name: str, arguments: str, words: str):
+    (message,) = await ToolBox(context, [add]).results([call_of(name, arguments)])
+    assert message["content"].startswith("Error: ") and words in message["content"]
+
+
+@pytest.mark.parametrize(("repeatable", "num_calls"), [(True, 2), (False, 1)])
+async def test_only_a_tool_that_may_be_repeated_is_called_again(context: Context, repeatable: bool, num_calls: int):
+    flaky = Flaky(ConnectionError("busy"), 1)
+    tool = Tool.from_schema({"function": {"name": "add"}}, flaky.call, repeatable=repeatable)
+    (message,) = await ToolBox(context, [tool]).results([call_of("add", '{"value": 1}')])
+    assert flaky.calls == num_calls and message["content"] == ("2" if repeatable else "Error: ConnectionError: busy")
+
+
+async def test_a_tool_may_have_a_time_limit_of_its_own(context: Context):
+    tool = Tool(name="hang", call=hang, parameters={"type": "object"}, seconds=0.01)
+    (message,) = await ToolBox(context, [tool]).results([call_of("hang", '{"value": 1}')])
+    assert "ran longer than" in message["content"] and context.trace.counts["tool_timed_out"] == 1
+
+
+async def test_more_calls_than_are_allowed_end_the_rollout_before_one_is_made(context: Context):
+    toolbox = ToolBox(context, [add], max_calls=2)
+    await toolbox.results([call_of("add", '{"first": 1}')])
+    with pytest.raises(ToolLimitError, match="3 tool calls, and 2 are allowed"):
+        await toolbox.results([call_of("add", '{"first": 1}')] * 2)
+    assert context.trace.counts["tool_calls"] == 1
+
+
+def test_a_function_without_a_json_schema_is_refused():
+    def odd(value: threading.Thread) -> None:
+        pass
+
+    with pytest.raises(ValueError, match="cannot be a tool"):
+        Tool.of(odd)

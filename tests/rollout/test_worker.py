@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sample_of
 from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.files.serialization import from_json, to_json
@@ -68,7 +69,7 @@ async def generate(context: Any, sample: Sample, sampling: Any) -> list[Sample]:
     for _ in range(NUM_TURNS):
         turn = await model.complete(ids, max_tokens=4)
         ids = [*turn.prompt_ids, *turn.output_ids, 9]
-        samples.append(sample.with_turn(turn))
+        samples.append(sample_of(sample, turn))
     return samples
 
 

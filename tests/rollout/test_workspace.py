@@ -5,14 +5,13 @@ import contextlib
 import json
 import os
 import signal
-from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vime.agent.workspace import Prepared, prepare
+from vime.chat.model import ServedModel
 from vime.config import RunConfig, WorkspaceConfig
 from vime.errors import SandboxError
 from vime.gateway.session import AgentSession
@@ -33,8 +32,7 @@ def context_of(**settings: Any) -> Context:
 
 def session_of(name: str) -> AgentSession:
     """A session with a model of this name."""
-    answers: Any = SimpleNamespace(model=SimpleNamespace(name=name), counts=Counter())
-    return AgentSession(answers=answers)
+    return AgentSession(model=ServedModel(client=None, max_model_len=10, name=name, shows_tokens=False))
 
 
 async def test_programs_reach_their_own_session_and_no_other(prepared: Prepared):

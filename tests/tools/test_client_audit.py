@@ -30,8 +30,9 @@ def sequence(**changes: Any) -> Sample:
 
 def problems(*samples: Sample, delivered: bool = True) -> list[str]:
     replies = [SimpleNamespace(delivered=True, message={}), SimpleNamespace(delivered=delivered, message={})]
-    trajectory: Any = SimpleNamespace(statistics=SimpleNamespace(forks=Counter()), replies=replies)
-    return audit(trajectory, list(samples), [ONE, TWO]).problems
+    dialogue = SimpleNamespace(statistics=SimpleNamespace(forks=Counter()), calls=replies)
+    session: Any = SimpleNamespace(dialogue=dialogue)
+    return audit(session, list(samples), [ONE, TWO]).problems
 
 
 def test_turns_that_are_trained_once_behind_their_prompts_pass():

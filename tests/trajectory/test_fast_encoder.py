@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from vime.trajectory import fast_encoder as module
-from vime.trajectory.fast_encoder import SAMPLES, fast_encoder
-from vime.trajectory.plain_text import ControlTokens
+from vime.trajectory import plain_text as module
+from vime.trajectory.plain_text import SAMPLES, ControlTokens, fast_encoder
 
 pytestmark = pytest.mark.slow
 """To make an encoder of so large a vocabulary takes some seconds."""

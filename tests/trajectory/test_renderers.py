@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
-from tests.trajectory.test_tree import SYSTEM, TOOLS, Played, reply, result, user
+from tests.trajectory.test_dialogue import SYSTEM, TOOLS, Played, reply, result, user
 from vime.types import Message
 
 TEXTS = ("", " ", "red", "früh 😀", "\n\n", "two\n", "\tthree  ", "{", '"', "42", "<b>", "</")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import sample_of
+from vime.chat.model import ServedModel
 from vime.files.serialization import from_json, to_json
-from vime.rollout.model import ServedModel
-from vime.rollout.sampled import Sampled
 from vime.types import Column, Sample, Turn
 
 REPLY = Turn(output_ids=[9, 2], logprobs=[-0.5, -0.25], weight_versions=[3, 4], finish_reason="stop", seconds=1.5)
@@ -36,12 +36,10 @@ async def test_hook_log_and_sampled_tokens_share_the_columns_that_the_client_mad
         temperature=1.0,
         top_p=1.0,
         session="s",
-        sampled=Sampled(),
     )
     turn = await model.complete([1, 5], max_tokens=4)
-    (kept,) = model.turns.saved()
-    assert model.sampled is not None
-    (call,) = model.sampled._calls
+    (kept,) = model.trajectory.saved()
+    (call,) = model.trajectory.calls
     for name in ("output_ids", "logprobs", "weight_versions"):
         assert getattr(turn, name) is getattr(kept, name) is getattr(call.turn, name) is getattr(REPLY, name)
     assert (turn.prompt_ids, turn.text, turn.seconds) == ([1, 5], "9 2", 1.5)
@@ -78,6 +76,6 @@ def test_what_is_kept_of_a_turn_reads_back_equal_without_its_prompt(compact: boo
 
 
 def test_a_sample_of_a_turn_trains_its_sampled_tokens():
-    sample = Sample(rollout_id=3).with_turn(replace(REPLY, prompt_ids=[1, 5], message={"content": "hi"}))
+    sample = sample_of(Sample(rollout_id=3), replace(REPLY, prompt_ids=[1, 5], message={"content": "hi"}))
     assert (sample.tokens, sample.loss_mask, sample.weight_versions) == ([1, 5, 9, 2], [1, 1], [3, 4])
     assert (sample.rollout_log_probs, sample.response, sample.rollout_id) == ([-0.5, -0.25], "hi", 3)

@@ -9,73 +9,21 @@
 A thin layer over `vime.gateway`: the same protocols, tree and samples. Within a run `context.session()` does all of this.
 """
 
-import itertools
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
+from vime.chat.model import ServedModel
+from vime.chat.reading import Reader
 from vime.config import ServingConfig
-from vime.gateway.limits import Limits
-from vime.gateway.reading import Reader
-from vime.gateway.sampled_answers import SampledAnswers
 from vime.gateway.server import Gateway
-from vime.gateway.session import AgentSession
+from vime.gateway.session import AgentSession, Limits
 from vime.serving.client import TokenClient
 from vime.serving.endpoint import Endpoint
-from vime.types import Integers, Sample, Turn
+from vime.types import Sample
 
 DEFAULT_MAX_MODEL_LEN = 32_768
 BEARER = "Bearer "
-
-
-@dataclass(kw_only=True, slots=True)
-class _Model:
-    """A served model of one session."""
-
-    client: TokenClient
-    tokenizer: Any
-    max_model_len: int
-    session_id: str
-    sampling: dict[str, Any]
-    template: dict[str, Any]
-    name: str = "actor"
-    _calls: "itertools.count[int]" = field(default_factory=itertools.count)
-
-    def template_args(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
-        return self.template | ({"tools": tools} if tools else {})
-
-    async def complete(
-        self,
-        token_ids: Integers,
-        *,
-        max_tokens: int,
-        stop: tuple[str, ...] = (),
-        constraint: dict[str, Any] | None = None,
-        hear: Any = None,
-    ) -> Turn:
-        sampling = {"temperature": 1.0, **self.sampling, "max_tokens": max_tokens} | ({"stop": list(stop)} if stop else {})
-        return await self.client.generate(
-            token_ids,
-            sampling=sampling,
-            session_id=self.session_id,
-            request_id=f"{self.session_id}-{next(self._calls)}",
-            listener=_Heard(hear) if hear is not None else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    hear: Any
-
-    def received(self, piece: Turn) -> None:
-        self.hear(piece)
-
-    def lost(self) -> None:
-        return
-
-    def is_paused(self) -> bool:
-        return False
 
 
 class Adapter:
@@ -127,17 +75,16 @@ class Adapter:
         if session_id in self._sessions:
             raise ValueError(f"the session {session_id!r} is open already")
         self._client = self._client or TokenClient(self._endpoint, ServingConfig())
-        model = _Model(
+        model = ServedModel(
             client=self._client,
             tokenizer=self._tokenizer,
             max_model_len=max_context_tokens or self._endpoint.max_model_len,
-            session_id=session_id,
+            session=session_id,
             sampling=sampling_defaults or {},
-            template=apply_chat_template_kwargs or {},
+            chat_template_args=apply_chat_template_kwargs or {},
             name=self._endpoint.name,
         )
-        answers = SampledAnswers(model=model, reader=self._reader)
-        session = AgentSession(answers=answers, secret=session_id, limits=self._limits)
+        session = AgentSession(model=model, reader=self._reader, secret=session_id, limits=self._limits)
         self._gateway.open(session)
         self._sessions[session_id] = session
         return session

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from vime.chat.request import ChatAnswer, ChatRequest, Delta, Refused, Usage
 from vime.gateway.body import (
     count_of,
     entry,
@@ -17,7 +18,6 @@ from vime.gateway.body import (
     tool_result,
     wanted,
 )
-from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
 from vime.gateway.client_tools import anthropic_function
 from vime.gateway.dialect import Event, new_id
 from vime.gateway.fields import MESSAGES

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from vime.gateway.chat import Refused
+from vime.chat.request import Refused
 from vime.gateway.fields import SAMPLING
 from vime.trajectory.messages import TOOL, parsed
 from vime.types import Message

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from vime.chat.request import ChatAnswer, ChatRequest, Delta, Refused, Usage
 from vime.gateway.body import (
     allowed_tools,
     count_of,
@@ -19,7 +20,6 @@ from vime.gateway.body import (
     tool_result,
     wanted,
 )
-from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
 from vime.gateway.dialect import Event
 from vime.gateway.fields import CHAT
 from vime.trajectory.messages import ASSISTANT, TOOL

@@ -10,7 +10,7 @@ from typing import Any
 
 import regex
 
-from vime.gateway.chat import ChatRequest
+from vime.chat.request import ChatRequest
 from vime.trajectory.messages import calls_of, parsed, read_json
 from vime.types import Message
 

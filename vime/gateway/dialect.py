@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol
 
-from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
+from vime.chat.request import ChatAnswer, ChatRequest, Delta, Refused, Usage
 
 Event = tuple[str, dict[str, Any] | str]
 """A server-sent event: its name, empty if the protocol has none, and its data."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vime.gateway.chat import Delta, deltas_of
+from vime.chat.request import Delta, deltas_of
 from vime.types import Message
 
 REASONING, TEXT, CALL = "reasoning", "text", "call"

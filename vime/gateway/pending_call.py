@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from vime.gateway.chat import ChatAnswer, Delta, Usage, deltas_of
-from vime.trajectory.reply import ReplyNode
+from vime.chat.request import ChatAnswer, Delta, Usage, deltas_of
+from vime.trajectory.trajectory import Call
 
 Said = tuple[int, Delta]
 """A piece of the answer with this number, of `n`."""
@@ -23,8 +23,8 @@ class PendingCall:
         """Whether any of it was sent to a client (`deliver`)."""
         self.is_complete = False
         """Whether a client got all of it."""
-        self.replies: list[ReplyNode] = []
-        """What it added to the trajectory."""
+        self.replies: list[Call] = []
+        """The model calls that answer it."""
         self.usage = Usage()
         """Tokens of its prompt."""
         self._num_followers = 0

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from vime.chat.request import Refused
 from vime.gateway.body import entry, function_tool, role_of, text_of, tool_call, tool_result, wanted
-from vime.gateway.chat import Refused
 from vime.gateway.client_tools import CALLS, OUTPUTS, call_arguments, openai_function, output_text
 from vime.trajectory.messages import ASSISTANT, parsed
 from vime.types import Message

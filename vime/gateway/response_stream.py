@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from vime.gateway.chat import ChatAnswer, ChatRequest, Delta, Refused, Usage
+from vime.chat.request import ChatAnswer, ChatRequest, Delta, Refused, Usage
 from vime.gateway.dialect import Event
 from vime.gateway.parts import CALL, REASONING, Part, Parts, Step
 

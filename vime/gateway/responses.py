@@ -5,8 +5,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vime.chat.request import ChatAnswer, ChatRequest, Refused, Usage
 from vime.gateway.body import allowed_tools, count_of, sampling_of, tool_choice, wanted
-from vime.gateway.chat import ChatAnswer, ChatRequest, Refused, Usage
 from vime.gateway.chat_completions import response_format
 from vime.gateway.client_tools import call_item
 from vime.gateway.dialect import new_id

@@ -13,19 +13,19 @@ here, and a client that asks for another one is told so in the form of its proto
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
 from aiohttp import web
 
+from vime.chat.request import ChatRequest, Refused
 from vime.cluster.ports import BACKLOG, LOOPBACK
 from vime.errors import SampleError, ServerError, describe
 from vime.gateway.anthropic_messages import AnthropicMessages
-from vime.gateway.chat import ChatRequest, Refused
 from vime.gateway.chat_completions import ChatCompletions
 from vime.gateway.dialect import Dialect, Event
-from vime.gateway.open_session import DIALECTS, OpenSession, Serve
 from vime.gateway.pending_call import PendingCall
 from vime.gateway.responses import Compacting, Responses
 from vime.gateway.session import SESSION_OVER, AgentSession
@@ -54,6 +54,34 @@ NOT_SERVED = {
 
 def _secret_in_path(http: web.Request) -> str:
     return http.match_info["secret"]
+
+
+MOST_AT_ONCE, MOST_OPEN = 128, 1024
+"""Requests of one session that are answered at a time, and that may be open; those between wait with their bodies unread."""
+DIALECTS: tuple[type[Dialect], ...] = (ChatCompletions, Responses, AnthropicMessages)
+Serve = Callable[[Dialect, AgentSession, web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(kw_only=True, slots=True)
+class OpenSession:
+    """A session behind its URL."""
+
+    session: AgentSession
+    dialects: dict[type[Dialect], Dialect] = field(default_factory=lambda: {kind: kind() for kind in DIALECTS})
+    num_requests: int = 0
+    """Requests that are open."""
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_AT_ONCE))
+
+    async def answer(self, dialect: Dialect, http: web.Request, serve: Serve) -> web.StreamResponse:
+        """Serves a request when it is its turn. Raises Refused if too many are open, with a status at which SDKs ask again."""
+        if self.num_requests >= MOST_OPEN:
+            raise Refused(f"{self.num_requests} requests of this session are open", status=429, code="rate_limit_exceeded")
+        self.num_requests += 1
+        try:
+            async with self._places:
+                return await serve(dialect, self.session, http)
+        finally:
+            self.num_requests -= 1
 
 
 class Gateway:

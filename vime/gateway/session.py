@@ -9,40 +9,62 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
-from vime.errors import ContextFullError, SampleError
-from vime.gateway.chat import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused
+import orjson
+from jinja2.exceptions import TemplateError
+
+from vime.chat.model import ServedModel
+from vime.chat.reading import Reader, Reading, check_parser
+from vime.chat.request import CONTEXT_FULL, ChatAnswer, ChatRequest, Refused, Usage, deltas_of
+from vime.errors import BadRequestError, ContextFullError, SampleError
 from vime.gateway.constraints import freely, unmet
-from vime.gateway.limits import Limits
 from vime.gateway.pending_call import PendingCall
-from vime.types import Sample, StopReason
+from vime.tasks import together
+from vime.trajectory.aside import SHORT_PROMPT, aside, in_thread
+from vime.trajectory.dialogue import Dialogue
+from vime.trajectory.messages import ASSISTANT, TOOL, calls_of
+from vime.trajectory.template import chat_template
+from vime.trajectory.trajectory import Call, Prompt
+from vime.types import Message, Sample, StopReason, Turn
 
+DEFAULT_MAX_TOKENS = 4096
+"""Longest answer of an endpoint to a request that names no limit."""
 SECRET_BYTES = 24
 SESSION_OVER = "session_over"
 
 
-class Answers(Protocol):
-    """Answers requests to one model: `SampledAnswers` of one that vLLM serves, or `EndpointAnswers` of one behind a chat API."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The most that one session may ask for; None for no limit. Example: `Limits(num_calls=20)`."""
 
-    model: Any
-    counts: Counter[str]
+    num_calls: int | None = None
+    num_tokens: int | None = None
+    """Sampled tokens, of all calls together."""
 
-    async def answers(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]: ...
-
-    async def count(self, request: ChatRequest) -> int: ...
-
-    def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]: ...
-
-    def statistics(self) -> Counter[str]: ...
+    def reached(self, counts: Mapping[str, int]) -> tuple[str, StopReason] | None:
+        """Which limit is reached, in words and as a reason; None if none is."""
+        if self.num_calls is not None and counts["calls"] >= self.num_calls:
+            return f"the session's limit of {self.num_calls} calls is reached", StopReason.TURN_LIMIT
+        if self.num_tokens is not None and counts["tokens"] >= self.num_tokens:
+            return f"the session's limit of {self.num_tokens} sampled tokens is reached", StopReason.TOKEN_LIMIT
+        return None
 
 
 @dataclass(kw_only=True, slots=True)
 class AgentSession:
     """One agent's access to one model."""
 
-    answers: Answers
+    model: ServedModel
+    reader: Reader | None = None
+    """Reads the replies of a model whose tokens are known."""
+    fork: bool = True
+    """False keeps what was sampled as it is where the chat template renders earlier messages differently."""
+    dialogue: Dialogue = field(init=False)
+    """The conversations of the agent; there are none with a model whose tokens are not known."""
     url: str = ""
     limits: Limits = field(default_factory=Limits)
     constrains: bool = False
@@ -51,7 +73,7 @@ class AgentSession:
     refuses: bool = False
     """True if such requests are refused."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
-    counts: Counter[str] = field(init=False)
+    counts: Counter[str] = field(default_factory=Counter)
     """Calls, sampled tokens, retries, refusals, and replies that could not be read as they were asked for."""
     over: str = ""
     """Why no further call is answered; empty while the session is open."""
@@ -70,15 +92,19 @@ class AgentSession:
     _calls: dict[bytes, PendingCall] = field(default_factory=dict)
     """The latest call of each request."""
     _under_way: set[PendingCall] = field(default_factory=set)
+    _unseen: list[Call] = field(default_factory=list)
+    """Calls of a model whose tokens are not known."""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        """Counts calls beside the tokens of their answers."""
-        self.counts = self.answers.counts
+        """Begins without conversations."""
+        if self.model.shows_tokens:
+            self.dialogue = Dialogue(chat_template(self.model.tokenizer, self.model.template_args(None)), fork=self.fork)
 
     @property
     def model_name(self) -> str:
         """The name of its model."""
-        return self.answers.model.name
+        return self.model.name
 
     @property
     def openai_url(self) -> str:
@@ -143,13 +169,23 @@ class AgentSession:
         return call
 
     async def count(self, request: ChatRequest) -> int:
-        """How many tokens the prompt of a request has."""
+        """How many tokens the prompt of a request has, in the trained model's tokens if its own are not known."""
         self._check()
-        return await self.answers.count(request)
+        if not self.model.shows_tokens:
+            return len(self.model.render(request.messages, tools=request.tools))
+        return len((await self._prompts(request, count=True))[0].ids)
 
     def statistics(self) -> Counter[str]:
-        """Calls, tokens, retries and refusals, and what the tree counts, for the run's metrics."""
-        return self.counts + self.answers.statistics()
+        """Calls, tokens, retries and refusals, and for the run's metrics the tokens of prompts and of replies that were
+        delivered, sequences, and roots after the first by their cause."""
+        if not self.model.shows_tokens:
+            return self.counts + Counter()
+        of_prompts, calls = self.dialogue.statistics, self.dialogue.calls
+        found = Counter({f"fork_{cause}": count for cause, count in of_prompts.forks.items()})
+        found["prompt_tokens"], found["encoded_tokens"] = of_prompts.num_prompt_tokens, of_prompts.num_encoded_tokens
+        found["delivered_tokens"] = sum(len(call.turn.output_ids) for call in calls if call.delivered)
+        found["sequences"] = sum(not call.has_children for call in calls)
+        return self.counts + found
 
     async def idle(self, seconds: float) -> None:
         """Waits until no call is under way, at most so long."""
@@ -179,7 +215,8 @@ class AgentSession:
             )
         if self.asked_sampling:
             metadata = {"asked_sampling": self.asked_sampling, **metadata}
-        samples = self.answers.samples(template, **metadata)
+        calls = self.dialogue.calls if self.model.shows_tokens else self._unseen[-1:]
+        samples = self.model.trajectory.samples(template, metadata, calls=calls)
         if not samples and self.stop_reason is StopReason.TOKEN_LIMIT:
             raise ContextFullError(
                 f"the first prompt of the agent leaves no room in the context of {self.model_name}", self.model_name
@@ -198,7 +235,7 @@ class AgentSession:
     async def _answer(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
         sampled = request if self.constrains or not request.is_constrained else freely(request)
         try:
-            answers = await self.answers.answers(sampled, call)
+            answers = await (self._sampled(sampled, call) if self.model.shows_tokens else self._passed_on(sampled, call))
         except Refused as refused:
             if refused.code == CONTEXT_FULL:
                 self.stop_reason = StopReason.TOKEN_LIMIT
@@ -224,3 +261,144 @@ class AgentSession:
                 code=f"unsupported_{what}",
             )
         self.notes.add(f"{what}: the trained model samples freely, and the client gets what comes (gateway.constraints=free)")
+
+    async def _sampled(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
+        """As many answers as the request asks for; their pieces are said while they arrive.
+
+        Raises Refused if the chat template does not take the messages, or the context has no room for an answer. Raises
+        ConfigError, which ends the run, if tools are offered that no reply could call.
+        """
+        if request.offered:
+            check_parser(self.reader, self.model.name)
+        prompts = await self._prompts(request)
+        call.usage = _usage(request, prompts[0])
+        max_tokens = self._room(request, prompts[0])
+        answers = [self._sample(request, prompt, call, place, max_tokens) for place, prompt in enumerate(prompts)]
+        return await together(answers)
+
+    async def _prompts(self, request: ChatRequest, *, count: bool = False) -> list[Prompt]:
+        """A prompt for each answer."""
+        make = partial(self.dialogue.prompt, request.messages, request.tools, continues=request.continues, count=count)
+        try:
+            async with self._lock:  # a dialogue is changed by one thread at a time
+                size = self.dialogue.num_new_characters(request.messages, request.tools) * request.num_answers
+                return [make() if size <= SHORT_PROMPT else await in_thread(make) for _ in range(request.num_answers)]
+        except TemplateError as error:
+            raise Refused(f"the chat template of {self.model.name} refuses these messages: {error}") from error
+
+    @property
+    def _reader(self) -> Reader:
+        assert self.reader is not None, f"{self.model.name} has no reader of its replies"
+        return self.reader
+
+    def _room(self, request: ChatRequest, prompt: Prompt) -> int:
+        """How many tokens may be sampled. Raises Refused if the context is full."""
+        room, wanted = self.model.max_model_len - len(prompt.ids), request.max_tokens
+        if room < 1:
+            raise Refused(
+                f"prompt is too long: {len(prompt.ids)} tokens > {self.model.max_model_len} maximum "
+                f"(the context length of {self.model.name})",
+                code=CONTEXT_FULL,
+            )
+        return min(room, wanted) if wanted else room
+
+    def _reading(self, request: ChatRequest, prompt: Prompt) -> Reading:
+        try:
+            return self._reader.begin(request, prompt.ids)
+        except ValueError as error:
+            raise Refused(f"vLLM refuses the tools or the form of the answer: {error}") from error
+
+    async def _sample(self, request: ChatRequest, prompt: Prompt, call: PendingCall, place: int, max_tokens: int) -> ChatAnswer:
+        reading = self._reading(request, prompt)
+        say, num_heard = partial(call.say, place), 0
+
+        def hear(piece: Turn) -> None:
+            nonlocal num_heard
+            num_heard += len(piece.output_ids)
+            for delta in reading.feed(piece.output_ids):
+                say(delta)
+
+        is_heard = request.stream and not request.stop  # a stop text is cut off at the end, so nothing is said before
+        try:
+            sent = await self.model.call(
+                prompt,
+                max_tokens=max_tokens,
+                stop=request.stop,
+                constraint=reading.constraint,
+                hear=hear if is_heard else None,
+            )
+        except BadRequestError as error:
+            raise Refused(str(error)) from error
+        turn = sent.turn
+        self.counts["tokens"] += len(turn.output_ids)
+        stopped = turn.finish_reason == "stop"
+        if is_heard:
+            last = reading.finish(turn.output_ids[num_heard:], stopped=stopped)
+        else:
+            last = await aside(len(turn.output_ids), partial(reading.whole, stopped=stopped), turn.output_ids)
+        message = reading.message
+        await self._record(prompt, sent, message, call)
+        for delta in last:
+            say(delta)
+        finish_reason = "tool_calls" if message.get("tool_calls") and stopped else turn.finish_reason
+        num_reasoning = reading.num_reasoning_tokens(turn.output_ids)
+        usage = replace(_usage(request, prompt), completion_tokens=len(turn.output_ids), reasoning_tokens=num_reasoning)
+        return ChatAnswer(message=message, finish_reason=finish_reason, stop_text=reading.stop_text, turn=turn, usage=usage)
+
+    async def _record(self, prompt: Prompt, sent: Call, message: Message, call: PendingCall) -> None:
+        async with self._lock:
+            ids = sent.turn.output_ids
+            self.dialogue.answered(sent, prompt, message, ended=bool(ids) and ids[-1] in self._reader.special_ids)
+            sent.delivered = call.is_delivered
+            call.replies.append(sent)
+
+    async def _passed_on(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
+        """As many answers as the request asks for, each said at once. Raises Refused for logprobs."""
+        if request.wants_logprobs:
+            raise Refused(f"logprobs: {self.model.name} is an endpoint with a chat API, whose tokens are not known; leave it out")
+        answers = await together([self._answer_of_endpoint(request) for _ in range(request.num_answers)])
+        call.usage = Usage(prompt_tokens=answers[0].usage.prompt_tokens)
+        for place, answer in enumerate(answers):
+            for delta in deltas_of(answer.message):
+                call.say(place, delta)
+        return answers
+
+    async def _answer_of_endpoint(self, request: ChatRequest) -> ChatAnswer:
+        body: dict[str, Any] = {"tool_choice": request.tool_choice} if request.offered else {}
+        body |= {"response_format": request.response_format} if request.response_format else {}
+        body |= {"stop": list(request.stop)} if request.stop else {}
+        max_tokens = request.max_tokens or min(DEFAULT_MAX_TOKENS, self.model.max_model_len)
+        messages = [_sent(message) for message in request.messages]
+        try:
+            call = await self.model.ask(messages, max_tokens=max_tokens, tools=request.offered or None, body=body)
+        except BadRequestError as error:
+            raise Refused(str(error)) from error
+        self._unseen.append(call)
+        turn = call.turn
+        message: Message = {"role": ASSISTANT, "content": turn.message.get("content") or ""}
+        if calls := calls_of(turn.message):
+            message["tool_calls"] = calls
+        num_read, num_written = turn.usage or (0, 0)
+        self.counts["tokens"] += num_written
+        reason = "tool_calls" if calls else turn.finish_reason
+        usage = Usage(prompt_tokens=num_read, completion_tokens=num_written)
+        return ChatAnswer(message=message, finish_reason=reason, stop_text="", turn=turn, usage=usage)
+
+
+def _usage(request: ChatRequest, prompt: Prompt) -> Usage:
+    num_cached = len(prompt.ids) - len(prompt.environment) if prompt.parent is not None else 0
+    prompt_ids = prompt.ids if request.wants_token_ids else None
+    return Usage(prompt_tokens=len(prompt.ids), cached_tokens=num_cached, prompt_ids=prompt_ids)
+
+
+def _sent(message: Message) -> Message:
+    """A message as OpenAI's chat API takes it: arguments are text."""
+    if message["role"] == TOOL or not calls_of(message):
+        return message
+    calls = calls_of(message)
+    texts = [call["function"] | {"arguments": _text(call["function"]["arguments"])} for call in calls]
+    return message | {"tool_calls": [call | {"function": text} for call, text in zip(calls, texts, strict=True)]}
+
+
+def _text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()

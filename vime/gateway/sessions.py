@@ -6,16 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from vime.chat.model import ServedModel
+from vime.chat.reading import Reader, parser_key, unread_calls
 from vime.errors import ConfigError, Problem
-from vime.gateway.endpoint_answers import EndpointAnswers
-from vime.gateway.limits import Limits
-from vime.gateway.parser_check import unread_calls
-from vime.gateway.reading import Reader
-from vime.gateway.sampled_answers import Model, SampledAnswers, parser_key
 from vime.gateway.server import Gateway
-from vime.gateway.session import AgentSession
+from vime.gateway.session import AgentSession, Limits
 from vime.trajectory.plain_text import control_tokens
 
 logger = logging.getLogger(__name__)
@@ -41,17 +37,26 @@ class Sessions:
 
     @asynccontextmanager
     async def open(
-        self, model: Any, *, limits: Limits | None = None, fork: bool = True, constrains: bool = False, refuses: bool = False
+        self,
+        model: ServedModel,
+        *,
+        limits: Limits | None = None,
+        fork: bool = True,
+        constrains: bool = False,
+        refuses: bool = False,
     ) -> AsyncIterator[AgentSession]:
-        """A session with a model (`ServedModel` or `EndpointModel` of `vime.rollout`), which is over when the block ends."""
+        """A session with a model, which is over when the block ends."""
         if self._gateway is None:
             self._gateway = asyncio.create_task(_started())
         gateway = await asyncio.shield(self._gateway)
-        if model.shows_tokens:
-            answers = SampledAnswers(model=model, reader=await self.reader(model), fork=fork)
-        else:
-            answers = EndpointAnswers(model=model)
-        session = AgentSession(answers=answers, limits=limits or Limits(), constrains=constrains, refuses=refuses)
+        session = AgentSession(
+            model=model,
+            reader=await self.reader(model) if model.shows_tokens else None,
+            fork=fork,
+            limits=limits or Limits(),
+            constrains=constrains,
+            refuses=refuses,
+        )
         gateway.open(session)
         try:
             yield session
@@ -61,7 +66,7 @@ class Sessions:
                 logger.warning("A client of %s: %s", model.name, note)
             self._noted |= session.notes
 
-    async def reader(self, model: Model) -> Reader:
+    async def reader(self, model: ServedModel) -> Reader:
         """The reader of a model. The first one with parsers imports them, which takes seconds.
 
         Raises ConfigError for parsers that vLLM does not have, or that do not fit the model's tokenizer.
@@ -70,6 +75,10 @@ class Sessions:
             load = partial(_reader, model, self._parsers.get(model.name, Parsers()))
             self._readers[model.name] = asyncio.create_task(asyncio.to_thread(load))
         return await asyncio.shield(self._readers[model.name])
+
+    def reads(self, name: str) -> bool:
+        """Whether parsers are named for a model."""
+        return self._parsers.get(name, Parsers()) != Parsers()
 
     async def stop(self) -> None:
         """Closes the listener, if there is one."""
@@ -84,7 +93,7 @@ async def _started() -> Gateway:
     return gateway
 
 
-def _reader(model: Model, parsers: Parsers) -> Reader:
+def _reader(model: ServedModel, parsers: Parsers) -> Reader:
     """A reader that knows whether it reads the calls that the model's chat template writes.
 
     Prompts of the model are encoded fast from now on.

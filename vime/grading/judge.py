@@ -39,7 +39,7 @@ _cache: "OrderedDict[Key, bool]" = OrderedDict()
 
 
 class Counts(Protocol):
-    """Counts events, for example `vime.rollout.trace.Trace`."""
+    """Counts events, for example `vime.chat.trace.Trace`."""
 
     def count(self, name: str) -> None: ...
 

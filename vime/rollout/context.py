@@ -5,22 +5,21 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from vime.agent.workspace import Prepared, Source, Workspace, WorkspaceLike, prepare
+from vime.chat.agent_clock import AgentClock
+from vime.chat.model import ServedModel
+from vime.chat.trace import Trace
 from vime.config import Constraints, RunConfig
-from vime.errors import MalformedError, SandboxError, VimeError, describe
-from vime.gateway.limits import Limits
+from vime.errors import MalformedError, SampleError, SandboxError, VimeError, describe
 from vime.gateway.server import PREFIX, session_app
-from vime.gateway.session import AgentSession
+from vime.gateway.session import AgentSession, Limits
 from vime.gateway.sessions import Sessions
 from vime.retrieval.client import Retriever
-from vime.rollout.agent_clock import AgentClock
-from vime.rollout.model import ServedModel, TokenModel
-from vime.rollout.sampled import Sampled
-from vime.rollout.trace import Trace
-from vime.rollout.turn_log import TurnLog
-from vime.types import Sampling
+from vime.trajectory.trajectory import Trajectory
+from vime.types import Sample, Sampling
 
 __all__ = ["Context", "Sampling"]
 
@@ -41,18 +40,26 @@ class Context:
     config: RunConfig
     evaluation: bool
     session_id: str
-    models: dict[str, TokenModel] = field(default_factory=dict)
+    models: dict[str, ServedModel] = field(default_factory=dict)
     retriever: Retriever | None = None
     """The retrieval service, None if the run has none."""
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("vime.agent"))
     trace: Trace = field(default_factory=Trace)
-    turns: TurnLog = field(default_factory=TurnLog)
+    trajectory: Trajectory = field(default_factory=Trajectory)
+    """Every call of this rollout to a model."""
     clock: AgentClock = field(default_factory=AgentClock)
     """How much of its time limit the agent has used."""
-    sampled: Sampled = field(default_factory=Sampled)
-    """All tokens that the trained model has sampled in this session."""
     sessions: Sessions = field(default_factory=Sessions)
     """Opens sessions for agents that call models over HTTP."""
+
+    def samples(self, sample: Sample, /, **metadata: Any) -> list[Sample]:
+        """Trainable sequences with every token of the trained model exactly once, whatever agents and sub-agents did.
+
+        The same sequences are made of what was sampled before a time limit or an error. Raises SampleError if there are none.
+        """
+        if not (found := self.trajectory.samples(sample, metadata)):
+            raise SampleError("nothing was sampled from the trained model: did the agent call context.models['actor']?")
+        return found
 
     @asynccontextmanager
     async def session(
@@ -69,15 +76,12 @@ class Context:
         """
         found, own = self.models[model], self.config.method.session
         constrains, refuses = True, False
-        if isinstance(found, ServedModel):
+        if found.shows_tokens:
             with self.clock.stopped():  # the first session of a worker imports vLLM's parsers
                 await self.sessions.reader(found)
-            turns = TurnLog()  # an agent outside gets no turns of an earlier attempt, but the seeds of a deterministic run
-            turns.seeds = found.turns.seeds
             if model == "actor":  # also a baseline in its place, so that a table compares like with like
                 refuses = self.config.gateway.constraints is Constraints.refuse and not self.evaluation
                 constrains = self.config.gateway.constraints is Constraints.refuse and not refuses
-            found = replace(found, turns=turns)
         limits = limits or Limits(num_calls=own.num_calls, num_tokens=own.num_tokens)
         fork = own.fork if fork is None else fork
         async with self.sessions.open(found, limits=limits, fork=fork, constrains=constrains, refuses=refuses) as session:

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from vime.rollout.progress import Progress
-from vime.rollout.turn_log import TurnLog
+from vime.trajectory.trajectory import Trajectory
 from vime.types import Group, Prompt, Rollout, StopReason, rollout_id_of
 
-RunMember = Callable[[int, TurnLog], Awaitable[Rollout]]
-"""Runs the rollout of one member, given the turns kept from an earlier run."""
+RunMember = Callable[[int, Trajectory], Awaitable[Rollout]]
+"""Runs the rollout of one member, given its trajectory with the replies kept from an earlier run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class GroupRun:
         first = max([*self._finished, *progress.turns, -1]) + 1
         missing = num_rollouts - len(self._finished)
         members = [*progress.turns, *range(first, first + missing)][:missing]
-        self._logs = {member: TurnLog(progress.turns.get(member)) for member in members}
+        self._trajectories = {member: Trajectory(progress.turns.get(member, ())) for member in members}
         self._told = set(self._finished)
         self._tasks: dict[asyncio.Future[Rollout], int] = {}
         """Rollouts at work, and their members."""
@@ -50,7 +50,7 @@ class GroupRun:
         """Returns the group once `num_wanted` rollouts that count have finished, or all have; aborts the others."""
         if not self._has_enough():
             self._run_member = run_member
-            self._begin(self._logs)
+            self._begin(self._trajectories)
         try:
             while self._tasks and not self._has_enough():
                 await self._one_ends()
@@ -74,7 +74,9 @@ class GroupRun:
             version=self._version,
             finished={member: rollout for member, rollout in self._finished.items() if rollout.counting.in_baseline},
             turns={
-                member: saved for member, log in self._logs.items() if member not in self._finished and (saved := log.saved())
+                member: saved
+                for member, one in self._trajectories.items()
+                if member not in self._finished and (saved := one.saved())
             },
         )
 
@@ -92,7 +94,7 @@ class GroupRun:
         """
         if self._run_member is None:
             return None
-        unfinished = [self._logs[member].oldest_version(unknown=self._version) for member in self._tasks.values()]
+        unfinished = [self._trajectories[member].oldest_version(unknown=self._version) for member in self._tasks.values()]
         if any(known is not None and known < oldest for known in unfinished):
             return None
         finished = {member: rollout.oldest_version for member, rollout in self._finished.items()}
@@ -102,14 +104,14 @@ class GroupRun:
         self._told -= stale
         for member in stale:
             del self._finished[member]
-            self._logs[member] = TurnLog()
+            self._trajectories[member] = Trajectory()
         self._begin(stale)
         self._joined.set()
         return Resampled(version=self._version, members=tuple(sorted(stale)))
 
     def _begin(self, members: Iterable[int]) -> None:
         assert self._run_member is not None, f"the group of slot {self._slot} does not run"
-        self._tasks |= {asyncio.ensure_future(self._run_member(member, self._logs[member])): member for member in members}
+        self._tasks |= {asyncio.ensure_future(self._run_member(member, self._trajectories[member])): member for member in members}
 
     async def _one_ends(self) -> None:
         """Waits until a rollout has ended, or until there are new ones to wait for."""

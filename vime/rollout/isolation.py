@@ -23,6 +23,7 @@ from vime.errors import (
     SampleError,
     SandboxError,
     ServerError,
+    ToolLimitError,
 )
 from vime.rollout.context import Context, Sampling
 from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 GOES_ON = (StopReason.SERVER_LOST, StopReason.SANDBOX_CRASHED)
 """After these failures the next attempt reuses the turns of this one. After an error of the hook it does not, since the same
 turns would lead to the same error."""
+
+
+CONTEXT_FULL = "context_full"
+"""Counts rollouts that ended because the model's context had no room for another reply."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +55,13 @@ async def run_rollout(
 ) -> Rollout:
     """Runs one rollout: generation, again after an infrastructure failure at most `max_retries` times, then its reward.
 
-    `make_context(attempt)` gives each attempt a session of its own; trace and turns are the rollout's, the same for all.
+    `make_context(attempt)` gives each attempt a session of its own; trace and trajectory are the rollout's, the same for all.
     """
     rollout, context = Rollout(rollout_id=template.rollout_id, group_index=template.group_index), make_context(0)
     for attempt in range(config.max_retries + 1):
         if attempt > 0:
             logger.warning("rollout %d: %s: %s", rollout.rollout_id, rollout.stop_reason.value, rollout.error)
-            context.turns.start_again(keep_turns=rollout.stop_reason in GOES_ON)
+            context.trajectory.start_again(keeps_replies=rollout.stop_reason in GOES_ON)
             context.trace.start_again()
             context = make_context(attempt)
         rollout = await _generate(hooks=hooks, config=config, context=context, template=template, sampling=sampling)
@@ -89,11 +94,14 @@ async def _generate(*, hooks: Hooks, config: RolloutConfig, context: Context, te
     except (BadRequestError, TemplateError) as error:  # the same request would be refused again
         if isinstance(error, ContextFullError) and _is_agents(error.model, context):
             rollout.stop_reason, rollout.error = StopReason.TOKEN_LIMIT, str(error)
+            context.trace.count(CONTEXT_FULL)
         else:
             rollout.stop_reason = StopReason.REQUEST_REFUSED
             _blame(rollout, "generate", error)
     except MalformedError as error:
         rollout.stop_reason, rollout.error = StopReason.MALFORMED, str(error)
+    except ToolLimitError as error:
+        rollout.stop_reason, rollout.error = StopReason.TURN_LIMIT, str(error)
     except ServerError as error:
         rollout.stop_reason, rollout.error = StopReason.SERVER_LOST, str(error)
     except SandboxError as error:
@@ -134,7 +142,7 @@ def _keep_what_was_sampled(rollout: Rollout, context: Context, template: Sample)
     failures and in evaluations, whose hooks read whole results only, they are for readers.
     """
     is_trained = rollout.counting.trained and not context.evaluation
-    found = context.sampled.samples(unspoilt(template))
+    found = context.trajectory.samples(unspoilt(template))
     try:
         found = check_samples(found, template) if found else []
     except SampleError as error:  # a logprob that is not finite, say, of which `generate` could not be told any more

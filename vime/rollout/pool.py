@@ -13,19 +13,17 @@ from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
 
+from vime.chat.traffic import ModelUsage
 from vime.cluster.nodes import Nodes
 from vime.cluster.placement import Place
 from vime.config import RunConfig
 from vime.processes.spare import Spare
 from vime.rehearsal.scripted_client import ScriptedClients
-from vime.rollout.dispatch import Dispatcher, Station, WorkerLost
+from vime.rollout.dispatch import Dispatcher, Station, Work, WorkerLost
 from vime.rollout.group_run import Resampled, stopped_rollout
 from vime.rollout.progress import Progress
 from vime.rollout.ray_worker import WORKER, RayWorker, raise_again
-from vime.rollout.suspects import Work
-from vime.rollout.traffic import ModelUsage
-from vime.rollout.worker import RolloutWorker
-from vime.rollout.worker_state import WorkerState
+from vime.rollout.worker import RolloutWorker, WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint

@@ -13,8 +13,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 from vime.errors import ConfigError
 from vime.processes.spare import Spare
 from vime.rollout import black_box
-from vime.rollout.dispatch import WorkerLost
-from vime.rollout.suspects import Work
+from vime.rollout.dispatch import Work, WorkerLost
 from vime.weights.payload import payload_folder
 
 logger = logging.getLogger(__name__)

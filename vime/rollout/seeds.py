@@ -35,8 +35,8 @@ class Seeds:
             return None
         return cls(run_seed=config.seed, dataset=prompt.dataset, prompt=prompt.index, member=member)
 
-    def of_call(self, key: str, number: int) -> int:
-        """The seed of a call: `key` is its digest (`turn_log.call_key`), `number` counts equal calls of the rollout from 0."""
+    def __call__(self, key: str, number: int) -> int:
+        """The seed of a call: `key` is its digest (`call_key`), and `number` counts equal calls of the rollout from 0."""
         parts = (self.run_seed, self.dataset, self.prompt, self.member, key, number)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> (64 - SEED_BITS)

@@ -1,25 +1,24 @@
 """What the agents of one worker share: tokenizers, clients and the gate of the trained model; makes each rollout's context."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from vime.chat.agent_clock import AgentClock
+from vime.chat.model import ServedModel
+from vime.chat.trace import Trace
+from vime.chat.traffic import Traffic
 from vime.config import RunConfig, ServingConfig
 from vime.gateway.sessions import Parsers, Sessions
 from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.client import Retriever
-from vime.rollout.agent_clock import AgentClock
 from vime.rollout.context import Context, Sampling
-from vime.rollout.endpoint_model import EndpointModel
-from vime.rollout.model import ServedModel, TokenModel
-from vime.rollout.sampled import Sampled
-from vime.rollout.trace import Trace
-from vime.rollout.traffic import Traffic
-from vime.rollout.turn_log import TurnLog
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
 from vime.serving.sampling import sampling_parameters
+from vime.trajectory.trajectory import Trajectory
 
 ACTOR = "actor"
 """The name under which hooks find the trained model, or the baseline in its place."""
@@ -60,7 +59,7 @@ class ServedModels:
         version: int,
         evaluation: bool = False,
         trace: Trace | None = None,
-        turns: TurnLog | None = None,
+        trajectory: Trajectory | None = None,
         baseline: str | None = None,
     ) -> Context:
         """The context of one session; tokens of the trained model are of weight `version` or newer.
@@ -68,19 +67,12 @@ class ServedModels:
         `sampling` is the trained model's, and that of `baseline`, the name of a model that stands in its place; every other model
         has its own (`serving.models.<name>.sampling`).
         """
-        trace, turns = Trace() if trace is None else trace, TurnLog() if turns is None else turns
-        clock, sampled = AgentClock(self.clock), Sampled()
-        models: dict[str, TokenModel] = {}
-        for name, endpoint in self._endpoints.items():
-            if endpoint.chat is not None:
-                own = sampling_parameters(self._config.serving.models[name].sampling)
-                models[name] = EndpointModel(
-                    client=self._client(name), name=name, max_model_len=endpoint.max_model_len, sampling=own, trace=trace
-                )
-                continue
-            model = models[name] = self._served_model(name, session, sampling, version)
-            model.trace, model.turns, model.clock = trace, turns, clock
-            model.sampled = sampled if endpoint.trained else None
+        trace, trajectory = Trace() if trace is None else trace, trajectory or Trajectory()
+        clock = AgentClock(self.clock)
+        models: dict[str, ServedModel] = {}
+        for name in self._endpoints:
+            model = models[name] = self._model(name, session, sampling, version)
+            model.trace, model.trajectory, model.attempt, model.clock = trace, trajectory, trajectory.attempt, clock
         if baseline is not None:
             models[ACTOR] = models[baseline].as_baseline(sampling, self._tokenizer_of_actor)
         return Context(
@@ -90,9 +82,8 @@ class ServedModels:
             models=models,
             retriever=self._retriever,
             trace=trace,
-            turns=turns,
+            trajectory=trajectory,
             clock=clock,
-            sampled=sampled,
             sessions=self._sessions,
         )
 
@@ -104,7 +95,7 @@ class ServedModels:
         if ACTOR not in self._tokenizers:  # an evaluation of baselines alone
             return
         sampling = Sampling(temperature=self._config.rollout.temperature, top_p=self._config.rollout.top_p)
-        await self._sessions.reader(self._served_model(ACTOR, "", sampling, 0))
+        await self._sessions.reader(self._model(ACTOR, "", sampling, 0))
 
     def finish(self, sessions: list[str]) -> None:
         """Ends sessions, so that routers stop counting them as load."""
@@ -126,12 +117,12 @@ class ServedModels:
             counted[RETRIEVAL] = self._retriever.calls
         return {name: calls.take() for name, calls in counted.items()}
 
-    def _served_model(self, name: str, session: str, sampling: Sampling, version: int) -> ServedModel:
+    def _model(self, name: str, session: str, sampling: Sampling, version: int) -> ServedModel:
         endpoint, own = self._endpoints[name], self._config.serving.models[name]
-        is_trained = endpoint.trained
-        return ServedModel(
+        is_trained, shows_tokens = endpoint.trained, endpoint.chat is None
+        model = ServedModel(
             client=self._client(name),
-            tokenizer=self._tokenizers[name],
+            tokenizer=self._tokenizers[name] if shows_tokens else None,
             max_model_len=endpoint.max_model_len,
             temperature=sampling.temperature if is_trained else SERVER_TEMPERATURE,
             top_p=sampling.top_p if is_trained else 1.0,
@@ -140,8 +131,13 @@ class ServedModels:
             minimum_version=version if is_trained else 0,
             chat_template_args=self._config.model.chat_template_args if is_trained else own.chat_template_args,
             name=name,
+            shows_tokens=shows_tokens,
+            trained=is_trained,
             traffic=self.traffic if is_trained else None,
         )
+        if shows_tokens and self._sessions.reads(name):
+            model.load_reader = partial(self._sessions.reader, model)
+        return model
 
     def _client(self, name: str) -> Any:
         """The client of a model, made inside the event loop that uses it."""

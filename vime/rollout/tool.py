@@ -1,6 +1,16 @@
-"""Runs tools and sandboxes of an agent with a time limit and retries, and counts every outcome.
+"""Tools and sandboxes of an agent: each call has a time limit, is repeated where it may be, and every outcome is counted.
 
-A failure of a tool can be reported to the agent; a failure of a sandbox is the infrastructure's fault and ends the rollout.
+    def search(query: str, limit: int = 3) -> list[str]:
+        '''Searches the encyclopedia.'''
+        ...
+
+    toolbox = ToolBox(context, [search, Tool(name="pay", call=pay, parameters=SCHEMA)], max_calls=20)
+    talk = context.models["actor"].conversation(sample.prompt, tools=toolbox.schemas)
+    while calls := (await talk.reply(max_tokens=512)).tool_calls:
+        talk.add(await toolbox.results(calls))
+    return context.samples(sample)
+
+A failure of a tool is reported to the agent; a failure of a sandbox is the infrastructure's fault and ends the rollout.
 """
 
 import asyncio
@@ -8,19 +18,25 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import wraps
+from typing import Any, cast
+
+import orjson
+from pydantic import TypeAdapter, ValidationError, validate_call
 
 from vime.agent.sandbox import Sandbox
 from vime.blame import users_traceback
-from vime.errors import SandboxError
-from vime.rollout.agent_clock import AgentClock
+from vime.chat.agent_clock import AgentClock
+from vime.chat.trace import Trace
+from vime.errors import SandboxError, ToolLimitError
 from vime.rollout.context import Context
-from vime.rollout.trace import Trace
 from vime.rollout.within import HookTimeout, describe, within
+from vime.trajectory.messages import parsed
+from vime.types import Message
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +67,111 @@ class ToolResult:
     num_retries: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """Something that an agent may call by its name.
+
+    Example: `Tool(name="add", call=add, parameters={"type": "object", "properties": {"a": {"type": "number"}}})`; `Tool.of(add)`
+    reads the same from the function.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    """Called with the arguments by name; async or not. ValueError and TypeError say that the agent called it wrongly."""
+    parameters: dict[str, Any]
+    """JSON schema of the arguments."""
+    description: str = ""
+    seconds: float | None = None
+    """Time limit of one attempt; None for `rollout.tool_timeout_seconds`."""
+    repeatable: bool = False
+    """True if a call that failed or ran out of time may be made again (`rollout.max_tool_retries`): it changes nothing."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, seconds: float | None = None, repeatable: bool = False) -> "Tool":
+        """The tool of a Python function: its name, docstring, and the types of its arguments, which each call is checked against.
+
+        Raises ValueError for a function whose arguments have no JSON schema.
+        """
+        try:
+            described = TypeAdapter[Any](cast(Any, function))
+            parameters = described.json_schema()
+            checked = validate_call(function)
+        except Exception as error:  # pydantic has many errors for types that it cannot describe
+            raise ValueError(f"{function} cannot be a tool: {describe(error)}; give its arguments types of JSON") from error
+        call = wraps(function)(_awaited(checked)) if inspect.iscoroutinefunction(function) else checked
+        name = getattr(function, "__name__", type(function).__name__)
+        parameters = {key: value for key, value in parameters.items() if key != "title"}
+        description = inspect.getdoc(function) or ""
+        return cls(name=name, call=call, parameters=parameters, description=description, seconds=seconds, repeatable=repeatable)
+
+    @classmethod
+    def from_schema(cls, schema: dict[str, Any], call: Callable[..., Any], **limits: Any) -> "Tool":
+        """The tool that a schema in OpenAI's form describes; `limits` are `seconds` and `repeatable`."""
+        function = schema["function"]
+        about = {"parameters": function.get("parameters") or {"type": "object"}, "description": function.get("description", "")}
+        return cls(name=function["name"], call=call, **about, **limits)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Its description in OpenAI's form, for `conversation(…, tools=…)`."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+class ToolBox:
+    """The tools of one rollout: makes the calls of a reply, and messages of their results."""
+
+    def __init__(self, context: Context, tools: Iterable[Tool | Callable[..., Any]], *, max_calls: int | None = None) -> None:
+        """Functions become tools by `Tool.of`. With `max_calls` the rollout ends when more are made."""
+        found = [tool if isinstance(tool, Tool) else Tool.of(tool) for tool in tools]
+        self.tools = {tool.name: tool for tool in found}
+        assert len(self.tools) == len(found), f"two tools have one name: {sorted(tool.name for tool in found)}"
+        self.num_calls = 0
+        self._context, self._max_calls = context, max_calls
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """All tools in OpenAI's form."""
+        return [tool.schema for tool in self.tools.values()]
+
+    async def results(self, calls: list[dict[str, Any]]) -> list[Message]:
+        """The messages that answer the calls of a reply (`turn.tool_calls`), in their order; the calls are made side by side.
+
+        Whatever goes wrong is said in the message: an unknown tool, arguments that are none, an error or the time limit. Raises
+        ToolLimitError, which ends the rollout as `turn_limit`, if the calls are more than `max_calls` allows.
+        """
+        self.num_calls += len(calls)
+        if self._max_calls is not None and self.num_calls > self._max_calls:
+            raise ToolLimitError(f"{self.num_calls} tool calls, and {self._max_calls} are allowed")
+        contents = await asyncio.gather(*(self._content(call["function"]) for call in calls))
+        return [
+            {"role": "tool", "name": call["function"]["name"], "tool_call_id": call.get("id") or "", "content": content}
+            for call, content in zip(calls, contents, strict=True)
+        ]
+
+    async def _content(self, function: dict[str, Any]) -> str:
+        tool, arguments = self.tools.get(function["name"]), parsed(function["arguments"])
+        if tool is None:
+            self._context.trace.count("tool_unknown")
+            return f"Error: there is no tool {function['name']}; there are: {', '.join(self.tools)}"
+        if not isinstance(arguments, dict):
+            self._context.trace.count("tool_refused")
+            return f"Error: the arguments of {tool.name} are not a JSON object"
+        attempts = 1 + (self._context.config.rollout.max_tool_retries if tool.repeatable else 0)
+        result = await _run(self._context, tool.name, tool.call, (), arguments, seconds=tool.seconds, attempts=attempts)
+        return shown(result.output) if result.outcome is ToolOutcome.ANSWERED else f"Error: {result.error}"
+
+
+def shown(output: Any) -> str:
+    """A tool's output as a message has it: text as it is, everything else as JSON."""
+    if isinstance(output, str):
+        return output
+    try:
+        return orjson.dumps(output, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+    except TypeError:
+        return str(output)
+
+
 async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *arguments: Any, **named: Any) -> ToolResult:
     """Calls `tool(*arguments, **named)`, async or not, and returns its outcome.
 
@@ -58,11 +179,26 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; what it returns is awaited
     if it can be.
     """
-    config = context.config.rollout
+    attempts = 1 + context.config.rollout.max_tool_retries
+    return await _run(context, name, tool, arguments, named, seconds=None, attempts=attempts)
+
+
+async def _run(
+    context: Context,
+    name: str,
+    tool: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    *,
+    seconds: float | None,
+    attempts: int,
+) -> ToolResult:
+    limit = context.config.rollout.tool_timeout_seconds if seconds is None else seconds
+    limit_named = f"rollout.tool_timeout_seconds={limit:g}" if seconds is None else f"its limit of {limit:g} s"
     result = ToolResult(outcome=ToolOutcome.RAISED)
-    for attempt in range(config.max_tool_retries + 1):
+    for attempt in range(attempts):
         with context.trace.span(name, kind="tool") as details:
-            result = await _call_tool(name, tool, arguments, named, config.tool_timeout_seconds, attempt, context.clock)
+            result = await _call_tool(name, tool, arguments, named, limit, limit_named, attempt, context.clock)
             details["outcome"] = result.outcome.value
         if result.outcome in (ToolOutcome.ANSWERED, ToolOutcome.REFUSED):
             break
@@ -71,6 +207,13 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     for _ in range(result.num_retries):
         context.trace.count("tool_retries")
     return result
+
+
+def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(**arguments: Any) -> Any:
+        return await function(**arguments)
+
+    return call
 
 
 async def run_sandbox(context: Context, name: str, action: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
@@ -114,6 +257,7 @@ async def _call_tool(
     arguments: tuple[Any, ...],
     named: dict[str, Any],
     seconds: float,
+    limit_named: str,
     attempt: int,
     clock: AgentClock,
 ) -> ToolResult:
@@ -121,14 +265,21 @@ async def _call_tool(
         call = tool(*arguments, **named) if inspect.iscoroutinefunction(tool) else _in_thread(tool, arguments, named)
         return ToolResult(outcome=ToolOutcome.ANSWERED, output=await within(call, seconds, clock=clock), num_retries=attempt)
     except HookTimeout:
-        error = f"{name} ran longer than rollout.tool_timeout_seconds={seconds:g}"
+        error = f"{name} ran longer than {limit_named}"
         return ToolResult(outcome=ToolOutcome.TIMED_OUT, error=error, num_retries=attempt)
     except WRONG_ARGUMENTS as raised:
         logger.info("tool %s refused its arguments\n%s", name, users_traceback(raised))
-        return ToolResult(outcome=ToolOutcome.REFUSED, error=describe(raised), num_retries=attempt)
+        error = _what_is_wrong(raised) if isinstance(raised, ValidationError) else describe(raised)
+        return ToolResult(outcome=ToolOutcome.REFUSED, error=error, num_retries=attempt)
     except Exception as raised:  # the boundary of a tool: the agent is told, the rollout goes on
         logger.warning("tool %s raised\n%s", name, users_traceback(raised))
         return ToolResult(outcome=ToolOutcome.RAISED, error=describe(raised), num_retries=attempt)
+
+
+def _what_is_wrong(error: ValidationError) -> str:
+    """The arguments that do not fit a tool, in one line."""
+    found = [f"{'.'.join(map(str, one['loc'])) or 'the arguments'}: {one['msg']}" for one in error.errors()]
+    return "; ".join(found)
 
 
 async def _in_thread(tool: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from vime.rollout.agent_clock import AgentClock
+from vime.chat.agent_clock import AgentClock
 
 logger = logging.getLogger(__name__)
 

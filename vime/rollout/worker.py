@@ -3,12 +3,19 @@
 It holds no state that must survive: a lost worker is replaced, and its groups are run again.
 """
 
+import asyncio
 import logging
+import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vime.chat.trace import Trace, is_traced
+from vime.chat.traffic import ModelUsage
 from vime.config import RunConfig
 from vime.evaluation.conditions import SINGLE_TURN, Row
 from vime.hooks import load_hook
@@ -21,22 +28,60 @@ from vime.rollout.group_hooks import run_group_function, score_group
 from vime.rollout.group_run import GroupRun, Resampled
 from vime.rollout.isolation import Hooks, run_rollout, template_of
 from vime.rollout.outside_agent import calls_over_http, load_generate
-from vime.rollout.places import Places
 from vime.rollout.progress import Progress
 from vime.rollout.seeds import Seeds
 from vime.rollout.served import MakeClient, ServedModels
 from vime.rollout.several_runs import SeveralRuns
-from vime.rollout.trace import Trace, is_traced
-from vime.rollout.traffic import ModelUsage
-from vime.rollout.turn_log import TurnLog
 from vime.rollout.watchdog import Watchdog
-from vime.rollout.worker_state import WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
+from vime.trajectory.trajectory import Trajectory
 from vime.types import Group, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerState:
+    """How much a worker has done, and which rollouts of unfinished groups have ended since its last report.
+
+    Example: 64 rollouts are running, 1,000 have ended, two of them in an unfinished group, and 90 s were not spent on waiting
+    for the infrastructure: `WorkerState(num_running=64, num_ended=1000, active_seconds=90.0, news={7: {0: Rollout(…), 3:
+    Rollout(…)}})`, where the keys are the number of the work and the member.
+    """
+
+    num_running: int
+    num_ended: int
+    active_seconds: float
+    """Time since the worker began, without the time during which the clock of any agent was stopped."""
+    news: dict[int, dict[int, Rollout]] = field(default_factory=dict)
+
+
+class Places:
+    """At most `limit` rollouts run at once within `async with places.taken(trace)`."""
+
+    def __init__(self, limit: int) -> None:
+        self.num_running = 0
+        self.num_ended = 0
+        self._free = asyncio.Semaphore(limit)
+
+    @asynccontextmanager
+    async def taken(self, trace: Trace, *, queues: bool = True) -> AsyncIterator[None]:
+        """Waits for a place and counts the block as one rollout; `trace` books the wait as `queue`.
+
+        With `queues=False` the block runs at once, beyond the limit.
+        """
+        arrived = time.time()
+        async with self._free if queues else nullcontext():
+            if queues:
+                trace.add("queue", kind="queue", started=arrived)
+            self.num_running += 1
+            try:
+                yield
+            finally:
+                self.num_running -= 1
+                self.num_ended += 1
 
 
 class RolloutWorker:
@@ -137,7 +182,7 @@ class RolloutWorker:
                     prompt,
                     slot=slot,
                     num_rollouts=num_rollouts,
-                    context=context(f"slot{slot}", trace=trace, turns=self._turns(prompt, "group")),
+                    context=context(f"slot{slot}", trace=trace, trajectory=self._trajectory(prompt, "group")),
                     config=self._config.rollout,
                 )
             group.weight_version = version
@@ -155,7 +200,7 @@ class RolloutWorker:
             if self._groups.get(slot) is group_run:  # it may have been cancelled, and run again in the same slot
                 del self._groups[slot]
         if self._group_reward is not None:
-            scoring = context(f"slot{slot}-reward", turns=self._turns(prompt, "group_reward"))
+            scoring = context(f"slot{slot}-reward", trajectory=self._trajectory(prompt, "group_reward"))
             await score_group(self._group_reward, group, context=scoring, config=self._config.rollout)
         return group
 
@@ -170,7 +215,7 @@ class RolloutWorker:
             self._hooks["single_turn" if parsed.way == SINGLE_TURN else "train"],
             prompt,
             0,
-            self._turns(prompt, f"{row}-run{run}"),
+            self._trajectory(prompt, f"{row}-run{run}"),
             slot=prompt.index,
             version=version,
             sampling=sampling,
@@ -216,7 +261,7 @@ class RolloutWorker:
         hooks: Hooks,
         prompt: Prompt,
         member: int,
-        turns: TurnLog,
+        trajectory: Trajectory,
         *,
         slot: int,
         version: int,
@@ -226,23 +271,21 @@ class RolloutWorker:
     ) -> Rollout:
         """Runs one rollout as soon as there is a place for it; every attempt has a session of its own."""
         trace = Trace() if evaluation else self._trace(slot)
-        turns.seeds = turns.seeds or Seeds.of_member(self._config, prompt, str(member))
+        trajectory.seed_of = trajectory.seed_of or Seeds.of_member(self._config, prompt, str(member))
         session = f"{prompt.dataset}-{slot}-{member}-{uuid.uuid4().hex[:8]}"
         sessions: list[str] = []
 
         def make_context(attempt: int) -> Context:
             sessions.append(f"{session}-{attempt}")
-            context = self._served.context(
+            return self._served.context(
                 sessions[-1],
                 sampling=sampling,
                 version=version,
                 evaluation=evaluation,
                 trace=trace,
-                turns=turns,
+                trajectory=trajectory,
                 baseline=baseline,
             )
-            turns.sampled = context.sampled
-            return context
 
         async with self._places.taken(trace, queues=not evaluation):
             try:
@@ -256,10 +299,8 @@ class RolloutWorker:
             finally:
                 self._served.finish(sessions)
 
-    def _turns(self, prompt: Prompt, member: str) -> TurnLog:
-        turns = TurnLog()
-        turns.seeds = Seeds.of_member(self._config, prompt, member)
-        return turns
+    def _trajectory(self, prompt: Prompt, member: str) -> Trajectory:
+        return Trajectory(seed_of=Seeds.of_member(self._config, prompt, member))
 
     def _trace(self, slot: int) -> Trace:
         return Trace(keep_spans=is_traced(slot, self._config.logger.trace_share))

@@ -4,10 +4,12 @@ A document may contain `<|im_end|>` or a whole forged message; encoded with the 
 So texts that contain such a word are rendered as placeholders and encoded separately, each such word in two pieces.
 """
 
+import importlib
 import json
+import logging
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -15,9 +17,12 @@ from typing import Any
 import numpy as np
 from jinja2.exceptions import TemplateError, TemplateRuntimeError
 
-from vime.trajectory.fast_encoder import Encode, fast_encoder
 from vime.types import Message
 
+logger = logging.getLogger(__name__)
+
+Encode = Callable[[str], list[int]]
+"""A function from a text to its token ids."""
 TOOL = "tool"
 _TEXT_KEYS = ("content", "text", "reasoning_content", "arguments")
 _PLACEHOLDER = re.compile("(plain[0-9a-f]{24})")
@@ -41,6 +46,7 @@ class ControlTokens:
     added: frozenset[str] = field(init=False)
     """Special words and those not marked special (`<tool_call>`, `<think>`), which a system prompt may well contain."""
     ids: frozenset[int] = field(init=False)
+    special_ids: frozenset[int] = field(init=False)
     _found: "re.Pattern[str] | None" = field(init=False)
     """Finds a word that must be cut in two; None if there is none."""
     _split: "re.Pattern[str] | None" = field(init=False)
@@ -56,6 +62,7 @@ class ControlTokens:
             self.tokenizer.encode("", add_special_tokens=False)  # from now on the backend neither truncates nor pads
         decoder = self.tokenizer.added_tokens_decoder
         self.ids = frozenset(decoder)
+        self.special_ids = frozenset(place for place, token in decoder.items() if token.special)
         self.added = frozenset(token.content for token in decoder.values() if token.content)
         self.special = frozenset(token.content for token in decoder.values() if token.special and token.content)
         words = sorted(word for word in self.added if len(word) > 1)
@@ -193,3 +200,46 @@ def after(segments: list[Segment], position: int) -> list[Segment]:
             found.append(Segment(text=segment.text[position:], plain=segment.plain))
         position = max(0, position - len(segment.text))
     return found
+
+
+SAMPLES = (
+    "It's what WE'LL say, isn't it?  Two blanks,\ttabs, \r\n\r\n lines   \n and 3.14159 of 1,000,000 (50%) – “quotes”… ",
+    'def f(x: int) -> dict:\n    """Doc."""\n\n    return {"a": [x ** 2, None], \'b\': x != 0}  # ---- ok\n\n\n',
+    "früh fru\u0308h Ångström A\u030angstro\u0308m \ufb01ne \u212b K \u0130stanbul \u017f '\u017f ẛ̣ \u1e9b\u0323 x\u0301\u0327",
+    "Ελληνικά, русский текст, עברית, العربية ١٢٣, हिन्दी में, ไทย, 中文字\uff0c日本語テキスト、 한국어 \u1112\u1161\u11ab",
+    "😀👩‍👩‍👧‍👦🇩🇪 \u00a0\u3000\u2003\u200b\u2028\ufeff \x00\x07\x7f\x85 \U0001f9ff\U000e0041 ½ ² Ⅷ ㎏ ﷽",
+    " ",
+    "\n" * 40 + " " * 70 + "=" * 90 + "a" * 200 + "9" * 50,
+)
+"""Texts in which tokenizers could differ: contractions, blanks, numbers, code, composed characters, scripts, repetitions."""
+
+
+def fast_encoder(tokenizer: Any) -> Encode | None:
+    """A function from a text to its ids, with nothing added at its ends; None if `tokenizer` has to encode by itself.
+
+    To make it takes seconds if the vocabulary is large. It is None, too, unless `SAMPLES` and the tokenizer's control tokens have
+    the same ids either way.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    try:
+        fast = importlib.import_module("fastokens").Tokenizer.from_json_str(backend.to_str())
+
+        def encode(text: str) -> list[int]:
+            return fast.encode(text, add_special_tokens=False).ids
+
+        words = [token.content for token in tokenizer.added_tokens_decoder.values()]
+        texts = [*SAMPLES, " a\n".join(["", *words, ""]), *words]
+        wrong = next((text for text in texts if encode(text) != _own(backend, text)), None)
+    except (ImportError, ValueError) as error:  # no build for this machine, or another kind of tokenizer
+        logger.debug("the tokenizer encodes by itself: %s", error)
+        return None
+    if wrong is not None:
+        logger.warning("fastokens encodes %r differently, so the tokenizer encodes by itself", wrong)
+        return None
+    return encode
+
+
+def _own(backend: Any, text: str) -> list[int]:
+    return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids

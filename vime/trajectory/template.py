@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 from jinja2.exceptions import TemplateError
 
+from vime.thinking import CLOSE, OPEN
 from vime.trajectory.messages import ASSISTANT, calls_of
 from vime.trajectory.plain_text import Segment, after, control_tokens, joined
 from vime.types import Integers, Message
@@ -20,18 +21,19 @@ from vime.types import Integers, Message
 SYSTEM = "system"
 THINKING_DROPPED = "thinking_dropped"
 REWRITTEN = "template_rewrites"
+FIELD, TEXT = "field", "text"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
     """What decides how a template renders a conversation that goes on behind a reply.
 
-    Example of a reply with thinking and a tool call, followed by two results: `Shape(thinks=(False, True), calls=True,
+    Example of a reply with thinking and a tool call, followed by two results: `Shape(thinks=("", "field"), calls=True,
     roles=("tool", "tool"))`.
     """
 
-    thinks: tuple[bool, bool]
-    """Whether a reply before the last one in the sequence has reasoning, and whether the last one has."""
+    thinks: tuple[str, str]
+    """The place of the reasoning (`thinking_of`) in replies before the last one of the sequence, and in the last one."""
     calls: bool
     """Whether the last reply calls tools."""
     roles: tuple[str, ...]
@@ -128,10 +130,10 @@ class ChatTemplate:
         first, second, content = _mark(), _mark(), _mark()
         before: list[Message] = [
             {"role": "user", "content": "question"},
-            _reply("first", reasoning=first if shape.thinks[0] else "", num_calls=1),
+            _reply("first", reasoning=first, place=shape.thinks[0], num_calls=1),
             {"role": "tool", "content": "result", "tool_call_id": "call00000"},
         ]
-        last = _reply(content, reasoning=second if shape.thinks[1] else "", num_calls=int(shape.calls))
+        last = _reply(content, reasoning=second, place=shape.thinks[1], num_calls=int(shape.calls))
         following: list[Message] = [
             {"role": role, "content": "?", **({"tool_call_id": "call00000"} if role == "tool" else {})} for role in shape.roles
         ]
@@ -165,7 +167,14 @@ def _chat_template(tokenizer: Any, arguments: bytes) -> ChatTemplate:
     return ChatTemplate(tokenizer, orjson.loads(arguments))
 
 
-def shape_of(thinks: tuple[bool, bool], reply: Message, new: list[Message]) -> Shape:
+def thinking_of(message: Message) -> str:
+    """The place of a reply's reasoning: a field of its own, its text, or "" if it has none."""
+    if message.get("reasoning_content"):
+        return FIELD
+    return TEXT if CLOSE in (message.get("content") or "") else ""
+
+
+def shape_of(thinks: tuple[str, str], reply: Message, new: list[Message]) -> Shape:
     """The shape of a conversation in which `new` messages follow a reply."""
     roles = [message["role"] for message in new]
     return Shape(
@@ -184,10 +193,18 @@ def _stand_in(reply: Message, *, content: str) -> Message:
     return _reply(content, ids=ids, name=content)
 
 
-def _reply(content: str, *, reasoning: str = "", num_calls: int = 0, ids: list[str] | None = None, name: str = "f") -> Message:
+def _reply(
+    content: str,
+    *,
+    reasoning: str = "",
+    place: str = "",
+    num_calls: int = 0,
+    ids: list[str] | None = None,
+    name: str = "f",
+) -> Message:
     ids = [f"call{number:05}" for number in range(num_calls)] if ids is None else ids
-    message: Message = {"role": ASSISTANT, "content": content}
-    if reasoning:
+    message: Message = {"role": ASSISTANT, "content": f"{OPEN}{reasoning}{CLOSE}{content}" if place == TEXT else content}
+    if place == FIELD:
         message["reasoning_content"] = reasoning
     if ids:
         function = {"name": name, "arguments": {}}

@@ -1,6 +1,5 @@
 """`Sample`: one trainable token sequence of a rollout."""
 
-import copy
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -11,7 +10,7 @@ from vime.errors import SampleError
 from vime.types.column import Column, Integers, Reals
 from vime.types.identity import member_of
 from vime.types.stop_reason import Status, StopReason
-from vime.types.turn import Message, Turn
+from vime.types.turn import Message
 
 COLUMNS = {"tokens": np.int32, "loss_mask": np.uint8, "rollout_log_probs": np.float32, "weight_versions": np.int32}
 """Fields of a sample with one number per token, and the type of these numbers once the sample has been accepted."""
@@ -29,8 +28,8 @@ class Sample:
         rollout_log_probs       a  a  a  0  0  b
         weight_versions         4  4  4  4  4  5
 
-    `generate` fills these with lists. In an accepted sample they are columns, which are read-only and otherwise behave like
-    lists.
+    `context.samples` makes them with columns, which are read-only and otherwise behave like lists; lists are converted when the
+    sample is accepted.
     """
 
     prompt: str | list[Message] = field(default_factory=list)
@@ -50,21 +49,6 @@ class Sample:
     rollout_id: int = -1
     session_id: str = ""
     remove_sample: bool = False
-
-    def with_turn(self, turn: Turn, /, **metadata: Any) -> "Sample":
-        """A new sample of this rollout with one turn, whose sampled tokens are trained and whose prompt is not.
-
-        `metadata` replaces the template's (a document need not travel with each of its turns).
-        """
-        sample = copy.copy(self)
-        sample.tokens = [*turn.prompt_ids, *turn.output_ids]
-        sample.response = turn.text
-        sample.response_length = len(turn.output_ids)
-        sample.loss_mask = [1] * len(turn.output_ids)
-        sample.rollout_log_probs = list(turn.logprobs)
-        sample.weight_versions = list(turn.weight_versions)
-        sample.prompt, sample.metadata = [], metadata
-        return sample
 
     @property
     def question(self) -> str:

@@ -50,7 +50,12 @@ class Turn:
     @property
     def text(self) -> str:
         """The reply's text without special tokens."""
-        return self.message.get("content", "")
+        return self.message.get("content") or ""
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The tool calls of the message, in OpenAI's form; read where the model's parsers were asked to (`Conversation`)."""
+        return self.message.get("tool_calls") or []
 
     @classmethod
     def joined(cls, pieces: Iterable["Turn"], *, finish_reason: str = "", seconds: float = 0.0) -> "Turn":

@@ -21,7 +21,7 @@ class BaseGenerator(Tool):
     async def execute(self, context: Context, query: str) -> str:
         """The model's reply to the query."""
         assert self.config.model is not None, "checked by problems()"
-        turn = await context.models[self.config.model].chat(
+        turn = await context.models[self.config.model].untrained.chat(
             [{"role": "user", "content": query}], max_tokens=self.config.max_tokens
         )
         return turn.text.strip()

@@ -55,7 +55,7 @@ class PythonCoder(Tool):
     async def _write(self, context: Context, query: str) -> str:
         assert self.config.model is not None
         prompt = str(self.config.options.get("prompt", _PROMPT)).format(query=query)
-        turn = await context.models[self.config.model].chat(
+        turn = await context.models[self.config.model].untrained.chat(
             [{"role": "user", "content": prompt}], max_tokens=self.config.max_tokens
         )
         blocks = _FENCE.findall(turn.text)

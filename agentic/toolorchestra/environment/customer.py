@@ -4,7 +4,7 @@ import re
 from typing import Protocol
 
 from agentic.toolorchestra.environment.tasks import Task
-from vime.rollout.model import ChatModel
+from vime.chat.model import ServedModel
 from vime.types import Message
 
 STOP = "###STOP###"
@@ -55,7 +55,7 @@ class ScriptedCustomer:
 class ModelCustomer:
     """A served model that plays the customer; it is never the trained model."""
 
-    def __init__(self, task: Task, model: ChatModel) -> None:
+    def __init__(self, task: Task, model: ServedModel) -> None:
         facts = " ".join(task.facts.values())
         self._task, self._model = task, model
         self._messages: list[Message] = [

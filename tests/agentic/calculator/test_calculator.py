@@ -16,11 +16,12 @@ from agentic.calculator.eval_log import eval_log
 from agentic.calculator.generate import generate, line_of, shown, single_turn
 from agentic.calculator.prompts import ANSWER, CALCULATION
 from agentic.calculator.reward import reward
+from tests.completing import context_with
+from vime.chat.model import ServedModel
 from vime.config import RunConfig
 from vime.grading.arithmetic import computed
 from vime.model.load_tokenizer import load_tokenizer
-from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
+from vime.rollout.context import Sampling
 from vime.types import Reward, Sample, StopReason, Turn
 
 TOKENIZER = load_tokenizer(Path(agentic.search_r1.config.__file__).parent / "tiny/actor")
@@ -44,7 +45,7 @@ async def solved(*lines: str, play: Any = generate, **settings: Any) -> tuple[Sa
     server = Scripted(*lines)
     model = ServedModel(client=server, tokenizer=TOKENIZER, max_model_len=4096, temperature=1.0, top_p=1.0, session="s")
     config = RunConfig(method=CalculatorConfig(**settings))
-    context = Context(config=config, evaluation=False, session_id="s", models={"actor": model})
+    context = context_with({"actor": model}, config=config)
     sample = await play(context, replace(PROBLEM), Sampling(temperature=1.0, top_p=1.0))
     return sample, await reward(context, [sample]), server
 

@@ -11,10 +11,11 @@ from agentic.classification.config import ClassificationConfig
 from agentic.classification.eval_log import eval_log
 from agentic.classification.generate import generate
 from agentic.classification.reward import first_label, reward
+from tests.completing import context_with
+from vime.chat.model import ServedModel
 from vime.config import RunConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
 from vime.types import Sample, StopReason, Turn
 
 TOKENIZER = load_tokenizer(Path(agentic.memagent.config.__file__).parent / "tiny/actor")
@@ -39,7 +40,7 @@ class Scripted:
 
 def context_of(server: Scripted, *, evaluation: bool) -> Context:
     model = ServedModel(client=server, tokenizer=TOKENIZER, max_model_len=64, temperature=1.0, top_p=1.0, session="s")
-    return Context(config=RunConfig(method=METHOD), evaluation=evaluation, session_id="s", models={"actor": model})
+    return context_with({"actor": model}, config=RunConfig(method=METHOD), evaluation=evaluation)
 
 
 async def classified(reply: str, *, evaluation: bool = False) -> tuple[Sample, dict[str, float], Scripted]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vime.agent.workspace.results import CommandResult
-from vime.gateway.chat import ChatAnswer, ChatRequest, Usage
+from vime.chat.request import ChatAnswer, ChatRequest, Usage
 from vime.types import Message, Turn
 
 Reply = str | tuple[str, dict[str, Any]] | list[tuple[str, dict[str, Any]]]

@@ -12,8 +12,8 @@ from agentic.coding.prompts import FULL, TINY
 from agentic.coding.tools import shortened
 from agentic.coding.work import Ending, Work
 from tests.agentic.coding.scripted import MemoryBox, Reply, ScriptedSession
-from vime.gateway.chat import CONTEXT_FULL, ChatRequest, Refused
-from vime.rollout.agent_clock import AgentClock
+from vime.chat.agent_clock import AgentClock
+from vime.chat.request import CONTEXT_FULL, ChatRequest, Refused
 
 SUBMIT: Reply = ("submit", {})
 

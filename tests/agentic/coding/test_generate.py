@@ -7,12 +7,13 @@ import pytest
 
 from agentic.coding.generate import generate
 from agentic.coding.reward import reward
+from tests.completing import context_with
 from tests.gateway.scripted import Scripted
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import ContextFullError
 from vime.gateway.sessions import Parsers, Sessions
 from vime.preflight.compose import compose_run
-from vime.rollout.context import Context, Sampling
+from vime.rollout.context import Sampling
 from vime.types import Sample, StopReason
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,7 @@ async def play(*replies: str, **limits: int) -> tuple[list[Sample], float, Shown
     sessions = Sessions({"actor": Parsers(tool_parser="hermes")})
     model = Shown(qwen3_tokenizer(), list(replies))
     models: Any = {"actor": model}
-    context = Context(config=config, evaluation=False, session_id="one", models=models, sessions=sessions)
+    context = context_with(models, config=config, sessions=sessions)
     sample = Sample(prompt=ROW["problem_statement"], metadata=ROW, rollout_id=3)
     samples = await generate(context, sample, Sampling(temperature=1.0, top_p=1.0))
     score = (await reward(context, samples)).score

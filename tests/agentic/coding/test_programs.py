@@ -11,13 +11,14 @@ from agentic.coding.generate import generate
 from agentic.coding.programs import Program
 from agentic.coding.reward import reward
 from tests.agentic.coding.test_generate import ROW, Shown, text
+from tests.completing import context_with
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.agent.command import Command, CommandEnd
 from vime.agent.harness.outcome import Outcome, silent_end
 from vime.errors import SampleError
 from vime.gateway.sessions import Parsers, Sessions
 from vime.preflight.compose import compose_run
-from vime.rollout.context import Context, Sampling
+from vime.rollout.context import Sampling
 from vime.types import Sample, StopReason
 
 ASKS = """
@@ -65,7 +66,7 @@ async def play(code: str, *, seconds: float) -> tuple[list[Sample], float]:
     config = compose_run([*words, f"method.agent={__name__}.program"]).config
     sessions = Sessions({"actor": Parsers(tool_parser="hermes")})
     models: Any = {"actor": Shown(qwen3_tokenizer(), [text(RIGHT)])}
-    context = Context(config=config, evaluation=False, session_id="one", models=models, sessions=sessions)
+    context = context_with(models, config=config, sessions=sessions)
     sample = Sample(prompt=ROW["problem_statement"], metadata=ROW, rollout_id=3)
     try:
         samples = await generate(context, sample, Sampling(temperature=1.0, top_p=1.0))

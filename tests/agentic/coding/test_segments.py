@@ -14,13 +14,14 @@ from agentic.coding.work import Ending
 from tests.agentic.coding.scripted import MemoryBox, Reply, message_of
 from vime.algorithm.batch import build_updates
 from vime.algorithm.policy_gradient import PolicyGradient
+from vime.chat.agent_clock import AgentClock
+from vime.chat.request import ChatAnswer, ChatRequest, Usage
 from vime.config import Aggregation, AlgorithmConfig, Credit, MethodConfig, Normalization, RunConfig
-from vime.gateway.chat import ChatAnswer, ChatRequest, Usage
 from vime.model.load_tokenizer import load_tokenizer
-from vime.rollout.agent_clock import AgentClock
 from vime.rollout.metrics import batch_metrics
+from vime.trajectory.dialogue import Dialogue
 from vime.trajectory.template import ChatTemplate
-from vime.trajectory.tree import Trajectory
+from vime.trajectory.trajectory import Trajectory
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, Turn
 
 ACTOR = Path(agentic.coding.__file__).parent / "tiny" / "actor"
@@ -45,18 +46,21 @@ class TreeSession:
     replies: list[tuple[int, Reply, str]]
     over: str = ""
     num_calls: int = 0
-    trajectory: Trajectory = field(default_factory=lambda: Trajectory(ChatTemplate(load_tokenizer(ACTOR), {})))
+    trajectory: Trajectory = field(default_factory=Trajectory)
+    dialogue: Dialogue = field(default_factory=lambda: Dialogue(ChatTemplate(load_tokenizer(ACTOR), {})))
 
     async def ask(self, request: ChatRequest) -> ChatAnswer:
         """The next reply; the conversation is too long with the third result of a tool."""
         size, reply, _ = self.replies[self.num_calls]
         self.num_calls += 1
-        prompt = self.trajectory.prompt(request.messages, request.tools)
+        prompt = self.dialogue.prompt(request.messages, request.tools)
         turn = Turn(
             output_ids=[5] * size, logprobs=[-float(self.num_calls)] * size, weight_versions=[1] * size, finish_reason="stop"
         )
         message: Any = message_of(reply, self.num_calls)
-        self.trajectory.record(prompt, turn, message, ended=True).delivered = True
+        call = self.trajectory.begin(prompt, model="actor", tokenizer=load_tokenizer(ACTOR))
+        call.finish(turn)
+        self.dialogue.answered(call, prompt, message, ended=True)
         usage = Usage(prompt_tokens=100 * (reply is LOOK), completion_tokens=size)
         return ChatAnswer(message=message, finish_reason="stop", stop_text="", turn=turn, usage=usage)
 

@@ -15,10 +15,11 @@ from agentic.memagent.generate import CHARACTERS_LOGGED, cap, generate
 from agentic.memagent.prompts import AnswerForm
 from agentic.memagent.reward import reward, score
 from agentic.memagent.single_turn import generate as generate_single_turn
+from tests.completing import context_with
+from vime.chat.model import ServedModel
 from vime.config import RunConfig
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
 from vime.types import Sample, StopReason, Turn
 
 TOKENIZER = load_tokenizer(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
@@ -49,7 +50,7 @@ class Script:
 def run(script: Script, hook=generate, context_text: str = "", *, evaluation: bool = False, **settings: Any) -> list[Sample]:
     method = MemAgentConfig(**{"chunk_tokens": 40, "max_memory_tokens": 20, "max_final_tokens": 20, **settings})
     model = ServedModel(client=script, tokenizer=TOKENIZER, max_model_len=400, temperature=1.0, top_p=1.0, session="s")
-    context = Context(config=RunConfig(method=method), evaluation=evaluation, session_id="s", models={"actor": model})
+    context = context_with({"actor": model}, config=RunConfig(method=method), evaluation=evaluation)
     sample = Sample(prompt=[{"role": "user", "content": "Who?"}], label=["Barton"], metadata={"context": context_text})
     result = asyncio.run(hook(context, sample, Sampling(temperature=1.0, top_p=1.0)))
     return result if isinstance(result, list) else [result]

@@ -4,7 +4,7 @@ import asyncio
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from agentic.multi_agent.eval_log import eval_log
 from agentic.multi_agent.generate import generate, judgment_of, single_turn, solution_of
 from agentic.multi_agent.prompts import FULL, TINY
 from agentic.multi_agent.reward import reward
+from tests.completing import context_with
 from vime.algorithm.batch import build_updates
 from vime.algorithm.choice import algorithm_of
 from vime.config import RunConfig
@@ -101,7 +102,7 @@ def tiny_config() -> RunConfig:
 
 
 def context_of(models: dict[str, Any], *words: str) -> Context:
-    return Context(config=config_of(*words), evaluation=False, session_id="one", models=models)
+    return context_with(models, config=config_of(*words))
 
 
 async def play(replies: dict[str, list[str]], *words: str, label: str = "5", **others: Any) -> tuple[list[Sample], Scripted]:
@@ -237,11 +238,11 @@ async def test_a_prompt_without_room_for_a_reply_ends_the_rollout():
     model = Scripted({"solver": [right(), right()]})
     context = context_of({"actor": model}, "method.num_solvers=2", "method.num_rewriters=2")
     template = Sample(prompt=[{"role": "user", "content": "What is it?"}], label=["5"])
-    model.max_model_len = 120
+    context.models["actor"].max_model_len = 120
     samples = await generate(context, template, Sampling(temperature=1.0, top_p=1.0))
     assert [sample.metadata["role"] for sample in samples] == ["solver"] * 2
-    model.max_model_len = 4  # not even for the solvers; that a frozen rewriter has room does not help
     context = context_of({"actor": model, "other": Scripted({})}, "method.rewriter_model=other", EXTRA)
+    context.models["actor"].max_model_len = 4  # not even for the solvers; that a frozen rewriter has room does not help
     samples = await generate(context, template, Sampling(temperature=1.0, top_p=1.0))
     assert len(samples) == 1 and samples[0].remove_sample and (await reward(context, samples)).score == 0.0
 
@@ -343,7 +344,7 @@ async def test_a_captured_rollout_is_made_again_token_by_token_with_the_reply_al
     model = Scripted({}, name="actor")
     replies = [one["tokens"][len(one["tokens"]) - one["response_length"] :] for one in row["samples"]]
     model.sampled = list(replies)
-    context = Context(config=tiny_config(), evaluation=False, session_id="one", models={"actor": cast(Any, model)})
+    context = context_with({"actor": model}, config=tiny_config())
     template = Sample(prompt=[{"role": "user", "content": row["question"]}], label=[row["label"]])
     samples = check_samples(await generate(context, template, Sampling(temperature=1.0, top_p=1.0)), template)
     assert [list(sample.tokens) for sample in samples] == [one["tokens"] for one in row["samples"]]

@@ -7,9 +7,10 @@ import pytest
 
 import agentic.retool.config  # registers the schema
 from agentic.retool.generate import generate, program_of
+from tests.completing import context_with
 from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.compose import compose_run
-from vime.rollout.context import Context, Sampling
+from vime.rollout.context import Sampling
 from vime.trajectory.plain_text import render
 from vime.types import Sample, StopReason, Turn
 
@@ -55,8 +56,7 @@ class Scripted:
 async def play(*replies: str, words: tuple[str, ...] = ()) -> tuple[Sample, Scripted]:
     config = compose_run(["+method=retool", "mode=plan", "method.call_seconds=3", *words]).config
     model = Scripted(list(replies))
-    models: Any = {"actor": model}
-    context = Context(config=config, evaluation=False, session_id="one", models=models)
+    context = context_with({"actor": model}, config=config)
     sample = Sample(prompt=[{"role": "user", "content": "What is 6 times 7 ?"}], label=["42"])
     found = await generate(context, sample, Sampling(temperature=1.0, top_p=1.0))
     found.to_columns()

@@ -8,10 +8,11 @@ import pytest
 from agentic.retool.reward import reward
 from agentic.retool.strands_agent.generate import DEFAULT_PYTHON, PYTHON, generate
 from tests.agentic.coding.test_generate import Shown, call, text
+from tests.completing import context_with
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.gateway.sessions import Parsers, Sessions
 from vime.preflight.compose import compose_run
-from vime.rollout.context import Context, Sampling
+from vime.rollout.context import Sampling
 from vime.types import Sample, StopReason
 
 pytestmark = [
@@ -28,7 +29,7 @@ async def play(*replies: str, most_turns: int = 5) -> tuple[list[Sample], float]
     config = compose_run(["+experiment=strands_qwen3_8b", "mode=plan", f"method.max_calls={most_turns}"]).config
     sessions, model = Sessions({"actor": Parsers(tool_parser="hermes")}), Shown(qwen3_tokenizer(), list(replies))
     models: Any = {"actor": model}
-    context = Context(config=config, evaluation=False, session_id="one", models=models, sessions=sessions)
+    context = context_with(models, config=config, sessions=sessions)
     sample = Sample(prompt=[{"role": "user", "content": "What is 6 times 7?"}], label=["42"])
     try:
         samples = await generate(context, sample, Sampling(temperature=1.0, top_p=1.0))

@@ -19,12 +19,13 @@ from agentic.search_r1.eval_log import eval_log
 from agentic.search_r1.generate import generate
 from agentic.search_r1.prompts import TINY
 from agentic.search_r1.single_turn import generate as generate_single_turn
+from tests.completing import context_with
+from vime.chat.model import ServedModel
 from vime.config import PromptStyle, RetrievalConfig, RunConfig
 from vime.errors import ServerError
 from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.client import BadQueryError, Passage
-from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel
+from vime.rollout.context import Sampling
 from vime.tiny import tiny_model
 from vime.types import Sample, StopReason, Turn
 
@@ -81,7 +82,7 @@ def run(script: Script, engine: Engine, hook=generate, max_model_len: int = 4096
     config.rollout.max_tool_retries = 0
     model = ServedModel(client=script, tokenizer=TOKENIZER, max_model_len=max_model_len, temperature=1.0, top_p=1.0, session="s")
     retriever: Any = engine
-    context = Context(config=config, evaluation=False, session_id="s", models={"actor": model}, retriever=retriever)
+    context = context_with({"actor": model}, config=config, retriever=retriever)
     sample = Sample(prompt=[{"role": "user", "content": "Who owns it"}], label=["Barton"])
     return asyncio.run(hook(context, sample, Sampling(temperature=1.0, top_p=1.0)))
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from agentic.toolorchestra.environment.episode import End, Episode
 from agentic.toolorchestra.tool_calls import ToolCallReader
-from vime.rollout.conversation import Conversation
-from vime.rollout.model import TokenModel
+from vime.chat.conversation import Conversation
+from vime.chat.model import ServedModel
 
 
 @dataclass(kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class Conversed:
 
 
 async def converse(
-    model: TokenModel,
+    model: ServedModel,
     episode: Episode,
     reader: ToolCallReader,
     *,

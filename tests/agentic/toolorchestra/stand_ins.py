@@ -8,15 +8,15 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraConfig
 from agentic.toolorchestra.generate import generate
 from agentic.toolorchestra.settings import ExpertConfig, LimitsConfig, ToolsConfig
+from tests.completing import context_with
 from vime.agent.sandbox import sandbox_problem
+from vime.chat.model import ServedModel
+from vime.chat.trace import Trace
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
 from vime.model.load_tokenizer import load_tokenizer
 from vime.retrieval.client import Passage
 from vime.rollout.context import Context, Sampling
-from vime.rollout.model import ServedModel, TokenModel
-from vime.rollout.trace import Trace
-from vime.rollout.turn_log import TurnLog
 from vime.types import Sample, Turn
 
 TOKENIZER: Any = load_tokenizer(Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor")
@@ -108,9 +108,9 @@ def context_of(
     method = ToolOrchestraConfig(
         **{"experts": EXPERTS, "tools": tools, "limits": limits or LimitsConfig(context_tokens=8192), **settings}
     )
-    trace, turns = Trace(), TurnLog()
+    trace = Trace()
     servers: dict[str, Any] = {"actor": actor, "small": small, "large": large}
-    models: dict[str, TokenModel] = {
+    models = {
         name: ServedModel(
             client=client,
             tokenizer=TOKENIZER,
@@ -120,14 +120,13 @@ def context_of(
             session="s",
             name=name,
             trace=trace,
-            turns=turns,
         )
         for name, client in servers.items()
     }
     sandbox = SandboxConfig(allow_unsandboxed=sandbox_problem() is not None)
     retriever: Any = library or Library()
     config = RunConfig(method=method, sandbox=sandbox)
-    return Context(config=config, evaluation=False, session_id="s", models=models, retriever=retriever, trace=trace, turns=turns)
+    return context_with(models, config=config, retriever=retriever, trace=trace)
 
 
 def question(text: str = "When was the first program written?", label: str = "1843") -> Sample:

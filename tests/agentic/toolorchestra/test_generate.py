@@ -32,9 +32,9 @@ from tests.agentic.toolorchestra.stand_ins import (
     trained,
     untrained,
 )
+from vime.chat.model import ServedModel
 from vime.errors import ServerError
 from vime.rollout.context import Sampling
-from vime.rollout.endpoint_model import EndpointModel
 from vime.types import Sample, StopReason, Turn
 
 EVIL = (
@@ -105,7 +105,9 @@ async def test_turns_of_an_earlier_attempt_have_the_seconds_of_when_they_were_sa
     actor.seconds = 10.0
     context = context_of(actor, small, large)
     (first,) = await play(context, question())
-    context.turns.start_again(keep_turns=True)
+    context.trajectory.start_again(keeps_replies=True)
+    for model in context.models.values():
+        model.attempt = context.trajectory.attempt
     (again,) = await play(context, question())
     assert len(actor.prompts) == 2 and again.metadata["seconds"] == first.metadata["seconds"] == 26.0
     assert context.trace.counts["turns_kept"] == 4
@@ -349,7 +351,7 @@ async def test_an_expert_behind_a_chat_api_calls_tools_and_is_counted_as_its_end
     look, ask = call("get_order", order_id="0001"), call("call_expert", expert="dear")
     context = context_of(script(look, ask, DONE), Server(expert), Server(expert))
     client: Any = Endpoint()
-    context.models["large"] = EndpointModel(client=client, name="large", max_model_len=8192)
+    context.models["large"] = ServedModel(client=client, name="large", max_model_len=8192, shows_tokens=False, trained=False)
     (sample,) = await play(context, task_sample(asdict(CANCEL), CANCEL.opening))
     assert sample.metadata["episode_reward"] == 1.0
     (entry,) = sample.metadata["expert_calls"]

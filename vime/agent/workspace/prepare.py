@@ -81,12 +81,8 @@ def prepare(source: Source, *, cache_folder: str | Path | None = None, keep_git:
     cache.mkdir(parents=True, exist_ok=True)
     final = cache / f"{digest_of(source, keep_git=keep_git)[:40]}-{strip}-{_LAYOUT}"
     if not final.is_dir():
-        _remove_leftovers(cache)
-        building = cache / f"{_BUILDING}{uuid.uuid4().hex}"
-        building.mkdir()
-        lock = os.open(building, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        building, lock = _start(cache)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             _build(source, building, keep_git=keep_git, strip=strip)
             with contextlib.suppress(OSError):  # another process was faster
                 building.rename(final)
@@ -95,6 +91,28 @@ def prepare(source: Source, *, cache_folder: str | Path | None = None, keep_git:
             os.close(lock)
     commit = (final / "git" / "refs" / "heads" / "main").read_text().strip()
     return Prepared(folder=final, commit=commit)
+
+
+def _start(cache: Path) -> tuple[Path, int]:
+    """Makes a folder to build in, and the lock on it that says its process is alive; removes what dead processes have left.
+
+    One process at a time, because a new folder without its lock looks like one that a dead process has left.
+    """
+    turn = _open(cache)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        _remove_leftovers(cache)
+        building = cache / f"{_BUILDING}{uuid.uuid4().hex}"
+        building.mkdir()
+        lock = _open(building)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return building, lock
+    finally:
+        os.close(turn)
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _build(source: Source, folder: Path, *, keep_git: bool, strip: int) -> None:
@@ -165,7 +183,7 @@ def _remove_leftovers(cache: Path) -> None:
     """Removes what processes have left that died while they prepared; a living one holds a lock."""
     for folder in cache.glob(f"{_BUILDING}*"):
         with contextlib.suppress(OSError):
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = _open(folder)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,21 +13,16 @@ from agentic.agentflow.tools.google_search import GoogleSearch
 from agentic.agentflow.tools.python_coder import PythonCoder, is_program
 from agentic.agentflow.tools.search import WebSearch, WikipediaSearch
 from agentic.agentflow.tools.toolbox import ToolBox
+from tests.completing import context_with
 from vime.agent.sandbox import sandbox_problem
 from vime.config import RunConfig, SandboxConfig
 from vime.errors import ServerError
 from vime.rollout.context import Context
 from vime.rollout.tool import ToolOutcome
+from vime.types import Turn
 
 CONFIG = RunConfig(sandbox=SandboxConfig(wall_seconds=20, cpu_seconds=1, packages=[]))
 needs_sandbox = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
-
-
-@dataclass
-class Reply:
-    """What a model returns."""
-
-    text: str
 
 
 class Scripted:
@@ -37,19 +31,19 @@ class Scripted:
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, []
 
-    async def chat(self, messages: list[dict[str, Any]], *, max_tokens: int) -> Reply:
+    async def chat(self, messages: list[dict[str, Any]], *, max_tokens: int) -> Turn:
         self.asked.append((messages[-1]["content"], max_tokens))
-        return Reply(self.text)
+        return Turn(message={"role": "assistant", "content": self.text}, usage=(1, 1))
 
 
-def context_with(**models: Any) -> Context:
+def context_of(**models: Any) -> Context:
     """A rollout with these models."""
-    return Context(config=CONFIG, evaluation=False, session_id="s", models=models)
+    return context_with(models, config=CONFIG)
 
 
 async def test_the_generator_asks_its_model():
     model = Scripted(" Paris \n")
-    answer = await BaseGenerator(ToolConfig(model="base", max_tokens=7), CONFIG).execute(context_with(base=model), "Capital?")
+    answer = await BaseGenerator(ToolConfig(model="base", max_tokens=7), CONFIG).execute(context_of(base=model), "Capital?")
     assert answer == "Paris" and model.asked == [("Capital?", 7)]
 
 
@@ -66,7 +60,7 @@ async def test_the_generator_asks_its_model():
     ],
 )
 async def test_without_a_coder_the_query_is_the_program(program: str, answer: str):
-    context = context_with()
+    context = context_of()
     output = await PythonCoder(ToolConfig(), CONFIG).execute(context, program)
     assert output.startswith(answer)
     assert context.trace.counts["sandbox_calls"] == 1 and sum(context.trace.counts.values()) == 2
@@ -75,7 +69,7 @@ async def test_without_a_coder_the_query_is_the_program(program: str, answer: st
 @needs_sandbox
 async def test_a_coder_writes_the_program_unless_the_query_is_one():
     model = Scripted("Here it is:\n```python\nprint(sum(range(5)))\n```\nDone.")
-    tool, context = PythonCoder(ToolConfig(model="coder"), CONFIG), context_with(coder=model)
+    tool, context = PythonCoder(ToolConfig(model="coder"), CONFIG), context_of(coder=model)
     assert await tool.execute(context, "Sum the numbers below 5") == "10"
     assert await tool.execute(context, "print(3)") == "3"
     assert len(model.asked) == 1 and "Sum the numbers below 5" in model.asked[0][0]
@@ -85,9 +79,9 @@ async def test_a_coder_writes_the_program_unless_the_query_is_one():
 @needs_sandbox
 async def test_a_coder_without_a_program_and_a_program_without_end_are_refused():
     with pytest.raises(ValueError, match="no Python program"):
-        await PythonCoder(ToolConfig(model="coder"), CONFIG).execute(context_with(coder=Scripted("I cannot.")), "Sum")
+        await PythonCoder(ToolConfig(model="coder"), CONFIG).execute(context_of(coder=Scripted("I cannot.")), "Sum")
     with pytest.raises(ValueError, match="too long"):
-        await PythonCoder(ToolConfig(), CONFIG).execute(context_with(), "x" * 100_000)
+        await PythonCoder(ToolConfig(), CONFIG).execute(context_of(), "x" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -142,23 +136,23 @@ async def test_a_search_asks_the_service_and_lists_documents(kind: type[WebSearc
     documents = [{"id": "1", "title": "Paris", "text": "Capital of France."}, {"id": "2", "title": "", "text": "x" * 5000}]
     service.answer = {"result": [[{"document": document, "score": 1.0} for document in documents]]}
     tool = kind(ToolConfig(endpoint=service.address + "/", topk=2), CONFIG)
-    output = await tool.execute(context_with(), "capital of France")
+    output = await tool.execute(context_of(), "capital of France")
     assert output.startswith("[1] Paris\nCapital of France.\n\n[2] xxx") and len(output) < 2000
     assert service.requests == [("/retrieve", {"queries": ["capital of France"], "topk": 2}, None)]
     service.answer = {"result": [[]]}
-    assert await tool.execute(context_with(), "nothing") == "(nothing found)"
+    assert await tool.execute(context_of(), "nothing") == "(nothing found)"
 
 
 async def test_what_is_no_answer_of_a_search_is_an_error(service: Service):
     tool = WebSearch(ToolConfig(endpoint=service.address), CONFIG)
     with pytest.raises(ValueError, match="empty"):
-        await tool.execute(context_with(), "  ")
+        await tool.execute(context_of(), "  ")
     service.answer = {"documents": []}
     with pytest.raises(ServerError, match="no documents"):
-        await tool.execute(context_with(), "x")
+        await tool.execute(context_of(), "x")
     service.answer, service.status = {"error": "too long"}, 422
     with pytest.raises(ValueError, match="too long"):
-        await tool.execute(context_with(), "x")
+        await tool.execute(context_of(), "x")
     await tool.service.close()
 
 
@@ -167,7 +161,7 @@ async def test_a_search_service_that_is_down_or_refuses_the_key_is_not_the_agent
     status: int, num_requests: int, service: Service
 ):
     box = ToolBox({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=0.3)}, CONFIG)
-    context = context_with()
+    context = context_of()
     service.answer, service.status = {"error": "full"}, status
     with pytest.raises(ServerError, match=f"answered {status}"):
         await box.call(context, "web_search", "x")
@@ -178,19 +172,19 @@ async def test_a_search_service_that_is_down_or_refuses_the_key_is_not_the_agent
 async def test_a_search_service_that_is_gone_is_not_the_agents_fault():
     box = ToolBox({"web_search": ToolConfig(endpoint="http://127.0.0.1:9", timeout_seconds=0.3)}, CONFIG)
     with pytest.raises(ServerError, match="gave no answer"):
-        await box.call(context_with(), "web_search", "x")
+        await box.call(context_of(), "web_search", "x")
 
 
 async def test_searches_share_their_connections_and_outlast_a_failure_that_passes(service: Service):
     document = {"id": "1", "title": "Paris", "text": "Capital of France."}
     service.answer, service.status = {"result": [[{"document": document}]]}, 503
     box = ToolBox({"web_search": ToolConfig(endpoint=service.address, timeout_seconds=30.0)}, CONFIG)
-    first = asyncio.create_task(box.call(context_with(), "web_search", "x"))
+    first = asyncio.create_task(box.call(context_of(), "web_search", "x"))
     while not service.requests:
         await asyncio.sleep(0.01)
     service.status = 200
     assert str((await first).output).startswith("[1] Paris")
-    assert (await box.call(context_with(), "web_search", "y")).outcome is ToolOutcome.ANSWERED
+    assert (await box.call(context_of(), "web_search", "y")).outcome is ToolOutcome.ANSWERED
     assert len(service.requests) >= 3 and len(service.connections) == 1
 
 
@@ -198,10 +192,10 @@ async def test_google_is_asked_with_the_key_of_the_environment(service: Service,
     monkeypatch.setenv("MY_KEY", "k3y")
     service.answer = {"candidates": [{"content": {"parts": [{"text": "Paris"}, {"text": "."}]}}]}
     tool = GoogleSearch(ToolConfig(endpoint=service.address, key_variable="MY_KEY"), CONFIG)
-    assert await tool.execute(context_with(), "Capital of France?") == "Paris."
+    assert await tool.execute(context_of(), "Capital of France?") == "Paris."
     path, body, key = service.requests[0]
     assert path.endswith(":generateContent") and body["tools"] == [{"google_search": {}}] and key == "k3y"
     service.answer = {"candidates": []}
     with pytest.raises(RuntimeError, match="no text") as raised:
-        await tool.execute(context_with(), "x")
+        await tool.execute(context_of(), "x")
     assert "k3y" not in str(raised.value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from vime.gateway.chat import Delta
+from vime.chat.request import Delta
 
 NAMED = ("tool_call_start_token", "tool_calls_start_token", "tool_start_token", "bot_token")
 """Attributes of vLLM's parsers that hold the text with which calls begin."""

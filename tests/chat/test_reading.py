@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.gateway.scripted import user
-from vime.gateway.chat import ChatRequest
-from vime.gateway.reading import Reader
+from vime.chat.reading import Reader
+from vime.chat.request import ChatRequest
 
 pytestmark = pytest.mark.slow
 """They import vLLM's parsers."""

@@ -1,9 +1,14 @@
-"""`Trajectory`: everything that a model sampled for one client, as a tree of replies that share their beginnings.
+"""`Dialogue`: finds in a trajectory what it already holds of a conversation, and renders what is new.
 
 Clients send the whole conversation with each request. The part that is already known is found by digests, so its token ids are
 those that were sampled, and only new messages are rendered and tokenized. A request that goes on from an earlier reply becomes
 its child. Where a conversation does not go on from a reply (a sub-agent, a compacted or edited history, a template that rewrites
-earlier messages), a new root begins. Every sampled token is trained in exactly one of the sequences that `samples` returns.
+earlier messages), a new root begins.
+
+    dialogue = Dialogue(trajectory, chat_template(tokenizer, {"enable_thinking": True}))
+    prompt = dialogue.prompt(messages, tools)                  # token ids, of which only the new part was tokenized
+    call = await model.call(prompt, max_tokens=512)
+    dialogue.answered(call, prompt, message, ended=True)       # `message` is what the client is answered
 """
 
 from collections import Counter, defaultdict
@@ -14,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from vime.trajectory.messages import ALIKE, ASSISTANT, EQUAL, calls_of, chain, in_call_order, likeness, root
-from vime.trajectory.reply import RenderedPrompt, ReplyNode
-from vime.trajectory.sequence import TokenSequence
-from vime.trajectory.template import ChatTemplate, shape_of
-from vime.types import Column, Message, Sample, Turn
+from vime.trajectory.template import ChatTemplate, shape_of, thinking_of
+from vime.trajectory.trajectory import Call, Prompt
+from vime.types import Integers, Message
 
 MAIN, SUBAGENT, COMPACTED, EDITED, RETRY = "main", "subagent", "compacted", "edited", "retry"
 CONTINUED = "continued"
@@ -37,17 +41,17 @@ class Statistics:
     """Tokens that a tokenizer had to be asked for."""
 
 
-class Trajectory:
-    """The tree of one session with one model."""
+class Dialogue:
+    """The conversations of one agent with one model."""
 
     def __init__(self, template: ChatTemplate, *, fork: bool = True) -> None:
         """Without `fork`, sampled tokens are kept as they are where the template would render earlier messages differently."""
         self.statistics = Statistics()
-        self.replies: list[ReplyNode] = []
-        """All replies, in the order in which they ended."""
+        self.calls: list[Call] = []
+        """The calls that were answered, in the order in which they ended."""
         self._template, self._fork = template, fork
         self._known: dict[str, np.ndarray] = {}
-        self._held: defaultdict[bytes, list[tuple[ReplyNode, int]]] = defaultdict(list)
+        self._held: defaultdict[bytes, list[tuple[Call, int]]] = defaultdict(list)
         """Replies by the digest of the conversation that ends with them, and their position in it."""
         self._asked: set[bytes] = set()
         self._latest: tuple[Any, list[Message], list[bytes]] = (None, [], [])
@@ -62,12 +66,12 @@ class Trajectory:
         *,
         continues: bool = False,
         count: bool = False,
-    ) -> RenderedPrompt:
-        """Finds the conversation in the tree, and renders and tokenizes what is new of it.
+    ) -> Prompt:
+        """Finds the conversation, and renders and tokenizes what is new of it.
 
         An assistant's message at the end is a finished turn, behind which a new one begins; with `continues` it is the beginning
-        of the reply, unless it calls tools. A reply of the tree that was cut at its length goes on in any case. With `count` the
-        prompt is only to be counted and leaves no trace in the tree. Raises jinja2's TemplateError for messages that the chat
+        of the reply, unless it calls tools. A reply that was cut at its length goes on in any case. With `count` the
+        prompt is only to be counted and leaves no trace. Raises jinja2's TemplateError for messages that the chat
         template refuses.
         """
         assert messages, "a conversation has at least one message"
@@ -96,63 +100,35 @@ class Trajectory:
     def num_new_characters(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> int:
         """About how many characters of a request are to be tokenized: those after its last reply, once there are replies."""
         place = len(messages) - 1
-        while place and not (self.replies and messages[place - 1]["role"] == ASSISTANT):
+        while place and not (self.calls and messages[place - 1]["role"] == ASSISTANT):
             place -= 1
-        num_of_tools = 0 if self.replies else len(str(tools))
+        num_of_tools = 0 if self.calls else len(str(tools))
         return num_of_tools + sum(len(message.get("content") or "") for message in messages[place:])
 
-    def record(self, prompt: RenderedPrompt, turn: Turn, message: Message, *, ended: bool) -> ReplyNode:
-        """Adds a reply to the tree. To be called before the client gets its answer, because its next request may come at once."""
-        position = len(prompt.keys) - 1 - (prompt.begun is not None)
-        reply = ReplyNode(
-            parent=prompt.parent,
-            environment=prompt.environment,
-            turn=turn,
-            message=message,
-            position=position,
-            kind=prompt.kind,
-            cause=prompt.cause,
-            ended=ended,
-        )
+    def onward(self, call: Call, written: Integers, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> Prompt:
+        """The prompt of a reply that goes on behind text that the environment has written into the message of a call.
+
+        `messages` end with that message as it is now, and `written` are the tokens of that text.
+        """
+        keys = self._keys(messages, tools)
+        return Prompt.behind(call, written, kind=call.kind, goes_on=True, keys=keys, begun=messages[-1])
+
+    def answered(self, call: Call, prompt: Prompt, message: Message, *, ended: bool) -> None:
+        """Adds the reply to a prompt. To be called before the client gets it, because its next request may come at once."""
+        call.message, call.ended = message, ended
+        call.position = len(prompt.keys) - 1 - (prompt.begun is not None)
         if prompt.parent is None:
-            is_fork, kind = bool(self.replies), prompt.kind
+            is_fork, kind = bool(self.calls), prompt.kind
         else:
             is_fork, kind = prompt.parent.has_children, EDITED
             prompt.parent.has_children = True
         if is_fork:
             self.statistics.forks[prompt.cause or kind] += 1
-        self.replies.append(reply)
+        self.calls.append(call)
         if prompt.begun is not None:  # clients send the whole message, or its two parts
             whole = {**prompt.begun, **message, "content": (prompt.begun.get("content") or "") + (message.get("content") or "")}
-            self._held[chain(prompt.keys[-2], whole)].append((reply, position))
-        self._held[chain(prompt.keys[-1], message)].append((reply, len(prompt.keys) - 1))
-        return reply
-
-    def samples(self, template: Sample, /, **metadata: Any) -> list[Sample]:
-        """One sequence for each reply without a successor. A beginning that several of them share is trained in the first.
-
-        Sequences whose tokens are all trained elsewhere, or were never delivered, are left out.
-        """
-        done: set[int] = set()
-        found: list[Sample] = []
-        for leaf in self.replies:
-            path = [] if leaf.has_children else leaf.path()
-            own = {id(reply) for reply in path if reply.delivered and reply.turn.output_ids and id(reply) not in done}
-            while path and id(path[-1]) not in own:
-                path.pop()
-            if not path:
-                continue
-            done |= own
-            sequence = TokenSequence.begin(path[0].environment)
-            for reply in path:
-                if reply is not path[0]:
-                    sequence.add_environment(reply.environment)
-                sequence.add_turn(reply.turn, trained=id(reply) in own)
-            last = path[-1]
-            said = last.message.get("content")
-            text = said or self._template.text(last.turn.output_ids)  # a reply may only call a tool
-            found.append(sequence.sample(template, text, kind=last.kind, cause=path[0].cause, **metadata))
-        return found
+            self._held[chain(prompt.keys[-2], whole)].append((call, call.position))
+        self._held[chain(prompt.keys[-1], message)].append((call, len(prompt.keys) - 1))
 
     def _keys(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[bytes]:
         """The digests of a conversation: that of its tools, and one for each message with those before it."""
@@ -167,13 +143,13 @@ class Trajectory:
         self._latest = (tools, messages, keys)
         return keys
 
-    def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[ReplyNode | None, int]:
+    def _find(self, messages: list[Message], keys: list[bytes]) -> tuple[Call | None, int]:
         """The last reply in a conversation whose tokens are held, and its position.
 
         If the arguments of calls came back changed, it is the reply with the calls' ids, unless several have these.
         """
         for place in range(len(messages) - 1, -1, -1):
-            alike: list[tuple[ReplyNode, int]] = []
+            alike: list[tuple[Call, int]] = []
             for reply, position in reversed(self._held.get(keys[place + 1], ())):
                 worst = min(likeness(messages[each.position], each.message) for each in reply.path())
                 if worst == EQUAL:
@@ -184,27 +160,22 @@ class Trajectory:
                 return alike[0]
         return None, -1
 
-    def _cause(self, held: ReplyNode, new: list[Message], *, continues: bool) -> str:
+    def _cause(self, held: Call, new: list[Message], *, continues: bool) -> str:
         """Why a conversation cannot go on from the tokens of a reply as they are; empty if it can."""
         if not new and continues:
             return CONTINUED if held.ended else ""
-        thinks = [bool(reply.message.get("reasoning_content")) for reply in held.path()]
-        return self._template.change(shape_of((any(thinks[:-1]), thinks[-1]), held.message, new))
+        *before, last = [thinking_of(call.message) for call in held.path()]
+        return self._template.change(shape_of((max(before, default=""), last), held.message, new))
 
-    def _after(
-        self, held: ReplyNode, messages: list[Message], position: int, keys: list[bytes], *, continues: bool
-    ) -> RenderedPrompt:
+    def _after(self, held: Call, messages: list[Message], position: int, keys: list[bytes], *, continues: bool) -> Prompt:
         """The prompt of a conversation that goes on from a reply; without new messages, the reply itself may go on."""
         new = messages[position + 1 :]
         goes_on = continues and not new
         segments = [] if goes_on else self._template.between(held.message, new, written=held.turn.output_ids)
-        environment = _ids(self._template.encode(segments, self._known))
-        parts = [part for reply in held.path() for part in (reply.environment, reply.turn.output_ids)]
         retried = keys[-1] in self._asked
-        return RenderedPrompt(
-            ids=_ids(np.concatenate([np.asarray(part) for part in (*parts, environment)])),
-            parent=held,
-            environment=environment,
+        return Prompt.behind(
+            held,
+            self._template.encode(segments, self._known),
             keys=keys,
             kind=RETRY if retried and held.kind == MAIN else held.kind,
             cause=RETRY if retried else "",
@@ -217,16 +188,15 @@ class Trajectory:
         tools: list[dict[str, Any]] | None,
         keys: list[bytes],
         *,
-        held: ReplyNode | None,
+        held: Call | None,
         cause: str,
         continues: bool,
-    ) -> RenderedPrompt:
+    ) -> Prompt:
         """The prompt of a conversation that begins a tree of its own."""
         segments = (self._template.continuation if continues else self._template.prompt)(messages, tools)
-        ids = _ids(self._template.encode(segments, self._known))
         kind = held.kind if held is not None and cause else self._kind(keys)
         begun = messages[-1] if continues else None
-        return RenderedPrompt(ids=ids, parent=None, environment=ids, keys=keys, kind=kind, cause=cause, begun=begun)
+        return Prompt.behind(None, self._template.encode(segments, self._known), keys=keys, kind=kind, cause=cause, begun=begun)
 
     def _kind(self, keys: list[bytes]) -> str:
         """What a new root is, seen from the first conversation."""
@@ -236,8 +206,4 @@ class Trajectory:
             return SUBAGENT
         if keys[-1] in self._asked:
             return RETRY
-        return COMPACTED if len(keys) <= max((reply.position for reply in self.replies), default=0) else EDITED
-
-
-def _ids(ids: Any) -> Column[int]:
-    return Column(np.asarray(ids, np.int32), np.int32)
+        return COMPACTED if len(keys) <= max((call.position for call in self.calls), default=0) else EDITED

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from vime.rollout.agent_clock import AgentClock
+from vime.chat.agent_clock import AgentClock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

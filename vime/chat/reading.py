@@ -7,17 +7,20 @@ happens with the first reader that needs one.
 import json
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import orjson
+from jinja2.exceptions import TemplateError
+from tokenizers.decoders import DecodeStream
 
-from vime.gateway.chat import ChatRequest, Delta, deltas_of, message_of
-from vime.gateway.marks import Divided, Marks, Phase, openings_of, plain_calls, reasoning_marks
-from vime.gateway.parser_tokenizer import MOST_KEPT, parser_tokenizer
-from vime.gateway.text import ArrivingText
-from vime.trajectory.messages import parsed
+from vime.chat.marks import Divided, Marks, Phase, openings_of, plain_calls, reasoning_marks
+from vime.chat.request import ChatRequest, Delta, deltas_of, message_of
+from vime.errors import ConfigError, Problem
+from vime.trajectory.messages import ASSISTANT, calls_of, parsed
 from vime.trajectory.plain_text import encodable
+from vime.trajectory.template import ChatTemplate
 from vime.types import Integers, Message
 
 
@@ -38,7 +41,7 @@ class Reader:
         self.special_ids = frozenset(tokenizer.all_special_ids)
         """Tokens that may end a reply. The tokenizer makes their list anew each time that it is asked."""
         self.unread = ""
-        """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.gateway.parser_check`)."""
+        """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.chat.reading`)."""
         self._parser_class: Any = None
         self._constrained_class: Any = None
         """Of replies that are constrained from their first token on, so that no reasoning stands before them."""
@@ -261,3 +264,121 @@ def _arguments(written: str) -> str:
 
 def _call_id(place: int) -> str:
     return f"call_{uuid.uuid4().hex[:16]}_{place}"
+
+
+def check_parser(reader: Reader | None, name: str) -> None:
+    """Raises ConfigError if no parser reads the tool calls of a model, to which tools are offered."""
+    parser = reader.tool_parser if reader is not None else None
+    if reader is not None and parser is not None and not reader.unread:
+        return
+    unread = reader.unread if reader is not None else ""
+    reason = f"the parser {parser} does not read the calls that the model is shown: {unread}" if parser else "there is no parser"
+    remedy = f"the agent offers tools, but {reason}; choose the parser with which vllm serve reads this model's tool calls"
+    raise ConfigError([Problem(key=parser_key(name), value=parser, remedy=remedy)])
+
+
+def parser_key(name: str) -> str:
+    """The setting that names a model's parser of tool calls."""
+    return "model.tool_parser" if name == "actor" else f"serving.models.{name}.tool_parser"
+
+
+MOST_KEPT = 64
+"""Lexers that are kept; parsers whose configuration is a new object each time would otherwise fill the memory."""
+
+
+def parser_tokenizer(tokenizer: Any) -> Any:
+    """A copy of a tokenizer that keeps its vocabulary. From now on this process prepares each kind of lexer once."""
+    from vllm.parser.engine import streaming_parser_engine as engine
+    from vllm.tokenizers.hf import get_cached_tokenizer
+
+    if not isinstance(engine._build_drop_info, Kept):
+        engine._build_drop_info = Kept(engine._build_drop_info)
+    return get_cached_tokenizer(tokenizer)
+
+
+class Kept:
+    """A function of two objects, which keeps what it returned for the same two; their contents need not be hashable."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+        self._kept: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        """With the objects themselves, whose ids are theirs as long as they live."""
+
+    def __call__(self, first: Any, second: Any) -> Any:
+        key = (id(first), id(second))
+        if key not in self._kept:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = (first, second, self._function(first, second))
+        return self._kept[key][2]
+
+
+class ArrivingText:
+    """Decodes the tokens of one reply; what has been said is never taken back.
+
+    Example: `text.add([9, 7])` returns "He", `text.end()` returns what was left over of an unfinished character.
+    """
+
+    def __init__(self, tokenizer: Any, *, skip_special_tokens: bool) -> None:
+        self._tokenizer, self._skips = tokenizer, skip_special_tokens
+        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._ids: list[int] = []
+        self._num_characters = 0
+
+    def add(self, ids: list[int]) -> str:
+        """The new text."""
+        self._ids += ids
+        backend = self._tokenizer.backend_tokenizer
+        text = "".join(piece for token in ids if (piece := self._stream.step(backend, token)))
+        self._num_characters += len(text)
+        return text
+
+    def end(self) -> str:
+        """The rest of the text."""
+        text = self._tokenizer.decode(self._ids, skip_special_tokens=self._skips, clean_up_tokenization_spaces=False)
+        return text[self._num_characters :]
+
+
+_TOOL_NAME = "search"
+_QUERIES = ("Ada Lovelace", "früh am Morgen")
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": _TOOL_NAME,
+            "description": "Searches.",
+            "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+        },
+    }
+]
+_QUESTION: Message = {"role": "user", "content": "Who?"}
+
+
+def unread_calls(tokenizer: Any, template_args: dict[str, Any], reader: Reader) -> str:
+    """Why the calls that the template writes cannot be read; "" if they can.
+
+    One call must do where the template takes no more.
+    """
+    template = ChatTemplate(tokenizer, template_args)
+    for queries in (_QUERIES, _QUERIES[:1]):
+        try:
+            prompt = template.prompt([_QUESTION], _TOOLS)
+            written = template.reply([_QUESTION], _calling(queries), _TOOLS)
+        except TemplateError as error:
+            problem = f"the chat template does not render them ({error})"
+            continue
+        reading = reader.begin(ChatRequest(messages=[_QUESTION], tools=_TOOLS), template.encode(prompt, {}))
+        reading.whole(tokenizer.encode(written, add_special_tokens=False), stopped=False)
+        found = [(call["function"]["name"], parsed(call["function"]["arguments"])) for call in calls_of(reading.message)]
+        if found == [(_TOOL_NAME, {"query": query}) for query in queries]:
+            return ""
+        return f"the chat template writes {written!r}, of which the parser reads {found or 'no call'}"
+    return problem
+
+
+def _calling(queries: tuple[str, ...]) -> Message:
+    calls = [
+        {"id": f"call{place:05}", "type": "function", "function": {"name": _TOOL_NAME, "arguments": {"query": query}}}
+        for place, query in enumerate(queries)
+    ]
+    return {"role": ASSISTANT, "content": "", "tool_calls": calls}

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.qwen3_tokenizer import qwen3_tokenizer
+from vime.trajectory.dialogue import COMPACTED, EDITED, MAIN, RETRY, SUBAGENT, Dialogue
 from vime.trajectory.messages import parsed
-from vime.trajectory.reply import RenderedPrompt, ReplyNode
 from vime.trajectory.template import THINKING_DROPPED, ChatTemplate
-from vime.trajectory.tree import COMPACTED, EDITED, MAIN, RETRY, SUBAGENT, Trajectory
+from vime.trajectory.trajectory import Call, Prompt, Trajectory
 from vime.types import Message, Sample, Turn
 
 TOOLS = [{"type": "function", "function": {"name": "search", "description": "", "parameters": {"type": "object"}}}]
@@ -60,16 +60,19 @@ class Played:
 
     def __init__(self, tokenizer: Any, *, fork: bool = True, **arguments: Any) -> None:
         self.tokenizer, self.arguments = tokenizer, arguments
-        self.trajectory = Trajectory(ChatTemplate(tokenizer, arguments), fork=fork)
-        self.asked: list[tuple[RenderedPrompt, ReplyNode]] = []
+        self.trajectory, self.dialogue = Trajectory(), Dialogue(ChatTemplate(tokenizer, arguments), fork=fork)
+        self.asked: list[tuple[Prompt, Call]] = []
 
-    def ask(self, messages: list[Message], answer: Message, *, cut: bool = False, **options: Any) -> RenderedPrompt:
-        prompt = self.trajectory.prompt(messages, **options)
+    def ask(self, messages: list[Message], answer: Message, *, cut: bool = False, **options: Any) -> Prompt:
+        prompt = self.dialogue.prompt(messages, **options)
         ids = self.tokenizer.encode(as_written(answer), add_special_tokens=False)
         ids = ids[:-1] if cut else ids
         logprobs = [-float(1000 * (len(self.asked) + 1) + place) for place in range(len(ids))]
         turn = Turn(output_ids=ids, logprobs=logprobs, weight_versions=[1] * len(ids), finish_reason="length" if cut else "stop")
-        self.asked.append((prompt, self.trajectory.record(prompt, turn, answer, ended=not cut)))
+        call = self.trajectory.begin(prompt, model="actor", tokenizer=self.tokenizer)
+        call.finish(turn)
+        self.dialogue.answered(call, prompt, answer, ended=not cut)
+        self.asked.append((prompt, call))
         return prompt
 
     def rendered(self, messages: list[Message], tools: Any = None) -> list[int]:
@@ -109,7 +112,7 @@ def test_a_conversation_with_tools_is_one_sequence_and_its_prompts_are_the_templ
         assert prompt.ids == played.rendered(messages, TOOLS)
         said = played.asked[-1][1].message
         messages = [*messages, said, *(result(call["id"], f"found {number}") for call in said["tool_calls"])]
-    assert len(played.audit()) == 1 and not played.trajectory.statistics.forks
+    assert len(played.audit()) == 1 and not played.dialogue.statistics.forks
 
 
 def test_the_response_of_a_reply_that_only_calls_a_tool_is_the_call(tokenizer: Any):
@@ -123,7 +126,7 @@ def test_results_of_parallel_calls_stand_in_the_order_of_the_calls(tokenizer: An
     played = Played(tokenizer)
     played.ask([user("Who?")], said := reply("r", calls=("a", "b")), tools=TOOLS)
     results = [result("r-0", "first"), result("r-1", "second")]
-    prompts = [played.trajectory.prompt([user("Who?"), said, *order], TOOLS) for order in (results, results[::-1])]
+    prompts = [played.dialogue.prompt([user("Who?"), said, *order], TOOLS) for order in (results, results[::-1])]
     assert prompts[0].ids == prompts[1].ids == played.rendered([user("Who?"), said, *results], TOOLS)
 
 
@@ -134,7 +137,7 @@ def test_where_the_template_drops_thinking_a_root_begins_with_what_it_shows(toke
     prompt = played.ask(messages, reply("two", thinks="Ah."))
     assert prompt.parent is None and prompt.cause == THINKING_DROPPED and prompt.kind == MAIN
     assert prompt.ids == played.rendered(messages)
-    assert played.trajectory.statistics.forks == {THINKING_DROPPED: 1}
+    assert played.dialogue.statistics.forks == {THINKING_DROPPED: 1}
     assert [sample.metadata["cause"] for sample in played.audit()] == ["", THINKING_DROPPED]
 
 
@@ -154,9 +157,9 @@ def test_arguments_count_as_json_and_texts_as_they_are(tokenizer: Any):
     played.ask([user("1?")], said := reply("one", calls=("a",)), tools=TOOLS)
     function = {"name": "search", "arguments": '{ "query" :"a"}'}
     spaced = {**said, "tool_calls": [{**said["tool_calls"][0], "function": function}]}
-    assert played.trajectory.prompt([user("1?"), spaced, result("one-0", "x")], TOOLS).parent is not None
+    assert played.dialogue.prompt([user("1?"), spaced, result("one-0", "x")], TOOLS).parent is not None
     shouted = {**said, "content": "ONE"}
-    assert played.trajectory.prompt([user("1?"), shouted, result("one-0", "x")], TOOLS).parent is None
+    assert played.dialogue.prompt([user("1?"), shouted, result("one-0", "x")], TOOLS).parent is None
 
 
 def with_arguments(message: Message, *arguments: str) -> Message:
@@ -173,7 +176,7 @@ def test_arguments_that_a_client_completes_or_trims_do_not_make_another_reply(to
     completed = with_arguments(said, '{"all": false, "query": "a\\n"}')
     prompt = played.ask([user("1?"), completed, result("one-0", "x")], reply("two"), tools=TOOLS)
     assert prompt.parent is played.asked[0][1] and prompt.ids == played.rendered([user("1?"), said, result("one-0", "x")], TOOLS)
-    assert len(played.audit()) == 1 and not played.trajectory.statistics.forks
+    assert len(played.audit()) == 1 and not played.dialogue.statistics.forks
 
 
 def test_long_arguments_that_a_client_leaves_out_are_left_out_of_the_prompt(tokenizer: Any):
@@ -192,7 +195,7 @@ def test_changed_arguments_are_another_conversation_where_several_replies_have_t
     for query, parent in (("a", 0), ("b", 1)):
         prompt = played.ask([user("1?"), reply("one", calls=(query,)), result("one-0", "x")], reply("two"), tools=TOOLS)
         assert prompt.parent is played.asked[parent][1]
-    assert played.trajectory.prompt([user("1?"), reply("one", calls=("c",)), result("one-0", "x")], TOOLS).parent is None
+    assert played.dialogue.prompt([user("1?"), reply("one", calls=("c",)), result("one-0", "x")], TOOLS).parent is None
     played.audit()
 
 
@@ -201,7 +204,7 @@ def test_branches_after_one_reply_are_counted_by_their_cause(tokenizer: Any):
     played.ask([user("1?")], said := reply("one"))
     for question in ("2?", "2?", "3?"):
         played.ask([user("1?"), said, user(question)], reply(f"two to {question}"))
-    assert played.trajectory.statistics.forks == {RETRY: 1, EDITED: 1}
+    assert played.dialogue.statistics.forks == {RETRY: 1, EDITED: 1}
     assert len(played.audit()) == 3
 
 
@@ -211,9 +214,9 @@ def test_a_reply_that_was_cut_is_continued_token_by_token(tokenizer: Any):
     first = played.asked[0][1]
     prompt = played.ask([user("1?"), reply("one")], reply(" two"))
     assert prompt.ids == [*played.asked[0][0].ids, *first.turn.output_ids]
-    goes_on = played.trajectory.prompt([user("1?"), reply("one two"), user("2?")])
+    goes_on = played.dialogue.prompt([user("1?"), reply("one two"), user("2?")])
     assert goes_on.parent is played.asked[1][1]
-    assert played.trajectory.prompt([user("1?"), reply("one"), user("2?")]).parent is first
+    assert played.dialogue.prompt([user("1?"), reply("one"), user("2?")]).parent is first
     assert len(played.audit()) == 1
 
 
@@ -245,7 +248,7 @@ def test_old_text_is_tokenized_once_even_where_the_template_rewrites(tokenizer: 
     for number in range(5):
         played.ask(messages, said := reply(f"r{number}", thinks="Hm."))
         messages = [*messages, said, user(f"and {number}?")]
-    statistics = played.trajectory.statistics
+    statistics = played.dialogue.statistics
     assert sum(statistics.forks.values()) == 4
     assert statistics.num_encoded_tokens < len(played.asked[-1][0].ids) + 100 < statistics.num_prompt_tokens
 
@@ -258,7 +261,7 @@ def test_a_template_that_always_rewrites_forks_each_turn_unless_tokens_shall_be_
             played.ask(messages, said := reply(f"r{number}"))
             messages = [*messages, said, user("more?")]
         assert len(played.audit()) == num_samples
-        assert sum(played.trajectory.statistics.kept.values()) == (0 if fork else 2)
+        assert sum(played.dialogue.statistics.kept.values()) == (0 if fork else 2)
 
 
 @settings(deadline=None, max_examples=60)
@@ -295,4 +298,4 @@ def test_arguments_that_could_not_be_written_again_count_as_text(tokenizer: Any)
     played = Played(tokenizer)
     played.ask([user("1?")], said := with_arguments(reply("one", calls=("a",)), deep), tools=TOOLS)
     del said["tool_calls"][0]["id"]
-    assert played.trajectory.prompt([user("1?"), said, result("", "x")], TOOLS).ids
+    assert played.dialogue.prompt([user("1?"), said, result("", "x")], TOOLS).ids

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from vime.rollout.conversation import FORKS, KEPT, Conversation
-from vime.rollout.model import ServedModel
-from vime.rollout.sampled import Sampled
+from vime.chat.conversation import FORKS, KEPT
+from vime.chat.model import ServedModel
 from vime.trajectory import aside
 from vime.trajectory.plain_text import ControlTokens
 from vime.types import Sample, Turn
@@ -87,7 +86,7 @@ async def test_held_ids_are_extended_and_masks_are_exact(make_tokenizer: Callabl
     tokenizer = make_tokenizer()
     model = model_of(tokenizer, ["look<|im_end|>", "done<|im_end|>"])
     tools = [{"type": "function", "function": {"name": "search"}}]
-    conversation = Conversation(model, [{"role": "user", "content": "go"}], tools=tools)
+    conversation = model.conversation([{"role": "user", "content": "go"}], tools=tools, parses=False)
     first = await conversation.reply(max_tokens=9)
     conversation.add([{"role": "tool", "content": "42"}])
     second = await conversation.reply(max_tokens=9)
@@ -107,7 +106,7 @@ async def test_held_ids_are_extended_and_masks_are_exact(make_tokenizer: Callabl
     assert sample.weight_versions == [1] * (5 + between) + [2] * 5
     assert said(tokenizer, sample, 1) == ["look<|im_end|>", "done<|im_end|>"]
     assert said(tokenizer, sample, 0) == ["\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n"]
-    assert sample.metadata == {"turns": 2} and "search" in tokenizer.decode(sample.tokens)
+    assert sample.metadata == {"kind": "main", "cause": "", "turns": 2} and "search" in tokenizer.decode(sample.tokens)
     assert (
         tokenizer.decode(sample.tokens)
         == tokenizer.decode(model.render(conversation.messages[:3], tools=tools)) + "done<|im_end|>"
@@ -116,7 +115,7 @@ async def test_held_ids_are_extended_and_masks_are_exact(make_tokenizer: Callabl
 
 async def test_a_reply_that_was_cut_is_closed_by_the_environment(make_tokenizer: Callable[..., Any]):
     tokenizer = make_tokenizer()
-    conversation = Conversation(model_of(tokenizer, ["cut he", "end<|im_end|>"]), [{"role": "user", "content": "go"}])
+    conversation = model_of(tokenizer, ["cut he", "end<|im_end|>"]).conversation([{"role": "user", "content": "go"}])
     await conversation.reply(max_tokens=6)
     conversation.add([{"role": "user", "content": "on"}])
     await conversation.reply(max_tokens=6)
@@ -129,7 +128,7 @@ async def test_sampled_ids_are_kept_where_the_tokenizer_would_choose_others(make
     tokenizer = make_tokenizer()
     odd = tokenizer.encode("é")[:1]  # half of a letter: it decodes to a replacement sign
     model = model_of(tokenizer, [[*odd, tokenizer.eos_token_id], "end<|im_end|>"])
-    conversation = Conversation(model, [{"role": "user", "content": "go"}])
+    conversation = model.conversation([{"role": "user", "content": "go"}])
     await conversation.reply(max_tokens=6)
     conversation.add([{"role": "user", "content": "on"}])
     await conversation.reply(max_tokens=6)
@@ -141,7 +140,7 @@ async def test_a_template_that_drops_thinking_makes_it_fork_and_it_is_counted(ma
     tokenizer = make_tokenizer(FORGETFUL)
     replies: list[str | list[int]] = ["<think>hm</think>one<|im_end|>", "<think>so</think>two<|im_end|>", "three<|im_end|>"]
     model = model_of(tokenizer, replies)
-    conversation = Conversation(model, [{"role": "user", "content": "go"}])
+    conversation = model.conversation([{"role": "user", "content": "go"}])
     await conversation.reply(max_tokens=30)
     conversation.add([{"role": "tool", "content": "42"}])
     await conversation.reply(max_tokens=30)
@@ -166,21 +165,20 @@ async def test_what_its_calls_have_sampled_makes_the_same_sequences(make_tokeniz
         "three<|im_end|>",
     ]
     model = model_of(tokenizer, replies)
-    model.sampled = Sampled()
-    conversation = Conversation(model, [{"role": "user", "content": "go"}])
+    conversation = model.conversation([{"role": "user", "content": "go"}])
     for message in ({"role": "tool", "content": "42"}, {"role": "user", "content": "and?"}, {"role": "tool", "content": "7"}):
         await conversation.reply(max_tokens=30)
         conversation.add([message])
     await conversation.reply(max_tokens=30)
     expected = conversation.samples(Sample())
     assert len(expected) == (1 if template == PLAIN else 2)
-    assert [sample.to_dict() for sample in model.sampled.samples(Sample())] == [sample.to_dict() for sample in expected]
+    assert [sample.to_dict() for sample in model.trajectory.samples(Sample())] == [sample.to_dict() for sample in expected]
 
 
 async def test_without_forks_what_was_sampled_stays_and_only_the_new_is_rendered(make_tokenizer: Callable[..., Any]):
     tokenizer = make_tokenizer(FORGETFUL)
     model = model_of(tokenizer, ["<think>hm</think>one<|im_end|>", "two<|im_end|>"])
-    conversation = Conversation(model, [{"role": "user", "content": "go"}], fork=False)
+    conversation = model.conversation([{"role": "user", "content": "go"}], fork=False)
     await conversation.reply(max_tokens=30)
     conversation.add([{"role": "user", "content": "and now?"}])
     await conversation.reply(max_tokens=30)
@@ -194,11 +192,11 @@ async def test_without_forks_what_was_sampled_stays_and_only_the_new_is_rendered
 async def test_what_is_dropped_is_forgotten_by_the_model_and_stays_trained(make_tokenizer: Callable[..., Any], fork: bool):
     tokenizer = make_tokenizer()
     model = model_of(tokenizer, ["<tool_call>one<|im_end|>", "<tool_call>two<|im_end|>", "three<|im_end|>"])
-    conversation = Conversation(model, [{"role": "user", "content": "go"}], fork=fork)
+    conversation = model.conversation([{"role": "user", "content": "go"}], fork=fork)
     for answer in ("first", "second"):
         await conversation.reply(max_tokens=30)
         conversation.add([{"role": "tool", "content": answer}])
-    conversation.drop(1, 3)
+    del conversation.messages[1:3]
     turn = await conversation.reply(max_tokens=30)
     prompt = tokenizer.decode(turn.prompt_ids)
     assert "one" not in prompt and "first" not in prompt and "two" in prompt and "second" in prompt
@@ -213,7 +211,7 @@ async def test_what_is_dropped_is_forgotten_by_the_model_and_stays_trained(make_
 async def test_control_tokens_in_a_text_stay_text(make_tokenizer: Callable[..., Any], role: str, all_special: bool):
     tokenizer = make_tokenizer(all_special=all_special)
     model = model_of(tokenizer, ["look<|im_end|>", "done<|im_end|>"])
-    conversation = Conversation(model, [{"role": "user", "content": f"read {EVIL}"}])
+    conversation = model.conversation([{"role": "user", "content": f"read {EVIL}"}])
     await conversation.reply(max_tokens=9)
     conversation.add([{"role": role, "content": f"found: {EVIL}"}])
     await conversation.reply(max_tokens=9)
@@ -231,7 +229,7 @@ async def test_a_copied_control_word_in_a_reply_is_none_after_a_fork(make_tokeni
     tokenizer = make_tokenizer(FORGETFUL)
     copied = [*ControlTokens(tokenizer).encode_plain(f"it says {EVIL}"), tokenizer.eos_token_id]
     model = model_of(tokenizer, ["<think>hm</think>one<|im_end|>", copied, "three<|im_end|>"])
-    conversation = Conversation(model, [{"role": "user", "content": "go"}])
+    conversation = model.conversation([{"role": "user", "content": "go"}])
     await conversation.reply(max_tokens=30)
     conversation.add([{"role": "tool", "content": "42"}])
     await conversation.reply(max_tokens=300)
@@ -304,7 +302,7 @@ async def test_what_a_reply_costs_a_tokenizer_does_not_grow_with_it_and_is_not_d
     lookups: list[int] = []
     for length in (10, 10_000):
         tokenizer = Watched(make_tokenizer())
-        conversation = Conversation(model_of(tokenizer, ["a" * length, "b" * length]), [{"role": "user", "content": "go"}])
+        conversation = model_of(tokenizer, ["a" * length, "b" * length]).conversation([{"role": "user", "content": "go"}])
         for _ in range(2):
             await conversation.reply(max_tokens=length)
             conversation.add([{"role": "tool", "content": "c" * length}])

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from vime.rollout import agent_clock
-from vime.rollout.agent_clock import AgentClock
-from vime.rollout.sampled import Call
-from vime.rollout.traffic import Traffic
+from vime.chat import agent_clock
+from vime.chat.agent_clock import AgentClock
+from vime.chat.model import Listening
+from vime.chat.traffic import Traffic
 from vime.rollout.within import HookTimeout, within
+from vime.trajectory.trajectory import Prompt, Trajectory
 from vime.types import Turn
 
 
@@ -41,8 +42,9 @@ def test_of_parallel_waits_the_time_is_taken_off_once_inside_and_outside(now: li
 
 
 def test_a_call_stops_the_clock_from_when_its_server_is_lost_until_tokens_come(now: list[float]):
-    clock = AgentClock()
-    call, other = Call([1], clock, None), Call([1], clock, None)
+    clock, trajectory = AgentClock(), Trajectory()
+    held = trajectory.begin(Prompt.behind(None, [1]), model="actor")
+    call, other = Listening(held, clock, None, None), Listening(held, clock, None, None)
     call.received(Turn(output_ids=[5], logprobs=[-0.5], weight_versions=[3]))
     now[0] += 1
     call.lost()
@@ -55,7 +57,7 @@ def test_a_call_stops_the_clock_from_when_its_server_is_lost_until_tokens_come(n
     now[0] += 2
     call.ended()
     assert clock.seconds == 3
-    assert (call.turn.output_ids, call.turn.logprobs, call.turn.weight_versions) == ([5, 6], [-0.5, -0.25], [3, 4])
+    assert (held.turn.output_ids, held.turn.logprobs, held.turn.weight_versions) == ([5, 6], [-0.5, -0.25], [3, 4])
 
 
 async def test_the_clock_stands_at_a_closed_gate_and_while_weights_come_to_a_call_in_flight(now: list[float]):

@@ -1,0 +1,318 @@
+"""`Trajectory`: everything that models were shown and sampled in one rollout, as a tree of calls.
+
+A call is in it from the moment it is sent, so that a time-out, a retry, a resumed run and a lost worker all read the same record.
+What two calls share, the tokens of a conversation so far, is held once: a call keeps what was added behind the call before it.
+
+    trajectory = Trajectory()
+    call = trajectory.begin(trajectory.continued(token_ids, model="actor"), model="actor", tokenizer=tokenizer)
+    call.received(piece)                                       # as its tokens arrive
+    call.finish(turn, message)
+    samples = trajectory.samples(sample)                       # every sampled token is trained in exactly one of them
+"""
+
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vime.types import Column, Integers, Message, Sample, Turn
+
+KEY_CHARACTERS = 32
+
+
+class Call:
+    """One model call and its reply: a node of the tree, whose parent is the call behind whose reply its prompt goes on.
+
+    Example of a second turn: its `parent` is the first call, its `environment` the tokens of a tool's result, and its `turn` has
+    the sampled tokens.
+    """
+
+    __slots__ = (
+        "_is_finished",
+        "_pieces",
+        "_tokenizer",
+        "cause",
+        "delivered",
+        "ended",
+        "environment",
+        "goes_on",
+        "has_children",
+        "kind",
+        "message",
+        "model",
+        "num_prompt_tokens",
+        "parent",
+        "position",
+        "trained",
+    )
+
+    def __init__(self, prompt: "Prompt", *, model: str, tokenizer: Any, trained: bool) -> None:
+        self.model = model
+        """The name of the model."""
+        self.trained = trained
+        """True if its tokens are part of the rollout's samples."""
+        self.parent = prompt.parent
+        self.environment = prompt.environment
+        """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
+        self.num_prompt_tokens = len(prompt.ids)
+        self.kind, self.cause = prompt.kind, prompt.cause
+        self.goes_on = prompt.goes_on
+        self.message: Message = {}
+        """What its agent was answered; empty before the reply is complete."""
+        self.position = -1
+        """Index of the message in its conversation."""
+        self.ended = True
+        """True if the model ended the reply, by the template's own end or by another special token."""
+        self.delivered = True
+        """False if no client received it: it is then not trained."""
+        self.has_children = False
+        self._tokenizer = tokenizer
+        self._pieces: list[Turn] = []
+        self._is_finished = False
+
+    @property
+    def turn(self) -> Turn:
+        """The reply so far, without prompt and message."""
+        return self._pieces[0] if len(self._pieces) == 1 else Turn.joined(self._pieces)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the reply is complete."""
+        return self._is_finished
+
+    @property
+    def text(self) -> str:
+        """The text of the reply, or what has arrived of it."""
+        return self.message.get("content") or self.decoded(self.turn.output_ids)
+
+    def decoded(self, ids: Integers) -> str:
+        """The text of token ids of its model, without special tokens."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True) if len(ids) else ""
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there is a token of it, or of a model whose tokens are not known a text or a tool call."""
+        turn = self.turn
+        unseen = turn.usage is not None and (turn.text or turn.tool_calls)
+        return len(turn.output_ids) > 0 or bool(unseen)
+
+    def received(self, piece: Turn) -> None:
+        """Records tokens that have arrived."""
+        self._pieces.append(piece)
+
+    def finish(self, turn: Turn, message: Message | None = None) -> None:
+        """Replaces the pieces with the complete reply."""
+        self._pieces, self._is_finished = [turn], True
+        self.message = message or {}
+
+    def versions(self, unknown: int) -> set[int]:
+        """The weight versions of its tokens, with `unknown` for those that may still arrive."""
+        return {*self.turn.weight_versions} | (set() if self._is_finished else {unknown})
+
+    def path(self) -> "list[Call]":
+        """The calls from the root to this one."""
+        found: list[Call] = []
+        call: Call | None = self
+        while call is not None:
+            found.append(call)
+            call = call.parent
+        return found[::-1]
+
+    def ids(self) -> np.ndarray:
+        """Token ids of its prompt and reply, int32."""
+        return _end_to_end([part for call in self.path() for part in (call.environment, call.turn.output_ids)], np.int32)
+
+    def begins(self, prompt: Column[int]) -> bool:
+        """Whether a prompt begins with its own prompt and its whole reply."""
+        said = self.turn.output_ids
+        size = self.num_prompt_tokens + len(said)
+        if not self._is_finished or not said or size > len(prompt) or prompt[size - 1] != said[-1]:
+            return False
+        return np.array_equal(prompt.array[:size], self.ids())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """Token ids up to the place where a reply begins, and where in the tree they stand.
+
+    Example of a prompt that goes on behind a reply with two tokens of a tool: `Prompt(ids=[5, 6, 9, 8, 2, 7, 7], parent=first,
+    environment=[7, 7])`.
+    """
+
+    ids: Column[int]
+    environment: Column[int]
+    """The part of the ids that follows the parent's reply; all of them without a parent."""
+    parent: Call | None = None
+    kind: str = ""
+    """The branch of the conversation: main, subagent, compacted, edited or retry; empty for plain token ids."""
+    cause: str = ""
+    """Why a branch begins here, for example thinking_dropped; empty where none does."""
+    goes_on: bool = False
+    """True if the reply goes on in the message of the parent's reply."""
+    keys: list[bytes] = field(default_factory=list)
+    """Digests of the conversation up to each of its messages, and first that of its tools (`vime.trajectory.dialogue`)."""
+    begun: Message | None = None
+    """The last message of the conversation, if the reply continues it."""
+
+    @classmethod
+    def behind(cls, parent: Call | None, environment: Integers, **about: Any) -> "Prompt":
+        """The prompt that adds these tokens to a call's prompt and reply, or to nothing."""
+        added = Column(environment, np.int32)
+        ids = added if parent is None else Column(np.concatenate([parent.ids(), added.array]), np.int32)
+        return cls(ids=ids, environment=added, parent=parent, **about)
+
+
+class Trajectory:
+    """The calls of one rollout: those of the present attempt, and the replies that earlier attempts have kept.
+
+    A restarted agent runs from its beginning. A call to the same model with the same prompt and limit gets the kept reply, once;
+    every other call is sampled. This is sound for every agent, because a reply is only used for exactly the prompt that it was
+    sampled for, in whatever order the calls come. Tools are called again: their sandboxes are gone.
+    """
+
+    __slots__ = ("_kept", "_num_asked", "attempt", "calls", "seed_of")
+
+    def __init__(self, kept: Iterable[Turn] = (), *, seed_of: Callable[[str, int], int] | None = None) -> None:
+        """`kept` are replies of an earlier run of the same rollout; `seed_of` gives the seed of a call (`vime.rollout.seeds`)."""
+        self.calls: list[Call] = []
+        """The calls of the present attempt, in the order in which they were sent."""
+        self.attempt = 0
+        self.seed_of = seed_of
+        """None leaves seeding to the servers."""
+        self._kept: dict[str, list[Turn]] = {}
+        self._num_asked: Counter[str] = Counter()
+        self._expect(kept)
+
+    def continued(self, token_ids: Integers, *, model: str) -> Prompt:
+        """The prompt of plain token ids: behind the latest call of the model with whose prompt and reply they begin, if any."""
+        ids = Column(token_ids, np.int32)
+        parent = next((call for call in reversed(self.calls) if call.model == model and call.begins(ids)), None)
+        if parent is None:
+            return Prompt(ids=ids, environment=ids)
+        start = parent.num_prompt_tokens + len(parent.turn.output_ids)
+        environment = Column(ids.array[start:].copy(), np.int32)  # a view would keep the whole prompt of each call in memory
+        return Prompt(ids=ids, environment=environment, parent=parent, goes_on=True)
+
+    def begin(
+        self, prompt: Prompt, *, model: str, tokenizer: Any = None, trained: bool = True, attempt: int | None = None
+    ) -> Call:
+        """Adds a call that is being sent. One of an earlier `attempt`, which some task still makes, is not part of the record."""
+        call = Call(prompt, model=model, tokenizer=tokenizer, trained=trained)
+        if attempt is None or attempt == self.attempt:
+            self.calls.append(call)
+        return call
+
+    def seed(self, key: str) -> int | None:
+        """The seed of a new call. Equal calls of one attempt get different seeds; every attempt gets the same ones."""
+        number, self._num_asked[key] = self._num_asked[key], self._num_asked[key] + 1
+        return None if self.seed_of is None else self.seed_of(key, number)
+
+    def recall(self, key: str) -> Turn | None:
+        """Returns and removes the reply that an earlier attempt has kept for this call, if there is one."""
+        found = self._kept.get(key)
+        return found.pop(0) if found else None
+
+    def saved(self) -> list[Turn]:
+        """All replies that another attempt could use, including kept ones that were not asked for yet."""
+        finished = [call.turn for call in self.calls if call.is_finished and call.turn.key]
+        return [*finished, *(turn for turns in self._kept.values() for turn in turns)]
+
+    def oldest_version(self, unknown: int) -> int | None:
+        """The weight version of the oldest token of this rollout, None without tokens; that of calls in flight is `unknown`."""
+        versions = {version for turns in self._kept.values() for turn in turns for version in turn.weight_versions}
+        versions |= {version for call in self.calls if call.trained for version in call.versions(unknown)}
+        return min(versions, default=None)
+
+    def start_again(self, *, keeps_replies: bool) -> None:
+        """Begins a new attempt, whose calls get the replies of this one if `keeps_replies`, and are otherwise all sampled."""
+        kept = self.saved() if keeps_replies else []
+        self.calls, self.attempt = [], self.attempt + 1
+        self._expect(kept)
+
+    def samples(
+        self, template: Sample, metadata: dict[str, Any] | None = None, *, calls: Iterable[Call] | None = None
+    ) -> list[Sample]:
+        """Trainable sequences that contain every sampled token exactly once; an empty list if nothing was sampled.
+
+        There is one sequence for each call without a successor. A beginning that several of them share is trained in the first.
+        What was never delivered is left out. `calls` are those to take, by default all whose tokens are trained;
+        `metadata` is that of each sequence.
+        """
+        chosen = [call for call in self.calls if call.trained] if calls is None else list(calls)
+        said = {id(call): call for call in chosen if call.delivered and call.says_something}
+        inner: set[int] = set()
+        for call in said.values():
+            before = call.parent
+            while before is not None and id(before) not in inner:
+                inner.add(id(before))
+                before = before.parent
+        found: list[Sample] = []
+        done: set[int] = set()
+        for call in said.values():
+            if id(call) not in inner:
+                path = call.path()
+                own = {id(step) for step in path if id(step) in said} - done
+                done |= own
+                found.append(_sequence(template, path, own, metadata or {}))
+        return found
+
+    def _expect(self, kept: Iterable[Turn]) -> None:
+        self._kept, self._num_asked = {}, Counter()
+        for turn in kept:
+            self._kept.setdefault(turn.key, []).append(turn)
+
+
+def call_key(model: str, token_ids: Integers, max_tokens: int) -> str:
+    """Identifies a model call by a digest of the model's name, the prompt's token ids and the limit."""
+    digest = hashlib.sha256(f"{model}/{max_tokens}/".encode())
+    digest.update(np.asarray(token_ids, dtype=np.int32).tobytes())
+    return digest.hexdigest()[:KEY_CHARACTERS]
+
+
+def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[str, Any]) -> Sample:
+    """The tokens of a path up to its last reply, of which those of the calls in `own` are trained.
+
+    Tokens of the environment count as of the same weights as the reply before them.
+    """
+    tokens: list[Integers] = []
+    masks: list[np.ndarray] = []
+    logprobs: list[Any] = []
+    versions: list[Any] = []
+    last = 0
+    for place, call in enumerate(path):
+        turn = call.turn
+        tokens += [call.environment, turn.output_ids]
+        num_between = len(call.environment) if place else 0
+        masks += [np.zeros(num_between, np.uint8), np.full(len(turn.output_ids), id(call) in own, np.uint8)]
+        logprobs += [np.zeros(num_between, np.float32), turn.logprobs]
+        versions += [np.full(num_between, last, np.int32), turn.weight_versions]
+        last = turn.weight_versions[-1] if turn.weight_versions else last
+    leaf = path[-1]
+    sample = copy.copy(template)
+    sample.prompt, sample.response = [], _text(path)
+    sample.metadata = ({"kind": leaf.kind, "cause": path[0].cause} if leaf.kind else {}) | metadata
+    sample.tokens = Column(_end_to_end(tokens, np.int32), np.int32)
+    sample.loss_mask = Column(_end_to_end(masks, np.uint8), np.uint8)
+    sample.rollout_log_probs = Column(_end_to_end(logprobs, np.float32), np.float32)
+    sample.weight_versions = Column(_end_to_end(versions, np.int32), np.int32)
+    sample.response_length = len(sample.loss_mask)
+    return sample
+
+
+def _text(path: list[Call]) -> str:
+    """The text of the last message, of which several replies may be parts, and what stands between them."""
+    text = ""
+    for call in reversed(path):
+        text = call.text + text
+        if not call.goes_on:
+            break
+        text = call.decoded(call.environment) + text
+    return text
+
+
+def _end_to_end(parts: list[Any], dtype: Any) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *(np.asarray(part, dtype) for part in parts)])
