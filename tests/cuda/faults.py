@@ -13,29 +13,29 @@ def make(name: str) -> None:
 
 def a_cpu_tensor_in_a_collective() -> None:
     """A count of tokens is summed over ranks as it stands on the host."""
-    from vime.trainer import step
+    from vime.trainer import passes
 
-    forward = step._forward
+    forward = passes._hidden
 
     def counting(chunk: Any, batch: Any) -> torch.Tensor:
         dist.all_reduce(torch.tensor([float(batch.tokens_T.numel())]))
         return forward(chunk, batch)
 
-    step._forward = counting
+    passes._hidden = counting
 
 
 def a_transposed_tensor_in_a_collective() -> None:
     """An output is gathered by its columns."""
-    from vime.trainer import step
+    from vime.trainer import passes
 
-    forward = step._forward
+    forward = passes._hidden
 
     def gathering(chunk: Any, batch: Any) -> torch.Tensor:
         hidden = forward(chunk, batch)
         dist.all_reduce(hidden.detach()[:, 0].t())
         return hidden
 
-    step._forward = gathering
+    passes._hidden = gathering
 
 
 def a_value_read_in_every_layer() -> None:
@@ -69,8 +69,14 @@ def a_forgotten_move() -> None:
     """Advantages and weights of tokens stay on the host."""
     from vime.trainer import micro_batch
 
-    repeat = micro_batch._repeat
-    micro_batch._repeat = lambda values, counts, device: repeat(values, counts, "cpu")
+    build = micro_batch._build
+
+    def staying(*args: Any) -> Any:
+        batch = build(*args)
+        batch.columns = {name: values.cpu() for name, values in batch.columns.items()}
+        return batch
+
+    micro_batch._build = staying
 
 
 def a_buffer_left_behind() -> None:

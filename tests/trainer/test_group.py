@@ -11,9 +11,10 @@ import pytest
 import pytest_asyncio
 from safetensors.torch import load_file
 
+from vime.algorithm.algorithm import OLD
 from vime.algorithm.choice import algorithm_of
 from vime.batches import Lesson
-from vime.config import RunConfig
+from vime.config import BadUpdate, RunConfig
 from vime.errors import CheckpointError, ConfigError, TrainingError
 from vime.loop import hand_over, make_steps
 from vime.trainer.group import TrainerGroup, rank_environment
@@ -120,4 +121,26 @@ async def test_a_checkpoint_of_another_shape_fails_at_start_with_the_config_erro
     group.start()
     with pytest.raises(ConfigError, match=r"model\.num_layers=9"):
         await group.ready()
+    await group.stop()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_logprobs_of_a_pass_come_back_by_sequence_and_a_skipped_update_has_none(
+    models: Models, make_config: MakeConfig, make_samples: MakeSamples, ray_cluster: None, tmp_path: Path
+) -> None:
+    config = make_config(models("qwen2"), data_parallel_size=2, on_bad_update=BadUpdate.skip)
+    group, samples = TrainerGroup(config, tmp_path, f"kept{os.getpid()}"), make_samples(5)
+    group.start()
+    await group.ready()
+    algorithm = algorithm_of(config)
+    update = await group.hand_over(algorithm, samples, version=0)
+    sums, columns = await group.forward_backward(update, algorithm, keep=True)
+    assert columns is not None and sums["train/num_tokens"] == sum(sample.num_trained_tokens for sample in samples)
+    pairs = zip(await group.read(update, columns), await group.read(update, await group.forward(update, [OLD])))
+    for sample, (trained, present) in zip(samples, pairs):
+        assert len(trained["trained"]) == sample.num_trained_tokens
+        assert trained["trained"].tolist() == pytest.approx(present["old"].tolist(), abs=1e-5)
+    bad = await group.hand_over(algorithm, [samples[0].with_columns(advantage=float("nan"))], version=1)
+    sums, columns = await group.forward_backward(bad, algorithm, keep=True)
+    assert sums["train/num_skipped_updates"] == 1.0 and columns is None
     await group.stop()

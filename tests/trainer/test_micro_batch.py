@@ -60,3 +60,14 @@ def test_targets_of_its_own_take_the_place_of_the_next_tokens() -> None:
     samples = [SAMPLES[0].with_columns(target=[11, 12, 13]), SAMPLES[1].with_columns(target=[14, 15, 16])]
     batch = build(samples=samples)
     assert batch.wanted.target_M.tolist() == [11, 13, 15, 16] and batch.tokens_T.tolist() == build().tokens_T.tolist()
+
+
+def test_a_row_without_sequences_is_one_token_without_loss() -> None:
+    config = RunConfig(trainer=TrainerConfig(data_parallel_size=2))
+    packed = PackedUpdate(config, SAMPLES[:1], version=4, columns=[EXPERTS, IDENTITY["rollout_id"]])
+    batches = [next(iter(MicroBatches(packed.shard(rank), only_trained=True, device="cpu"))) for rank in range(2)]
+    empty, whole = sorted(batches, key=lambda batch: batch.tokens_T.numel())
+    assert empty.tokens_T.tolist() == [0] and empty.wanted.count == 0 and whole.wanted.count == 2
+    assert {name: len(values) for name, values in empty.columns.items() if name != "experts"} == dict.fromkeys(
+        ["mask", "logprob", "advantage", "weight", "rollout_id"], 0
+    )

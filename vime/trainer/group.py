@@ -22,6 +22,7 @@ from vime.config import RunConfig, WeightTransfer
 from vime.errors import TrainingError
 from vime.processes.spare import Spare
 from vime.tasks import together
+from vime.trainer.metrics import SKIPPED
 from vime.trainer.rank import TrainerRank
 from vime.trainer.shard import ACTOR, PackedUpdate, Shard
 from vime.types import Integers, TrainSample
@@ -147,7 +148,8 @@ class TrainerGroup:
         """
         calls = self._with_shards(update, "forward_backward", algorithm.config, of, keep)
         found = await self._results("training", calls)
-        return found[0].sums, self._by_data_rank([passed.columns for passed in found]) if keep else None
+        has_columns = keep and SKIPPED not in found[0].sums
+        return found[0].sums, self._by_data_rank([passed.columns for passed in found]) if has_columns else None
 
     async def step(self, *, of: str = ACTOR, optimizer: Mapping[str, float], step: int = 0) -> dict[str, float]:
         """One step with the gradients that are there; `optimizer` has `lr`, and what else differs from the configuration.

@@ -92,7 +92,7 @@ def _build(row: PackedRow, version: int, only_trained: bool, share: RowShare, de
     counts = sums(wanted, row.num_response_tokens)
     lengths = row.num_tokens.tolist() or [1]
     padded = share.fill(lengths)
-    starts = np.cumsum(padded)[: len(row.num_tokens)] - padded[: len(row.num_tokens)]
+    starts = (np.cumsum(padded) - np.asarray(padded, np.int64))[: len(row.num_tokens)]
     place_R = _places(starts, row.num_tokens)
     places_N = _places(starts + row.num_tokens - row.num_response_tokens, row.num_response_tokens)[wanted]
     own_T = torch.arange(sum(padded)) if share.context_size == 1 else zigzag(padded, share.context_rank, share.context_size)
