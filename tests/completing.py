@@ -31,6 +31,7 @@ def served_by(stand_in: Any, **about: Any) -> ServedModel:
         tokenizer=getattr(stand_in, "tokenizer", None),
         max_model_len=getattr(stand_in, "max_model_len", 10_000),
         name=getattr(stand_in, "name", "actor"),
+        chat_template_args=getattr(stand_in, "template", {}),
         shows_tokens=getattr(stand_in, "shows_tokens", hasattr(stand_in, "complete")),
         session="s",
         **about,

@@ -106,7 +106,7 @@ async def test_held_ids_are_extended_and_masks_are_exact(make_tokenizer: Callabl
     assert sample.weight_versions == [1] * (5 + between) + [2] * 5
     assert said(tokenizer, sample, 1) == ["look<|im_end|>", "done<|im_end|>"]
     assert said(tokenizer, sample, 0) == ["\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n"]
-    assert sample.metadata == {"kind": "main", "cause": "", "turns": 2} and "search" in tokenizer.decode(sample.tokens)
+    assert sample.metadata == {"turns": 2} and "search" in tokenizer.decode(sample.tokens)
     assert (
         tokenizer.decode(sample.tokens)
         == tokenizer.decode(model.render(conversation.messages[:3], tools=tools)) + "done<|im_end|>"

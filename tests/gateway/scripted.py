@@ -26,6 +26,8 @@ class Scripted:
 
     def __init__(self, tokenizer: Any, replies: list[str]) -> None:
         self.tokenizer, self.replies = tokenizer, replies
+        self.template: dict[str, Any] = {}
+        """Arguments of its chat template."""
         self.prompts: list[list[int]] = []
         self.constraints: list[dict[str, Any] | None] = []
         self.turns: list[Turn] = []

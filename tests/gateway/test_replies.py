@@ -252,11 +252,8 @@ class Templated(Scripted):
 
     def __init__(self, tokenizer: Any, fails: str) -> None:
         super().__init__(tokenizer, ["x" + END])
-        self.fails = fails
-
-    def template_args(self, tools: Any) -> dict[str, Any]:
         text = "{{ messages[-1].content }}"
-        return {"chat_template": f"{{% if messages[-1].content == 'odd' %}}{self.fails}{{% endif %}}{text}"}
+        self.template = {"chat_template": f"{{% if messages[-1].content == 'odd' %}}{fails}{{% endif %}}{text}"}
 
 
 @pytest.mark.parametrize(

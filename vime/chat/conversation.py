@@ -136,7 +136,7 @@ class Conversation:
             self._model.trace.count(FORKS)
         if dialogue.statistics.kept.total() > num_kept:
             self._model.trace.count(KEPT)
-        return prompt
+        return replace(prompt, kind="")  # the agent knows what this conversation is; only those of clients are told apart
 
     def _onward(self) -> Prompt:
         """The prompt of a reply that goes on behind text which the environment has written."""
