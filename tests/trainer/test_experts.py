@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from vime.trainer.kernels import blocks
+
 Models = Callable[..., Path]
 MakeConfig = Callable[..., Any]
 
@@ -17,6 +19,8 @@ def test_grouped_products_are_those_of_the_experts_one_by_one(
 ) -> None:
     from megatron.core.transformer.moe.experts import SequentialMLP
 
+    if blocks.library() is None:
+        pytest.skip("without a kernel for this processor Megatron's own layers leave gradients to PyTorch")
     model = engine(make_config(models("qwen3_moe"), precision="bfloat16"))
     found: Any = model.model.parts[0].decoder.layers[0].mlp.experts
     generator = torch.Generator().manual_seed(sum(counts[:2]))
