@@ -178,10 +178,12 @@ class Algorithm:
 
 def typed_options(schema: type, given: Mapping[str, Any]) -> Any:
     """An instance of the dataclass `schema` with these options. Raises `ConfigError` for wrong names, types and ranges."""
+    known = [item.name for item in fields(schema)]
+    if not known and not given:  # a trainer of a built-in algorithm does without OmegaConf
+        return schema()
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    known = [item.name for item in fields(schema)]
     takes = f"takes {', '.join(known)}" if known else "takes no options"
     remedy = f"{schema.__qualname__} {takes}: use one of these, or remove it"
     problems = [
