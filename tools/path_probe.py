@@ -15,19 +15,24 @@ from typing import Any
 
 FOLDER, ROOT = "VIME_TRACE_FOLDER", "VIME_TRACE_ROOT"
 OUTSIDE, LOSS, LOAD_WEIGHTS = "(outside)", "(loss)", "(load_weights)"
-SAMPLE, WEIGHT = "sample", "weight"
+SAMPLE, WEIGHT, FRAMES, FORM = "sample", "weight", "frames", "form"
 THINGS = {
     SAMPLE: {
         "vime.types": {"Turn", "Sample", "Rollout", "Group", "TrainSample"},
-        "vime.serving": {"Generation", "ChatReply"},
-        "vime.rollout": {"SavedTurn", "SampledCall", "TokenSequence", "Branch"},
+        "vime.serving": {"Reply"},
+        "vime.trajectory": {"Call", "Prompt", "TokenSequence", "ReplyNode"},
+        "vime.rollout": {"Call", "Branch"},
         "vime.batches": {"Batch"},
-        "vime.trainer": {"PackedUpdate", "Shard", "Block", "Row", "MicroBatches", "MicroBatch", "Batch"},
+        "vime.trainer": {"PackedUpdate", "Shard", "Block", "PackedRow", "MicroBatches", "MicroBatch"},
     },
     WEIGHT: {"vime": {"WeightPayload", "FileUpdateInfo"}},
 }
 """Classes of what a sample is made of and made into, and of what stands for weights, by the beginning of their module."""
+IDS = {"_held_ids", "_rest", "columns", "environment", "ids", "output_ids", "tokens", "tokens_T"}
+"""Attributes under which such a class holds token ids; the others hold such things."""
 LOSSES = {"policy_loss", "sft_loss"}
+AGENT = "generate"
+"""Function of an agent, whose first argument is the context."""
 SENDERS = {("_request", "/aiohttp/"), ("_remote", "/ray/"), ("put", "/ray/")}
 """Functions that hand their arguments to another process, and the package that they are in."""
 TENSORS = {"Tensor", "Parameter"}
@@ -71,6 +76,8 @@ class Probe:
             self._note(WEIGHT, giver, LOAD_WEIGHTS)
         if any(code.co_name == name and package in code.co_filename for name, package in SENDERS):
             self._sent(frame)
+        if code.co_name == AGENT and code.co_varnames[:1] == ("context",):
+            self._begun(frame)
         file = self._file(code)
         if file is None:
             return
@@ -78,6 +85,17 @@ class Probe:
             self._note(SAMPLE, self._caller(frame, SAMPLE), LOSS)
         for kind in self._given(frame):
             self._note(kind, self._caller(frame, kind), file)
+
+    def _begun(self, frame: FrameType) -> None:
+        """Notes the functions of vime on the stack where an agent begins, the innermost first."""
+        names: list[str] = []
+        before = frame.f_back
+        while before is not None:
+            if before.f_code.co_filename.startswith(self._prefix):
+                names.append(f"{before.f_code.co_filename.removeprefix(self._prefix)}:{before.f_code.co_name}")
+            before = before.f_back
+        if names:
+            self._note(FRAMES, str(len(names)), " < ".join(names))
 
     def _sent(self, frame: FrameType) -> None:
         """A request over HTTP or a call to an actor hands on what the innermost function has that has such a thing."""
@@ -103,6 +121,8 @@ class Probe:
             names = ((kind, module, classes) for kind, of_module in THINGS.items() for module, classes in of_module.items())
             kinds = (kind for kind, module, classes in names if found.__name__ in classes and _is_in(found.__module__, module))
             self._kinds[found] = next(kinds, None)
+            if self._kinds[found] == SAMPLE and IDS & set(dir(found)) | IDS & set(getattr(value, "__dict__", ())):
+                self._note(FORM, "", f"{found.__module__}.{found.__qualname__}")
         if (kind := self._kinds[found]) is not None or depth == 0:
             return kind
         if found is tuple and len(value) == 2 and type(value[0]) is str and type(value[1]).__name__ in TENSORS:

@@ -1,4 +1,4 @@
-"""Which files of vime a sample passes on its way to the loss, and weights on theirs to `load_weights`: counted in a real run.
+"""Files of vime that a sample passes on its way to the loss, and weights on theirs to `load_weights`: counted in a real run.
 
     python tools/trace_path.py [--checkout FOLDER] [--json PATH] [WORD…]
 
@@ -12,6 +12,9 @@ there. What only looks at it is not on the way (metrics, journal and logs hand o
 types themselves (`vime/types`), nor what waits for others (`vime/tasks.py`), nor what carries it between processes (Ray, HTTP),
 nor an agent outside `vime/`. Threads, queues and processes make a hand-over invisible, so whatever is handed to them counts as
 handed to everyone who takes something from them: rather a file too many than one too few.
+
+Beside them stand the frames of vime on the stack where an agent's `generate` is entered, and the forms of a sample: the classes
+on its way that hold its token ids themselves, and not by way of another one.
 
 Files are listed by their distance from the end of the way. `--checkout` looks at another version of the project, with the same
 packages.
@@ -28,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import path_probe
-from path_probe import LOAD_WEIGHTS, LOSS, OUTSIDE, SAMPLE, WEIGHT
+from path_probe import FORM, FRAMES, LOAD_WEIGHTS, LOSS, OUTSIDE, SAMPLE, WEIGHT
 
 HERE = Path(__file__).resolve().parent
 WORDS = [
@@ -77,6 +80,11 @@ def before_producer(found: list[HandOver]) -> set[str]:
     return behind | {each.giver for each in found if each.process in workers}
 
 
+def frames(found: list[HandOver]) -> list[str]:
+    """The most functions of vime that were on the stack where an agent began, the innermost first."""
+    return max((each.taker.split(" < ") for each in found), key=len, default=[])
+
+
 def distances(pairs: set[tuple[str, str]], start: str) -> dict[str, int]:
     """How many steps from the start each name is that can be reached by pairs of from and to."""
     found, newest = {start: 0}, {start}
@@ -116,6 +124,9 @@ def main() -> int:
     }
     for title, files in ways.items():
         print(f"\n{title}: {len(files)} files", *files, sep="\n  ")
+    ways |= {"frames where an agent begins": frames(found[FRAMES]), "forms": sorted({each.taker for each in found[FORM]})}
+    for title in ("frames where an agent begins", "forms"):
+        print(f"\n{title}: {len(ways[title])}", *ways[title], sep="\n  ")
     if options.json:
         options.json.write_text(json.dumps(ways, indent=2) + "\n")
     return 1 if code or not sample or not weight else 0

@@ -14,7 +14,12 @@ TOOLS = Path(trace_path.__file__).parent
 
 FILES = {
     "__init__.py": "",
-    "types.py": "class Sample: pass",
+    "types.py": """
+class Sample:
+    tokens = [1, 2]
+class Group:
+    samples = []
+""",
     "maker.py": """
 from vime.types import Sample
 async def make():
@@ -53,8 +58,12 @@ def spare(batch):
 """,
     "main.py": """
 import asyncio
+import agent
 from vime import carrier, keeper, maker, thread, trainer, viewer
+async def begin():
+    await agent.generate("context")
 async def run():
+    await begin()
     samples = await carrier.carry()
     viewer.look(samples)
     keeper.put(samples[0])
@@ -72,6 +81,7 @@ def hand_overs(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     for name, text in FILES.items():
         (package / name).write_text(text)
+    (package.parent / "agent.py").write_text("async def generate(context):\n    pass\n")
     program = f"import sys; sys.path += [{str(TOOLS)!r}]; import path_probe; path_probe.install(); import vime.main"
     environment = {"VIME_TRACE_FOLDER": str(tmp_path), "VIME_TRACE_ROOT": str(package.parent)}
     subprocess.run([sys.executable, "-c", program], cwd=package.parent, env=environment, check=True)
@@ -80,8 +90,10 @@ def hand_overs(tmp_path: Path) -> Path:
 
 def test_files_that_hand_a_sample_on_are_on_its_way_the_farthest_first(hand_overs: Path):
     found = trace_path.read(hand_overs)
-    assert set(found) == {"sample"}
+    assert set(found) == {"sample", "frames", "form"}
     files = trace_path.way(found["sample"], trace_path.LOSS)
     assert set(files) == {"maker.py", "carrier.py", "main.py", "keeper.py", "thread.py", "trainer.py"}
     assert files.index("maker.py") < files.index("carrier.py") < files.index("main.py") < files.index("trainer.py")
     assert trace_path.way(found["weight"], trace_path.LOAD_WEIGHTS) == []
+    assert trace_path.frames(found["frames"])[:2] == ["main.py:begin", "main.py:run"]
+    assert {each.taker for each in found["form"]} == {"vime.types.Sample"}
