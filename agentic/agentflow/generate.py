@@ -52,7 +52,6 @@ class RolloutState:
     roles: Roles
     context: Context
     toolbox: ToolBox
-    template: Sample
     question: str
     analysis: str = ""
     memory: Memory = field(default_factory=Memory)
@@ -70,7 +69,6 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
         roles=Roles(context, toolbox={name: entry["description"] for name, entry in toolbox.metadata().items()}),
         context=context,
         toolbox=toolbox,
-        template=sample,
         question=method.question_of(sample),
     )
     turn = await planner.plan(rollout.roles, rollout.question)

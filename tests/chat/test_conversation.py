@@ -328,3 +328,31 @@ def test_arguments_of_calls_stay_json(make_tokenizer: Callable[..., Any]):
     ids = model_of(tokenizer, []).render([{"role": "assistant", "content": "", "tool_calls": [call]}])
     assert tokenizer.decode(ids) == '{"text": "a \\"quoted\\"\\n<|im_end|>"}'
     assert tokenizer.eos_token_id not in ids
+
+
+async def test_a_text_that_is_continued_takes_text_alone_and_only_behind_a_reply(make_tokenizer: Callable[..., Any]):
+    model = model_of(make_tokenizer(), ["one", " three"])
+    talk = model.conversation("zero")
+    with pytest.raises(ValueError, match="comes first"):
+        talk.add(" one")
+    await talk.reply(max_tokens=9)
+    with pytest.raises(ValueError, match="has no messages"):
+        talk.add([{"role": "user", "content": "two"}])
+    talk.add(" two")
+    await talk.reply(max_tokens=9)
+    (sample,) = model.trajectory.samples(Sample())
+    assert sample.response == "one two three" and talk.samples(Sample())[0].tokens == sample.tokens
+
+
+async def test_a_conversation_with_a_model_whose_tokens_are_not_known_is_one_sequence():
+    class Endpoint:
+        async def chat(self, messages: Any, **_: Any) -> Turn:
+            return Turn(message={"content": f"after {len(messages)}"}, finish_reason="stop", usage=(5, 2))
+
+    model = ServedModel(client=Endpoint(), max_model_len=100, shows_tokens=False)
+    talk = model.conversation([{"role": "user", "content": "go"}])
+    await talk.reply(max_tokens=9)
+    talk.add({"role": "user", "content": "on"})
+    await talk.reply(max_tokens=9)
+    for samples in (talk.samples(Sample()), model.trajectory.samples(Sample())):
+        assert [(sample.response, list(sample.tokens)) for sample in samples] == [("after 3", [])]

@@ -67,12 +67,18 @@ class Conversation:
         """Adds messages of the user, a tool or the environment, or text that stands in the model's own message.
 
         The model continues such a text: the output of a program in the middle of its answer, say. It is never a control token.
+        Raises ValueError for text before the first reply, and for messages where the conversation began with a plain text.
         """
         if not isinstance(new, str):
+            if not self.messages and self._written is not None:
+                raise ValueError(
+                    "a conversation that continues a plain text has no messages: add text, or begin it with messages"
+                )
             self.messages += new if isinstance(new, list) else [new]
             self._written = None
             return
-        assert self.calls, "text is added behind a reply"
+        if not self.calls:
+            raise ValueError("text is added behind a reply of the model: await reply(…) comes first")
         self._written = [*(self._written or []), *self._encoded(new)]
         if self.messages:
             last = self.messages[-1]
@@ -86,9 +92,11 @@ class Conversation:
         if no server answers within the time limit; ConfigError if tools are offered whose calls no parser reads.
         """
         if self._dialogue is None:
-            turn = await self._model.chat(self.messages, max_tokens=max_tokens, tools=self._tools)
-            self.messages.append({"role": ASSISTANT, **turn.message})
-            return turn
+            call = await self._model.ask(self.messages, max_tokens=max_tokens, tools=self._tools)
+            call.parent = self.calls[-1] if self.calls else None  # one sequence, also of a model whose tokens are not known
+            self.calls.append(call)
+            self.messages.append({"role": ASSISTANT, **call.message})
+            return call.turn
         reader = await self._model.reader(reads_calls=bool(self._tools)) if self._parses else None
         prompt = await self._rendered(self._dialogue)
         room = max(1, min(max_tokens, self._model.max_model_len - len(prompt.ids)))

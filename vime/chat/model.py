@@ -161,7 +161,7 @@ class ServedModel:
         return call
 
     async def reader(self, *, reads_calls: bool = False) -> Reader | None:
-        """What reads its replies by vLLM's parsers; None if it has none. The first one of a worker imports them.
+        """The reader of its replies, with vLLM's parsers; None if it has none. The first one of a worker imports them.
 
         Raises ConfigError if it is to read tool calls and cannot, or if the parsers do not fit the model.
         """

@@ -77,7 +77,7 @@ class Sessions:
         return await asyncio.shield(self._readers[model.name])
 
     def reads(self, name: str) -> bool:
-        """Whether parsers are named for a model."""
+        """True if parsers are named for a model."""
         return self._parsers.get(name, Parsers()) != Parsers()
 
     async def stop(self) -> None:

@@ -75,15 +75,14 @@ class ControlTokens:
         """Makes the encoder that is worth its seconds and its memory where many texts are to come; the ids stay the same."""
         self._fast = self._fast or fast_encoder(self.tokenizer)
 
-    def segments(self, messages: list[Message], *, own: Collection[int] = (), **template: Any) -> list[Segment]:
+    def segments(self, messages: list[Message], **template: Any) -> list[Segment]:
         """The conversation as its template renders it, with the texts that must stay plain as segments of their own.
 
-        Results of tools contain no control tokens, and other messages none that are marked special, except messages whose
-        positions are in `own`: the model sampled their control tokens as such. Raises jinja2's TemplateError if the template
-        cannot render them.
+        Results of tools contain no control tokens, and other messages none that are marked special. Raises jinja2's
+        TemplateError if the template cannot render them.
         """
         hidden: dict[str, str] = {}
-        shown = [message if index in own else self._hide(message, hidden) for index, message in enumerate(messages)]
+        shown = [self._hide(message, hidden) for message in messages]
         try:
             text = self.tokenizer.apply_chat_template(shown, tokenize=False, **template)
         except TemplateError:

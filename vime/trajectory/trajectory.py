@@ -32,7 +32,6 @@ class Call:
     """
 
     __slots__ = (
-        "_is_finished",
         "_pieces",
         "_tokenizer",
         "cause",
@@ -41,6 +40,7 @@ class Call:
         "environment",
         "goes_on",
         "has_children",
+        "is_finished",
         "kind",
         "message",
         "model",
@@ -62,7 +62,7 @@ class Call:
         self.kind, self.cause = prompt.kind, prompt.cause
         self.goes_on = prompt.goes_on
         self.message: Message = {}
-        """What its agent was answered; empty before the reply is complete."""
+        """The answer that its agent got; empty before the reply is complete."""
         self.position = -1
         """Index of the message in its conversation."""
         self.ended = True
@@ -72,17 +72,13 @@ class Call:
         self.has_children = False
         self._tokenizer = tokenizer
         self._pieces: list[Turn] = []
-        self._is_finished = False
+        self.is_finished = False
+        """True once the reply is complete."""
 
     @property
     def turn(self) -> Turn:
         """The reply so far, without prompt and message."""
         return self._pieces[0] if len(self._pieces) == 1 else Turn.joined(self._pieces)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the reply is complete."""
-        return self._is_finished
 
     @property
     def text(self) -> str:
@@ -95,7 +91,7 @@ class Call:
 
     @property
     def says_something(self) -> bool:
-        """Whether there is a token of it, or of a model whose tokens are not known a text or a tool call."""
+        """True once there is a token of it, or for a model whose tokens are not known a text or a tool call."""
         turn = self.turn
         unseen = turn.usage is not None and (turn.text or turn.tool_calls)
         return len(turn.output_ids) > 0 or bool(unseen)
@@ -106,12 +102,12 @@ class Call:
 
     def finish(self, turn: Turn, message: Message | None = None) -> None:
         """Replaces the pieces with the complete reply."""
-        self._pieces, self._is_finished = [turn], True
+        self._pieces, self.is_finished = [turn], True
         self.message = message or {}
 
     def versions(self, unknown: int) -> set[int]:
         """The weight versions of its tokens, with `unknown` for those that may still arrive."""
-        return {*self.turn.weight_versions} | (set() if self._is_finished else {unknown})
+        return {*self.turn.weight_versions} | (set() if self.is_finished else {unknown})
 
     def path(self) -> "list[Call]":
         """The calls from the root to this one."""
@@ -127,8 +123,8 @@ class Call:
         return _end_to_end([part for call in self.path() for part in (call.environment, call.turn.output_ids)], np.int32)
 
     def begins(self, prompt: Column[int]) -> bool:
-        """Whether a prompt begins with its own prompt and its whole reply."""
-        if not self._is_finished:
+        """True for a prompt that begins with its own prompt and its whole reply."""
+        if not self.is_finished:
             return False
         said = self.turn.output_ids
         size = self.num_prompt_tokens + len(said)
