@@ -90,20 +90,15 @@ class PackedRow:
 
 
 @dataclass(kw_only=True, slots=True)
-class Block:
-    """Rows of a shard with their columns in few arrays.
+class Block(PackedRow):
+    """Rows of a shard, one after another, with their columns in few arrays.
 
     Example: two rows, of sequences 2 and 0 of the update and of sequence 1, have `indices=[2, 0, 1], row_sizes=[2, 1]`. A row may
     be empty, since all ranks have equally many.
     """
 
-    indices: np.ndarray
-    num_tokens: np.ndarray
-    num_response_tokens: np.ndarray
-    columns: dict[str, np.ndarray]
-    numbers: dict[str, np.ndarray]
-    types: dict[str, ColumnType]
     row_sizes: list[int]
+    """Sequences of each row."""
 
     def with_columns(self, columns: dict[str, np.ndarray]) -> "Block":
         """This block with columns of its trained tokens that the trainer computed."""
@@ -112,11 +107,10 @@ class Block:
 
     def rows(self) -> list[PackedRow]:
         """Views of the arrays, row by row."""
-        trained = without_first(self.columns["mask"], self.num_tokens, self.num_response_tokens)
         counts = {
             Defined.everywhere: self.num_tokens,
             Defined.response: self.num_response_tokens,
-            Defined.sampled: sums(trained, self.num_response_tokens),
+            Defined.sampled: sums(self.trained, self.num_response_tokens),
             Defined.sequence: np.ones(len(self.indices), np.int64),
         }
         before = {defined: np.concatenate([[0], np.cumsum(each)]) for defined, each in counts.items()}
