@@ -28,7 +28,7 @@ Ask = Callable[[list[TrainSample]], Awaitable[list[dict[str, Any]]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What one step learns from: groups of rollouts, or demonstrations."""
+    """The batch that one step learns from: groups of rollouts, or demonstrations."""
 
     groups: list[Group] = field(default_factory=list)
     demonstrations: list[TrainSample] = field(default_factory=list)

@@ -44,7 +44,7 @@ class Forward:
     column: str
     weights: Weights = Weights.present
     decay: float = 0.0
-    """Of the average: after each optimizer step it is decay · average + (1 - decay) · weights."""
+    """Decay of the average: after each optimizer step it is decay · average + (1 - decay) · weights."""
 
     @property
     def weights_only(self) -> "Forward":
@@ -53,7 +53,7 @@ class Forward:
 
     @property
     def type(self) -> ColumnType:
-        """What its column is."""
+        """The declaration of its column."""
         return ColumnType(name=self.column)
 
 
@@ -68,7 +68,7 @@ def average(decay: float) -> Forward:
 
 @dataclass(slots=True)
 class Columns:
-    """What `Algorithm.advantages` returns: values of columns by name, then by rollout, or by one of its sequences.
+    """The result of `Algorithm.advantages`: values of columns by name, then by rollout, or by one of its sequences.
 
     A value is a number for all trained tokens, a list with one entry for each sample of the rollout, or of a sequence a list with
     one for each turn (a run of sampled tokens) or for each trained token. Rollouts without an advantage are not trained.
@@ -92,7 +92,7 @@ class Tokens:
 
     logprobs: "torch.Tensor"
     entropy: "torch.Tensor"
-    """Of the distribution that a token was drawn from, in nats."""
+    """Entropy of the distribution that a token was drawn from, in nats."""
     sequences: "torch.Tensor"
     """Number of each token's sequence, from 0 without gaps."""
     staleness: "torch.Tensor"
@@ -117,7 +117,7 @@ class Loss:
 
     terms: Mapping[str, "torch.Tensor"]
     weights: Mapping[str, "torch.Tensor"] = field(default_factory=dict)
-    """Of terms with weights of their own; those of the others are the column `weight`, whose sum `algorithm.aggregation` sets."""
+    """Weights of terms with their own; the others have the column `weight`, whose sum `algorithm.aggregation` sets."""
     metrics: Metrics = field(default_factory=dict)
 
 
@@ -146,7 +146,7 @@ class Algorithm:
 
     @property
     def temperature(self) -> float:
-        """Of the distribution whose logprobs are trained."""
+        """Temperature of the distribution whose logprobs are trained."""
         return 1.0 if self.is_supervised else self.run.rollout.temperature
 
     @property

@@ -46,7 +46,7 @@ MAX_SKIPPED_IN_A_ROW = 10
 OPTIONS = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip_grad")
 """Parameters of an optimizer step; those that are not given are the configuration's."""
 EPSILON = 1e-8
-"""Of Adam, where it is not given."""
+"""Adam's epsilon, where it is not given."""
 
 
 def _norm(_: int, __: torch.Tensor, tensors: list[list[torch.Tensor]], *___: Any) -> tuple[torch.Tensor, None]:
@@ -59,7 +59,7 @@ clip_grads.l2_norm_impl = _norm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passed:
-    """What `forward_backward` returns. Example: `Passed(sums={"train/loss": 0.2, "train/num_tokens": 90.0}, logprobs=[…])`."""
+    """The result of `forward_backward`: `Passed(sums={"train/loss": 0.2, "train/num_tokens": 90.0}, logprobs=[…])`."""
 
     sums: dict[str, float]
     """Metrics over all ranks as sums (`vime.trainer.metrics`); only `train/num_skipped_updates` if they are not finite and the
@@ -100,7 +100,7 @@ class Engine:
         """Those whose gradients are in the buffers."""
         self._skipped_in_a_row = 0
         self._forward_seconds = 0.0
-        """Of passes for columns since the last gradient."""
+        """Time of passes for columns since the last gradient."""
 
     def of_config(self, config: AlgorithmConfig) -> Algorithm:
         """The algorithm of a configuration, which is usually the run's."""

@@ -129,7 +129,7 @@ def _build(row: PackedRow, version: int, only_trained: bool, share: RowShare, de
 def _predicted(
     places_N: torch.Tensor, targets_N: torch.Tensor, own_T: torch.Tensor, num_R: int, share: RowShare, device: Any
 ) -> Wanted:
-    """Where this rank's part of a row predicts the tokens at `places_N`."""
+    """The places in this rank's part of a row that predict the tokens at `places_N`."""
     if share.context_size == 1:
         return Wanted(predict_M=(places_N - 1).to(device), target_M=targets_N.to(device), place_M=None, count=places_N.numel())
     position_R = torch.full((num_R,), -1)

@@ -137,7 +137,7 @@ class Shard:
     known: tuple[list[Any], ...] = ()
     """Columns that the trainer computed, one dictionary (or reference) for each block, from each of its forward passes."""
     version: int
-    """Of the weights in training."""
+    """Version of the weights in training."""
     useful_token_share: float
     """Share of places in all ranks' rows that hold a token."""
     update_samples: int
@@ -289,6 +289,6 @@ def without_first(mask: np.ndarray, num_tokens: np.ndarray, num_response_tokens:
 
 
 def sums(flags: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """How many flags are set in each of the parts, of these lengths, that follow each other."""
+    """Number of flags that are set in each of the parts, of these lengths, that follow each other."""
     before, ends = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]), np.cumsum(counts)
     return before[ends] - before[ends - counts]

@@ -148,7 +148,7 @@ class Prompt:
     kind: str = ""
     """The branch of the conversation: main, subagent, compacted, edited or retry; empty for plain token ids."""
     cause: str = ""
-    """Why a branch begins here, for example thinking_dropped; empty where none does."""
+    """The reason why a branch begins here, for example thinking_dropped; empty where none does."""
     goes_on: bool = False
     """True if the reply goes on in the message of the parent's reply."""
     keys: list[bytes] = field(default_factory=list)

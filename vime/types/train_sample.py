@@ -61,7 +61,7 @@ MASK = ColumnType(name="mask", dtype="bool", defined=Defined.response)
 TARGET = ColumnType(name="target", dtype="int32", defined=Defined.response)
 """Tokens whose logprobs are computed; without this column they are the sequence's own."""
 LOGPROB = ColumnType(name="logprob", defined=Defined.response)
-"""Of the sampler, under its temperature."""
+"""Logprobs of the sampler, under its temperature."""
 VERSION = ColumnType(name="version", dtype="int32", defined=Defined.response)
 """Weight version that sampled a token; the version in training where a sequence has none."""
 ADVANTAGE = ColumnType(name="advantage", fill=0.0)
