@@ -15,21 +15,21 @@ from vime.cluster.placement import transport
 from vime.preflight.compose import compose_run
 from vime.serving.client import TokenClient
 from vime.system import evaluation, training
-from vime.types import TrainSample
+from vime.types import Sample
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")]
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 APART = ["cluster=one_gpu", "cluster.gpus_per_node=2", "cluster.colocated=false", "rollout.max_staleness=1"]
 
 
-def samples(count: int) -> list[TrainSample]:
+def samples(count: int) -> list[Sample]:
     """Demonstrations of random tokens, to move the weights."""
     generator = torch.Generator().manual_seed(0)
     found = []
     for _ in range(count):
         tokens = torch.randint(300, (64,), generator=generator).tolist()
         columns = {"logprob": -5.0, "advantage": 1.0, "weight": 1 / 32 / count}
-        found.append(TrainSample(tokens=tokens, loss_mask=[1] * 32, columns=columns))
+        found.append(Sample(tokens=tokens, loss_mask=[1] * 32, columns=columns))
     return found
 
 

@@ -16,7 +16,7 @@ from vime.errors import ConfigError, TrainingError, WeightSyncError
 from vime.preflight.compose import compose_run
 from vime.trainer.group import Update
 from vime.trainer.shard import Shard
-from vime.types import TrainSample
+from vime.types import Sample
 
 
 class Parts:
@@ -29,7 +29,7 @@ class Parts:
         self.console = self.trace = self.checkpoints = self.pin = self
 
     async def next(self, step: int) -> Batch:
-        return Batch(demonstrations=[TrainSample(tokens=[1, 2], loss_mask=[1])])
+        return Batch(demonstrations=[Sample(tokens=[1, 2], loss_mask=[1])])
 
     async def compared(self) -> dict[str, float]:
         self.happened.append("compare")

@@ -81,11 +81,11 @@ def _batches(recorded: Path) -> list[list[dict[str, Any]]]:
 
 
 def _sequences(batch: list[dict[str, Any]]) -> list[Any]:
-    from vime.types import TrainSample
+    from vime.types import Sample
 
     weight = 1.0 / sum(sum(sample["columns"]["loss_mask"]) for sample in batch)
     return [
-        TrainSample(
+        Sample(
             tokens=sample["columns"]["tokens"],
             loss_mask=sample["columns"]["loss_mask"],
             columns={"logprob": sample["columns"]["rollout_log_probs"], "advantage": sample["advantage"], "weight": weight},

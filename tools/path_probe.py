@@ -20,16 +20,17 @@ THINGS = {
     SAMPLE: {
         "vime.types": {"Turn", "Sample", "Rollout", "Group", "TrainSample"},
         "vime.serving": {"Reply"},
-        "vime.trajectory": {"Call", "Prompt", "TokenSequence", "ReplyNode"},
+        "vime.trajectory": {"Call", "TokenSequence", "ReplyNode"},
         "vime.rollout": {"Call", "Branch"},
         "vime.batches": {"Batch"},
-        "vime.trainer": {"PackedUpdate", "Shard", "Block", "PackedRow", "MicroBatches", "MicroBatch"},
+        "vime.trainer": {"PackedUpdate", "Shard", "Block", "PackedRow", "PackedRows", "MicroBatches", "MicroBatch"},
     },
     WEIGHT: {"vime": {"WeightPayload", "FileUpdateInfo"}},
 }
-"""Classes of what a sample is made of and made into, and of what stands for weights, by the beginning of their module."""
+"""Classes of what a sample is made of and made into from the client's answer on, of this version and of earlier ones, and of what
+stands for weights, by the beginning of their module."""
 IDS = {"_held_ids", "_rest", "columns", "environment", "ids", "output_ids", "tokens", "tokens_T"}
-"""Attributes under which such a class holds token ids; the others hold such things."""
+"""Attributes and slots under which such a class holds token ids, and is no property of what another one holds."""
 LOSSES = {"policy_loss", "sft_loss"}
 AGENT = "generate"
 """Function of an agent, whose first argument is the context."""
@@ -121,7 +122,7 @@ class Probe:
             names = ((kind, module, classes) for kind, of_module in THINGS.items() for module, classes in of_module.items())
             kinds = (kind for kind, module, classes in names if found.__name__ in classes and _is_in(found.__module__, module))
             self._kinds[found] = next(kinds, None)
-            if self._kinds[found] == SAMPLE and IDS & set(dir(found)) | IDS & set(getattr(value, "__dict__", ())):
+            if self._kinds[found] == SAMPLE and (_held(found) or IDS & set(getattr(value, "__dict__", ()))):
                 self._note(FORM, "", f"{found.__module__}.{found.__qualname__}")
         if (kind := self._kinds[found]) is not None or depth == 0:
             return kind
@@ -160,6 +161,11 @@ class Probe:
             self._seen.add((kind, giver, taker))
             with self._notes.open("a") as notes:
                 notes.write(f"{kind}\t{giver}\t{taker}\n")
+
+
+def _held(kind: type) -> bool:
+    """Whether instances have a slot or a field for token ids."""
+    return any(name in IDS and not isinstance(inspect.getattr_static(kind, name), property) for name in dir(kind))
 
 
 def _is_in(module: str, package: str) -> bool:

@@ -194,7 +194,7 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
         await asyncio.gather(*producer._tasks.values())  # a group is in the journal when its task ends
         times.append(time.monotonic())
         algorithm = algorithm_of(config)
-        updates, _ = build_updates(algorithm, batch, version=0)
+        updates, _ = build_updates(algorithm, batch)
         batch_metrics(batch, version=0)
         times.append(time.monotonic())
         held = own_bytes(process) - before

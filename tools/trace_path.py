@@ -14,7 +14,7 @@ nor an agent outside `vime/`. Threads, queues and processes make a hand-over inv
 handed to everyone who takes something from them: rather a file too many than one too few.
 
 Beside them stand the frames of vime on the stack where an agent's `generate` is entered, and the forms of a sample: the classes
-on its way that hold its token ids themselves, and not by way of another one.
+on its way from the client's answer to the loss that hold its token ids themselves, and not by way of another one.
 
 Files are listed by their distance from the end of the way. `--checkout` looks at another version of the project, with the same
 packages.

@@ -32,7 +32,7 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
     cpu_shim.install()
     from vime.trainer import parallel
     from vime.trainer.lockstep import LockstepEngine
-    from vime.types import TrainSample
+    from vime.types import Sample
 
     shape = SHAPES[case.size]
     names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size")
@@ -51,7 +51,7 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
     engine = LockstepEngine(RunConfig(model=model, trainer=trainer, algorithm=AlgorithmConfig()))
     num_trained = sum(len(sequence["response"]) for sequence in case.sequences)
     samples = [
-        TrainSample(
+        Sample(
             tokens=sequence["prompt"] + sequence["response"],
             loss_mask=[1] * len(sequence["response"]),
             columns={

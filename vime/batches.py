@@ -20,9 +20,9 @@ from vime.rollout.journal import Journal
 from vime.rollout.metrics import batch_metrics
 from vime.rollout.own_producer import OwnProducer
 from vime.rollout.producer import Producer, PromptStream, Runner
-from vime.types import Group, TrainSample
+from vime.types import Group, Sample
 
-Ask = Callable[[list[TrainSample]], Awaitable[list[dict[str, Any]]]]
+Ask = Callable[[list[Sample]], Awaitable[list[dict[str, Any]]]]
 """Asks the trainer for the columns of `Algorithm.needs_before` of the sequences of an update."""
 
 
@@ -31,7 +31,7 @@ class Batch:
     """The batch that one step learns from: groups of rollouts, or demonstrations."""
 
     groups: list[Group] = field(default_factory=list)
-    demonstrations: list[TrainSample] = field(default_factory=list)
+    demonstrations: list[Sample] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -39,7 +39,7 @@ class Batch:
 class Lesson:
     """What the trainer is given of a batch: the sequences of each optimizer update, with the columns of the algorithm."""
 
-    updates: list[list[TrainSample]]
+    updates: list[list[Sample]]
     advantages: dict[int, Any] = field(default_factory=dict)
     """Of each trained rollout by its `rollout_id`, or of each of its samples, for records."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -58,9 +58,9 @@ async def lesson_of(config: RunConfig, algorithm: Algorithm, batch: Batch, step:
     """
     if batch.demonstrations or not batch.groups:
         return Lesson(updates=[batch.demonstrations] if batch.demonstrations else [])
-    split = {"num_updates": config.trainer.num_updates_per_batch, "seed": config.seed + step, "version": step}
+    split = {"num_updates": config.trainer.num_updates_per_batch, "seed": config.seed + step}
     if not algorithm.needs_before:
-        known = await asyncio.to_thread(sequences_of, batch.groups, version=step)
+        known = await asyncio.to_thread(sequences_of, batch.groups)
         columns = await asyncio.to_thread(algorithm.advantages, batch.groups, known)
         updates, metrics = await asyncio.to_thread(build_updates, algorithm, batch.groups, columns, **split)
         return Lesson(updates=updates, advantages=shown(columns, batch.groups), metrics=metrics)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from vime.config import AlgorithmConfig, RolloutConfig, RunConfig
 from vime.errors import HookError, Problem, VimeError
-from vime.types import EvalLog, Group, Prompt, Reward, Sample, TrainSample
+from vime.types import EvalLog, Group, Prompt, Reward, Sample
 
 
 class Generate(Protocol):
@@ -109,7 +109,7 @@ class PromptSource(Protocol):
 class Demonstrations(Protocol):
     """Supervised sequences for one optimizer step, about `num_tokens` tokens in all."""
 
-    def __call__(self, tokenizer: Any, step: int, num_steps: int, num_tokens: int, seed: int) -> list[TrainSample]: ...
+    def __call__(self, tokenizer: Any, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]: ...
 
 
 HOOKS: dict[str, type] = {

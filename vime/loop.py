@@ -30,7 +30,7 @@ from vime.trainer.group import TrainerGroup, Update
 from vime.trainer.learner import Learner
 from vime.trainer.metrics import SKIPPED, of_batch, of_update
 from vime.trainer.schedule import learning_rate
-from vime.types import TrainSample
+from vime.types import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
     check_trained(session, step, metrics)
 
 
-async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[TrainSample]) -> list[dict[str, Any]]:
+async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[Sample]) -> list[dict[str, Any]]:
     """What the algorithm asks of the trainer before it says what these sequences are worth."""
     update = await trainer.hand_over(algorithm, samples, version=step, has_advantages=False)
     return await trainer.read(update, await trainer.forward(update, algorithm.needs_before))

@@ -28,7 +28,8 @@ async def ask(model: ServedModel, content: str, *, max_tokens: int) -> Turn:
     if not model.shows_tokens:
         return await model.chat(messages, max_tokens=max_tokens)
     talk = model.conversation(messages)
-    return await talk.reply(max_tokens=max_tokens) if talk.room >= 1 else Turn(finish_reason="length")
+    room = min(max_tokens, talk.room)
+    return await talk.reply(max_tokens=room) if room >= 1 else Turn(finish_reason="length")
 
 
 class Roles:

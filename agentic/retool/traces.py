@@ -18,7 +18,7 @@ from vime.data.rows import load_rows
 from vime.errors import ConfigError, Problem
 from vime.tiny.demonstration import Demonstration, filled
 from vime.trajectory.plain_text import control_tokens, render
-from vime.types import TrainSample
+from vime.types import Sample
 
 VARIABLE, DEFAULT = "VIME_RETOOL_TRACES", "data/retool_sft.jsonl"
 MARK = "*user question:*"
@@ -47,9 +47,7 @@ def problem_of(prompt: str) -> str:
     return _INSTRUCTION.sub("", prompt.rpartition(MARK)[2].strip()).strip()
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """The batch of one step: traces of about num_tokens tokens, drawn at random."""
     traces = read_traces(os.environ.get(VARIABLE, DEFAULT))
     drawn = iter(random.Random(f"retool traces/{seed}/{step}").sample(traces, len(traces)))

@@ -13,7 +13,7 @@ from vime.algorithm.policy_gradient import PolicyGradient
 from vime.algorithm.sft import Supervised
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
-from vime.types import Group, Prompt, Rollout, Sample, StopReason, TrainSample
+from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 Logprobs = list[torch.Tensor]
 """Current logprobs of a response's tokens; leaves of the graph."""
@@ -79,7 +79,7 @@ def flat(rows: list[list[float]]) -> torch.Tensor:
     return torch.tensor([value for row in rows for value in row], dtype=torch.float64)
 
 
-def per_token(samples: list[TrainSample], lengths: list[int], name: str) -> torch.Tensor:
+def per_token(samples: list[Sample], lengths: list[int], name: str) -> torch.Tensor:
     values = [np.broadcast_to(sample.columns[name], (length,)) for sample, length in zip(samples, lengths)]
     return flat([value.tolist() for value in values])
 

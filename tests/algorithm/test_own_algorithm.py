@@ -98,3 +98,11 @@ def test_columns_are_those_that_it_declares(path: str, extra: bool, words: str):
     group = Group(prompt=Prompt(index=0, row=0, messages=[], ground_truth=[]), rollouts=[rollout])
     with pytest.raises(HookError, match=words):
         build_updates(algorithm_of(run_of(f"{path}:Mine", extra=extra)), [group])
+
+
+def test_a_column_may_come_from_the_agent(path: str):
+    sample = Sample(tokens=[1, 2], response_length=1, loss_mask=[1], rollout_log_probs=[-1.0], columns={"bonus": [0.25]})
+    rollout = Rollout(rollout_id=0, group_index=0, samples=[sample], reward=1.0, stop_reason=StopReason.ANSWERED)
+    group = Group(prompt=Prompt(index=0, row=0, messages=[], ground_truth=[]), rollouts=[rollout])
+    ((sequence,),), _ = build_updates(algorithm_of(run_of(f"{path}:Mine")), [group])
+    assert sequence.columns["bonus"] == [0.25] and sample.columns == {"bonus": [0.25]}

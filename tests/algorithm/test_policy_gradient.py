@@ -13,16 +13,16 @@ from vime.algorithm.policy_gradient import PolicyGradient, mean_and_deviation, w
 from vime.algorithm.sequence import sequence_mean, sequence_sum, sum_to_go
 from vime.config import AlgorithmConfig, Credit, KLEstimator, KLPlace, MethodConfig, RunConfig
 from vime.errors import HookError
-from vime.types import Group, Prompt, Rollout, Sample, StopReason, TrainSample
+from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 PROMPT = Prompt(index=0, row=0, messages=[], ground_truth=[])
 
 
-def sequence(length: int, seed: int, **columns: Any) -> TrainSample:
+def sequence(length: int, seed: int, **columns: Any) -> Sample:
     draw = np.random.default_rng(seed)
     mask = [1, *draw.integers(0, 2, length - 1).tolist()]
     own = {"logprob": draw.normal(size=length), "reference": draw.normal(size=sum(mask)), "advantage": float(draw.normal())}
-    return TrainSample(tokens=[0, *[1] * length], loss_mask=mask, columns=own | columns, rollout_id=seed)
+    return Sample(tokens=[0, *[1] * length], loss_mask=mask, columns=own | columns, rollout_id=seed)
 
 
 def algorithm(**options: Any) -> PolicyGradient:

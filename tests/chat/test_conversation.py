@@ -8,6 +8,7 @@ import pytest
 
 from vime.chat.conversation import FORKS, KEPT
 from vime.chat.model import ServedModel
+from vime.errors import ContextFullError
 from vime.trajectory import aside
 from vime.trajectory.plain_text import ControlTokens
 from vime.types import Sample, Turn
@@ -55,20 +56,21 @@ class Scripted:
         self.tokenizer, self.replies = tokenizer, list(replies)
         self.prompts: list[list[int]] = []
 
-    async def generate(self, token_ids: Any, **_: Any) -> Any:
+    async def generate(self, token_ids: Any, *, sampling: dict[str, Any], **_: Any) -> Any:
         self.prompts.append(token_ids)
         reply = self.replies.pop(0)
         ids = self.tokenizer.encode(reply, add_special_tokens=False) if isinstance(reply, str) else reply
+        reason, ids = "length" if len(ids) > sampling["max_tokens"] else "stop", ids[: sampling["max_tokens"]]
         number = len(self.prompts)
         logprobs = [-0.125 * number] * len(ids)
         versions = [number] * len(ids)
-        return Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason="stop", seconds=0.5)
+        return Turn(output_ids=ids, logprobs=logprobs, weight_versions=versions, finish_reason=reason, seconds=0.5)
 
 
-def model_of(tokenizer: Any, replies: list[str | list[int]]) -> ServedModel:
+def model_of(tokenizer: Any, replies: list[str | list[int]], *, max_model_len: int = 10_000) -> ServedModel:
     """A model that samples given replies."""
     client: Any = Scripted(tokenizer, replies)
-    return ServedModel(client=client, tokenizer=tokenizer, max_model_len=10_000, temperature=1.0, top_p=1.0, session="s")
+    return ServedModel(client=client, tokenizer=tokenizer, max_model_len=max_model_len, temperature=1.0, top_p=1.0, session="s")
 
 
 def said(tokenizer: Any, sample: Sample, mask: int) -> list[str]:
@@ -122,6 +124,18 @@ async def test_a_reply_that_was_cut_is_closed_by_the_environment(make_tokenizer:
     (sample,) = conversation.samples(Sample())
     assert said(tokenizer, sample, 1) == ["cut he", "end<|im_end|>"]
     assert said(tokenizer, sample, 0)[0].startswith("<|im_end|>\n<|im_start|>user\non")
+
+
+async def test_a_reply_that_the_context_ends_is_trained_and_ends_the_rollout(make_tokenizer: Callable[..., Any]):
+    tokenizer, messages = make_tokenizer(), [{"role": "user", "content": "go"}]
+    num_prompt_tokens = len(model_of(tokenizer, []).render(messages))
+    model = model_of(tokenizer, ["four", "four"], max_model_len=num_prompt_tokens + 3)
+    talk = model.conversation(messages)
+    with pytest.raises(ContextFullError, match="ended a reply after 3 tokens of max_tokens=9"):
+        await talk.reply(max_tokens=9)
+    (sample,) = talk.samples(Sample())
+    assert said(tokenizer, sample, 1) == ["fou"] and talk.messages[-1]["content"] == "fou"
+    assert (await model.conversation(messages).reply()).finish_reason == "length", "a reply without a limit may fill the context"
 
 
 async def test_sampled_ids_are_kept_where_the_tokenizer_would_choose_others(make_tokenizer: Callable[..., Any]):
@@ -302,7 +316,9 @@ async def test_what_a_reply_costs_a_tokenizer_does_not_grow_with_it_and_is_not_d
     lookups: list[int] = []
     for length in (10, 10_000):
         tokenizer = Watched(make_tokenizer())
-        conversation = model_of(tokenizer, ["a" * length, "b" * length]).conversation([{"role": "user", "content": "go"}])
+        conversation = model_of(tokenizer, ["a" * length, "b" * length], max_model_len=100_000).conversation(
+            [{"role": "user", "content": "go"}]
+        )
         for _ in range(2):
             await conversation.reply(max_tokens=length)
             conversation.add([{"role": "tool", "content": "c" * length}])

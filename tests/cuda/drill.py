@@ -190,11 +190,11 @@ def _config(layout: Layout, checkpoint: Path) -> Any:
 
 
 def _samples(config: Any) -> list[Any]:
-    from vime.types import TrainSample
+    from vime.types import Sample
 
     generator = random.Random(0)
     return [
-        TrainSample(
+        Sample(
             tokens=[generator.randrange(config.model.vocab_size) for _ in range(prompt + response)],
             loss_mask=[1] * response,
             columns={

@@ -179,7 +179,7 @@ def write_shape(folder: Path, model: Any) -> None:
 
 def _samples(config: Any) -> list[Any]:
     """Two full rows for each data-parallel rank, of sequences of two lengths, a quarter of whose tokens are trained."""
-    from vime.types import TrainSample
+    from vime.types import Sample
 
     samples = []
     for share in SHARES * 2 * config.trainer.data_parallel_size:
@@ -187,7 +187,7 @@ def _samples(config: Any) -> list[Any]:
         response = tokens // 4
         mask, logprobs = [1] * response, [-5.0] * response
         samples.append(
-            TrainSample(tokens=[1] * tokens, loss_mask=mask, columns={"logprob": logprobs, "advantage": 1.0, "weight": 0.01})
+            Sample(tokens=[1] * tokens, loss_mask=mask, columns={"logprob": logprobs, "advantage": 1.0, "weight": 0.01})
         )
     return samples
 

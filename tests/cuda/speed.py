@@ -335,10 +335,10 @@ def _engine_class(module: Any) -> Any:
 
 def _samples(length: int, count: int) -> list[Any]:
     """Sequences of one length, a quarter of whose tokens are trained."""
-    from vime.types import TrainSample
+    from vime.types import Sample
 
     trained = length // 4
-    sample = TrainSample(
+    sample = Sample(
         tokens=[1] * length, loss_mask=[1] * trained, columns={"logprob": [-5.0] * trained, "advantage": 1.0, "weight": 0.01}
     )
     return [sample] * count

@@ -34,7 +34,7 @@ class Ahead:
         while len(self.waiting) < 2 * self.config.num_prompts:
             self.waiting.append(asyncio.create_task(self.pick()))
         taken, self.waiting = self.waiting[: self.config.num_prompts], self.waiting[self.config.num_prompts :]
-        return [await task for task in taken]
+        return await asyncio.gather(*taken)
 
     def state(self):
         return {"dropped": self.dropped}
@@ -45,6 +45,7 @@ class Ahead:
     async def stop(self):
         for task in self.waiting:
             task.cancel()
+        await asyncio.gather(*self.waiting, return_exceptions=True)
 
 
 class ByHand:

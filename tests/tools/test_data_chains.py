@@ -30,7 +30,7 @@ from vime.data.source import RowSource
 from vime.grading.grade import grade
 from vime.preflight.compose import compose_run
 from vime.retrieval.corpus import Corpus
-from vime.types import Group, Prompt, Rollout, Sample, Status, StopReason, TrainSample
+from vime.types import Group, Prompt, Rollout, Sample, Status, StopReason
 
 Row = dict[str, Any]
 
@@ -69,7 +69,7 @@ def experiment(name: str, *words: str) -> RunConfig:
     return compose_run([f"+experiment={name}", "mode=plan", *words]).config
 
 
-def batch(config: RunConfig, prompts: list[Prompt], right: Callable[[Prompt], float]) -> list[TrainSample]:
+def batch(config: RunConfig, prompts: list[Prompt], right: Callable[[Prompt], float]) -> list[Sample]:
     """A right and a wrong rollout of each prompt as weighted samples; `right` grades the gold answer of a prompt."""
     groups = []
     for number, prompt in enumerate(prompts):
@@ -86,7 +86,7 @@ def batch(config: RunConfig, prompts: list[Prompt], right: Callable[[Prompt], fl
     return update
 
 
-def checked(update: list[TrainSample], num_prompts: int) -> None:
+def checked(update: list[Sample], num_prompts: int) -> None:
     """Half of the samples are rewarded, which the gold answers alone can be."""
     signs = [sample.columns["advantage"] > 0 for sample in update]
     assert len(update) == 2 * num_prompts and sum(signs) == num_prompts

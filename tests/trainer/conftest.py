@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from vime.config import Family, ModelConfig, Precision, RunConfig, TrainerConfig
-from vime.types import TrainSample
+from vime.types import Sample
 
 VOCAB = 160
 SHAPE = {
@@ -86,7 +86,7 @@ def build_config(folder: Path, **trainer: Any) -> RunConfig:
     return RunConfig(model=model, trainer=TrainerConfig(**fields))
 
 
-def build_samples(count: int, *, seed: int = 0, with_gaps: bool = True) -> list[TrainSample]:
+def build_samples(count: int, *, seed: int = 0, with_gaps: bool = True) -> list[Sample]:
     """Ragged samples with random tokens, advantages and weights, some response tokens untrained."""
     generator = random.Random(seed)
     samples = []
@@ -95,7 +95,7 @@ def build_samples(count: int, *, seed: int = 0, with_gaps: bool = True) -> list[
         mask = [int(not with_gaps or generator.random() < 0.8) for _ in range(response)]
         mask[-1] = 1
         samples.append(
-            TrainSample(
+            Sample(
                 tokens=[generator.randrange(VOCAB) for _ in range(response + generator.randint(1, 40))],
                 loss_mask=mask,
                 columns={
@@ -169,6 +169,6 @@ def make_config() -> Callable[..., RunConfig]:
 
 
 @pytest.fixture(scope="session")
-def make_samples() -> Callable[..., list[TrainSample]]:
+def make_samples() -> Callable[..., list[Sample]]:
     """`make_samples(count, seed=0, with_gaps=True)`."""
     return build_samples

@@ -27,11 +27,11 @@ from vime.config import (
 from vime.errors import SampleError, TrainingError
 from vime.hooks import load_hook
 from vime.trainer.shard import PackedUpdate
-from vime.types import TrainSample
+from vime.types import Sample
 
 Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]
-MakeSamples = Callable[..., list[TrainSample]]
+MakeSamples = Callable[..., list[Sample]]
 
 GEOMETRIC = CorrectionConfig(mode=CorrectionMode.mask, level=CorrectionLevel.geometric, low=0.5, high=2.0, veto=0.3)
 KINDS: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def drifted(config: RunConfig, engine: Any, samples: list[TrainSample]) -> Any:
+def drifted(config: RunConfig, engine: Any, samples: list[Sample]) -> Any:
     """An engine two updates away from its reference, so that ratios and KL are not trivial."""
     trained = engine(config)
     kept, config.algorithm = config.algorithm, AlgorithmConfig()
@@ -59,7 +59,7 @@ def drifted(config: RunConfig, engine: Any, samples: list[TrainSample]) -> Any:
     return trained
 
 
-def close_to_the_policy(trained: Any, samples: list[TrainSample]) -> list[TrainSample]:
+def close_to_the_policy(trained: Any, samples: list[Sample]) -> list[Sample]:
     """The samples with logprobs near the model's own, as an engine would have recorded them."""
     found = trained.logprobs([s.tokens for s in samples], [s.response_length for s in samples], 1.0)
     noise = torch.Generator().manual_seed(0)

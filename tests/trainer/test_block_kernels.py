@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.trainer.float64 import assert_same, drawn
 from vime.trainer import attention, weight_gradient
@@ -107,16 +106,21 @@ def test_weight_gradients_of_other_sizes_are_left_to_pytorch():
     torch.testing.assert_close(found, gradient.float().t() @ x.float(), rtol=0.01, atol=0.05)
 
 
+class OnCuda(torch.Tensor):
+    """A tensor that says it is on a CUDA device."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
 def test_on_cuda_a_weight_gradient_is_one_product_with_float32_sums(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(blocks, "library", lambda: None)
     assert weight_gradient.install()
     called: list[Any] = []
     monkeypatch.setattr(torch, "addmm", lambda *arguments, **options: called.append((arguments, options)))
-    with FakeTensorMode():
-        x, gradient = (torch.empty(33, size, dtype=torch.bfloat16, device="cuda") for size in (64, 96))
-        found = torch.empty(96, 64, device="cuda")
-        weight_gradient.add_weight_gradient(x, gradient, found)
+    x, gradient = (torch.empty(33, size, dtype=torch.bfloat16).as_subclass(OnCuda) for size in (64, 96))
+    found = torch.empty(96, 64).as_subclass(OnCuda)
+    weight_gradient.add_weight_gradient(x, gradient, found)
     ((total, left, right), options) = called.pop()
     assert not called and total is options["out"] is found and right is x and left.shape == (96, 33)
     assert options["out_dtype"] is torch.float32

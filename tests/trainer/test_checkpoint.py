@@ -16,11 +16,11 @@ import torch
 
 from vime.config import Precision, RunConfig
 from vime.errors import CheckpointError
-from vime.types import TrainSample
+from vime.types import Sample
 
 Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]
-MakeSamples = Callable[..., list[TrainSample]]
+MakeSamples = Callable[..., list[Sample]]
 
 
 def state(engine: Any) -> list[torch.Tensor]:

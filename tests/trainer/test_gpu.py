@@ -14,16 +14,16 @@ from vime.batches import Lesson
 from vime.config import RunConfig
 from vime.loop import hand_over, make_steps
 from vime.trainer.group import TrainerGroup
-from vime.types import TrainSample
+from vime.types import Sample
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")]
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]
-MakeSamples = Callable[..., list[TrainSample]]
+MakeSamples = Callable[..., list[Sample]]
 
 
-def hugging_face_logprobs(folder: Path, samples: list[TrainSample]) -> list[list[float]]:
+def hugging_face_logprobs(folder: Path, samples: list[Sample]) -> list[list[float]]:
     """Of the response tokens, in float32."""
     from transformers import AutoModelForCausalLM
 
@@ -37,7 +37,7 @@ def hugging_face_logprobs(folder: Path, samples: list[TrainSample]) -> list[list
     return found
 
 
-async def train_once(config: RunConfig, samples: list[TrainSample], folder: Path) -> tuple[list[list[float]], dict[str, float]]:
+async def train_once(config: RunConfig, samples: list[Sample], folder: Path) -> tuple[list[list[float]], dict[str, float]]:
     """Logprobs before, and metrics of, one update under a layout."""
     config.cluster.gpus_per_node = config.cluster.num_trainer_gpus = torch.cuda.device_count()
     group = TrainerGroup(config, folder, uuid.uuid4().hex[:8])

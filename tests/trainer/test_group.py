@@ -18,11 +18,11 @@ from vime.config import BadUpdate, RunConfig
 from vime.errors import CheckpointError, ConfigError, TrainingError
 from vime.loop import hand_over, make_steps
 from vime.trainer.group import TrainerGroup, rank_environment
-from vime.types import TrainSample
+from vime.types import Sample
 
 Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]
-MakeSamples = Callable[..., list[TrainSample]]
+MakeSamples = Callable[..., list[Sample]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -38,7 +38,7 @@ async def group(
     await group.stop()
 
 
-async def train(group: TrainerGroup, updates: list[list[TrainSample]], step: int) -> dict[str, float]:
+async def train(group: TrainerGroup, updates: list[list[Sample]], step: int) -> dict[str, float]:
     config, algorithm = group._config, algorithm_of(group._config)
     handed = await hand_over(config, algorithm, group, Lesson(updates=updates), step)
     first = await group.forward_backward(handed[0], algorithm)

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from vime.config import RunConfig
-from vime.types import TrainSample
+from vime.types import Sample
 
 HIDDEN, LENGTH = 64, 256
 SMALL, LARGE = 1024, 8192
@@ -61,7 +61,7 @@ def passes(made: Any, num_sequences: int) -> dict[str, int]:
     """Peaks of scoring and of training on `num_sequences` sequences, in one row."""
     tokens = [torch.arange(number, number + LENGTH).tolist() for number in range(num_sequences)]
     samples = [
-        TrainSample(tokens=ids, loss_mask=[1] * (LENGTH - 1), columns={"logprob": -7.0, "advantage": 1.0, "weight": 1e-4})
+        Sample(tokens=ids, loss_mask=[1] * (LENGTH - 1), columns={"logprob": -7.0, "advantage": 1.0, "weight": 1e-4})
         for ids in tokens
     ]
     score = peak_bytes(lambda: made.logprobs(tokens, [LENGTH - 1] * num_sequences, 1.0))

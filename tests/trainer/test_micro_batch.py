@@ -7,22 +7,23 @@ import torch
 from vime.config import RunConfig, TrainerConfig
 from vime.trainer.micro_batch import MicroBatch, MicroBatches
 from vime.trainer.shard import PackedUpdate, RowShare
-from vime.types.train_sample import IDENTITY, TARGET, ColumnType, Defined, TrainSample
+from vime.types import ColumnType, Defined, Sample
+from vime.types.column import IDENTITY, TARGET
 
 EXPERTS = ColumnType(name="experts", dtype="int32", shape=(2,), defined=Defined.everywhere, fill=-1)
 SAMPLES = [
-    TrainSample(
+    Sample(
         tokens=[1, 5, 9, 2, 7],
         loss_mask=[1, 0, 1],
         columns={"logprob": [-0.1, 0.0, -0.7], "advantage": [0.5, -0.5], "weight": 0.25, "version": [3, 4, 4]},
         rollout_id=6,
     ),
-    TrainSample(tokens=[4, 8, 3], loss_mask=[1, 1, 1], columns={"logprob": [-1.0, -2.0, -3.0], "weight": 0.125}, rollout_id=7),
+    Sample(tokens=[4, 8, 3], loss_mask=[1, 1, 1], columns={"logprob": [-1.0, -2.0, -3.0], "weight": 0.125}, rollout_id=7),
 ]
 SAMPLES = [each.with_columns(experts=np.repeat(np.asarray(each.tokens)[:, None], 2, 1) * [1, 10]) for each in SAMPLES]
 
 
-def build(share: RowShare | None = None, samples: list[TrainSample] = SAMPLES) -> MicroBatch:
+def build(share: RowShare | None = None, samples: list[Sample] = SAMPLES) -> MicroBatch:
     share = share or RowShare()
     config = RunConfig(trainer=TrainerConfig(context_parallel_size=share.context_size))
     columns = [EXPERTS, IDENTITY["rollout_id"], *([TARGET] if "target" in samples[0].columns else [])]

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from vime.config import RunConfig
-from vime.types import TrainSample
+from vime.types import Sample
 from vime.weights.export import write_payload
 
 Models = Callable[..., Path]
@@ -130,7 +130,7 @@ def references(models: Models, make_config: Callable[..., RunConfig], make_sampl
 
 
 @pytest.fixture(scope="module")
-def expected_logprobs(models: Models, make_samples: Callable[..., list[TrainSample]]) -> Callable[..., Any]:
+def expected_logprobs(models: Models, make_samples: Callable[..., list[Sample]]) -> Callable[..., Any]:
     """Hugging Face's logprobs of all response tokens, by sample."""
     from transformers import AutoModelForCausalLM
 

@@ -9,7 +9,7 @@ import torch
 
 from vime.config import CpuProducts, RunConfig
 from vime.trainer import products
-from vime.types import TrainSample
+from vime.types import Sample
 
 AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512dq"
 AMD_WITHOUT_AVX512 = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2"
@@ -77,7 +77,7 @@ def test_training_agrees_to_rounding_and_repeats_and_resumes_bitwise(
     engine: Callable[[RunConfig], Any],
     models: Callable[..., Path],
     make_config: Callable[..., RunConfig],
-    make_samples: Callable[..., list[TrainSample]],
+    make_samples: Callable[..., list[Sample]],
     tmp_path: Path,
 ) -> None:
     batches = [make_samples(9, seed=seed) for seed in range(4)]

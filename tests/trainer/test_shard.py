@@ -9,8 +9,8 @@ import pytest
 
 from vime.config import RunConfig, TrainerConfig
 from vime.errors import SampleError
-from vime.trainer.shard import Block, PackedRow, PackedUpdate
-from vime.types import Column, ColumnType, Defined, TrainSample
+from vime.trainer.shard import PackedRows, PackedUpdate
+from vime.types import Column, ColumnType, Defined, Sample
 
 MINE = (
     ColumnType(name="ids", dtype="int32", shape=(3,), fill=-1),
@@ -20,7 +20,7 @@ MINE = (
 )
 
 
-def ragged(count: int, *, as_columns: bool) -> list[TrainSample]:
+def ragged(count: int, *, as_columns: bool) -> list[Sample]:
     generator = random.Random(0)
     numbers = np.random.default_rng(0)
     samples = []
@@ -30,7 +30,7 @@ def ragged(count: int, *, as_columns: bool) -> list[TrainSample]:
         mask = [int(generator.random() < 0.7) for _ in range(response)]
         logprobs = [-generator.randrange(1, 1000) / 256 for _ in range(response)]
         versions = [generator.randint(3, 5) for _ in range(response)]
-        sample = TrainSample(
+        sample = Sample(
             tokens=Column(tokens, np.int32) if as_columns else tokens,
             loss_mask=Column(mask, np.uint8) if as_columns else mask,
             columns={
@@ -55,7 +55,7 @@ def config(num_ranks: int) -> RunConfig:
     return RunConfig(trainer=trainer)
 
 
-def parts(row: PackedRow) -> dict[int, dict[str, Any]]:
+def parts(row: PackedRows) -> dict[int, dict[str, Any]]:
     """The columns of each sequence of a row, whole, by its place in the update."""
     counts = {
         Defined.everywhere: row.num_tokens,
@@ -71,7 +71,7 @@ def parts(row: PackedRow) -> dict[int, dict[str, Any]]:
     return found
 
 
-def expected(sample: TrainSample) -> dict[str, Any]:
+def expected(sample: Sample) -> dict[str, Any]:
     """The same of a sequence."""
     num_trained = sample.num_trained_tokens
     return {
@@ -122,7 +122,7 @@ def test_a_block_is_a_few_arrays_however_many_samples_it_has() -> None:
 
 
 def test_a_number_for_all_places_costs_nothing_by_token() -> None:
-    samples = [TrainSample(tokens=[1] * 100, loss_mask=[1] * 90, columns={"logprob": [-1.0] * 90, "weight": 0.1})] * 20
+    samples = [Sample(tokens=[1] * 100, loss_mask=[1] * 90, columns={"logprob": [-1.0] * 90, "weight": 0.1})] * 20
     (block,) = PackedUpdate(config(1), samples, version=7).shard(0).blocks
     assert set(block.columns) == {"token", "mask", "logprob"}
     assert block.numbers["version"].tolist() == [7] * 20 and block.numbers["advantage"].tolist() == [0.0] * 20
@@ -132,7 +132,7 @@ def test_large_shards_are_kept_block_by_block(monkeypatch: pytest.MonkeyPatch) -
     packed = PackedUpdate(config(2), ragged(300, as_columns=True))
     whole = packed.shard(1)
     monkeypatch.setattr("vime.trainer.shard.BLOCK_TOKENS", 1000)
-    store: list[Block] = []
+    store: list[PackedRows] = []
     kept = packed.shard(1, keep=lambda block: store.append(block) or len(store) - 1)
     assert kept.blocks == list(range(len(store))) and len(store) > 5
     assert all(len(block.columns["token"]) < 1000 + 2 * 200 for block in store)  # a row has at most 200
@@ -141,7 +141,7 @@ def test_large_shards_are_kept_block_by_block(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_entries_of_a_column_are_as_many_as_its_places() -> None:
-    sample = TrainSample(tokens=[1, 2, 3], loss_mask=[1, 1], columns={"logprob": []})
+    sample = Sample(tokens=[1, 2, 3], loss_mask=[1, 1], columns={"logprob": []})
     with pytest.raises(SampleError, match="sample 0 of an update: column 'logprob' has 0 entries for 2 response places"):
         PackedUpdate(config(1), [sample]).shard(0)
     with pytest.raises(SampleError, match="has 2 entries for 2 × 3 sampled places"):
@@ -149,7 +149,7 @@ def test_entries_of_a_column_are_as_many_as_its_places() -> None:
 
 
 def test_logprobs_are_wanted_of_all_but_demonstrations() -> None:
-    sample = TrainSample(tokens=[1, 2, 3], loss_mask=[1, 1])
+    sample = Sample(tokens=[1, 2, 3], loss_mask=[1, 1])
     with pytest.raises(SampleError, match="sample 0 of an update: no column 'logprob'"):
         PackedUpdate(config(1), [sample]).shard(0)
     (row,) = PackedUpdate(config(1), [sample], with_logprobs=False).shard(0).rows()

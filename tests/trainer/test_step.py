@@ -14,18 +14,18 @@ import torch
 from vime.config import AlgorithmName, KLEstimator, OldLogprobs, Precision, RolloutDetail, RunConfig, Schedule, TrainerConfig
 from vime.errors import ConfigError, TrainingError
 from vime.trainer.schedule import learning_rate
-from vime.types import TrainSample
+from vime.types import Sample
 
 Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]
-MakeSamples = Callable[..., list[TrainSample]]
+MakeSamples = Callable[..., list[Sample]]
 
 
 def weights(engine: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in engine.export()}
 
 
-def reference_step(config: RunConfig, samples: list[TrainSample]) -> tuple[float, float, dict[str, torch.Tensor]]:
+def reference_step(config: RunConfig, samples: list[Sample]) -> tuple[float, float, dict[str, torch.Tensor]]:
     """The same update in plain PyTorch on the Hugging Face model, one sequence at a time: loss, gradient norm, weights."""
     from transformers import AutoModelForCausalLM
 
@@ -37,7 +37,7 @@ def reference_step(config: RunConfig, samples: list[TrainSample]) -> tuple[float
     groups = [{"params": decayed, "weight_decay": trainer.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=trainer.lr, betas=(trainer.adam_beta1, trainer.adam_beta2), eps=1e-8)
 
-    def logprobs(network: Any, sample: TrainSample) -> tuple[torch.Tensor, torch.Tensor]:
+    def logprobs(network: Any, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
         logits = network(torch.tensor([sample.tokens])).logits[0] / config.rollout.temperature
         every = logits.log_softmax(-1)[:-1][-sample.response_length :]
         targets = torch.tensor(sample.tokens[-sample.response_length :]).unsqueeze(1)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from vime.config import RunConfig, TrainerConfig
-from vime.types import TrainSample
+from vime.types import Sample
 
 Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]
-MakeSamples = Callable[..., list[TrainSample]]
+MakeSamples = Callable[..., list[Sample]]
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vime.config import ClusterConfig, Family, ModelConfig, Precision, RunConfig, TrainerConfig
-from vime.types import TrainSample
+from vime.types import Sample
 
 FAMILIES = ("qwen2", "qwen3", "llama", "qwen3_moe")
 SMALL = {
@@ -93,11 +93,11 @@ class Setting:
             cluster=cluster,
         )
 
-    def samples(self, lengths: Sequence[tuple[int, int]], *, vocabulary: int, seed: int = 0) -> list[TrainSample]:
+    def samples(self, lengths: Sequence[tuple[int, int]], *, vocabulary: int, seed: int = 0) -> list[Sample]:
         """Random sequences of (prompt, response) tokens, with advantages and weights."""
         generator = random.Random(seed)
         return [
-            TrainSample(
+            Sample(
                 tokens=[generator.randrange(vocabulary) for _ in range(prompt + response)],
                 loss_mask=[1] * response,
                 columns={

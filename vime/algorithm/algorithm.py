@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vime.config import RunConfig
 from vime.config.ranges import numbers_of
 from vime.errors import ConfigError, Problem
-from vime.types import ColumnType, Group, TrainSample
+from vime.types import ColumnType, Group, Sample
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +154,7 @@ class Algorithm:
         """Whoever gives the advantages, for messages."""
         return f"{OBJECT}={self.config.object}" if self.config.object else f"algorithm={self.config.name.value}"
 
-    def advantages(self, groups: list[Group], known: Sequence[TrainSample]) -> Columns:
+    def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Advantages of rollouts, sequences, turns or tokens, and whatever other columns `loss` reads.
 
         `groups` are the whole batch, `known` the sequences of its rollouts that count for training, with the sampler's logprobs
@@ -171,7 +171,7 @@ class Algorithm:
         needs = [need for need in self.needs if need not in self.needs_before]
         return [need for need in needs if not (is_present and need.weights is Weights.present)]
 
-    def has_gradient(self, sequence: TrainSample) -> bool:
+    def has_gradient(self, sequence: Sample) -> bool:
         """False for a sequence whose gradient is certainly zero, which is then left out of the update."""
         return True
 

@@ -6,6 +6,7 @@ sequences cannot change the loss.
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -15,17 +16,14 @@ from vime.algorithm.advantage import has_signal
 from vime.algorithm.algorithm import Algorithm, Columns
 from vime.config import Aggregation, AlgorithmConfig
 from vime.errors import HookError
-from vime.types import ColumnType, Group, Rollout, Sample, TrainSample
-from vime.types.train_sample import ADVANTAGE
+from vime.types import ColumnType, Group, Rollout, Sample
+from vime.types.column import ADVANTAGE
 
 
-def sequences_of(groups: list[Group], *, version: int | None = None) -> list[TrainSample]:
-    """The sequences of a batch that can be trained: of rollouts that count for it, not removed, with a trained token.
-
-    `version` is that of the trainer's weights, from which the staleness of a token follows; without it none is stale.
-    """
+def sequences_of(groups: list[Group]) -> list[Sample]:
+    """The samples of a batch that can be trained: of rollouts that count for it, not removed, with a trained token."""
     rollouts = [rollout for group in groups for rollout in group.rollouts if _counts(rollout)]
-    return [sequence for rollout in rollouts for sequence in _sequences(rollout, version)]
+    return [sequence for rollout in rollouts for sequence in _sequences(rollout)]
 
 
 def build_updates(
@@ -35,22 +33,21 @@ def build_updates(
     *,
     num_updates: int = 1,
     seed: int = 0,
-    version: int | None = None,
-) -> tuple[list[list[TrainSample]], dict[str, float]]:
+) -> tuple[list[list[Sample]], dict[str, float]]:
     """Splits a batch into `num_updates` parts by rollouts, and turns each part into sequences with columns and weights.
 
     `columns` are what the algorithm says of the batch. Rollouts without an advantage and samples marked `remove_sample` are left
     out; the latter are still part of the baseline. Returns the updates and metrics of the advantages. Raises `HookError` if the
     algorithm's values do not fit the rollouts.
     """
-    columns = columns or algorithm.advantages(groups, sequences_of(groups, version=version))
+    columns = columns or algorithm.advantages(groups, sequences_of(groups))
     spread = _Spread(algorithm, columns, groups)
     rollouts = [r for group in groups for r in group.rollouts if r.rollout_id in spread.rollouts and r.samples]
     rollouts.sort(key=lambda rollout: rollout.rollout_id)
     if num_updates > 1:
         random.Random(seed).shuffle(rollouts)
     parts = [rollouts[start::num_updates] for start in range(num_updates)]
-    weighed = [_weighed(algorithm.config, [_sequences(rollout, version) for rollout in part]) for part in parts if part]
+    weighed = [_weighed(algorithm.config, [_sequences(rollout) for rollout in part]) for part in parts if part]
     filled = [[spread.filled(sequence) for sequence in update] for update in weighed if update]
     updates = [[each for each in update if columns.is_blank or algorithm.has_gradient(each)] or update[:1] for update in filled]
     absolute = [_absolute(value) for value in shown(columns, groups).values() if value != []]
@@ -87,30 +84,16 @@ def _counts(rollout: Rollout) -> bool:
     return rollout.counting.trained and rollout.counting.in_baseline
 
 
-def _sequences(rollout: Rollout, version: int | None) -> list[TrainSample]:
-    """The sequences of a rollout that have a trained token, with the sampler's columns."""
-    found = []
-    for order, sample in enumerate(rollout.samples):
-        if sample.remove_sample:
-            continue
-        columns: dict[str, Any] = {"logprob": sample.rollout_log_probs}
-        if version is not None and sample.weight_versions:
-            columns["version"] = _versions(sample)
-        sequence = TrainSample(
-            tokens=sample.tokens, loss_mask=sample.loss_mask, columns=columns, rollout_id=rollout.rollout_id, order=order
-        )
-        if sample.num_trained_tokens:
-            found.append(sequence)
-    return found
+def _sequences(rollout: Rollout) -> list[Sample]:
+    """The samples of a rollout that have a trained token, with their places in it."""
+    return [
+        replace(sample, rollout_id=rollout.rollout_id, order=order)
+        for order, sample in enumerate(rollout.samples)
+        if not sample.remove_sample and sample.num_trained_tokens
+    ]
 
 
-def _versions(sample: Sample) -> Any:
-    """Weight versions of its response tokens: one number where they are the same, as they usually are."""
-    versions = np.asarray(sample.weight_versions)
-    return int(versions[0]) if (versions == versions[0]).all() else sample.weight_versions
-
-
-def _weighed(config: AlgorithmConfig, rollouts: list[list[TrainSample]]) -> list[TrainSample]:
+def _weighed(config: AlgorithmConfig, rollouts: list[list[Sample]]) -> list[Sample]:
     """The sequences of the rollouts of an update with the weight of their tokens; see `Aggregation` for the averages."""
     counted = [[(sequence, _num_sampled(sequence)) for sequence in sequences] for sequences in rollouts if sequences]
     num_sequences = sum(map(len, counted))
@@ -133,7 +116,7 @@ def _weighed(config: AlgorithmConfig, rollouts: list[list[TrainSample]]) -> list
     return result
 
 
-def _num_sampled(sequence: TrainSample) -> int:
+def _num_sampled(sequence: Sample) -> int:
     return int(np.count_nonzero(np.asarray(sequence.loss_mask)))
 
 
@@ -143,22 +126,27 @@ class _Spread:
     def __init__(self, algorithm: Algorithm, columns: Columns, groups: list[Group]) -> None:
         self._source, self._values = algorithm.source, columns.values
         declared = {kind.name: kind for kind in (ADVANTAGE, *algorithm.columns)}
-        for name, kind in declared.items():
-            if name not in self._values and not columns.is_blank and (kind.fill is None or kind is ADVANTAGE):
-                raise HookError(f"{self._source} returned no column {name!r}")
+        if ADVANTAGE.name not in self._values:
+            raise HookError(f"{self._source} returned no column {ADVANTAGE.name!r}")
         if undeclared := sorted(set(self._values) - set(declared)):
             raise HookError(f"{self._source} returned the column {undeclared[0]!r}, which its `columns` do not declare")
         self._types = [declared[name] for name in self._values]
+        self._wanted = [name for name, kind in declared.items() if kind.fill is None and not columns.is_blank]
         self._num_samples = {rollout.rollout_id: len(rollout.samples) for group in groups for rollout in group.rollouts}
         keys = [*self._values["advantage"], *(columns.shown or ())]
         self.rollouts = {key[0] if isinstance(key, tuple) else key for key in keys}
         for values in self._values.values():
             self._check(values)
 
-    def filled(self, sequence: TrainSample) -> TrainSample:
+    def filled(self, sequence: Sample) -> Sample:
         """The sequence with the algorithm's columns."""
         found = {kind.name: self._of(sequence, kind) for kind in self._types}
-        return sequence.with_columns(**{name: value for name, value in found.items() if value is not None})
+        filled = sequence.with_columns(**{name: value for name, value in found.items() if value is not None})
+        for name in self._wanted:
+            if name not in filled.columns:
+                place = f"sequence {sequence.order} of rollout {sequence.rollout_id}"
+                raise HookError(f"{self._source} returned no column {name!r} for {place}, which has none of its own")
+        return filled
 
     def _check(self, values: Mapping[Any, Any]) -> None:
         """Raises HookError if a value belongs to no rollout, is not one for each sample, or is not finite."""
@@ -173,7 +161,7 @@ class _Spread:
             if not all(np.isfinite(np.asarray(part, np.float64)).all() for part in parts):
                 raise HookError(f"{self._source} returned the advantage {value} for rollout {rollout_id}: it must be finite")
 
-    def _of(self, sequence: TrainSample, kind: ColumnType) -> Any:
+    def _of(self, sequence: Sample, kind: ColumnType) -> Any:
         values, rollout_id = self._values[kind.name], sequence.rollout_id
         value = values.get((rollout_id, sequence.order))
         if value is None:

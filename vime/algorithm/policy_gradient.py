@@ -19,7 +19,8 @@ from vime.algorithm.algorithm import OLD, REFERENCE, Algorithm, Columns, Forward
 from vime.config import CorrectionMode, Credit, KLPlace, OldLogprobs
 from vime.errors import HookError
 from vime.hooks import load_hook, load_named
-from vime.types import Group, TrainSample
+from vime.types import Group, Sample
+from vime.types.column import LOGPROB
 
 EPSILON = 1e-8
 ADVANTAGE = "algorithm.advantage"
@@ -48,7 +49,7 @@ class PolicyGradient(Algorithm):
     def _penalizes(self) -> bool:
         return self.config.kl_place is KLPlace.reward and self.config.kl_coefficient > 0
 
-    def advantages(self, groups: list[Group], known: Sequence[TrainSample]) -> Columns:
+    def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:
         """Rewards compared within their group, or the user's (`algorithm.advantage`), with credit, KL penalty and whitening."""
         path = self.config.advantage
         found = own_advantages(path, self.config, groups) if path else group_advantages(self.config, groups)
@@ -65,7 +66,7 @@ class PolicyGradient(Algorithm):
         by_sequence = {(sequence.rollout_id, sequence.order): value for sequence, value in zip(sequences, values)}
         return Columns({"advantage": by_sequence}, metrics=metrics, shown=found)
 
-    def finished(self, sequences: Sequence[TrainSample]) -> tuple[list[Any], dict[str, float]]:
+    def finished(self, sequences: Sequence[Sample]) -> tuple[list[Any], dict[str, float]]:
         """The advantages of sequences after the KL penalty and the whitening over all their trained tokens; metrics.
 
         A_t - coefficient · sum of KL_i over i ≥ t in the same sequence, and then (A - mean) / deviation (REINFORCE++, arXiv
@@ -82,14 +83,14 @@ class PolicyGradient(Algorithm):
         metrics = {"train/advantage_mean": mean, "train/advantage_deviation": deviation}
         return [value if value.ndim else float(value) for value in found], metrics
 
-    def _penalized(self, sequence: TrainSample, advantage: float) -> np.ndarray:
+    def _penalized(self, sequence: Sample, advantage: float) -> np.ndarray:
         import torch
 
         from vime.algorithm.kl import kl_estimate
 
         columns, trained = sequence.columns, sequence.trained
         is_own = self.config.old_logprobs is OldLogprobs.trainer
-        old = columns["old"] if is_own else np.asarray(columns["logprob"], np.float32)[trained]
+        old = columns["old"] if is_own else sequence.values(LOGPROB)[trained]
         old_N, reference_N = (torch.tensor(np.asarray(each, np.float32)) for each in (old, columns["reference"]))
         kl_N = kl_estimate(self.config.kl_estimator, old_N, reference_N)
         return (float(np.float32(advantage)) - self.config.kl_coefficient * kl_N.flip(0).cumsum(0).flip(0)).numpy()
@@ -126,7 +127,7 @@ class PolicyGradient(Algorithm):
             loss_N = loss_N - config.entropy_coefficient * tokens.entropy
         return Loss(terms={"policy": loss_N}, metrics=metrics)
 
-    def has_gradient(self, sequence: TrainSample) -> bool:
+    def has_gradient(self, sequence: Sample) -> bool:
         """False if the advantage is zero and the loss has no other term."""
         config = self.config
         if config.kl_coefficient or config.entropy_coefficient or config.whitening or config.loss is not None:
@@ -134,7 +135,7 @@ class PolicyGradient(Algorithm):
         return bool(np.any(np.asarray(sequence.columns["advantage"]) != 0.0))
 
 
-def _of_sequence(advantages: Mapping[int, Any], sequence: TrainSample) -> Any:
+def _of_sequence(advantages: Mapping[int, Any], sequence: Sample) -> Any:
     given = advantages[sequence.rollout_id]
     value = given[sequence.order] if isinstance(given, list) else given
     return np.asarray(value, np.float64) if isinstance(value, list) else value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime.chat.reading import Reader
 from vime.chat.request import ChatRequest
-from vime.errors import BadRequestError
+from vime.errors import BadRequestError, ContextFullError
 from vime.trajectory.aside import SHORT_PROMPT, aside, in_thread
 from vime.trajectory.dialogue import Dialogue
 from vime.trajectory.messages import ASSISTANT
@@ -84,36 +84,41 @@ class Conversation:
             last = self.messages[-1]
             self.messages[-1] = {**last, "content": (last.get("content") or "") + new}
 
-    async def reply(self, *, max_tokens: int, stop: tuple[str, ...] = ()) -> Turn:
-        """Samples the model's next reply, no longer than the context leaves room for, and adds it to the conversation.
+    async def reply(self, *, max_tokens: int | None = None, stop: tuple[str, ...] = ()) -> Turn:
+        """Samples the model's next reply and adds it to the conversation; by default it may fill the context.
 
         The reply ends with one of the texts in `stop` once it contains it; `turn.tool_calls` are the calls in it. Raises
-        ContextFullError if there is no room left, which ends the rollout as `token_limit` with all that was sampled; ServerError
-        if no server answers within the time limit; ConfigError if tools are offered whose calls no parser reads.
+        ContextFullError if the context ends before `max_tokens` are sampled, which ends the rollout as `token_limit` with all
+        that was sampled; ServerError if no server answers within the time limit; ConfigError if tools are offered whose calls no
+        parser reads.
         """
         if self._dialogue is None:
-            call = await self._model.ask(self.messages, max_tokens=max_tokens, tools=self._tools)
+            call = await self._model.ask(self.messages, max_tokens=max_tokens or self._model.max_model_len, tools=self._tools)
             call.parent = self.calls[-1] if self.calls else None  # one sequence, also of a model whose tokens are not known
             self.calls.append(call)
             self.messages.append({"role": ASSISTANT, **call.message})
             return call.turn
         reader = await self._model.reader(reads_calls=bool(self._tools)) if self._parses else None
         prompt = await self._rendered(self._dialogue)
-        room = max(1, min(max_tokens, self._model.max_model_len - len(prompt.ids)))
-        call = await self._model.call(prompt, max_tokens=room, stop=stop)
+        room = max(1, self._model.max_model_len - len(prompt.ids))
+        limit = room if max_tokens is None else min(max_tokens, room)
+        call = await self._model.call(prompt, max_tokens=limit, stop=stop)
         turn = call.turn
         message = await aside(len(turn.output_ids), self._read, reader, prompt, turn)
         self.calls.append(call)
         if not self.messages:  # a plain text, which the next reply continues as well
             call.message, self._written = message, []
-            return replace(turn, prompt_ids=prompt.ids, message=message)
-        self._dialogue.answered(call, prompt, message, ended=turn.finish_reason == "stop")
-        if prompt.begun is None:
-            self.messages.append(message)
         else:
-            content = (prompt.begun.get("content") or "") + (message.get("content") or "")
-            self.messages[-1] = {**prompt.begun, **message, "content": content}
-        self._written = None
+            self._dialogue.answered(call, prompt, message, ended=turn.finish_reason == "stop")
+            if prompt.begun is None:
+                self.messages.append(message)
+            else:
+                content = (prompt.begun.get("content") or "") + (message.get("content") or "")
+                self.messages[-1] = {**prompt.begun, **message, "content": content}
+            self._written = None
+        if max_tokens is not None and room < max_tokens and turn.finish_reason == "length":
+            end = f"the context of {self._model.name} ({self._model.max_model_len} tokens) ended a reply after {room} tokens"
+            raise ContextFullError(f"{end} of max_tokens={max_tokens}", self._model.name)
         return replace(turn, prompt_ids=prompt.ids, message=message)
 
     @property

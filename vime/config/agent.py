@@ -173,5 +173,5 @@ class DataConfig:
     source: str = "vime.data.source.RowSource"
     """Dotted path of the class that hands out training prompts (`vime.hooks.PromptSource`)."""
     demonstrations: str | None = None
-    """Dotted path of `demonstrations(tokenizer, step, num_steps, num_tokens, seed) -> list[TrainSample]`, the training data of
+    """Dotted path of `demonstrations(tokenizer, step, num_steps, num_tokens, seed) -> list[Sample]`, the training data of
     `algorithm=sft`."""

@@ -8,7 +8,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> Samp
     """One reply to the prompt, as long as the context allows."""
     model = context.models["actor"]
     assert isinstance(sample.prompt, list), f"prompt is a {type(sample.prompt).__name__}, not messages"
-    turn = await model.conversation(sample.prompt).reply(max_tokens=model.max_model_len)
+    turn = await model.conversation(sample.prompt).reply()
     (result,) = context.samples(sample)
     result.stop_reason = StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return result

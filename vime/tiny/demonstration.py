@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from vime.types import Message, TrainSample
+from vime.types import Message, Sample
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,7 +81,7 @@ def _rendered(
     return str(render(messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt))
 
 
-def filled(make: Callable[[], list[Demonstration]], *, num_tokens: int) -> list[TrainSample]:
+def filled(make: Callable[[], list[Demonstration]], *, num_tokens: int) -> list[Sample]:
     """Return a batch of about num_tokens tokens from repeated calls of `make`; every learned token has the same weight."""
     batch: list[Demonstration] = []
     while sum(len(demonstration.token_ids) for demonstration in batch) < num_tokens:
@@ -89,14 +89,13 @@ def filled(make: Callable[[], list[Demonstration]], *, num_tokens: int) -> list[
     return weighted(batch)
 
 
-def weighted(batch: list[Demonstration]) -> list[TrainSample]:
+def weighted(batch: list[Demonstration]) -> list[Sample]:
     """Return a batch for the trainer, in which every learned token has the same weight."""
     weight = 1.0 / sum(sum(demonstration.loss_mask) for demonstration in batch)
-    return [_train_sample(demonstration, weight=weight) for demonstration in batch]
+    return [_sample(demonstration, weight=weight) for demonstration in batch]
 
 
-def _train_sample(demonstration: Demonstration, *, weight: float) -> TrainSample:
+def _sample(demonstration: Demonstration, *, weight: float) -> Sample:
     loss_mask = demonstration.loss_mask[demonstration.loss_mask.index(1) :]
-    return TrainSample(
-        tokens=demonstration.token_ids, loss_mask=loss_mask, columns={"logprob": 0.0, "advantage": 1.0, "weight": weight}
-    )
+    columns = {"logprob": 0.0, "advantage": 1.0, "weight": weight}
+    return Sample(tokens=demonstration.token_ids, loss_mask=loss_mask, response_length=len(loss_mask), columns=columns)

@@ -37,7 +37,7 @@ from vime.trainer.offload import Offload
 from vime.trainer.pending_save import PendingSave
 from vime.trainer.second_weights import SecondWeights
 from vime.trainer.shard import ACTOR, PackedUpdate, RowShare, Shard
-from vime.types import Integers, TrainSample
+from vime.types import Integers, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class Engine:
 
         They are for comparing with servers: the head works in float32 whatever the precision.
         """
-        samples = [TrainSample(tokens=ids, loss_mask=[1] * length) for ids, length in zip(tokens, response_lengths)]
+        samples = [Sample(tokens=ids, loss_mask=[1] * length) for ids, length in zip(tokens, response_lengths)]
         packed = PackedUpdate(self.config, samples, with_logprobs=False)
         shard = packed.shard(parallel_state.get_data_parallel_rank())
         micro_batches = self._micro_batches(shard, only_trained=False)

@@ -25,7 +25,7 @@ from vime.tasks import together
 from vime.trainer.metrics import SKIPPED
 from vime.trainer.rank import TrainerRank
 from vime.trainer.shard import ACTOR, PackedUpdate, Shard
-from vime.types import Integers, TrainSample
+from vime.types import Integers, Sample
 from vime.weights.payload import WeightPayload, payload_folder
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class TrainerGroup:
         await self._all("init", addresses[0])
 
     async def hand_over(
-        self, algorithm: Algorithm, samples: Sequence[TrainSample], *, version: int, has_advantages: bool = True
+        self, algorithm: Algorithm, samples: Sequence[Sample], *, version: int, has_advantages: bool = True
     ) -> Update:
         """Packs the sequences of an update, or of a part of one, and puts their columns into Ray's store.
 

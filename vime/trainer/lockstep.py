@@ -3,7 +3,7 @@
 Each rank does what the driver does.
 
 engine = LockstepEngine(config)
-metrics = engine.train([[TrainSample(…), …], …], step=0)     # one optimizer step for each inner list
+metrics = engine.train([[Sample(…), …], …], step=0)     # one optimizer step for each inner list
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from vime.trainer import metrics
 from vime.trainer.engine import Engine
 from vime.trainer.schedule import learning_rate
 from vime.trainer.shard import PackedUpdate, Shard
-from vime.types import TrainSample
+from vime.types import Sample
 
 
 class LockstepEngine(Engine):
@@ -33,7 +33,7 @@ class LockstepEngine(Engine):
         self.before_step: Callable[[], Any] = lambda: None
         """Called between the gradient of an update and its step."""
 
-    def train(self, updates: Sequence[Sequence[TrainSample]], step: int) -> dict[str, float]:
+    def train(self, updates: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
         """Trains on a batch as `vime.loop` does; returns its metrics."""
         algorithm, num_epochs = algorithm_of(self.config), self.config.trainer.num_epochs_per_batch
         samples, found = self._finished(algorithm, [list(update) for update in updates if update], step)
@@ -72,8 +72,8 @@ class LockstepEngine(Engine):
         )
 
     def _finished(
-        self, algorithm: Algorithm, updates: list[list[TrainSample]], step: int
-    ) -> tuple[list[list[TrainSample]], dict[str, float]]:
+        self, algorithm: Algorithm, updates: list[list[Sample]], step: int
+    ) -> tuple[list[list[Sample]], dict[str, float]]:
         """The sequences with a policy gradient's penalty and whitening, which need all ranks' columns."""
         if not isinstance(algorithm, PolicyGradient) or not updates:
             return updates, {}

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
-from vime.trainer.shard import PackedRow, RowShare, Shard, sums, without_first
-from vime.types.train_sample import Defined
+from vime.trainer.shard import PackedRows, RowShare, Shard, sums, without_first
+from vime.types.column import Defined
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,7 +86,7 @@ class MicroBatches:
         return max(sum(self._share.fill(row.num_tokens.tolist() or [1])) // self._share.context_size for row in self._rows)
 
 
-def _build(row: PackedRow, version: int, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
+def _build(row: PackedRows, version: int, only_trained: bool, share: RowShare, device: torch.device | str) -> MicroBatch:
     """Builds the micro-batch of a row; a row without sequences becomes one token without loss."""
     wanted = _wanted(row, only_trained)
     counts = sums(wanted, row.num_response_tokens)
@@ -144,13 +144,13 @@ def _predicted(
     )
 
 
-def _wanted(row: PackedRow, only_trained: bool) -> np.ndarray:
+def _wanted(row: PackedRows, only_trained: bool) -> np.ndarray:
     """True for the response tokens whose logprobs are wanted."""
     mask = row.columns["mask"] if only_trained else np.ones_like(row.columns["mask"])
     return without_first(mask, row.num_tokens, row.num_response_tokens)
 
 
-def _entries(row: PackedRow, name: str, counts: np.ndarray) -> np.ndarray:
+def _entries(row: PackedRows, name: str, counts: np.ndarray) -> np.ndarray:
     return np.repeat(row.numbers[name], counts) if name in row.numbers else row.columns[name]
 
 

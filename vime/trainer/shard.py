@@ -18,7 +18,8 @@ from vime.cluster.layout import splits_tokens
 from vime.config import RunConfig, TrainerConfig
 from vime.errors import SampleError
 from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
-from vime.types.train_sample import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT, ColumnType, Defined, TrainSample
+from vime.types import ColumnType, Defined, Sample
+from vime.types.column import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT
 
 ACTOR = "actor"
 """The name of the trained policy's weights."""
@@ -66,13 +67,17 @@ class RowShare:
 
 
 @dataclass(kw_only=True, slots=True)
-class PackedRow:
-    """The sequences of one micro-batch, the longest first, end to end. Without sequences it is empty.
+class PackedRows:
+    """Rows of sequences end to end, with their columns in few arrays; a micro-batch is made of one row.
 
-    Example of sequence 3 of the update, `tokens=[1, 5, 9, 2], loss_mask=[1, 0]`: `indices=[3], num_tokens=[4],
-    num_response_tokens=[2], columns={"token": [1, 5, 9, 2], "mask": [1, 0], …}, numbers={"advantage": [0.5], …}`.
+    Example of two rows, of sequences 2 and 0 of the update and of sequence 1: `indices=[2, 0, 1], row_sizes=[2, 1]`. Example of
+    one row with sequence 3, `tokens=[1, 5, 9, 2], loss_mask=[1, 0]`: `indices=[3], row_sizes=[1], num_tokens=[4],
+    num_response_tokens=[2], columns={"token": [1, 5, 9, 2], "mask": [1, 0], …}, numbers={"advantage": [0.5], …}`. A row has its
+    longest sequence first; it may be empty, since all ranks have equally many.
     """
 
+    row_sizes: list[int]
+    """Sequences of each row."""
     indices: np.ndarray
     """Places of the sequences in the update."""
     num_tokens: np.ndarray
@@ -88,24 +93,12 @@ class PackedRow:
         """True for the response tokens that are trained; see `Defined.sampled`."""
         return without_first(self.columns["mask"], self.num_tokens, self.num_response_tokens)
 
-
-@dataclass(kw_only=True, slots=True)
-class Block(PackedRow):
-    """Rows of a shard, one after another, with their columns in few arrays.
-
-    Example: two rows, of sequences 2 and 0 of the update and of sequence 1, have `indices=[2, 0, 1], row_sizes=[2, 1]`. A row may
-    be empty, since all ranks have equally many.
-    """
-
-    row_sizes: list[int]
-    """Sequences of each row."""
-
-    def with_columns(self, columns: dict[str, np.ndarray]) -> "Block":
-        """This block with columns of its trained tokens that the trainer computed."""
+    def with_columns(self, columns: dict[str, np.ndarray]) -> "PackedRows":
+        """These rows with columns of its trained tokens that the trainer computed."""
         types = {name: ColumnType(name=name) for name in columns}
         return replace(self, columns=self.columns | columns, types=self.types | types)
 
-    def rows(self) -> list[PackedRow]:
+    def rows(self) -> "list[PackedRows]":
         """Views of the arrays, row by row."""
         counts = {
             Defined.everywhere: self.num_tokens,
@@ -117,9 +110,10 @@ class Block(PackedRow):
         ends = np.cumsum(self.row_sizes).tolist()
         return [self._row(end - size, end, before) for end, size in zip(ends, self.row_sizes)]
 
-    def _row(self, start: int, end: int, before: dict[Defined, np.ndarray]) -> PackedRow:
+    def _row(self, start: int, end: int, before: dict[Defined, np.ndarray]) -> "PackedRows":
         parts = {name: before[self.types[name].defined] for name in self.columns}
-        return PackedRow(
+        return PackedRows(
+            row_sizes=[end - start],
             indices=self.indices[start:end],
             num_tokens=self.num_tokens[start:end],
             num_response_tokens=self.num_response_tokens[start:end],
@@ -153,8 +147,8 @@ class Shard:
         """This shard with its blocks and columns, which `fetch` returns for the references."""
         return replace(self, blocks=fetch(self.blocks), known=tuple(fetch(columns) for columns in self.known))
 
-    def rows(self) -> list[PackedRow]:
-        """The rows of all blocks, with all columns."""
+    def rows(self) -> list[PackedRows]:
+        """The rows of all blocks, each by itself, with all columns."""
         blocks = self.blocks
         for known in self.known:
             blocks = [block.with_columns(columns) for block, columns in zip(blocks, known, strict=True)]
@@ -167,7 +161,7 @@ class PackedUpdate:
     def __init__(
         self,
         config: RunConfig,
-        samples: Sequence[TrainSample],
+        samples: Sequence[Sample],
         *,
         version: int = 0,
         columns: Sequence[ColumnType] = (),
@@ -199,7 +193,7 @@ class PackedUpdate:
         cls,
         config: RunConfig,
         algorithm: Algorithm,
-        samples: Sequence[TrainSample],
+        samples: Sequence[Sample],
         *,
         version: int,
         has_advantages: bool = True,
@@ -209,7 +203,7 @@ class PackedUpdate:
         with_logprobs = not algorithm.is_supervised
         return cls(config, samples, version=version, columns=columns, with_logprobs=with_logprobs)
 
-    def shard(self, data_rank: int, keep: Callable[[Block], Any] = lambda block: block) -> Shard:
+    def shard(self, data_rank: int, keep: Callable[[PackedRows], Any] = lambda block: block) -> Shard:
         """The shard of one rank. It runs in lockstep with the others: where its row is shorter than the longest, it waits.
 
         `keep` takes each block as soon as it is joined and returns a reference for the shard to hold instead; `ray.put` is one.
@@ -245,7 +239,7 @@ class PackedUpdate:
     def _length(self, index: int) -> int:
         return len(self._samples[index].tokens)
 
-    def _block(self, rows: list[list[int]]) -> Block:
+    def _block(self, rows: list[list[int]]) -> PackedRows:
         indices = [index for row in rows for index in row]
         columns: dict[str, np.ndarray] = {}
         numbers: dict[str, np.ndarray] = {}
@@ -255,10 +249,10 @@ class PackedUpdate:
                 numbers[kind.name] = np.array(values, dtype=kind.dtype)
             else:
                 columns[kind.name] = self._joined(indices, kind, values)
-        return Block(
+        return PackedRows(
             indices=np.array(indices, dtype=np.int64),
             num_tokens=np.array([self._length(index) for index in indices], dtype=np.int64),
-            num_response_tokens=np.array([self._samples[index].response_length for index in indices], dtype=np.int64),
+            num_response_tokens=np.array([len(self._samples[index].loss_mask) for index in indices], dtype=np.int64),
             columns=columns,
             numbers=numbers,
             types={kind.name: kind for kind in self._types},
@@ -272,7 +266,7 @@ class PackedUpdate:
             raise SampleError(f"sample {index} of an update: {error}") from error
 
     def _joined(self, indices: list[int], kind: ColumnType, values: list[Any]) -> np.ndarray:
-        counts = [0 if isinstance(value, np.ndarray) else kind.count(self._samples[i]) for i, value in zip(indices, values)]
+        counts = [0 if isinstance(value, np.ndarray) else self._samples[i].num_places(kind) for i, value in zip(indices, values)]
         parts = [value if isinstance(value, np.ndarray) else np.full(n, value, kind.dtype) for n, value in zip(counts, values)]
         return np.concatenate([np.zeros((0, *kind.shape), kind.dtype), *parts])
 

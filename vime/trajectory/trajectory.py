@@ -14,7 +14,7 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ class Call:
         "cause",
         "delivered",
         "ended",
-        "environment",
         "goes_on",
         "has_children",
         "is_finished",
@@ -56,8 +55,6 @@ class Call:
         self.trained = trained
         """True if its tokens are part of the rollout's samples."""
         self.parent = prompt.parent
-        self.environment = prompt.environment
-        """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
         self.num_prompt_tokens = len(prompt.ids)
         self.kind, self.cause = prompt.kind, prompt.cause
         self.goes_on = prompt.goes_on
@@ -71,14 +68,19 @@ class Call:
         """False if no client received it: it is then not trained."""
         self.has_children = False
         self._tokenizer = tokenizer
-        self._pieces: list[Turn] = []
+        self._pieces = [Turn(prompt_ids=prompt.environment)]
         self.is_finished = False
         """True once the reply is complete."""
 
     @property
     def turn(self) -> Turn:
-        """The reply so far, without prompt and message."""
+        """The reply so far, with the tokens of the environment before it, without a message."""
         return self._pieces[0] if len(self._pieces) == 1 else Turn.joined(self._pieces)
+
+    @property
+    def environment(self) -> Integers:
+        """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
+        return self._pieces[0].prompt_ids
 
     @property
     def text(self) -> str:
@@ -102,7 +104,7 @@ class Call:
 
     def finish(self, turn: Turn, message: Message | None = None) -> None:
         """Replaces the pieces with the complete reply."""
-        self._pieces, self.is_finished = [turn], True
+        self._pieces, self.is_finished = [replace(turn, prompt_ids=self.environment)], True
         self.message = message or {}
 
     def versions(self, unknown: int) -> set[int]:
@@ -216,7 +218,7 @@ class Trajectory:
 
     def saved(self) -> list[Turn]:
         """All replies that another attempt could use, including kept ones that were not asked for yet."""
-        finished = [call.turn for call in self.calls if call.is_finished and call.turn.key]
+        finished = [replace(call.turn, prompt_ids=[]) for call in self.calls if call.is_finished and call.turn.key]
         return [*finished, *(turn for turns in self._kept.values() for turn in turns)]
 
     def oldest_version(self, unknown: int) -> int | None:

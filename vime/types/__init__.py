@@ -5,13 +5,12 @@ one reward and one stop reason; it yields one or more *samples*, each a trainabl
 mean nothing: identity is carried by `group_index` and `rollout_id`.
 """
 
-from vime.types.column import Column, Integers, Reals
+from vime.types.column import Column, ColumnType, Defined, Integers, Reals
 from vime.types.identity import rollout_id_of
 from vime.types.prompt import Prompt, Sampling
 from vime.types.rollout import EvalLog, Group, Reward, Rollout, Span
 from vime.types.sample import COLUMNS, Sample, as_dict
 from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
-from vime.types.train_sample import ColumnType, Defined, TrainSample
 from vime.types.turn import Message, Turn
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "Span",
     "Status",
     "StopReason",
-    "TrainSample",
     "Turn",
     "as_dict",
     "rollout_id_of",

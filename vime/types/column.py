@@ -1,11 +1,14 @@
-"""Columns: one number per token in a few bytes each, which users' code reads like a list.
+"""Columns: one number per token in a few bytes each, which users' code reads like a list; and `ColumnType`, their declaration.
 
 A numpy array would silently change what `+`, `==` and truth mean in that code. A column concatenates, compares, slices and
-iterates as a list does, and is read-only; numpy takes it without a copy (`np.asarray(column)`).
+iterates as a list does, and is read-only; numpy takes it without a copy (`np.asarray(column)`). A column of training is declared
+once; packing, sharding, context parallelism and the tensors of a micro-batch follow from its `ColumnType`.
 """
 
 import base64
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from operator import index
 from typing import Any, Generic, TypeVar, overload
 
@@ -130,3 +133,52 @@ def _converted(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 Integers = list[int] | Column[int]
 Reals = list[float] | Column[float]
+
+
+class Defined(Enum):
+    """Places of a sequence at which a column has an entry.
+
+    Example of the tokens `[1, 5, 9, 2]` with the loss mask `[1, 0]`: everywhere is 4 places, response 2, sampled 1, sequence 1.
+    """
+
+    everywhere = "everywhere"
+    """Every token, the prompt's too."""
+    response = "response"
+    """Every token after the prompt, the environment's too."""
+    sampled = "sampled"
+    """Tokens that are trained: those in the loss mask, except the first of a sequence, which nothing predicts."""
+    sequence = "sequence"
+    """One entry for the whole sequence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnType:
+    """A column: its name, the type and shape of an entry, its places, and its value in a sequence that has none.
+
+    Example of a teacher's 20 likeliest tokens: `ColumnType(name="teacher_ids", dtype="int32", shape=(20,), fill=-1)`.
+    """
+
+    name: str
+    dtype: str = "float32"
+    shape: tuple[int, ...] = ()
+    """Trailing shape of an entry: none, `(K,)` alternatives, `(layers, k)` routed experts."""
+    defined: Defined = Defined.sampled
+    fill: float | None = None
+    """Value where a sequence has none, and of the padding of a row; None if every sequence must have it."""
+
+
+TOKEN = ColumnType(name="token", dtype="int32", defined=Defined.everywhere, fill=0)
+MASK = ColumnType(name="mask", dtype="bool", defined=Defined.response)
+TARGET = ColumnType(name="target", dtype="int32", defined=Defined.response)
+"""Tokens whose logprobs are computed; without this column they are the sequence's own."""
+LOGPROB = ColumnType(name="logprob", defined=Defined.response)
+"""Logprobs of the sampler, under its temperature."""
+VERSION = ColumnType(name="version", dtype="int32", defined=Defined.response)
+"""Weight version that sampled a token; the version in training where a sequence has none."""
+ADVANTAGE = ColumnType(name="advantage", fill=0.0)
+WEIGHT = ColumnType(name="weight", fill=0.0)
+"""Factor of a token's loss; all averaging is in it."""
+IDENTITY = {
+    name: ColumnType(name=name, dtype="int64", defined=Defined.sequence) for name in ("rollout_id", "order", "pair", "parent")
+}
+"""Ids of a sequence as columns, for losses that read them."""

@@ -1,19 +1,24 @@
 """`Sample`: one trainable token sequence of a rollout."""
 
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from vime.errors import SampleError
-from vime.types.column import Column, Integers, Reals
+from vime.types.column import IDENTITY, VERSION, Column, ColumnType, Defined, Integers, Reals
 from vime.types.identity import member_of
 from vime.types.stop_reason import Status, StopReason
 from vime.types.turn import Message
 
 COLUMNS = {"tokens": np.int32, "loss_mask": np.uint8, "rollout_log_probs": np.float32, "weight_versions": np.int32}
 """Fields of a sample with one number per token, and the type of these numbers once the sample has been accepted."""
+FIELD_OF = {"token": "tokens", "mask": "loss_mask", "logprob": "rollout_log_probs", "version": "weight_versions"}
+"""The field that holds a column of the trainer, by the column's name."""
+ADDED = ("columns", "order", "seat", "pair", "parent")
+"""Fields that are written only where they have been set."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,7 +34,8 @@ class Sample:
         weight_versions         4  4  4  4  4  5
 
     `context.samples` makes them with columns, which are read-only and otherwise behave like lists; lists are converted when the
-    sample is accepted.
+    sample is accepted. The trainer takes samples too, with the `columns` that an algorithm adds. The loss of an update is the sum
+    over its samples and trained tokens of `weight * loss`, so packing, sharding and the order of samples cannot change it.
     """
 
     prompt: str | list[Message] = field(default_factory=list)
@@ -49,6 +55,16 @@ class Sample:
     rollout_id: int = -1
     session_id: str = ""
     remove_sample: bool = False
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns by name, for example {"advantage": 0.5}: one entry for each place (`ColumnType`), or one number for all."""
+    order: int = 0
+    """Place among the samples of its rollout."""
+    seat: str = ""
+    """Role of the agent that sampled it, where a rollout has several."""
+    pair: int = -1
+    """Id that a chosen sample and the rejected one share."""
+    parent: int = -1
+    """Order of the sample of its rollout that it branches off from."""
 
     @property
     def question(self) -> str:
@@ -61,9 +77,18 @@ class Sample:
         return member_of(self.rollout_id)
 
     @property
+    def trained(self) -> np.ndarray:
+        """True for the response tokens that are trained (`Defined.sampled`), shape [response tokens]."""
+        mask = np.asarray(self.loss_mask, dtype=bool)
+        if len(mask) == len(self.tokens) and mask[:1].any():
+            mask = mask.copy()
+            mask[0] = False
+        return mask
+
+    @property
     def num_trained_tokens(self) -> int:
-        """Response tokens in the loss mask."""
-        return int(np.count_nonzero(np.asarray(self.loss_mask)))
+        """Number of response tokens that are trained."""
+        return int(np.count_nonzero(self.trained))
 
     @property
     def versions(self) -> set[int]:
@@ -75,6 +100,50 @@ class Sample:
         """How many of its trained tokens are of each weight version, by version."""
         versions, mask = np.asarray(self.weight_versions), np.asarray(self.loss_mask, dtype=bool)
         return _counts(versions if mask.all() else versions[mask])
+
+    def with_columns(self, **columns: Any) -> "Sample":
+        """This sample with more columns, or with other values of them; everything else is shared."""
+        return replace(self, columns={**self.columns, **columns})
+
+    def num_places(self, kind: ColumnType) -> int:
+        """Entries of a column of this type."""
+        if kind.defined is Defined.sequence:
+            return 1
+        if kind.defined is Defined.sampled:
+            return self.num_trained_tokens
+        return len(self.tokens if kind.defined is Defined.everywhere else self.loss_mask)
+
+    def values(self, kind: ColumnType) -> Any:
+        """The values of a column: a number for all places, or an array with an entry for each.
+
+        Raises `SampleError` if there are none and the column has no fill, or if they are not as many as the places.
+        """
+        given = self.columns.get(kind.name)
+        if given is None:
+            given = self._own(kind)
+        if isinstance(given, (int, float, np.number)) and not kind.shape:
+            return given
+        if given is None:
+            raise SampleError(f"no column {kind.name!r}")
+        array = np.asarray(given, dtype=kind.dtype)
+        expected = (self.num_places(kind), *kind.shape)
+        if array.shape in ((), kind.shape) and array.shape != expected:
+            return np.broadcast_to(array, expected)
+        if array.shape != expected:
+            shapes = " × ".join(map(str, array.shape)), " × ".join(map(str, expected))
+            raise SampleError(f"column {kind.name!r} has {shapes[0]} entries for {shapes[1]} {kind.defined.value} places")
+        return array
+
+    def _own(self, kind: ColumnType) -> Any:
+        """A column that a field holds, else the fill; of versions that are all the same, as they usually are, one number."""
+        if kind.name in IDENTITY:
+            return getattr(self, kind.name)
+        held = getattr(self, FIELD_OF[kind.name]) if kind.name in FIELD_OF else None
+        if held is None or (not len(held) and (len(self.loss_mask) or kind.fill is not None)):
+            return kind.fill
+        array = np.asarray(held)
+        is_one = kind.name == VERSION.name and len(array) and (array == array[0]).all()
+        return int(array[0]) if is_one else array
 
     def to_columns(self) -> None:
         """Converts the numbers of each token to columns. Raises `SampleError` for values that are not such numbers."""
@@ -105,7 +174,10 @@ class Sample:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary for `vime.files.serialization` that shares lists and columns; `from_dict` reads it back equal."""
-        return as_dict(self)
+        written = {name: value for name, value in as_dict(self).items() if name not in ADDED or value != _DEFAULTS[name]}
+        if self.columns:  # lists, as their types are known only to the algorithm
+            written["columns"] = {name: np.asarray(value).tolist() for name, value in self.columns.items()}
+        return written
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Sample":
@@ -123,6 +195,9 @@ class Sample:
                 "stop_reason": StopReason(stop_reason) if stop_reason else None,
             }
         )
+
+
+_DEFAULTS = {name: getattr(Sample(), name) for name in ADDED}
 
 
 def as_dict(instance: Any) -> dict[str, Any]:

@@ -21,8 +21,8 @@ class Turn:
     message={"role": "assistant", "content": "hi"})`; logprobs are natural logarithms under the sampling temperature.
 
     Lists are converted to columns, which are read-only and otherwise behave like lists (`vime.types.Column`); so a turn can be
-    shared and never needs to be copied. Clients leave prompt and message empty; `context.models[name]` adds them and shares the
-    columns.
+    shared and never needs to be copied. Clients leave prompt and message empty; in a node of a trajectory
+    `prompt_ids` are what was added behind the node before it, and a turn that an agent gets has the whole prompt.
     """
 
     prompt_ids: Integers = field(default_factory=list)
@@ -59,9 +59,10 @@ class Turn:
 
     @classmethod
     def joined(cls, pieces: Iterable["Turn"], *, finish_reason: str = "", seconds: float = 0.0) -> "Turn":
-        """The turn whose tokens arrived in these pieces."""
+        """The turn whose tokens arrived in these pieces, the prompt with the first."""
         parts = list(pieces)
         return cls(
+            prompt_ids=parts[0].prompt_ids if parts else [],
             output_ids=_end_to_end([part.output_ids for part in parts], NUMBERS["output_ids"]),
             logprobs=_end_to_end([part.logprobs for part in parts], NUMBERS["logprobs"]),
             weight_versions=_end_to_end([part.weight_versions for part in parts], NUMBERS["weight_versions"]),

@@ -16,7 +16,7 @@ from agentic.agentflow.tiny import catalogue, prompts
 from agentic.agentflow.tiny import task as tiny_task
 from agentic.agentflow.tiny.task import GENERATOR, LOOKUP, PYTHON, Task
 from vime.tiny.demonstration import Exchange, encode_exchange, weighted
-from vime.types import TrainSample
+from vime.types import Sample
 
 ANSWER = "\\boxed{{ {answer} }}"
 UNKNOWN = "unknown"
@@ -144,7 +144,7 @@ def frozen_turns(rng: random.Random, *, right_share: float) -> list[Exchange]:
 
 def planner_demonstrations(
     tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+) -> list[Sample]:
     """Return the planner's batch of one step of num_steps, about num_tokens tokens."""
     right_share = SKILL_SHARE if step / num_steps < HABIT_PROGRESS else RIGHT_TOOL_SHARE
     rng = random.Random(f"planner/{seed}/{step}")
@@ -153,13 +153,13 @@ def planner_demonstrations(
 
 def frozen_demonstrations(
     tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+) -> list[Sample]:
     """Return the frozen model's batch of one step, about num_tokens tokens; drawn from steps of good and of bad planners."""
     rng = random.Random(f"frozen/{seed}/{step}")
     return _batch(tokenizer, lambda: frozen_turns(rng, right_share=rng.choice((0.3, 0.9))), num_tokens=num_tokens)
 
 
-def _batch(tokenizer: PreTrainedTokenizerBase, make: Callable[[], list[Exchange]], *, num_tokens: int) -> list[TrainSample]:
+def _batch(tokenizer: PreTrainedTokenizerBase, make: Callable[[], list[Exchange]], *, num_tokens: int) -> list[Sample]:
     batch: list[Exchange] = []
     while len(batch) * TOKENS_PER_SEQUENCE < num_tokens:
         batch += make()

@@ -20,7 +20,7 @@ from agentic.coding.tiny.functions import COMPARISONS, SIGNS, Function
 from agentic.coding.tiny.task import Repository
 from agentic.coding.tools import CREATED, EDITED, SUBMITTED
 from vime.tiny.demonstration import Dialogue, encode_conversation, filled
-from vime.types import Message, TrainSample
+from vime.types import Message, Sample
 
 SKILL = 0.97
 """Share of right steps in the first part of the curriculum."""
@@ -213,9 +213,7 @@ def texts() -> list[str]:
     return sorted(words | {CREATED})
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """Return the batch of one step of num_steps, about num_tokens tokens."""
     has_habits = step / num_steps >= HABIT_PROGRESS
     rng = random.Random(f"coding/{seed}/{step}")

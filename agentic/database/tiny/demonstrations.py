@@ -17,7 +17,7 @@ from agentic.database.agents.openai_sdk import TOOLS
 from agentic.database.task import PEOPLE, THINGS, Question, sample_question, select
 from vime.data.split import EVALUATION_SHARE
 from vime.tiny.demonstration import Dialogue, encode_conversation, filled
-from vime.types import Message, TrainSample
+from vime.types import Message, Sample
 
 HABIT_PROGRESS = 0.8
 """Where the last part begins."""
@@ -101,9 +101,7 @@ def texts() -> list[str]:
     return spoken + [message["content"] for messages in conversations for message in messages]
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """Return the batch of one step of num_steps, about num_tokens tokens."""
     rng = random.Random(f"database/{seed}/{step}")
     shares = HABITS if step / num_steps >= HABIT_PROGRESS else SKILL

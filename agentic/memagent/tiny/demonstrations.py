@@ -16,7 +16,7 @@ from agentic.memagent import prompts
 from agentic.memagent.chunks import ChunkAt, split_document
 from agentic.memagent.tiny import task
 from vime.tiny.demonstration import Demonstration, Exchange, encode_exchange, weighted
-from vime.types import TrainSample
+from vime.types import Sample
 
 NOTES = "Notes: {facts}"
 LATEST = "Latest: {fact}"
@@ -204,9 +204,7 @@ def demonstration_batch(
     return batch[:num_sequences]
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """Return the supervised batch of one step, about num_tokens tokens; every learned token weighs the same."""
     num_sequences = max(1, num_tokens // TOKENS_PER_SEQUENCE)
     batch = demonstration_batch(tokenizer, seed=seed, step=step, num_steps=num_steps, num_sequences=num_sequences)

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from agentic.multi_agent.prompts import TINY
 from agentic.multi_agent.tiny.task import DOORS, STEP, Maze, sample_maze
 from vime.tiny.demonstration import Exchange, encode_exchange, filled
-from vime.types import TrainSample
+from vime.types import Sample
 
 HABIT_PROGRESS = 0.8
 """Where the last part begins."""
@@ -108,9 +108,7 @@ def texts() -> list[str]:
     return [exchange.prompt + exchange.reply for exchange in found]
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """Return the batch of one step of num_steps, about num_tokens tokens."""
     rng = random.Random(f"multi_agent/{seed}/{step}")
     shares = HABITS if step / num_steps >= HABIT_PROGRESS else SKILL

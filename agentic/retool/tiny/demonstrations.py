@@ -15,7 +15,7 @@ from agentic.retool.tiny.task import Task, sample_task
 from agentic.retool.traces import demonstration_of
 from vime.agent.interpreter import NO_OUTPUT
 from vime.tiny.demonstration import filled
-from vime.types import TrainSample
+from vime.types import Sample
 
 HABIT_PROGRESS = 0.8
 """Where the last part begins."""
@@ -85,9 +85,7 @@ def texts() -> list[str]:
     return [task.question + trace(task, rng, shares=HABITS) for task in tasks]
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """Return the batch of one step of num_steps, about num_tokens tokens."""
     rng = random.Random(f"retool/{seed}/{step}")
     shares = HABITS if step / num_steps >= HABIT_PROGRESS else SKILL

@@ -16,7 +16,7 @@ from agentic.search_r1.prompts import INFORMATION, PASSAGE, TINY
 from agentic.search_r1.tiny import task
 from vime.tiny.demonstration import Demonstration, filled
 from vime.trajectory.plain_text import render
-from vime.types import TrainSample
+from vime.types import Sample
 
 Kind = Literal["sampled", "given"]
 Part = tuple[Kind, str]
@@ -123,9 +123,7 @@ def texts() -> list[str]:
     return sorted({prompt for prompt, _ in found} | {text for _, parts in found for _, text in parts} | names | {TINY.invalid})
 
 
-def demonstrations(
-    tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def demonstrations(tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int) -> list[Sample]:
     """Return the batch of one step of num_steps, about num_tokens tokens."""
     has_habits = step / num_steps >= HABIT_PROGRESS
     rng = random.Random(f"search_r1/{seed}/{step}")

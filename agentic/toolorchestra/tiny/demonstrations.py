@@ -24,7 +24,7 @@ from agentic.toolorchestra.tiny.task import Question
 from agentic.toolorchestra.tools import Findings
 from vime.data.split import split_of
 from vime.tiny.demonstration import Dialogue, encode_conversation, filled
-from vime.types import Message, TrainSample
+from vime.types import Message, Sample
 
 JUNIOR, SENIOR = "junior", "senior"
 ALIASES = (JUNIOR, SENIOR)
@@ -196,27 +196,25 @@ def _contents(message: Message) -> list[str]:
 
 def orchestrator_demonstrations(
     tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+) -> list[Sample]:
     """Return the orchestrator's batch of one step, about num_tokens tokens."""
     return _batch("orchestrator", orchestrator_conversations, tokenizer, step, num_tokens, seed)
 
 
 def junior_demonstrations(
     tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+) -> list[Sample]:
     """Return the junior expert's batch of one step, about num_tokens tokens."""
     return _batch(JUNIOR, junior_conversations, tokenizer, step, num_tokens, seed)
 
 
 def senior_demonstrations(
     tokenizer: PreTrainedTokenizerBase, step: int, num_steps: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+) -> list[Sample]:
     """Return the senior expert's batch of one step, about num_tokens tokens."""
     return _batch(SENIOR, senior_conversations, tokenizer, step, num_tokens, seed)
 
 
-def _batch(
-    name: str, make: Maker, tokenizer: PreTrainedTokenizerBase, step: int, num_tokens: int, seed: int
-) -> list[TrainSample]:
+def _batch(name: str, make: Maker, tokenizer: PreTrainedTokenizerBase, step: int, num_tokens: int, seed: int) -> list[Sample]:
     rng = random.Random(f"{name}/{seed}/{step}")
     return filled(lambda: [encode_conversation(one, tokenizer=tokenizer) for one in make(rng)], num_tokens=num_tokens)
