@@ -3,7 +3,7 @@
 One starts by itself; the other is the second of a sweep, and takes over Ray, the server and the trainer of a run that has trained
 with another learning rate. So what is equal shows as well that nothing of a run is left in the next.
 
-That another seed draws other tokens is shown in `rollout/test_seeds.py`.
+That another seed draws other tokens is shown in `workers/test_seeds.py`.
 """
 
 import json

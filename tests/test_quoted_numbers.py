@@ -26,9 +26,10 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "vime/preflight/plan/README.md": ("as large as that and 512 MiB",),
     "vime/grading/README.md": ("A comparison gets 6 s", "two of 25 s", "`10%` is not `10`"),
     "vime/retrieval/README.md": ("a body above 32 MiB",),
-    "vime/rollout/README.md": ("has not been compared after 6 s", "every 5 s"),
+    "vime/orchestration/README.md": ("has not been compared after 6 s",),
     "vime/trainer/README.md": ("within 5 % where attention",),  # the bound of a test
     "vime/weights/README.md": ("differ by 13 % of its largest value",),  # the tolerance of a check
+    "vime/workers/README.md": ("every 5 s",),
 }
 """Quantities that are settings, limits and bounds, as they stand in the text."""
 

@@ -1,14 +1,14 @@
 """What asynchronous training could do at best on an ideal machine: a simulation of groups, trainer and shared cores.
 
 The simulated run has the same tool times, batches and `max_staleness` as a real one, and admits, waits for and resamples groups
-by the rules of `vime.rollout.buffer`. Nothing else costs time: a message arrives at once, a call has no latency of its own, the
-processor's work is divided among the cores without loss, and the trainer always has them first.
+by the rules of `vime.orchestration.buffer`. Nothing else costs time: a message arrives at once, a call has no latency of its own,
+the processor's work is divided among the cores without loss, and the trainer always has them first.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vime.rollout.buffer import Buffer
+from vime.orchestration.buffer import Buffer
 from vime.types import Group, Prompt
 
 EPSILON = 1e-9
@@ -86,7 +86,7 @@ class Simulation:
         return self._ended
 
     def _admit(self) -> None:
-        """Starts the groups that the new weights admit, as `vime.rollout.producer.Producer.set_version`."""
+        """Starts the groups that the new weights admit, as `vime.orchestration.producer.Producer.set_version`."""
         run = self._run
         num_batches = min(run.max_staleness + 1, run.num_steps - self._version)
         while len(self._buffer) < num_batches * run.num_prompts:
@@ -114,7 +114,7 @@ class Simulation:
             self._ended.ages.append(self._version - min(group.weight_version for group in groups))
 
     def _resample(self, slot: int) -> None:
-        """As `vime.rollout.group_run.GroupRun.resample`."""
+        """As `vime.workers.group_run.GroupRun.resample`."""
         oldest, members = self._version - self._run.max_staleness + 1, self._members[slot]
         if any(member.work > EPSILON and 0 <= member.version < oldest for member in members):
             return

@@ -35,9 +35,9 @@ from agentic.memagent.tiny.task import generate_rows
 from vime.config import RunConfig
 from vime.preflight.compose import compose_run
 from vime.report.machine import matrix_product_rate
-from vime.rollout.agents import launched
 from vime.runtime import Runtime
 from vime.serving import flags, programs
+from vime.workers.agents import launched
 
 TRAINED = "trained"
 AS_STARTED, OTHER = "actor", "other"

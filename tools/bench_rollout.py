@@ -34,14 +34,14 @@ from step_ours import REST, cpu_times, spent_since
 
 from vime.cluster.nodes import Nodes
 from vime.config import RunConfig, ServingConfig
-from vime.rollout.agents import launched
-from vime.rollout.buffer import Buffer
-from vime.rollout.pool import WorkerPool
-from vime.rollout.producer import Producer
+from vime.orchestration.buffer import Buffer
+from vime.orchestration.producer import Producer
 from vime.runtime import Runtime
 from vime.serving.server_metrics import read_metrics
 from vime.serving.topology import Serving
 from vime.types import Group, rollout_id_of
+from vime.workers.agents import launched
+from vime.workers.pool import WorkerPool
 
 WAVES = 4
 """Rollouts of a measurement, in multiples of the concurrency."""

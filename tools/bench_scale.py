@@ -118,10 +118,10 @@ async def measure(num_rollouts: int) -> dict[str, float]:
 async def run_batches(num_rollouts: int, *, num_batches: int) -> SimulatedServer:
     """Batches of `num_rollouts`, all in flight at once, through producer, buffer and one worker."""
     from vime.config import MethodConfig, RolloutConfig, RunConfig
-    from vime.rollout.buffer import Buffer
-    from vime.rollout.producer import Producer
-    from vime.rollout.worker import RolloutWorker
+    from vime.orchestration.buffer import Buffer
+    from vime.orchestration.producer import Producer
     from vime.serving.topology import Endpoint
+    from vime.workers.worker import RolloutWorker
 
     here = f"{Path(__file__).resolve()}:"
     config = RunConfig(

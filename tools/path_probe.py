@@ -164,8 +164,9 @@ class Probe:
 
 
 def _held(kind: type) -> bool:
-    """Whether instances have a slot or a field for token ids."""
-    return any(name in IDS and not isinstance(inspect.getattr_static(kind, name), property) for name in dir(kind))
+    """Whether instances have a slot or a field for token ids, and no property or method that finds them elsewhere."""
+    found = (inspect.getattr_static(kind, name) for name in IDS & set(dir(kind)))
+    return any(not isinstance(each, property) and not callable(each) for each in found)
 
 
 def _is_in(module: str, package: str) -> bool:

@@ -35,8 +35,8 @@ class Maker:
 
     def make(self, prompt: Any, slot: int, num_rollouts: int, num_tokens: int) -> Any:
         """A group whose rollouts have one sample each, accepted like one of `generate`."""
-        from vime.rollout.isolation import check_samples
         from vime.types import Group, Rollout, Sample, Status, StopReason
+        from vime.workers.isolation import check_samples
 
         generator = random.Random(slot)
         group = Group(prompt=prompt)
@@ -165,10 +165,10 @@ async def run_batch(config: Any, maker: Any, ranks: list[Any], num_tokens: int) 
     """One batch as the training loop handles it."""
     from vime.algorithm.batch import build_updates
     from vime.algorithm.choice import algorithm_of
-    from vime.rollout.buffer import Buffer
-    from vime.rollout.journal import Journal
-    from vime.rollout.metrics import batch_metrics
-    from vime.rollout.producer import Producer
+    from vime.orchestration.buffer import Buffer
+    from vime.orchestration.journal import Journal
+    from vime.orchestration.metrics import batch_metrics
+    from vime.orchestration.producer import Producer
     from vime.trainer.group import TrainerGroup
 
     num_prompts, num_rollouts = config.rollout.num_prompts, config.rollout.num_samples_per_prompt

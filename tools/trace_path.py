@@ -42,12 +42,12 @@ WORDS = [
     "rollout.num_workers=1",
     "evaluation.rows=[]",
 ]
-WORKER, PRODUCER = "rollout/worker.py", "rollout/producer.py"
+WORKER, PRODUCER = "workers/worker.py", "orchestration/producer.py"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HandOver:
-    """Example: `HandOver(process="4711", giver="rollout/pool.py", taker="rollout/producer.py")`."""
+    """Example: `HandOver(process="4711", giver="workers/pool.py", taker="orchestration/producer.py")`."""
 
     process: str
     giver: str

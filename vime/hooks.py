@@ -49,7 +49,7 @@ class GroupFunction(Protocol):
 
 
 class RunGroup(Protocol):
-    """What a producer runs groups with (`vime.rollout.own_producer.GroupRunner`)."""
+    """What a producer runs groups with (`vime.orchestration.own_producer.GroupRunner`)."""
 
     version: int
     """The weight version that the servers hold."""

@@ -21,8 +21,8 @@ from vime.errors import CheckpointError, TrainingError
 from vime.evaluation.conditions import SCAFFOLD, TRAINED, needs_trained_model, rows_of
 from vime.evaluation.evaluator import Evaluator
 from vime.hooks import load_hook
+from vime.orchestration.journal import Journal
 from vime.preflight.compose import Composed
-from vime.rollout.journal import Journal
 from vime.session import Session
 from vime.step_clock import StepClock
 from vime.system import Training, evaluation, supervised, training

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from vime.algorithm.advantage import Advantages
+from vime.blame import users_traceback
 from vime.config import AlgorithmName, Mode, RolloutDetail, RunConfig
 from vime.errors import ConfigError, InfrastructureError
 from vime.evaluation.conditions import AT, SCAFFOLD, SINGLE_TURN, Job, rows_of
 from vime.evaluation.evaluator import Evaluator, ItemRunner, forget_items_after
 from vime.evaluation.protocol import check_same, load_prompts, protocol_of
 from vime.files.record import Recorder
+from vime.hooks import load_hook
 from vime.model.pieces import TokenPieces
 from vime.preflight.compose import Composed
 from vime.report.console import Console
@@ -29,8 +31,8 @@ from vime.report.run_directory import RunDirectory, held
 from vime.report.summary import RunScore, append_scores, build_summary, read_scores, write_summary
 from vime.report.trace import TraceWriter
 from vime.report.tracker import Tracker
-from vime.rollout.eval_logs import eval_logs
-from vime.types import Group, Prompt
+from vime.rollout.context import Context
+from vime.types import EvalLog, Group, Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -246,3 +248,28 @@ def _load_prompts(config: RunConfig) -> dict[str, list[Prompt]]:
 def percent(scores: list[RunScore], dataset: str) -> float:
     """The mean strict score of the runs over one data set, 0 to 100."""
     return 100 * fmean(sum(score.strict) / score.num_items for score in scores if score.dataset == dataset)
+
+
+def eval_logs(
+    config: RunConfig, row: str, label: str, results: dict[Job, list[dict[str, Any]]]
+) -> dict[str, tuple[str, EvalLog]]:
+    """The method's log of each data set and the name of its file; none for a model that is asked without the agent.
+
+    `results` are the items of all jobs of one row; those at other temperatures than the table's are left out. Where `eval_log`
+    raises, the scores stand without its metrics.
+    """
+    if config.method.eval_log is None or row.startswith(SINGLE_TURN):
+        return {}
+    hook = load_hook(config.method.eval_log)
+    by_dataset: dict[str, list[dict[str, Any]]] = {}
+    for job, items in results.items():
+        if job.temperature == config.evaluation.temperature:
+            by_dataset.setdefault(job.dataset, []).extend(items)
+    found: dict[str, tuple[str, EvalLog]] = {}
+    for dataset, items in by_dataset.items():
+        name = f"{dataset}-{row}" + (f"-{label}" if label else "")
+        try:
+            found[dataset] = name, hook(Context(config=config, evaluation=True, session_id=name), items)
+        except Exception as error:  # the boundary of a user's function
+            logger.warning("method.eval_log raised on %s\n%s", name, users_traceback(error))
+    return found

@@ -19,8 +19,6 @@ from typing import Any
 from vime.cluster.placement import takes_turns
 from vime.config import RunConfig
 from vime.evaluation.pin import Pin
-from vime.rollout.agents import Agents, launched
-from vime.rollout.ray_worker import WORKER
 from vime.runtime import Runtime, running
 from vime.serving.programs import SERVER
 from vime.sync.delivery import WeightDelivery
@@ -29,6 +27,8 @@ from vime.tasks import together
 from vime.trainer.group import RANK, TrainerGroup
 from vime.trainer.learner import Learner
 from vime.weights.policy import Policy
+from vime.workers.agents import Agents, launched
+from vime.workers.ray_worker import WORKER
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from vime.data.source import RowSource
 from vime.errors import ConfigError
 from vime.evaluation.protocol import load_prompts
 from vime.files.serialization import from_json, to_json
-from vime.rollout.buffer import Buffer
-from vime.rollout.progress import Progress
+from vime.orchestration.buffer import Buffer
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, Turn
+from vime.workers.group_run import Progress
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from vime.integrations.lightning_call import TASK_FIELD
 from vime.integrations.lightning_rollout import generate
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Context, Sampling
-from vime.rollout.isolation import Hooks, run_rollout
 from vime.types import Rollout, Sample
+from vime.workers.isolation import Hooks, run_rollout
 
 NUM_ROWS = 6
 CALL = '<tool_call>\n{"name": "query", "arguments": {"sql": "SELECT 1"}}\n</tool_call><|im_end|>'

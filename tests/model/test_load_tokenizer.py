@@ -32,7 +32,7 @@ def test_a_class_that_is_not_known_is_left_to_transformers(tmp_path: Path):
 
 def test_a_rollout_worker_starts_without_pytorch():
     program = (
-        "import sys; from vime.model.load_tokenizer import load_tokenizer; import vime.rollout.ray_worker, vime.rollout.served; "
+        "import sys; from vime.model.load_tokenizer import load_tokenizer; import vime.workers.ray_worker, vime.workers.served; "
         f"load_tokenizer({str(SHIPPED[0].parent)!r}).apply_chat_template([{{'role': 'user', 'content': 'x'}}], tokenize=False); "
         "print(sorted({'torch', 'sklearn', 'vllm'} & set(sys.modules)))"
     )

@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "partial rollouts without staleness": (["rollout.partial_rollouts=true"], "rollout.partial_rollouts"),
     "larger group demanded than started": (["rollout.min_rollouts_per_group=99"], "rollout.min_rollouts_per_group"),
     "more rollouts than a function is asked for": (
-        ["rollout.group_function=vime.rollout.worker.RolloutWorker", "rollout.num_oversampled_samples_per_prompt=1"],
+        ["rollout.group_function=vime.workers.worker.RolloutWorker", "rollout.num_oversampled_samples_per_prompt=1"],
         "rollout.num_oversampled_samples_per_prompt",
     ),
     "temperature zero in training": (["rollout.temperature=0"], "rollout.temperature"),

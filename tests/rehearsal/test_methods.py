@@ -17,11 +17,11 @@ from vime.rehearsal.scripted_client import ScriptedClient, ScriptedClients
 from vime.rehearsal.shrink import shrink
 from vime.rehearse import write_files
 from vime.retrieval.client import Passage
-from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.serving.flags import max_model_len_of
 from vime.serving.forced_tokens import FORCED
 from vime.types import Turn
+from vime.workers.worker import RolloutWorker
 
 NEVER: dict[str, dict[str, set[str]]] = {
     "memagent_paper_7b": {},

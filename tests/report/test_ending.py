@@ -9,11 +9,11 @@ import pytest
 from vime.config import TRY, RolloutConfig, RunConfig
 from vime.errors import InfrastructureError
 from vime.files.command_line import setting
+from vime.orchestration.tally import Tally
 from vime.preflight.compose import compose_run
 from vime.preflight.sweep import expand
 from vime.report.ending import ending_of, read_ending
 from vime.report.run_directory import RunDirectory
-from vime.rollout.tally import Tally
 from vime.session import Session
 from vime.types import Group, Prompt, Rollout, StopReason
 

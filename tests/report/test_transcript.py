@@ -65,6 +65,6 @@ def test_a_hook_that_raises_is_shown_with_its_traceback_and_without_a_reward(tmp
 def test_what_hooks_log_is_on_the_screen_and_not_what_vime_does(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with transcript(tmp_path)[0]:
         logging.getLogger("my.agent").info("asking")
-        logging.getLogger("vime.rollout.isolation").warning("said at the end")
+        logging.getLogger("vime.workers.isolation").warning("said at the end")
     assert capfd.readouterr().err == "INFO my.agent: asking\n"
     assert "said at the end" in (tmp_path / "logs" / "driver.log").read_text()

@@ -22,8 +22,8 @@ from vime.reward_service.batches import RewardBatches
 from vime.reward_service.client import RewardClient
 from vime.reward_service.protocol import read_answer
 from vime.rollout.context import Context, Sampling
-from vime.rollout.isolation import Hooks, run_rollout
 from vime.types import COUNTS, Reward, Rollout, Sample, StopReason, Turn
+from vime.workers.isolation import Hooks, run_rollout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from reward_service import make_app

@@ -13,9 +13,9 @@ from agentic.memagent.chunks import ChunkAt
 from agentic.memagent.config import MemAgentConfig
 from vime.config import ChatConfig, Mode, RunConfig, ServedModelConfig
 from vime.evaluation.conditions import Row, label_of, needs_trained_model, rows_of, shown_rows
-from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Rollout, StopReason
+from vime.workers.worker import RolloutWorker
 
 TINY = str(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
 DOCUMENT = "\n\n".join(f"Document {i}:\nResident\nThe home of Ab{i} is Barton." for i in range(1, 13))

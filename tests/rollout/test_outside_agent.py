@@ -18,9 +18,9 @@ from vime.config import Constraints, MethodConfig, RolloutConfig, RunConfig, Ses
 from vime.errors import ContextFullError, SampleError
 from vime.gateway.sessions import Sessions
 from vime.rollout.context import Context, Sampling
-from vime.rollout.isolation import Hooks, run_rollout
 from vime.rollout.outside_agent import load_generate
 from vime.types import Rollout, Sample, StopReason, Turn
+from vime.workers.isolation import Hooks, run_rollout
 
 GUIDE = Path(__file__).resolve().parents[2] / "agentic" / "README.md"
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ from vime.preflight.plan.models import serving
 from vime.preflight.plan.processes import placement_table
 from vime.processes.secret import headers
 from vime.rollout.context import Sampling
-from vime.rollout.worker import RolloutWorker
 from vime.serving.client import TokenClient
 from vime.serving.endpoint import Endpoint
 from vime.serving.server_metrics import read_metrics
+from vime.workers.worker import RolloutWorker
 
 PROMPT = [72, 101, 108, 108, 111, 32] * 4
 

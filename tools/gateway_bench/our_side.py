@@ -18,9 +18,9 @@ from gateway_bench.script import MODEL
 from vime.config import RunConfig
 from vime.gateway.session import AgentSession
 from vime.preflight.compose import compose_run
-from vime.rollout.served import ServedModels
 from vime.serving.endpoint import Endpoint
 from vime.types import Sample, Sampling
+from vime.workers.served import ServedModels
 
 
 class OurSide:

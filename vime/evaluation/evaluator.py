@@ -29,7 +29,7 @@ SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries", "
 
 
 class ItemRunner(Protocol):
-    """Runs one item (`vime.rollout.pool.WorkerPool`)."""
+    """Runs one item (`vime.workers.pool.WorkerPool`)."""
 
     async def run_item(self, *, prompt: Prompt, row: str, temperature: float, version: int, run: int) -> Rollout: ...
 

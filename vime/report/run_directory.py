@@ -63,7 +63,7 @@ class RunDirectory:
 
     @property
     def journal(self) -> Path:
-        """Groups that finished since the last checkpoints, with their tokens (`vime.rollout.journal`)."""
+        """Groups that finished since the last checkpoints, with their tokens (`vime.orchestration.journal`)."""
         return self.path / "journal"
 
     @property

@@ -21,7 +21,7 @@ from vime.types import Group, Prompt, Rollout, Turn
 
 SHOWN_CHARACTERS = 2000
 """Of one text; the middle of a longer one is left out."""
-SAID_ANYWAY = ("vime.rollout.isolation", "vime.rollout.group_hooks")
+SAID_ANYWAY = ("vime.workers.isolation", "vime.workers.group_hooks")
 """Loggers of what the end of the transcript says."""
 
 

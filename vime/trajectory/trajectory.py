@@ -177,7 +177,7 @@ class Trajectory:
     __slots__ = ("_kept", "_num_asked", "attempt", "calls", "seed_of")
 
     def __init__(self, kept: Iterable[Turn] = (), *, seed_of: Callable[[str, int], int] | None = None) -> None:
-        """`kept` are replies of an earlier run of the same rollout; `seed_of` gives the seed of a call (`vime.rollout.seeds`)."""
+        """`kept` are replies of an earlier run of the same rollout; `seed_of` gives the seed of a call (`Seeds`)."""
         self.calls: list[Call] = []
         """The calls of the present attempt, in the order in which they were sent."""
         self.attempt = 0

@@ -10,9 +10,9 @@ from agentic.agentflow.tiny import task
 from agentic.agentflow.tools.config import ToolConfig
 from tests.agentic.agentflow.test_generate import CATALOGUE, frozen, step_of
 from vime.config import ChatConfig, Mode, RunConfig, ServedModelConfig
-from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Rollout, StopReason
+from vime.workers.worker import RolloutWorker
 
 ROW = next(row for row in task.generate_rows(split="train", num_items=50, seed=0) if row["extra_info"]["kind"] == "bill")
 

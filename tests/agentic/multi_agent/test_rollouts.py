@@ -23,10 +23,10 @@ from vime.model.load_tokenizer import load_tokenizer
 from vime.preflight.compose import compose_run
 from vime.preflight.validation import validate
 from vime.rollout.context import Context, Sampling
-from vime.rollout.isolation import check_samples
-from vime.rollout.own_verdict import set_reward
 from vime.trajectory.plain_text import render
 from vime.types import Group, Prompt, Rollout, Sample, Status, StopReason, Turn
+from vime.workers.isolation import check_samples
+from vime.workers.own_verdict import set_reward
 
 ACTOR = Path(agentic.multi_agent.config.__file__).parent / "tiny/actor"
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "rollouts.jsonl").read_text().splitlines()]

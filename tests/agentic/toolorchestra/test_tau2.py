@@ -17,9 +17,9 @@ from tests.agentic.toolorchestra.converse import converse
 from vime.config import MethodConfig, ModelConfig, RolloutConfig, RunConfig, ServedModelConfig, ServingConfig
 from vime.errors import ConfigError
 from vime.model.load_tokenizer import load_tokenizer
-from vime.rollout.worker import RolloutWorker
 from vime.serving.endpoint import Endpoint
 from vime.types import Prompt, Reward, Sample, StopReason, Turn
+from vime.workers.worker import RolloutWorker
 
 TINY = Path(__file__).parents[3] / "agentic" / "memagent" / "tiny" / "actor"
 ABSENT = tau2.why_absent()

@@ -1,7 +1,7 @@
 """Assigns work to the least loaded worker, and suspects of killing workers to workers of their own.
 
 When a worker is lost, another takes its place and the work is run again. The work in whose code a worker died
-(`vime.rollout.black_box`) is run alone from then on. The worker's other work is run among all work once more. Work that has lost
+(`vime.workers.black_box`) is run alone from then on. The worker's other work is run among all work once more. Work that has lost
 `MAX_SHARED_LOSSES` workers is split into two halves, each in a worker of its own beside the others; a half that loses its worker
 is split again, until the work that kills workers is alone: work that loses a worker which has no other work has failed. So
 innocent work never has to queue behind a suspect, and as every loss makes a company smaller, the search ends.
@@ -68,7 +68,7 @@ class WorkerLost(Exception):
 
 
 class Worker(Protocol):
-    """A worker process (`vime.rollout.ray_worker.RayWorker`); `run` and `started` raise WorkerLost if it dies."""
+    """A worker process (`vime.workers.ray_worker.RayWorker`); `run` and `started` raise WorkerLost if it dies."""
 
     async def started(self) -> None: ...
     async def run(self, work: Work) -> Any: ...

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vime.rollout import black_box
-from vime.rollout.black_box import NOBODY, BlackBox
+from vime.workers import black_box
+from vime.workers.black_box import NOBODY, BlackBox
 
 ENDS = {
     "in the hook itself": ("os._exit(1)", 7),
@@ -25,7 +25,7 @@ def test_after_a_death_it_says_in_whose_code(tmp_path: Path, end: str):
     program = f"""
 import asyncio, os, threading
 from pathlib import Path
-from vime.rollout import black_box
+from vime.workers import black_box
 
 async def die():
     os._exit(1)

@@ -18,11 +18,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from vime.cluster.nodes import Nodes
 from vime.config import MethodConfig, RolloutConfig, RunConfig
 from vime.processes.spare import Spare
-from vime.rollout import pool as pool_module
-from vime.rollout.group_run import Resampled
-from vime.rollout.pool import WorkerPool
-from vime.rollout.ray_worker import RayWorker
 from vime.types import Prompt, Sample, StopReason
+from vime.workers import pool as pool_module
+from vime.workers.group_run import Resampled
+from vime.workers.pool import WorkerPool
+from vime.workers.ray_worker import RayWorker
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.asyncio(loop_scope="module")]
 

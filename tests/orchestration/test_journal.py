@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vime.rollout.journal import Journal
+from vime.orchestration.journal import Journal
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 

@@ -4,6 +4,7 @@ It holds no state that must survive: a lost worker is replaced, and its groups a
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 import uuid
@@ -21,23 +22,21 @@ from vime.evaluation.conditions import SINGLE_TURN, Row
 from vime.hooks import load_hook
 from vime.memory.kv_cache import rollouts_of_a_worker
 from vime.processes.output import send_output_to
-from vime.rollout import black_box
-from vime.rollout.black_box import BlackBox
 from vime.rollout.context import Context, Sampling
-from vime.rollout.group_hooks import run_group_function, score_group
-from vime.rollout.group_run import GroupRun, Resampled
-from vime.rollout.isolation import Hooks, run_rollout, template_of
 from vime.rollout.outside_agent import calls_over_http, load_generate
-from vime.rollout.progress import Progress
-from vime.rollout.seeds import Seeds
-from vime.rollout.served import MakeClient, ServedModels
-from vime.rollout.several_runs import SeveralRuns
-from vime.rollout.watchdog import Watchdog
+from vime.rollout.within import Watchdog
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
 from vime.trajectory.trajectory import Trajectory
 from vime.types import Group, Prompt, Rollout
+from vime.workers import black_box
+from vime.workers.black_box import BlackBox
+from vime.workers.group_hooks import run_group_function, score_group
+from vime.workers.group_run import GroupRun, Progress, Resampled
+from vime.workers.isolation import Hooks, run_rollout, template_of
+from vime.workers.served import MakeClient, ServedModels
+from vime.workers.several_runs import SeveralRuns
 
 logger = logging.getLogger(__name__)
 
@@ -304,3 +303,38 @@ class RolloutWorker:
 
     def _trace(self, slot: int) -> Trace:
         return Trace(keep_spans=is_traced(slot, self._config.logger.trace_share))
+
+
+SEED_BITS = 62
+"""vLLM takes seeds of 64 bits with a sign."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seeds:
+    """Seeds of one rollout's model calls with `deterministic=true`, derived from the call and its rollout, never from the time.
+
+    A call is identified by its model, prompt and limit, and by its number among equal calls of its rollout. So it is sampled
+    alike in every run, in whatever order calls arrive. The same holds after a lost server if the reply is sampled from its
+    beginning; a seed does not determine the rest of a reply that is continued elsewhere.
+
+    Example: of member 3 of the group of prompt 17: `Seeds(run_seed=0, dataset="train", prompt=17, member="3")`; of the second run
+    of an evaluation: `Seeds(run_seed=0, dataset="docs_20", prompt=5, member="scaffold-run1")`.
+    """
+
+    run_seed: int
+    dataset: str
+    prompt: int
+    member: str
+
+    @classmethod
+    def of_member(cls, config: RunConfig, prompt: Prompt, member: str) -> "Seeds | None":
+        """The seeds of one member of a prompt's group; None without `deterministic=true`."""
+        if not config.deterministic:
+            return None
+        return cls(run_seed=config.seed, dataset=prompt.dataset, prompt=prompt.index, member=member)
+
+    def __call__(self, key: str, number: int) -> int:
+        """The seed of a call: `key` is its digest (`call_key`), and `number` counts equal calls of the rollout from 0."""
+        parts = (self.run_seed, self.dataset, self.prompt, self.member, key, number)
+        digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> (64 - SEED_BITS)

@@ -12,12 +12,11 @@ import pytest
 from vime.algorithm.filter import dynamic_sampling
 from vime.config import RolloutConfig
 from vime.errors import InfrastructureError
-from vime.rollout.buffer import Buffer
-from vime.rollout.group_run import Resampled
-from vime.rollout.journal import Journal
-from vime.rollout.producer import Producer
-from vime.rollout.progress import Progress
+from vime.orchestration.buffer import Buffer
+from vime.orchestration.journal import Journal
+from vime.orchestration.producer import Producer
 from vime.types import Group, Prompt, Rollout, Sample, StopReason, rollout_id_of
+from vime.workers.group_run import Progress, Resampled
 
 
 class CountingSource:
@@ -212,7 +211,7 @@ def test_a_group_is_not_late_before_half_of_all_groups_have_finished():
 def test_while_a_batch_waits_for_a_late_group_its_stale_rollouts_are_asked_for_until_they_can_be_sampled_again(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("vime.rollout.producer.ASK_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("vime.orchestration.producer.ASK_AGAIN_SECONDS", 0.001)
 
     async def scenario() -> None:
         runner = Runner()

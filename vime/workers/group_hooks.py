@@ -8,11 +8,11 @@ from typing import Any
 from vime.blame import blamed, users_traceback
 from vime.config import RolloutConfig
 from vime.rollout.context import Context
-from vime.rollout.group_run import stopped_rollout
-from vime.rollout.isolation import check_samples, template_of
-from vime.rollout.own_verdict import adopt, check_length, set_reward, to_reward
 from vime.rollout.within import HookTimeout, within
 from vime.types import Group, Prompt, Reward, StopReason
+from vime.workers.group_run import stopped_rollout
+from vime.workers.isolation import check_samples, template_of
+from vime.workers.own_verdict import adopt, check_length, set_reward, to_reward
 
 logger = logging.getLogger(__name__)
 

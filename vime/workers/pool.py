@@ -19,16 +19,15 @@ from vime.cluster.placement import Place
 from vime.config import RunConfig
 from vime.processes.spare import Spare
 from vime.rehearsal.scripted_client import ScriptedClients
-from vime.rollout.dispatch import Dispatcher, Station, Work, WorkerLost
-from vime.rollout.group_run import Resampled, stopped_rollout
-from vime.rollout.progress import Progress
-from vime.rollout.ray_worker import WORKER, RayWorker, raise_again
-from vime.rollout.worker import RolloutWorker, WorkerState
 from vime.serving.calls import Calls
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Address, Endpoint
 from vime.tasks import together
 from vime.types import Group, Prompt, Rollout, StopReason
+from vime.workers.dispatch import Dispatcher, Station, Work, WorkerLost
+from vime.workers.group_run import Progress, Resampled, stopped_rollout
+from vime.workers.ray_worker import WORKER, RayWorker, raise_again
+from vime.workers.worker import RolloutWorker, WorkerState
 
 logger = logging.getLogger(__name__)
 

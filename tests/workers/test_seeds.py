@@ -10,9 +10,9 @@ from vime.chat.model import ServedModel
 from vime.config import RunConfig
 from vime.errors import RepeatabilityError
 from vime.evaluation.repeatable import BY_CHANCE, COUNTS, check_repeatable
-from vime.rollout.seeds import Seeds
 from vime.trajectory.trajectory import Trajectory
 from vime.types import Prompt, Rollout, StopReason, Turn
+from vime.workers.worker import Seeds
 
 SEEDS = Seeds(run_seed=0, dataset="train", prompt=17, member="3")
 

@@ -9,10 +9,10 @@ import pytest
 import agentic.memagent
 from vime.config import ChatConfig, RunConfig, SamplingConfig, ServedModelConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.served import ServedModels
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import ChatClient
 from vime.types import Turn
+from vime.workers.served import ServedModels
 
 TINY = str(Path(agentic.memagent.__file__).parent / "tiny" / "actor")
 POLICY = Sampling(temperature=0.9, top_p=1.0)

@@ -8,11 +8,11 @@ from typing import Any
 from vime.config import ModelAPI, RunConfig
 from vime.retrieval.client import NAME as RETRIEVAL
 from vime.retrieval.deployment import Retrieval
-from vime.rollout.pool import WorkerPool
 from vime.runtime import Runtime
 from vime.serving.topology import Serving
 from vime.tasks import Watches, stop_within, together
 from vime.weights.policy import Policy
+from vime.workers.pool import WorkerPool
 
 STOP_SECONDS = 30.0
 """For each part."""

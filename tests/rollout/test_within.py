@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from vime.rollout.watchdog import EXIT_CODE, Watchdog
-from vime.rollout.within import within
+from vime.rollout.within import EXIT_CODE, Watchdog, within
 
 
 def spin_in_a_hook() -> None:
@@ -31,7 +30,7 @@ async def test_a_loop_without_await_is_interrupted_and_the_others_go_on(caplog: 
 
 
 def test_what_cannot_be_interrupted_ends_the_process():
-    code = "import asyncio, time\nfrom vime.rollout.watchdog import Watchdog\n"
+    code = "import asyncio, time\nfrom vime.rollout.within import Watchdog\n"
     code += "async def main():\n    watchdog = Watchdog(0.2)\n    time.sleep(60)\nasyncio.run(main())"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert finished.returncode == EXIT_CODE

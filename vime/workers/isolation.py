@@ -26,9 +26,9 @@ from vime.errors import (
     ToolLimitError,
 )
 from vime.rollout.context import Context, Sampling
-from vime.rollout.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
 from vime.rollout.within import HookTimeout, within
 from vime.types import COUNTS, Prompt, Reward, Rollout, Sample, Status, StopReason, rollout_id_of
+from vime.workers.own_verdict import check_length, end_of, own_reward, set_reward, stop_reason_of, to_reward
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ from tests.sampled import sample_of
 from vime.config import LoggerConfig, MethodConfig, RolloutConfig, RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.files.serialization import from_json, to_json
-from vime.rollout.group_run import Resampled
-from vime.rollout.metrics import batch_metrics
-from vime.rollout.progress import Progress
-from vime.rollout.worker import RolloutWorker
+from vime.orchestration.metrics import batch_metrics
 from vime.serving.topology import Endpoint
 from vime.types import Group, Prompt, Reward, Rollout, Sample, StopReason, Turn
+from vime.workers.group_run import Progress, Resampled
+from vime.workers.worker import RolloutWorker
 
 PROMPT = Prompt(index=3, row=3, messages=[{"role": "user", "content": "go"}], ground_truth=["x"])
 NUM_TURNS = 3

@@ -8,9 +8,9 @@ import pytest
 from tests.sampled import sample_of
 from vime.config import RolloutConfig, RunConfig
 from vime.rollout.context import Context, Sampling
-from vime.rollout.group_hooks import run_group_function, score_group
-from vime.rollout.isolation import Hooks, run_rollout
 from vime.types import Group, Prompt, Reward, Rollout, Sample, Status, StopReason, Turn
+from vime.workers.group_hooks import run_group_function, score_group
+from vime.workers.isolation import Hooks, run_rollout
 
 TURN = Turn(
     prompt_ids=[1, 2],

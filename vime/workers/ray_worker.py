@@ -12,9 +12,9 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 
 from vime.errors import ConfigError
 from vime.processes.spare import Spare
-from vime.rollout import black_box
-from vime.rollout.dispatch import Work, WorkerLost
 from vime.weights.payload import payload_folder
+from vime.workers import black_box
+from vime.workers.dispatch import Work, WorkerLost
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from vime.config import RolloutConfig, RunConfig
 from vime.errors import BadRequestError, ConfigError, ContextFullError, Problem, SandboxError, ServerError
 from vime.rollout import within
 from vime.rollout.context import Context, Sampling
-from vime.rollout.isolation import Hooks, run_rollout
 from vime.types import COLUMNS, COUNTS, Reward, Rollout, Sample, Status, StopReason, Turn
+from vime.workers.isolation import Hooks, run_rollout
 
 TURN = Turn(
     prompt_ids=[1, 2],

@@ -8,9 +8,9 @@ import pytest
 
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import CheckpointError, HookError, InfrastructureError
-from vime.rollout.buffer import Buffer
-from vime.rollout.own_producer import OwnProducer
-from vime.rollout.producer import Producer
+from vime.orchestration.buffer import Buffer
+from vime.orchestration.own_producer import OwnProducer
+from vime.orchestration.producer import Producer
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 PRODUCER = '''

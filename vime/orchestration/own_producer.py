@@ -12,11 +12,11 @@ from vime.config import RolloutConfig, RunConfig
 from vime.errors import CheckpointError, HookError
 from vime.files.serialization import from_json, to_json
 from vime.hooks import load_hook, naming
-from vime.rollout.isolation import check_samples, template_of
-from vime.rollout.own_verdict import adopt
-from vime.rollout.producer import PromptStream, Runner
-from vime.rollout.tally import Tally
+from vime.orchestration.producer import PromptStream, Runner
+from vime.orchestration.tally import Tally
 from vime.types import Group, Prompt
+from vime.workers.isolation import check_samples, template_of
+from vime.workers.own_verdict import adopt
 
 logger = logging.getLogger(__name__)
 KEY = "rollout.producer"
@@ -57,7 +57,7 @@ class GroupRunner:
 
 
 class OwnProducer:
-    """Adapts a user's class (`rollout.producer`) to the interface of `vime.rollout.producer.Producer`."""
+    """Adapts a user's class (`rollout.producer`) to the interface of `vime.orchestration.producer.Producer`."""
 
     def __init__(self, config: RunConfig, *, path: str, source: PromptStream, runner: Runner, version: int) -> None:
         """Makes the user's object, with the servers at weight `version`. Raises HookError with whatever it raises."""

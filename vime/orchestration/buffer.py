@@ -10,8 +10,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Any
 
-from vime.rollout.progress import Progress
 from vime.types import Group, Prompt, as_dict
+from vime.workers.group_run import Progress
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """What a batch of groups says about itself."""
 
-from vime.rollout.metrics import batch_metrics
+from vime.orchestration.metrics import batch_metrics
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
 
 PROMPT = Prompt(index=0, row=0, messages=[], ground_truth=[])

@@ -11,13 +11,12 @@ from typing import Any, Protocol
 
 from vime.config import RolloutConfig
 from vime.errors import CheckpointError
-from vime.rollout.buffer import Buffer
-from vime.rollout.group_run import Resampled
-from vime.rollout.journal import Journal
-from vime.rollout.progress import Progress
-from vime.rollout.tally import Tally
+from vime.orchestration.buffer import Buffer
+from vime.orchestration.journal import Journal
+from vime.orchestration.tally import Tally
 from vime.tasks import cancel
 from vime.types import Group, Prompt, StopReason
+from vime.workers.group_run import Progress, Resampled
 
 ASK_AGAIN_SECONDS = 0.5
 """While a batch waits for a late group, one of whose stale rollouts was still at work when it was asked about."""
@@ -30,7 +29,7 @@ class PromptStream(Protocol):
 
 
 class Runner(Protocol):
-    """Runs groups (`vime.rollout.pool.WorkerPool`, `vime.rollout.worker.RolloutWorker`)."""
+    """Runs groups (`vime.workers.pool.WorkerPool`, `vime.workers.worker.RolloutWorker`)."""
 
     async def run_group(
         self, *, prompt: Prompt, slot: int, num_rollouts: int, version: int, num_wanted: int | None, progress: Progress | None

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.virtual_time import run
-from vime.rollout.dispatch import Dispatcher, Station, Work, WorkerLost
-from vime.rollout.progress import Progress
 from vime.types import Rollout, StopReason
+from vime.workers.dispatch import Dispatcher, Station, Work, WorkerLost
+from vime.workers.group_run import Progress
 
 START_SECONDS, GROUP_SECONDS, DEADLY_SECONDS = 10.0, 60.0, 20.0
 JUDGEMENT_SECONDS = 0.01

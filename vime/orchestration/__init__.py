@@ -1,0 +1,1 @@
+"""Which groups run when, and which of them make a batch."""
