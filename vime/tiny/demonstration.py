@@ -98,4 +98,4 @@ def weighted(batch: list[Demonstration]) -> list[Sample]:
 def _sample(demonstration: Demonstration, *, weight: float) -> Sample:
     loss_mask = demonstration.loss_mask[demonstration.loss_mask.index(1) :]
     columns = {"logprob": 0.0, "advantage": 1.0, "weight": weight}
-    return Sample(tokens=demonstration.token_ids, loss_mask=loss_mask, response_length=len(loss_mask), columns=columns)
+    return Sample(tokens=demonstration.token_ids, loss_mask=loss_mask, columns=columns)

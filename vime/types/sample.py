@@ -43,6 +43,7 @@ class Sample:
     tokens: Integers = field(default_factory=list)
     response: str = ""
     response_length: int = 0
+    """Number of tokens after the prompt; by default as many as the loss mask has."""
     loss_mask: Integers = field(default_factory=list)
     rollout_log_probs: Reals = field(default_factory=list)
     weight_versions: Integers = field(default_factory=list)
@@ -65,6 +66,10 @@ class Sample:
     """Id that a chosen sample and the rejected one share."""
     parent: int = -1
     """Order of the sample of its rollout that it branches off from."""
+
+    def __post_init__(self) -> None:
+        """Takes the length of the response from its loss mask, where it is not given."""
+        self.response_length = self.response_length or len(self.loss_mask)
 
     @property
     def question(self) -> str:
