@@ -6,6 +6,7 @@ these prepared sets by name, the paths of those of `without` that are there, the
 returns the rows.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from row_files import PreparationError, read_rows
 from vime.hooks import load_hook
 
 Row = dict[str, Any]
+PLACE = re.compile(r"\bnumber(\d+)\b")
+"""Place of a number in a problem of ASDiv-A, as the repository of SVAMP publishes it."""
 
 
 def source_of(entry: dict[str, Any]) -> str:
@@ -49,3 +52,14 @@ def converted(files: Iterable[Path], entry: dict[str, Any]) -> Iterator[Row]:
     for path in files:
         for row in read_rows(path):
             yield row if convert is None else convert(row) or {}
+
+
+def asdiv_row(published: Row) -> Row:
+    """A row of ASDiv-A, and of its like, with the numbers of the problem in its text.
+
+    `asdiv_row({"Question": "number0 and number1 ?", "Numbers": "7 2", "Answer": "9.0"})` is `{"question": "7 and 2 ?", "answer":
+    "9"}`.
+    """
+    numbers = published["Numbers"].split()
+    question = PLACE.sub(lambda found: numbers[int(found[1])], published["Question"])
+    return {"question": question, "answer": published["Answer"].removesuffix(".0")}

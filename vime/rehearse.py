@@ -17,13 +17,13 @@ from vime import loop, trial
 from vime.config import TRY, Mode, RunConfig
 from vime.errors import ConfigError
 from vime.files.jsonl import write_lines, write_text
-from vime.hooks import load_hook
 from vime.preflight.compose import Composed
 from vime.preflight.validation import problems_here
 from vime.rehearsal.local_data import Shrunk, data_folder
 from vime.rehearsal.memory import PeakMemory
 from vime.rehearsal.outcome import Outcome, write_outcome
 from vime.rehearsal.random_model import write_model
+from vime.rehearsal.scripted_client import rehearsal_of
 from vime.rehearsal.shrink import model_folder, shrink
 from vime.report.summary import read_summary
 
@@ -70,9 +70,9 @@ def furnish(composed: Composed, shrunk: Shrunk) -> None:
 def write_files(config: RunConfig, shrunk: Shrunk) -> int:
     """Writes the files of the method's rehearsal, if a data set or the retrieval service needs one; returns how many."""
     folder = data_folder(shrunk.config)
-    if not config.method.rehearsal or not (shrunk.files or str(folder) in str(shrunk.config.data)):
+    if not (shrunk.files or str(folder) in str(shrunk.config.data)):
         return 0
-    files = load_hook(config.method.rehearsal).files(config)
+    files = rehearsal_of(config).files(config)
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in files.items():
         if name.endswith(".json"):

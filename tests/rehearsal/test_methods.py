@@ -30,7 +30,6 @@ NEVER: dict[str, dict[str, set[str]]] = {
     "agentflow_paper": {"end of the loop": {"tokens_used_up"}},
     "toolorchestra_paper_8b": {"expert's call": {"timed_out"}},
     "smollm2_sst2": {},
-    "smollm2_asdiv": {},
     "retool_paper_32b": {},
     "coding_swe_qwen3_8b": {},
 }

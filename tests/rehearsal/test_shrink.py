@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from vime.config import Mode, RunConfig
-from vime.hooks import load_hook
 from vime.model.size import num_parameters
 from vime.preflight.compose import CONF, compose_run
 from vime.preflight.validation import find_problems
 from vime.rehearsal.local_data import Shrunk, data_folder
+from vime.rehearsal.scripted_client import rehearsal_of
 from vime.rehearsal.shrink import FROZEN, NUM_STEPS, model_folder, shrink
 from vime.run import run
 
@@ -63,8 +63,7 @@ def test_every_file_that_is_not_there_is_made_by_the_method(name: str):
     found = shrunk(name)
     if not found.files:
         return
-    hook = found.config.method.rehearsal
-    made = load_hook(hook).files(composed(name)) if hook else {}
+    made = rehearsal_of(found.config).files(composed(name))
     assert set(found.files) <= set(made) and all(made.values())
     assert all(json.dumps(rows) for rows in made.values())
 

@@ -16,10 +16,9 @@ from vime.types import COLUMNS, Column
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import oracle
 import oracle_side
-from oracle_script import Calculator
+from oracle_script import ACTS, Calculator
 
-from agentic.calculator.config import CalculatorConfig
-from agentic.calculator.rehearsal import ACTS
+from agentic.calculator import CalculatorConfig
 from vime.config import RolloutConfig, RunConfig
 from vime.rehearsal.script import Asked
 

@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from made_rows import asdiv_row
+
 from tools import prepare_data
 from tools.prepare_data import holds_rows, main, read_table, recipe_of
 from tools.prepare_tasks import SOURCES, SWE
@@ -216,3 +218,12 @@ def test_an_incomplete_copy_and_two_files_of_one_name_are_refused(
     with pytest.raises(SystemExit):
         main(["search_r1_train", "--from", *(str(tmp_path / path) for path in given), "--out", str(tmp_path / "out")])
     assert message in capsys.readouterr().err
+
+
+def test_numbers_of_a_published_problem_stand_in_its_text():
+    published = {
+        "Question": "number0 red and number1 or number10 green ?",
+        "Numbers": "7 2.5 3 4 5 6 7 8 9 10 11",
+        "Answer": "9.0",
+    }
+    assert asdiv_row(published) == {"question": "7 red and 2.5 or 11 green ?", "answer": "9"}

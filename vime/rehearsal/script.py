@@ -1,4 +1,4 @@
-"""What answers for the models in a rehearsal: `Rehearsal`, of which each method has one, named by `method.rehearsal`.
+"""Scripted replies of the models in a rehearsal: `Rehearsal`, of which a method may have one, named by `method.rehearsal`.
 
 A random model never calls a tool and never finds an answer. A method's rehearsal says for each call of a model what the reply is,
 so that every tool, expert, judge and stop reason occurs; the server then samples exactly these tokens, with the logprobs that the
@@ -8,6 +8,7 @@ random model gives them (`vime.serving.forced_tokens`).
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
@@ -65,9 +66,10 @@ class Rehearsal:
     def files(cls, config: RunConfig) -> dict[str, list[Row]]:
         """Two rows for each data file of the configuration, by the name of the file, in its published or prepared layout.
 
-        They stand in for files that are not on this machine.
+        They stand in for files that are not on this machine. By default they are questions with answers.
         """
-        return {}
+        paths = [Path(dataset.path).name for dataset in (config.data.train, *config.data.evaluation) if dataset.path]
+        return {name: [{"question": f"{name}: {n} + 4 ?", "answer": str(n + 4)} for n in (2, 3)] for name in paths}
 
     @classmethod
     def adapt(cls, config: RunConfig) -> list[str]:

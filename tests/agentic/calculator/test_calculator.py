@@ -1,4 +1,4 @@
-"""Word problems: what is trained of a rollout, what the calculator says, how a rollout ends, rewards, and published rows."""
+"""Word problems: what is trained of a rollout, what the calculator says, how a rollout ends, and rewards."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentic.search_r1.config
-from agentic.calculator.config import CalculatorConfig
-from agentic.calculator.data import row
-from agentic.calculator.eval_log import eval_log
-from agentic.calculator.generate import generate, line_of, shown, single_turn
-from agentic.calculator.prompts import ANSWER, CALCULATION
-from agentic.calculator.reward import reward
+from agentic.calculator import ANSWER, CALCULATION, CalculatorConfig, generate, line_of, reward, shown, single_turn
 from tests.completing import context_with
 from vime.chat.model import ServedModel
 from vime.config import RunConfig
@@ -129,20 +124,6 @@ def test_what_is_no_arithmetic_is_refused(text: str):
 
 def test_the_calculator_shows_whole_numbers_and_decimals():
     assert [shown(Fraction(*pair)) for pair in ((9, 3), (9, 2), (1, 3))] == ["3", "4.5", "0.333333"]
-
-
-def test_numbers_of_a_published_row_stand_in_its_text():
-    published = {
-        "Question": "number0 red and number1 or number10 green ?",
-        "Numbers": "7 2.5 3 4 5 6 7 8 9 10 11",
-        "Answer": "9.0",
-    }
-    assert row(published) == {"question": "7 red and 2.5 or 11 green ?", "answer": "9"}
-
-
-def test_an_evaluation_says_how_often_it_computes_and_answers():
-    found = eval_log(None, [{"metrics": {"calculated": 1.0, "answered": 1.0}}, {"metrics": {}}])
-    assert found.metrics == {"items with a calculation": 0.5, "items that are answered": 0.5}
 
 
 def test_a_context_must_hold_all_lines():
