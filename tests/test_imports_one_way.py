@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 VIME, AGENTIC = ROOT / "vime", ROOT / "agentic"
-METHODS = sorted(folder.name for folder in AGENTIC.iterdir() if (folder / "__init__.py").is_file())
+OF_ALL_METHODS = {"integrations"}
+"""Folders beside those of the methods, which every method may use."""
+METHODS = sorted({file.parent.name for file in AGENTIC.glob("*/__init__.py")} - OF_ALL_METHODS)
 FLOORS = (
     {"blame", "errors", "machine", "surroundings", "tasks", "thinking", "threads"},
     {"types"},
@@ -34,7 +36,6 @@ FLOORS = (
     {"loop", "trial"},
     {"rehearse"},
     {"run"},
-    {"integrations"},
 )
 """The rooms of vime from the ground up: folders, and the modules that stand beside them."""
 
@@ -161,9 +162,9 @@ def test_a_circle_of_two_functions_imports_would_be_found(tmp_path: Path):
 
 
 def test_methods_use_vime_and_not_each_other():
-    for method in METHODS:
-        others = {f"agentic.{other}" for other in METHODS if other != method}
-        for file in modules(AGENTIC / method):
+    for folder in [*METHODS, *OF_ALL_METHODS]:
+        others = {f"agentic.{method}" for method in METHODS if method != folder}
+        for file in modules(AGENTIC / folder):
             assert not {name for name in contents(file).imports if ".".join(name.split(".")[:2]) in others}, file
 
 

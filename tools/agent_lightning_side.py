@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from agentic.database.agents.lightning_agent import answer, lightning_agent
 from agentic.database.task import generate_rows
-from vime.integrations.agent_lightning import VIME
+from agentic.integrations.agent_lightning import VIME
 
 HEARTBEAT_SECONDS = 2.0
 POLL_SECONDS = 0.1

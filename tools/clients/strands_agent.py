@@ -4,7 +4,7 @@ import task
 from strands import Agent, tool  # pyright: ignore[reportMissingImports]
 from strands.agent.conversation_manager import NullConversationManager  # pyright: ignore[reportMissingImports]
 
-from vime.integrations.strands import LoopLimiter, SessionModel
+from agentic.integrations.strands import LoopLimiter, SessionModel
 
 agent = Agent(
     model=SessionModel(),

@@ -12,7 +12,7 @@ from strands import Agent, tool  # pyright: ignore[reportMissingImports]
 from strands.agent.conversation_manager import NullConversationManager  # pyright: ignore[reportMissingImports]
 from strands.types.exceptions import ContextWindowOverflowException  # pyright: ignore[reportMissingImports]
 
-from vime.integrations.strands import LoopLimiter, SessionModel
+from agentic.integrations.strands import LoopLimiter, SessionModel
 
 SDK_RETRIES = 2
 """OpenAI's SDK asks so often again before Strands hears of a refusal."""

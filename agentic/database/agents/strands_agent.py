@@ -9,7 +9,7 @@ from strands import Agent, tool  # pyright: ignore[reportMissingImports]
 from strands.agent.conversation_manager import NullConversationManager  # pyright: ignore[reportMissingImports]
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException  # pyright: ignore[reportMissingImports]
 
-from vime.integrations.strands import LoopLimiter, SessionModel
+from agentic.integrations.strands import LoopLimiter, SessionModel
 
 
 def main() -> None:

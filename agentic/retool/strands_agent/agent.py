@@ -15,7 +15,7 @@ from strands.types.exceptions import (  # pyright: ignore[reportMissingImports]
     MaxTokensReachedException,
 )
 
-from vime.integrations.strands import LoopLimiter, SessionModel
+from agentic.integrations.strands import LoopLimiter, SessionModel
 
 SYSTEM = (
     "You solve mathematical problems. Compute with the tool execute_python_code, which returns what your code prints, and not in "

@@ -4,8 +4,8 @@ import json
 import os
 from pathlib import Path
 
+from agentic import integrations
 from agentic.retool.config import ReToolConfig
-from vime import integrations
 from vime.errors import SampleError
 from vime.rollout.context import Context, Sampling
 from vime.surroundings import cache_folder
@@ -33,7 +33,7 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
     method = ReToolConfig.of(context.config)
     python = Path(os.environ.get(PYTHON, DEFAULT_PYTHON))
     folder = str(python.parents[1])
-    binds = {folder: folder, str(PROVIDER): "/opt/agent/vime/integrations"}
+    binds = {folder: folder, str(PROVIDER): "/opt/agent/agentic/integrations"}
     async with (
         context.workspace(await context.prepared(SOURCE), binds=binds) as box,
         context.session() as session,

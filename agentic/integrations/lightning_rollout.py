@@ -6,8 +6,8 @@ from typing import Any
 import aiohttp
 import orjson
 
+from agentic.integrations.lightning_call import BRIDGE_VARIABLE, TASK_FIELD
 from vime.errors import SampleError
-from vime.integrations.lightning_call import BRIDGE_VARIABLE, TASK_FIELD
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
 

@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from agentic.database.task import generate_rows
+from agentic.integrations.lightning_call import TASK_FIELD
+from agentic.integrations.lightning_rollout import generate
 from tests.completing import served_by
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.gateway.sessions import Parsers, Sessions
-from vime.integrations.lightning_call import TASK_FIELD
-from vime.integrations.lightning_rollout import generate
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Context, Sampling
 from vime.types import Rollout, Sample

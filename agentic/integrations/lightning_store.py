@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import agentlightning as agl  # pyright: ignore[reportMissingImports]
 
-from vime.integrations.lightning_call import MODEL, RecordedCall, RolloutState
+from agentic.integrations.lightning_call import MODEL, RecordedCall, RolloutState
 
 ENDED: dict[str, Literal["succeeded", "failed"]] = {"succeeded": "succeeded", "failed": "failed", "cancelled": "failed"}
 CALL_SPAN = "raw_gen_ai_request"

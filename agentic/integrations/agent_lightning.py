@@ -17,13 +17,13 @@ from typing import Any
 
 import agentlightning as agl  # pyright: ignore[reportMissingImports]
 
-from vime.integrations.lightning_bridge import Bridge
-from vime.integrations.lightning_call import BRIDGE_VARIABLE, TASK_FIELD
-from vime.integrations.lightning_store import LightningStore
+from agentic.integrations.lightning_bridge import Bridge
+from agentic.integrations.lightning_call import BRIDGE_VARIABLE, TASK_FIELD
+from agentic.integrations.lightning_store import LightningStore
 from vime.surroundings import cache_folder
 
-GENERATE = "vime.integrations.lightning_rollout.generate"
-CHILD = "vime.integrations.lightning_child"
+GENERATE = "agentic.integrations.lightning_rollout.generate"
+CHILD = "agentic.integrations.lightning_child"
 FOLDER = cache_folder("agent_lightning")
 QUESTION_FIELDS = ("question", "prompt", "input", "problem")
 END_SECONDS = 60.0

@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol
 import aiohttp
 from aiohttp import web
 
+from agentic.integrations.lightning_call import EventSplitter, RecordedCall, RolloutState, data_of
 from vime.cluster.ports import BACKLOG, LOOPBACK
-from vime.integrations.lightning_call import EventSplitter, RecordedCall, RolloutState, data_of
 
 POLL_SECONDS = 0.1
 MOST_BODY_BYTES = 64 * 2**20
@@ -30,7 +30,7 @@ RETRY_HEADER = "x-stainless-retry-count"
 
 
 class Rollouts(Protocol):
-    """What the bridge needs of a store (`vime.integrations.lightning_store.LightningStore`)."""
+    """What the bridge needs of a store (`agentic.integrations.lightning_store.LightningStore`)."""
 
     async def resources(self, weights: str, endpoint: str) -> str: ...
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "tools"))
+sys.path.append(str(Path(__file__).parents[3] / "tools"))
 
 from client_environments import AGENT_LIGHTNING
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 300
 
 pytestmark = [
@@ -44,7 +44,7 @@ def train(folder: Path, *words: str, child: str) -> subprocess.CompletedProcess[
 
 
 def test_a_killed_runner_and_a_failed_attempt_cost_their_attempt_and_are_attributed(tmp_path: Path):
-    scripted = ROOT / "tests/integrations/scripted_vime.py"
+    scripted = ROOT / "tests/agentic/integrations/scripted_vime.py"
     child = f'exec {sys.executable} {scripted} {tmp_path / "vime.json"} "$@"'
     ended = train(tmp_path, "--faults", "--runners", "3", "--lost-seconds", "15", child=child)
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -1,7 +1,7 @@
 """A client of Agent Lightning's server, version 1: a rollout is run by its controller, and reports its reward to the server.
 
     AGL_URL=http://127.0.0.1:8080 AGL_KEY=… AGL_AGENT=my_agent:Agent \\
-        python -m vime.run method.generate=vime.integrations.lightning_server.generate method.reward=null …
+        python -m vime.run method.generate=agentic.integrations.lightning_server.generate method.reward=null …
 
 The server's own proxy does not tell a model which rollout asks, so the controller gives each agent the URL of its session as
 `AGL_OPENAI_BASE_URL`, in place of the proxy's.

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "tools"))
+sys.path.append(str(Path(__file__).parents[3] / "tools"))
 
 from dataclasses import replace
 
 from client_environments import AGENT_LIGHTNING_SERVER
 
+from agentic.integrations.lightning_server import generate
 from tests.completing import context_with
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import SampleError
 from vime.gateway.sessions import Sessions
-from vime.integrations.lightning_server import generate
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Sampling
 from vime.types import Sample

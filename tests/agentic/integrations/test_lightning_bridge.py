@@ -13,14 +13,14 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
+from agentic.integrations.lightning_bridge import Bridge
+from agentic.integrations.lightning_call import BRIDGE_VARIABLE, TASK_FIELD, EventSplitter, RecordedCall, RolloutState
+from agentic.integrations.lightning_rollout import generate
 from tests.completing import served_by
 from tests.gateway.scripted import Scripted, user
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.errors import SampleError
 from vime.gateway.sessions import Sessions
-from vime.integrations.lightning_bridge import Bridge
-from vime.integrations.lightning_call import BRIDGE_VARIABLE, TASK_FIELD, EventSplitter, RecordedCall, RolloutState
-from vime.integrations.lightning_rollout import generate
 from vime.preflight.compose import compose_run
 from vime.rollout.context import Context, Sampling
 from vime.types import Sample, StopReason
