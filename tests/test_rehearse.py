@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.make_tables import main as make_tables
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from make_tables import main as make_tables
 
 ROOT = Path(__file__).parent.parent
 WORDS = ["+experiment=search_r1_qwen2.5_3b", "rehearse=true", "model.vocab_size=1024", "evaluation.rows=[trained]"]

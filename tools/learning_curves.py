@@ -18,12 +18,12 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
+from svg_chart import standalone_chart
 
 from vime.config import AlgorithmName
 from vime.preflight.rules.algorithm import NAMED
 from vime.report.charts import Series
 from vime.report.metrics import curves, read_metrics
-from vime.report.standalone import standalone_chart
 
 RUNS = Path("outputs/learning_curves")
 START = RUNS / "start"

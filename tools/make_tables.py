@@ -14,15 +14,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from merged_pages import file_name, identity, merged, told_apart, with_commands
+from pooled_logs import figure_of, read_logs
 from rich.console import Console
+from score_figure import score_figure
 
 from vime.files.jsonl import write_text
 from vime.report.charts import number_text
-from vime.report.merging import file_name, identity, merged, told_apart, with_commands
-from vime.report.pooled_logs import figure_of, read_logs
 from vime.report.results import NOT_RUN, build_page, read_our_run, read_published
 from vime.report.run_directory import find_runs, read_config
-from vime.report.score_figure import score_figure
 from vime.report.summary import IncompleteRunError
 from vime.surroundings import settle
 

@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rich.console import Console
+from svg_chart import standalone_chart
 
 from vime.evaluation.conditions import label_of
 from vime.files.jsonl import write_text
@@ -22,7 +23,6 @@ from vime.report.charts import Series
 from vime.report.columns import Items
 from vime.report.results import OurRun, read_our_run
 from vime.report.run_directory import find_runs
-from vime.report.standalone import standalone_chart
 from vime.report.summary import IncompleteRunError
 from vime.surroundings import settle
 

@@ -2,20 +2,23 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tools.make_tables import RESULTS, main
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from make_tables import RESULTS, main
+from pooled_logs import figure_of, read_logs
+from svg_chart import standalone_chart
+
 from vime.config import DataConfig, DatasetConfig, EvaluationConfig, RunConfig
 from vime.evaluation.protocol import begin, load_prompts, protocol_of
 from vime.files.provenance import plain
 from vime.report.charts import Series
-from vime.report.pooled_logs import figure_of, read_logs
 from vime.report.results import read_published
-from vime.report.standalone import standalone_chart
 
 METHODS = sorted(path.stem for path in (RESULTS / "papers").glob("*.yaml"))
 

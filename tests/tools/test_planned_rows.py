@@ -1,12 +1,16 @@
 """Every row of ours in a paper's table is made by the experiment that it names: its columns, runs, sampling and splits."""
 
+import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tools.make_tables import RESULTS
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from make_tables import RESULTS
+
 from vime.config import RunConfig
 from vime.evaluation.conditions import rows_of
 from vime.preflight.compose import compose_run

@@ -1,13 +1,13 @@
 """The sections of the report: curves, evaluations, faults, provenance. Each returns HTML, empty without data."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
 from vime.report.charts import Series, bar_chart, is_flat, line_chart, number_text, stacked_chart
 from vime.report.metrics import Curve
-from vime.report.score_figure import lengths_of
 from vime.report.units import unit_of
 
 Curves = Mapping[str, Curve]
@@ -50,6 +50,7 @@ PANELS: dict[str, dict[str, str]] = {
     },
 }
 """Charts in order: title, and the metrics in it with their labels."""
+FEWEST_LENGTHS = 3
 NAMED = 3
 """How many of the metrics that do not change are named beside a chart."""
 EXACT = {"Learning rate", "Failures", "Tools, sandboxes and new attempts"}
@@ -77,6 +78,12 @@ def score_charts(datasets: Mapping[str, Mapping[str, Any]], labels: Mapping[str,
     if lengths_of(names):
         return [line_chart("Score by length", series, x_label="data set", y_label="strict score, %", names=names)]
     return [bar_chart("Score by data set", names, series, y_label="strict score, %")]
+
+
+def lengths_of(names: list[str]) -> list[int]:
+    """The lengths in the names of data sets; empty unless at least three of them grow."""
+    found = [int(match[1]) if (match := re.search(r"(\d+)$", name)) else -1 for name in names]
+    return found if len(found) >= FEWEST_LENGTHS and found == sorted(set(found)) and found[0] >= 0 else []
 
 
 def panels(names: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -1,8 +1,11 @@
 """A page keeps the runs that it has; a run of the same name, seed and command is replaced."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from vime.report.merging import file_name, merged, told_apart, with_commands
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from merged_pages import file_name, merged, told_apart, with_commands
 
 
 def run(seed: int = 0, *words: str, mean: float = 1.0) -> dict[str, Any]:

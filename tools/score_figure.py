@@ -1,12 +1,11 @@
 """The figure of a results page: scores by length of the input, one line for each row of the table and seed."""
 
-import re
 from typing import Any
 
-from vime.report.charts import Series
-from vime.report.standalone import standalone_chart
+from svg_chart import standalone_chart
 
-FEWEST_LENGTHS = 3
+from vime.report.charts import Series
+from vime.report.sections import lengths_of
 
 
 def score_figure(tables: list[dict[str, Any]]) -> str | None:
@@ -23,12 +22,6 @@ def score_figure(tables: list[dict[str, Any]]) -> str | None:
     series = [_series(row, f"{row['name']}, seed {table['seed']}") for table in chosen for row in table["rows"]]
     title = f"{longest['run']}: strict score by length, mean ± SD of {_num_runs(longest)} runs"
     return standalone_chart(title, series, x_label="data set", y_label="strict score, %", names=longest["columns"])
-
-
-def lengths_of(names: list[str]) -> list[int]:
-    """The lengths in the names of data sets; empty unless at least three of them grow."""
-    found = [int(match[1]) if (match := re.search(r"(\d+)$", name)) else -1 for name in names]
-    return found if len(found) >= FEWEST_LENGTHS and found == sorted(set(found)) and found[0] >= 0 else []
 
 
 def _series(row: dict[str, Any], label: str) -> Series:

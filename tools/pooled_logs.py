@@ -6,11 +6,12 @@ Which of its metrics stand in a results page is data: `logs` of `results/papers/
 from pathlib import Path
 from typing import Any
 
+from svg_chart import standalone_chart
+
 from vime.evaluation.conditions import SCAFFOLD, SINGLE_TURN, label_of
 from vime.hooks import load_hook
 from vime.report.charts import Series
 from vime.report.items import read_evaluation
-from vime.report.standalone import standalone_chart
 from vime.types import EvalLog
 
 ALL = "all"

@@ -1,8 +1,13 @@
 """The figure of a results page has a line for each row and seed of the longest run, with error bars."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from vime.report.score_figure import lengths_of, score_figure
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from score_figure import score_figure
+
+from vime.report.sections import lengths_of
 
 
 def table(run: str, seed: int, lengths: list[int]) -> dict[str, Any]:
