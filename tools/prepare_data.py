@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from cleaned_rows import Cleaned, Recipe, SchemaError, clean, overlap, question_key
 from made_rows import converted, made, source_of, sources_of
 from prepare_tasks import prepare_tasks
 from rich.console import Console
 from rich.progress import track
 from row_files import PreparationError, holds_rows
 
-from vime.data.cleaning import Cleaned, Recipe, SchemaError, clean, overlap, question_key
 from vime.files.jsonl import read_lines, write_lines, write_text
 from vime.surroundings import settle
 

@@ -18,7 +18,6 @@ from typing import Any
 from agentic.toolorchestra.outcome import normalize
 from agentic.toolorchestra.rewards import ACCURACY, COST, LATENCY, wrong_weights
 from vime.config import DatasetConfig
-from vime.data.cleaning import without_nulls
 from vime.data.rows import load_rows
 
 logger = logging.getLogger(__name__)
@@ -88,6 +87,13 @@ def from_authors(row: Row) -> Row | None:
         return made
     tools = {name: weight for name, weight in weights.items() if name not in (ACCURACY, COST, LATENCY)}
     return {**made, "preference": {**{name: weights.get(name, 0.0) for name in (ACCURACY, COST, LATENCY)}, "tools": tools}}
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without keys that hold null, at any depth; nulls in lists are kept."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def training_rows(sources: Mapping[str, Path], *, without: Mapping[str, Path], folder: Path, name: str) -> list[Row]:

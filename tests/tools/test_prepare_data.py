@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
+from cleaned_rows import TYPES, Recipe, clean, overlap
 from made_rows import asdiv_row
 
 from tools import prepare_data
 from tools.prepare_data import holds_rows, main, read_table, recipe_of
 from tools.prepare_tasks import SOURCES, SWE
-from vime.data.cleaning import TYPES, Recipe, clean, overlap
 from vime.grading.qa import normalize
 from vime.hooks import load_hook
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.data import from_general_thought, from_toolscale, main, prepare, source_of
+from agentic.toolorchestra.data import from_general_thought, from_toolscale, main, prepare, source_of, without_nulls
 from vime.config import DatasetConfig
 from vime.data.rows import load_rows, to_prompt
 
@@ -102,3 +102,11 @@ def test_the_program(tmp_path: Path):
     assert main([str(source), "--output", str(output), "--exclude", str(held)]) == 0
     (row,) = load_rows(DatasetConfig(path=str(output)))
     assert row["eid"] == "railway____task_2"
+
+
+def test_nulls_go_at_any_depth_and_data_stay():
+    assert without_nulls({"a": None, "b": {"c": None, "d": 0}, "e": [None, {"f": None}], "g": False}) == {
+        "b": {"d": 0},
+        "e": [None, {}],
+        "g": False,
+    }

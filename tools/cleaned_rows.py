@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from agentic.toolorchestra.data import without_nulls
+
 Row = dict[str, Any]
 TYPES: dict[str, type | tuple[type, ...]] = {"text": str, "number": (int, float), "list": list, "mapping": dict, "messages": list}
 NGRAM_WORDS = 13
@@ -105,13 +107,6 @@ def question_key(row: Row, name: str, instruction: list[str]) -> str:
         value = value[-1]["content"]
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return " ".join(_without_instruction(text, instruction).lower().split())
-
-
-def without_nulls(value: Any) -> Any:
-    """The value without keys that hold null, at any depth; nulls in lists are kept."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
