@@ -89,7 +89,8 @@ class ServedStack:
     async def sync(self, payload: Any) -> dict[str, float]:
         """Brings a payload to all servers."""
         if self._sync is None:
-            self._sync = FileSync(self.serving, self, self.config, self._policy)
+            trainer: Any = self
+            self._sync = FileSync(self.serving, trainer, self.config, self._policy)
         self._payload = payload
         return await self._sync.sync(payload.version)
 

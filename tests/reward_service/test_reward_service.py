@@ -226,7 +226,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_batches_are_bounded_in_size_and_number_and_callers_wait_before_a_full_queue():
     client = Stopped()
-    batches = RewardBatches(settings("http://x", max_batch_size=4, max_concurrent_requests=2, max_pending=10), client)
+    scoring: Any = client
+    batches = RewardBatches(settings("http://x", max_batch_size=4, max_concurrent_requests=2, max_pending=10), scoring)
     calls = [asyncio.create_task(batches.score({"value": float(number)})) for number in range(40)]
     await until(lambda: client.sizes == [4, 4] and batches.num_waiting == 2)
     for given_up in calls[9:35]:

@@ -1,5 +1,7 @@
 """Who has the GPUs when: the order of events where trainer and servers share them, and none where they do not."""
 
+from typing import Any
+
 import pytest
 
 from vime.sync.turns import Turns
@@ -31,10 +33,14 @@ class Recorder:
         return {"sync/num_servers": 1.0}
 
 
+def turns_between(both: Any, *, shared: bool) -> Turns:
+    return Turns(both, both, shared=shared)
+
+
 async def two_steps(*, shared: bool) -> list[str]:
     """The first sync of a run, a step, and a checkpoint between generations."""
     recorder = Recorder()
-    turns = Turns(recorder, recorder, shared=shared)
+    turns = turns_between(recorder, shared=shared)
     async with turns.awake():
         recorder.events.append("load a checkpoint")
     for _ in range(2):
@@ -65,7 +71,7 @@ async def test_shared_gpus_change_hands_in_this_order():
 async def test_a_sync_in_the_servers_turn_begins_with_the_trainers():
     """After one that reached no server, say: until then the servers had the memory, to start again."""
     recorder = Recorder()
-    turns = Turns(recorder, recorder, shared=True)
+    turns = turns_between(recorder, shared=True)
     await turns.send(recorder.send)
     await turns.to_servers()
     recorder.events.clear()
@@ -80,7 +86,7 @@ async def test_nothing_is_told_to_parts_that_share_nothing():
 
 async def test_the_servers_have_their_turn_back_when_saving_fails():
     recorder = Recorder()
-    turns = Turns(recorder, recorder, shared=True)
+    turns = turns_between(recorder, shared=True)
     await turns.to_servers()
     recorder.events.clear()
     with pytest.raises(OSError, match="disk full"):
@@ -95,7 +101,7 @@ async def test_the_servers_wake_when_the_trainer_cannot_come_back():
             raise MemoryError("no room")
 
     recorder = Crowded()
-    turns = Turns(recorder, recorder, shared=True)
+    turns = turns_between(recorder, shared=True)
     await turns.to_servers()
     with pytest.raises(MemoryError, match="no room"):
         async with turns.awake():

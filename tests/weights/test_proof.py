@@ -108,8 +108,9 @@ class Stack:
         self.serving, self.trainer, self.config, self._policy = serving, trainer, config, policy
 
     def open(self) -> None:
-        self._files = FileSync(self.serving, self.trainer, self.config, self._policy)
-        self._direct = DirectSync(self.serving, self.trainer, self._policy)
+        trainer: Any = self.trainer
+        self._files = FileSync(self.serving, trainer, self.config, self._policy)
+        self._direct = DirectSync(self.serving, trainer, self._policy)
 
     async def sync(self, way: str) -> dict[str, float]:
         if way == "files":

@@ -2,17 +2,12 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from vime.config import RewardServiceConfig
 from vime.errors import RewardServiceError
+from vime.reward_service.client import RewardClient
 from vime.types import Reward
-
-
-class ScoringClient(Protocol):
-    """Scores a batch (`vime.reward_service.client.RewardClient`)."""
-
-    async def score(self, items: list[dict[str, Any]]) -> list[Reward | RewardServiceError]: ...
 
 
 class RewardBatches:
@@ -22,7 +17,7 @@ class RewardBatches:
     leaves the queue. The failure of a whole batch is raised for each of its callers, the failure of one item for its caller only.
     """
 
-    def __init__(self, config: RewardServiceConfig, client: ScoringClient, *, num_workers: int = 1) -> None:
+    def __init__(self, config: RewardServiceConfig, client: RewardClient, *, num_workers: int = 1) -> None:
         self._config, self._client = config, client
         self._room = asyncio.Semaphore(config.max_pending)
         self._sending = asyncio.Semaphore(max(1, config.max_concurrent_requests // num_workers))

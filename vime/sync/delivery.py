@@ -23,9 +23,7 @@ logger = logging.getLogger(__name__)
 class WeightDelivery:
     """Delivers weights from one trainer to the servers of the trained model."""
 
-    def __init__(
-        self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns[TrainerGroup], policy: Policy
-    ) -> None:
+    def __init__(self, config: RunConfig, serving: Serving, trainer: TrainerGroup, turns: Turns, policy: Policy) -> None:
         self._config, self._serving, self._trainer = config, serving, trainer
         self._turns, self._policy = turns, policy
         self._files = FileSync(serving, trainer, config, policy)

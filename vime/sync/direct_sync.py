@@ -6,13 +6,14 @@ A server that is down meanwhile, or was lost on the way, asks for weights when i
 import asyncio
 import logging
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from ray.exceptions import RayTaskError
 
 from vime.errors import ServerError, WeightSyncError
 from vime.serving.fleet import reach
 from vime.serving.topology import Serving
+from vime.trainer.group import TrainerGroup
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
 from vime.weights.policy import Policy
 from vime.weights.update import OF_THE_SLOWEST
@@ -20,18 +21,11 @@ from vime.weights.update import OF_THE_SLOWEST
 logger = logging.getLogger(__name__)
 
 
-class Sender(Protocol):
-    """The trainer's side (`vime.trainer.group.TrainerGroup`)."""
-
-    async def connect(self, urls: list[str], num_workers: list[int], secret: str | None) -> None: ...
-    async def send_weights(self, version: int) -> WeightPayload: ...
-
-
 class DirectSync:
     """Sends one version after the other to the servers of the trained model."""
 
-    def __init__(self, serving: Serving, sender: Sender, policy: Policy) -> None:
-        self._serving, self._sender, self._policy = serving, sender, policy
+    def __init__(self, serving: Serving, trainer: TrainerGroup, policy: Policy) -> None:
+        self._serving, self._trainer, self._policy = serving, trainer, policy
         self._name = serving.trained_endpoint().name
         self._connected: dict[str, int] = {}
         self.holders: set[str] = set()
@@ -74,9 +68,9 @@ class DirectSync:
         if present != self._connected:
             workers = self._serving.workers(self._name)
             urls, sizes = [workers[name][0] for name in present], [workers[name][1] for name in present]
-            await self._sender.connect(urls, sizes, self._serving.secret)
+            await self._trainer.connect(urls, sizes, self._serving.secret)
             self._connected = present
-        return await self._sender.send_weights(version)
+        return await self._trainer.send_weights(version)
 
     def _metrics(self, started: float, sent: WeightPayload, synced: list[dict[str, float]]) -> dict[str, float]:
         logger.info("version %d is on %d of %d servers", sent.version, len(synced), len(self._serving.actors(self._name)))

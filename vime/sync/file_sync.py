@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 from ray.exceptions import RayActorError
@@ -17,6 +17,7 @@ from vime.processes.control import UNREACHABLE
 from vime.processes.secret import given_secret, headers
 from vime.serving.fleet import reach
 from vime.serving.topology import Serving
+from vime.trainer.group import TrainerGroup
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
 from vime.weights.policy import Policy
 from vime.weights.update import OF_THE_SLOWEST, apply_payload
@@ -27,22 +28,16 @@ RETRY_SECONDS = 10.0
 """Wait after a failed export for a restarted server, for example on a full disk."""
 
 
-class Exporter(Protocol):
-    """The trainer's side (`vime.trainer.group.TrainerGroup`)."""
-
-    async def export_weights(self, version: int) -> WeightPayload: ...
-
-
-TrainerAwake = Callable[[], AbstractAsyncContextManager[Exporter]]
+TrainerAwake = Callable[[], AbstractAsyncContextManager[TrainerGroup]]
 """The trainer, able to work within the block, also while the servers have the GPUs (`Turns.awake`)."""
 
 
 class FileSync:
     """Syncs one version after the other; all servers of the trained model at once."""
 
-    def __init__(self, serving: Serving, exporter: Exporter, config: RunConfig, policy: Policy) -> None:
+    def __init__(self, serving: Serving, trainer: TrainerGroup, config: RunConfig, policy: Policy) -> None:
         self._endpoint = serving.trained_endpoint()
-        self._serving, self._exporter, self._policy = serving, exporter, policy
+        self._serving, self._trainer, self._policy = serving, trainer, policy
         self._keep_cache = config.serving.keep_cache
         self.holders: set[str] | None = None
         """The servers that got the last version; None is all, of external ones."""
@@ -52,7 +47,7 @@ class FileSync:
 
         Raises WeightSyncError if a server received other bytes, ServerError if one was given up, or is external and lost.
         """
-        payload = await self._exporter.export_weights(version)
+        payload = await self._trainer.export_weights(version)
         started = time.monotonic()
         previous = self._policy.payload
         self._policy.expect(payload.version, payload)

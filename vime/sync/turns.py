@@ -12,47 +12,31 @@ Where they share nothing (GPUs apart, or none), every call but the one that send
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Generic, Protocol, TypeVar
+
+from vime.serving.topology import Serving
+from vime.trainer.group import TrainerGroup
 
 
-class Servers(Protocol):
-    """The servers, which sleep and wake (`vime.serving.topology.Serving`)."""
-
-    async def sleep(self, *, keep_weights: bool) -> None: ...
-    async def wake(self) -> None: ...
-    async def may_start(self) -> None: ...
-
-
-class Trainer(Protocol):
-    """The trainer, which leaves the GPU and returns (`vime.trainer.group.TrainerGroup`)."""
-
-    async def offload(self, *, weights: bool) -> None: ...
-    async def onload(self) -> None: ...
-
-
-AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
-
-
-class Turns(Generic[AnyTrainer]):
+class Turns:
     """Whose turn it is, and who may use the trainer: one at a time.
 
     A run begins with the trainer's turn, servers asleep; `send` and then `to_servers` make it the servers'.
     """
 
-    def __init__(self, servers: Servers, trainer: AnyTrainer, *, shared: bool) -> None:
-        self._servers, self._trainer, self.shared = servers, trainer, shared
+    def __init__(self, serving: Serving, trainer: TrainerGroup, *, shared: bool) -> None:
+        self._serving, self._trainer, self.shared = serving, trainer, shared
         self._lock = asyncio.Lock()
         self._trainers = True
 
     @asynccontextmanager
-    async def training(self) -> AsyncIterator[AnyTrainer]:
+    async def training(self) -> AsyncIterator[TrainerGroup]:
         """The trainer, able to train. Where it shares GPUs, the servers' weights are gone afterwards: `send` must follow."""
         async with self._lock:
             await self._to_trainer(keep_weights=False)
             yield self._trainer
 
     @asynccontextmanager
-    async def awake(self) -> AsyncIterator[AnyTrainer]:
+    async def awake(self) -> AsyncIterator[TrainerGroup]:
         """The trainer, able to work (to save, say); whoever had the turn has it again afterwards, with the same weights."""
         async with self._lock:
             if not self.shared or self._trainers:
@@ -66,8 +50,8 @@ class Turns(Generic[AnyTrainer]):
                 try:
                     await self._trainer.offload(weights=True)
                 finally:
-                    await self._servers.wake()
-                    await self._servers.may_start()
+                    await self._serving.wake()
+                    await self._serving.may_start()
 
     async def send(self, send: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
         """Has `send` bring the weights to the servers, which can generate afterwards; the trainer still has its weights.
@@ -81,7 +65,7 @@ class Turns(Generic[AnyTrainer]):
             await self._trainer.offload(weights=False)
             metrics = await send()
             await self._trainer.offload(weights=False)  # gathered tensors and buckets lie in PyTorch's cache
-            await self._servers.wake()
+            await self._serving.wake()
             return metrics
 
     async def to_servers(self) -> None:
@@ -90,10 +74,10 @@ class Turns(Generic[AnyTrainer]):
             async with self._lock:
                 self._trainers = False
                 await self._trainer.offload(weights=True)
-                await self._servers.may_start()
+                await self._serving.may_start()
 
     async def _to_trainer(self, *, keep_weights: bool) -> None:
         if self.shared and not self._trainers:
-            await self._servers.sleep(keep_weights=keep_weights)
+            await self._serving.sleep(keep_weights=keep_weights)
             await self._trainer.onload()
         self._trainers = True
