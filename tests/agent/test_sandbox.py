@@ -17,8 +17,7 @@ import pytest
 
 from vime.agent import sandbox as module
 from vime.agent.program import Program
-from vime.agent.result import REASONS, SandboxResult
-from vime.agent.sandbox import NUM_PLACES, Sandbox, sandbox_problem
+from vime.agent.sandbox import NUM_PLACES, REASONS, Sandbox, SandboxResult, sandbox_problem
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from vime.agent.result import SandboxResult
-from vime.agent.sandbox import NUM_PLACES, Sandbox
+from vime.agent.sandbox import NUM_PLACES, Sandbox, SandboxResult
 from vime.config import RolloutConfig, RunConfig
 from vime.errors import SandboxError, ToolLimitError
 from vime.rollout.context import Context

@@ -14,7 +14,7 @@ import sys
 _FILE_ERRORS = (24, 27, 28, 122)
 """EMFILE, EFBIG, ENOSPC and EDQUOT as numbers, which are the same on all machines with sandboxes."""
 _RAISED, _MEMORY, _PROCESSES, _FILE = 240, 241, 242, 243
-"""Exit statuses of a program that ended with an exception, by the cause of the exception (read by `vime.agent.result`)."""
+"""Exit statuses of a program that ended with an exception, by the cause of the exception (read by `vime.agent.sandbox`)."""
 
 
 def _limit(memory: int, cpu: int, processes: int, file: int) -> None:

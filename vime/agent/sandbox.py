@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,7 +37,6 @@ from vime.agent.bubblewrap import (
 )
 from vime.agent.memory_file import sealed_file
 from vime.agent.program import Program
-from vime.agent.result import SandboxResult, result_of
 from vime.agent.system_calls import filter_program, machine_is_known
 from vime.config import SandboxConfig
 from vime.errors import SandboxError
@@ -44,11 +45,37 @@ from vime.machine import num_cores
 logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
+REASONS = ("finished", "raised", "time_limit", "memory_limit", "process_limit", "output_limit", "file_limit", "killed")
+"""Why a program ended: by itself (see `exit_code`), by an uncaught exception, at a limit, or by a signal."""
+_EXCEPTIONS = {240: "raised", 241: "memory_limit", 242: "process_limit", 243: "file_limit"}
+"""Reasons by the launcher's exit status; a program that exits with one of them itself gets the same reason."""
 NUM_PLACES = max(2, num_cores())
 """Programs that run at the same time, one per core; the time limit of the others begins when they start."""
 _threads = ThreadPoolExecutor(max_workers=NUM_PLACES, thread_name_prefix="sandbox")
 _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 _has_place: ContextVar[bool] = ContextVar("has_place", default=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxResult:
+    """The output and the end of a program.
+
+    Example: `SandboxResult(stdout="", stderr="… ZeroDivisionError: …", exit_code=1, reason="raised", seconds=0.04)`; an exit
+    code of 128 + n means signal n.
+    """
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    reason: str
+    seconds: float
+
+    def text(self) -> str:
+        """The output as an agent is shown it, followed by how the program ended unless it succeeded."""
+        output = self.stdout.strip()
+        if self.reason == "finished" and self.exit_code == 0:
+            return output or "(the program printed nothing)"
+        return f"{output}\n[{self.reason}, exit code {self.exit_code}] {self.stderr.strip()}".strip()
 
 
 class Sandbox:
@@ -182,7 +209,7 @@ def _run(config: SandboxConfig, program: Program, code: str, stdin: str, sandbox
 
         started = time.monotonic()
         exit_code = program.run(start, notes={"report": report, "status": status}, go=go)
-        return result_of(config, program, exit_code, time.monotonic() - started)
+        return _result_of(config, program, exit_code, time.monotonic() - started)
 
 
 def _inside(config: SandboxConfig, ends: tuple[int, int], num_processes: int, path: str, folders: list[str]) -> list[str]:
@@ -210,3 +237,28 @@ def _file(stack: ExitStack, content: str | bytes) -> int:
     file = sealed_file(content)
     stack.callback(os.close, file)
     return file
+
+
+def _result_of(config: SandboxConfig, program: Program, exit_code: int, seconds: float) -> SandboxResult:
+    """The result of a program that has ended. Raises SandboxError if it never began."""
+    stderr = program.read["stderr"].decode(errors="replace")[-config.output_characters :]
+    exit_code = 128 - exit_code if exit_code < 0 else exit_code
+    if program.stopped:
+        reason, exit_code = program.stopped, 128 + signal.SIGKILL
+    elif not program.read["report"]:
+        raise SandboxError(f"the sandbox did not start: {stderr.strip()[-500:] or f'exit status {exit_code}'}")
+    elif exit_code in _EXCEPTIONS:
+        reason, exit_code = _EXCEPTIONS[exit_code], 1
+    else:
+        reason = _reason(exit_code, used_up=program.may_have_computed(config.cpu_seconds))
+    stdout = program.read["stdout"].decode(errors="replace")[: config.output_characters]
+    return SandboxResult(stdout=stdout, stderr=stderr, exit_code=exit_code, reason=reason, seconds=seconds)
+
+
+def _reason(exit_code: int, *, used_up: bool) -> str:
+    """The reason by the exit code; a signal of the CPU limit counts as such only if so much time can have been used."""
+    if used_up and exit_code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL):
+        return "time_limit"
+    if exit_code == 128 + signal.SIGXFSZ:
+        return "file_limit"
+    return "killed" if exit_code > 128 else "finished"

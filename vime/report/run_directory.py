@@ -26,9 +26,8 @@ from vime.files.provenance import code_diff, commit, override_without_secret, pl
 from vime.files.record import Recorder
 from vime.model.pieces import TokenPieces
 from vime.report.machine import describe_machine
-from vime.report.rollout_row import rollout_row
 from vime.report.rotation import keep_newest
-from vime.types import EvalLog, Group
+from vime.types import EvalLog, Group, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +113,7 @@ class RunDirectory:
         path = self.rollouts / f"step_{step:06d}.jsonl"
         recorder, known = recorder or Recorder(RolloutDetail.texts), advantages or {}
         of_tokens = logprobs or {}
-        rows = (rollout_row(step, g, r, recorder, known.get(r.rollout_id), of_tokens) for g in groups for r in g.rollouts)
+        rows = (_rollout_row(step, g, r, recorder, known.get(r.rollout_id), of_tokens) for g in groups for r in g.rollouts)
         write_lines(path, rows, compact=True)
         if max_bytes is not None:
             keep_newest(sorted(self.rollouts.glob("step_*.jsonl")), max_bytes=max_bytes)
@@ -221,3 +220,41 @@ def find_runs(paths: list[Path]) -> list[Path]:
             what = "does not exist" if not path.exists() else f"is neither a run (it has no {CONFIG}) nor a folder of runs"
             raise FileNotFoundError(f"{path} {what}")
     return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def _rollout_row(
+    step: int,
+    group: Group,
+    rollout: Rollout,
+    recorder: Recorder,
+    advantages: Advantages | None,
+    logprobs: Mapping[int, np.ndarray],
+) -> dict[str, Any]:
+    """The line of one rollout of a group (README.md); `logprobs` are by the `id()` of a sample's tokens."""
+    prompt = group.prompt
+    of_samples = advantages if isinstance(advantages, list) else [advantages] * len(rollout.samples)
+    return {
+        "step": step,
+        "group_index": rollout.group_index,
+        "rollout_id": rollout.rollout_id,
+        "dataset": prompt.dataset,
+        "row": prompt.row,
+        "messages": prompt.messages,
+        "ground_truth": prompt.ground_truth,
+        "reward": rollout.reward,
+        "metrics": rollout.metrics,
+        "stop_reason": rollout.stop_reason.value,
+        "status": rollout.status.value,
+        "error": rollout.error,
+        **({"traceback": rollout.traceback} if rollout.traceback else {}),
+        "num_retries": rollout.num_retries,
+        "generation_seconds": rollout.generation_seconds,
+        "seconds": rollout.seconds,
+        "counts": rollout.counts,
+        "weight_version": group.weight_version,
+        "samples": [
+            recorder.row(sample, advantage=value, logprobs=logprobs.get(id(sample.tokens)))
+            for sample, value in zip(rollout.samples, of_samples, strict=True)
+        ],
+        **({"unfinished": [recorder.row(sample) for sample in rollout.unfinished]} if rollout.unfinished else {}),
+    }

@@ -2,6 +2,10 @@
 
 `ServerActor` is the Ray actor around it. A server counts as ready once it is healthy, has generated a token and holds the last
 version that it was given.
+
+vLLM's `/health` answers also while the engine or a worker is stopped, so the engine is asked as well: a call of a worker's empty
+method passes through API server, engine and worker, is taken between two steps, and does not queue behind requests; so it shows a
+hang of any of them.
 """
 
 import asyncio
@@ -10,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import ray
 
 from vime.errors import ServerError, WeightSyncError, describe
@@ -17,12 +22,12 @@ from vime.processes.control import UNREACHABLE
 from vime.processes.health import POLL_SECONDS, Fault
 from vime.processes.keeper import Keeper, State
 from vime.processes.program import ProgramSpec
-from vime.serving.engine import has_generated, is_silent
 from vime.serving.server_metrics import ServerMetrics, read_metrics
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
 from vime.weights.policy import Policy
 from vime.weights.update import Control, apply_payload
 
+FIRST_TOKEN = {"token_ids": [1], "sampling_params": {"max_tokens": 1, "logprobs": 0, "detokenize": False}}
 CHECKS_PER_TIMEOUT = 4
 """Number of checks of the engine within the time that it may be silent."""
 
@@ -198,7 +203,7 @@ class Server:
 
     async def _has_generated(self) -> bool:
         spec = self._keeper.process.spec
-        return await has_generated(self._keeper.http, spec.url, timeout_seconds=spec.settings.start_timeout_seconds)
+        return await _generates(self._keeper.http, spec.url, timeout_seconds=spec.settings.start_timeout_seconds)
 
     async def _until_engine_silent(self) -> Fault:
         limit = self._keeper.process.spec.settings.engine_timeout_seconds
@@ -206,7 +211,7 @@ class Server:
             # Rarely: after every call, a worker in a process of its own spins for a second in wait of the next.
             await asyncio.sleep(limit / CHECKS_PER_TIMEOUT)
             async with self._lock:  # during an update it may be silent, and an update does not begin on a silent engine
-                if await is_silent(self._keeper.http, self._keeper.process.spec.url, timeout_seconds=limit):
+                if await _is_silent(self._keeper.http, self._keeper.process.spec.url, timeout_seconds=limit):
                     self._keeper.withdraw()
                     return "hung", f"its engine gave no answer for {limit:.0f} s"
 
@@ -264,3 +269,25 @@ class Server:
 
 ServerActor = ray.remote(Server)
 """The Ray actor of one replica."""
+
+
+async def _generates(http: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
+    """Whether a server generates its first token, for which it may compile kernels: after that, silence means something."""
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    try:
+        async with http.post(f"{url}/inference/v1/generate", json=FIRST_TOKEN, timeout=timeout) as response:
+            return response.status < 500
+    except UNREACHABLE:
+        return False
+
+
+async def _is_silent(http: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
+    """Whether engine or workers take longer than they may to answer; any other failure shows elsewhere."""
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    try:
+        async with http.post(f"{url}/collective_rpc", json={"method": "check_health"}, timeout=timeout):
+            return False
+    except TimeoutError:
+        return True
+    except (aiohttp.ClientError, OSError):
+        return False

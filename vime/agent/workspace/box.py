@@ -19,10 +19,9 @@ from vime.agent.workspace.contract import NOTHING, TREE
 from vime.agent.workspace.control_group import ControlGroup, parents
 from vime.agent.workspace.node_places import node_place
 from vime.agent.workspace.output import PRINTED
-from vime.agent.workspace.patching import apply_patch
+from vime.agent.workspace.own_git import apply_patch, snapshot
 from vime.agent.workspace.prepare import Prepared
 from vime.agent.workspace.results import Applied, CommandResult, Diff
-from vime.agent.workspace.snapshot import snapshot
 from vime.agent.workspace.starter import start
 from vime.agent.workspace.view import GIT, empty_folders, environment_of, limits_of, view_of, writable_folders
 from vime.config import WorkspaceConfig

@@ -1,16 +1,20 @@
-"""Our own git commands in a workspace: they see the tree, and nothing else that its programs could have written.
+"""Our own git commands in a workspace, for its changes and for patches.
 
-They run inside, so that nothing of the tree is ever run or followed outside, with the repository of the prepared tree that the
-programs cannot change, an index and new objects in a folder of their own, and no settings.
+They see the tree, and nothing else that its programs could have written. They run inside, so that nothing of the tree is ever run
+or followed outside, with the repository of the prepared tree that the programs cannot change, an index and new objects in a
+folder of their own, and no settings.
 """
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from vime.agent.memory_file import sealed_file
 from vime.agent.workspace.channel import Reply
 from vime.agent.workspace.command import Started
 from vime.agent.workspace.contract import TREE
-from vime.agent.workspace.results import CommandResult
+from vime.agent.workspace.patch_paths import paths_of, refusal
+from vime.agent.workspace.results import Applied, CommandResult, Diff
 from vime.agent.workspace.view import GIT, SCRATCH
 from vime.config import WorkspaceConfig
 
@@ -27,6 +31,35 @@ ENVIRONMENT = {
     "GIT_OBJECT_DIRECTORY": f"{SCRATCH}/objects",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{GIT}/objects",
 }
+_ADD = "git add --all --ignore-errors . || test $? -eq 1 || exit 3\n"
+"""Status 1 says that some files could not be read; they then count as unchanged."""
+_DIFF = "exec git diff-index --cached --patch --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color HEAD"
+_INNER_REPOSITORIES = f"""\
+find . -mindepth 2 -name .git -prune -print > {SCRATCH}/inner
+while IFS= read -r found; do
+    inner=${{found%/.git}}
+    git check-ignore -q --no-index "$inner" && continue
+    git update-index --force-remove "${{inner#./}}" 2> /dev/null
+    find "${{inner#./}}" -name .git -prune -o '(' -type f -o -type l ')' -print0 | git update-index -z --add --stdin || exit 3
+done < {SCRATCH}/inner
+"""
+"""Adds the files of repositories that the agent has made in the tree, which git would add as submodules."""
+_SAID = ("adding embedded git repository", "does not have a commit checked out")
+MESSAGE_CHARACTERS = 2000
+_PATCH = f"{SCRATCH}/patch"
+_LADDER = f"""\
+git apply --whitespace=nowarn {_PATCH} && echo apply && exit
+git add --all --ignore-errors . || test $? -eq 1 || exit 3
+before=$(git write-tree) || exit 3
+git apply --3way --whitespace=nowarn {_PATCH} && echo 3way && exit
+git read-tree --reset -u "$before" || exit 3
+patch --strip=1 --batch --forward --dry-run --input={_PATCH} 1>&2 || exit 1
+patch --strip=1 --batch --forward --no-backup-if-mismatch --reject-file=- --input={_PATCH} 1>&2 && echo patch
+"""
+"""Prints the name of the step that worked. `git apply` applies all or nothing; a merge with conflicts is undone; `patch` is tried
+before it writes."""
+_STEPS = ("apply", "3way", "patch")
+_OUTPUT_BYTES = 65536
 
 
 class Ask(Protocol):
@@ -53,3 +86,42 @@ def git_script(script: str, config: WorkspaceConfig, *, most_bytes: int) -> Star
         most_bytes=most_bytes,
         mode="inner",
     )
+
+
+async def snapshot(ask: Ask, run: Run, config: WorkspaceConfig) -> Diff:
+    """All changes of the tree, as a snapshot of all files compared with the prepared commit.
+
+    The tree is added to a copy of the prepared index, so that staged, committed, untracked, deleted and binary changes all count,
+    and only files whose times or numbers have changed are read. The agent's own HEAD and index are neither used nor changed.
+    """
+    await ask("fresh")
+    end, patch = await run(git_script(_ADD + _DIFF, config, most_bytes=config.diff_bytes))
+    if any(said in end.stderr for said in _SAID):
+        end, patch = await run(git_script(_INNER_REPOSITORIES + _DIFF, config, most_bytes=config.diff_bytes))
+    message = end.stderr[-MESSAGE_CHARACTERS:]
+    if end.succeeded:
+        return Diff(patch=patch, reason="finished", message=message)
+    return Diff(patch=b"", reason="failed" if end.reason in ("finished", "killed") else end.reason, message=message)
+
+
+async def apply_patch(patch: bytes, ask: Ask, run: Run, config: WorkspaceConfig) -> Applied:
+    """Applies all of a patch to the tree by one step of a ladder, or nothing and says why not."""
+    if not patch.strip():
+        return Applied(step="empty")
+    why = refusal(patch)
+    if not why:
+        linked = (await ask("linked", *sorted(paths_of(patch)))).fields
+        why = f"{linked[0].decode(errors='replace')} is behind a symbolic link" if linked else ""
+    if why:
+        return Applied(step="refused", message=why)
+    await ask("fresh")
+    file = sealed_file(patch if patch.endswith(b"\n") else patch + b"\n")
+    try:
+        await ask("write", _PATCH, files=[file])
+    finally:
+        os.close(file)
+    end, printed = await run(git_script(_LADDER, config, most_bytes=_OUTPUT_BYTES))
+    step = (printed.decode(errors="replace").split() or [""])[-1]
+    if end.succeeded and step in _STEPS:
+        return Applied(step=step, message=end.stderr[-MESSAGE_CHARACTERS:])
+    return Applied(step="failed", message=f"{end.reason}: {end.stderr[-MESSAGE_CHARACTERS:]}".strip())
