@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ def test_a_long_conversation_takes_memory_for_its_tokens_once():
         call.finish(turn([2, 3]))
         prompt = [*prompt, 2, 3, 4, 4]
     assert prompt_of(call) == prompt[:-4]
-    held = [call.environment.array for call in trajectory.calls]
+    held = [np.asarray(call.environment) for call in trajectory.calls]
     assert sum(map(len, held)) == 1000 + 49 * 2 and all(array.base is None or array.base.size == array.size for array in held)
 
 
