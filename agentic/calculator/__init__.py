@@ -65,22 +65,22 @@ ConfigStore.instance().store(group="schema/method", name="calculator", node=Calc
 async def generate(context: "Context", sample: Sample, sampling: Sampling, *, calculates: bool = True) -> Sample:
     """One rollout: lines and values in turn; `values` and `answer` of the sample are what was computed and answered."""
     method = CalculatorConfig.of(context.config)
-    examples = [line for line in EXAMPLES.splitlines(keepends=True) if calculates or not line.startswith(CALCULATION)]
+    most = method.max_calculations if calculates else 0
+    examples = [line for line in EXAMPLES.splitlines(keepends=True) if most or not line.startswith(CALCULATION)]
     talk = context.models["actor"].conversation("".join(examples) + f"Problem: {sample.question.strip()}\n")
     reason, about = StopReason.TURN_LIMIT, dict[str, Any](values=[], answer=None)
-    for num_left in range(method.max_calculations if calculates else 0, -1, -1):
+    for num_left in range(most, -1, -1):
         kind, content = line_of((await talk.reply(max_tokens=method.max_turn_tokens, stop=STOPS)).text)
         if kind == ANSWER:
             reason, about["answer"] = StopReason.ANSWERED, content
             break
         try:
-            value = shown(computed(content)[0])
+            about["values"].append(shown(computed(content)[0]))
         except ValueError:  # no arithmetic, or a line of neither kind, whose content is empty
             reason = StopReason.MALFORMED
             break
-        about["values"].append(value)
         if num_left:
-            talk.add(f" {value}\n")
+            talk.add(f" {about['values'][-1]}\n")
     (result,) = context.samples(sample, **about)
     result.stop_reason = reason
     return result

@@ -80,6 +80,7 @@ async def test_the_baseline_sees_answers_without_calculations():
     prompt = TOKENIZER.decode(server.prompts[0])
     assert CALCULATION not in prompt and prompt.count(ANSWER) == 3 and scored.score == 1.0
     assert "Calculation" in TOKENIZER.decode((await solved("Answer: 5\n"))[2].prompts[0])
+    assert (await solved("Answer: 5\n", max_calculations=0))[2].prompts == server.prompts
 
 
 @pytest.mark.parametrize(
