@@ -18,11 +18,11 @@ cpu_shim.install()
 from safetensors.torch import save_file  # noqa: E402
 
 from tests.trainer.forked import fork_ranks  # noqa: E402
-from tests.trainer.ranks import load_fixtures, meet  # noqa: E402
+from tests.trainer.ranks import LOGITS_IN_CHUNK, load_fixtures, meet  # noqa: E402
 from vime.algorithm.batch import build_updates  # noqa: E402
 from vime.cluster.layout import world_size  # noqa: E402
 from vime.config import OldLogprobs  # noqa: E402
-from vime.trainer import parallel  # noqa: E402
+from vime.trainer import logprob, parallel  # noqa: E402
 from vime.trainer.lockstep import LockstepEngine  # noqa: E402
 from vime.types import Group, Prompt, Rollout, Sample, StopReason  # noqa: E402
 
@@ -51,6 +51,7 @@ def make_groups(seed: int) -> list[Group]:
 def main(rank: int, job: dict[str, Any]) -> None:
     """Writes the weights before and after the second batch, by algorithm and layout."""
     fixtures, folder = load_fixtures(), Path(job["folder"])
+    logprob.LOGITS_IN_CHUNK = LOGITS_IN_CHUNK
     for name, algorithm in job["algorithms"].items():
         for layout, trainer in job["layouts"].items():
             config = fixtures.build_config(Path(job["model"]), max_tokens_per_micro_batch=60, **trainer)

@@ -34,7 +34,7 @@ from vime.weights.export import write_payload  # noqa: E402
 DEFAULTS = {"max_tokens_per_micro_batch": 200, "num_threads": 1}
 ROW = [60, 40, 28]
 """Lengths of sequences."""
-logprob.LOGITS_IN_CHUNK = 160 * 20
+LOGITS_IN_CHUNK = 160 * 20
 """Long rows are projected in chunks, short ones at once."""
 
 
@@ -127,6 +127,7 @@ def megatron_place() -> Position:
 def main(rank: int, job: dict[str, Any]) -> None:
     """Runs every layout of the job that this rank has a part in."""
     fixtures, folder = load_fixtures(), Path(job["folder"])
+    logprob.LOGITS_IN_CHUNK = LOGITS_IN_CHUNK
     results = {}
     for layout in job["layouts"]:
         config = fixtures.build_config(Path(layout["model"]), **DEFAULTS | layout["trainer"])
