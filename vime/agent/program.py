@@ -151,9 +151,10 @@ class Program:
         root = self._first_process if self._sandboxed else process.pid
         if root is None or not self.read["report"]:
             return  # its root folder is still the host's
+        began = time.monotonic()  # on a busy machine the program computes on while it is measured
         used = usage(root, files=self._sandboxed)
         if used.cpu_seconds >= self._cpu_seconds:  # less is measured when the process that computed has just ended
-            self._cpu_seconds, self._looked = used.cpu_seconds, time.monotonic()
+            self._cpu_seconds, self._looked = used.cpu_seconds, began
         if used.memory_bytes > self._config.memory_bytes:
             self._stop("memory_limit")
         elif used.num_files > MAX_FILES:

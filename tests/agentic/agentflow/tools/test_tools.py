@@ -54,12 +54,12 @@ async def test_the_generator_asks_its_model():
         ("print(6 * 7)", "42"),
         ("x = 1", "(the program printed nothing)"),
         ("print('part')\n1 / 0", "part\n[raised, exit code 1]"),
-        ("while True: pass", ("[time_limit", "[killed")),  # by the clock, or by the limit of its CPU time
+        ("while True: pass", "[time_limit"),  # by the clock, or by the limit of its CPU time
         ("not a program", "[raised, exit code 1]"),
         ("import sys; sys.exit(2)", "[finished, exit code 2]"),
     ],
 )
-async def test_without_a_coder_the_query_is_the_program(program: str, answer: str | tuple[str, ...]):
+async def test_without_a_coder_the_query_is_the_program(program: str, answer: str):
     context = context_of()
     output = await PythonCoder(ToolConfig(), CONFIG).execute(context, program)
     assert output.startswith(answer)
