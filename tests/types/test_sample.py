@@ -45,6 +45,13 @@ def test_a_column_has_an_entry_for_each_of_its_places(kind: ColumnType, entries:
         made().values(kind)
 
 
+@pytest.mark.parametrize("values", ["high", [[1.0], [2.0, 3.0]], [0.5, None], {"a": 1}])
+def test_a_column_that_holds_no_numbers_is_refused_with_its_rollout(values: object):
+    with pytest.raises(SampleError, match="rollout 3 of group -1: column 'teacher' holds no numbers"):
+        made(rollout_id=3, columns={"teacher": values}).validate()
+    made(columns={"teacher": [[0.5, 0.25]], "weight": 2, "spare": True}).validate()
+
+
 def test_its_ids_are_columns():
     sample = made(rollout_id=9, order=1, pair=4, parent=0)
     assert [sample.values(kind) for kind in IDENTITY.values()] == [9, 1, 4, 0]

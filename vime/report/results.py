@@ -12,7 +12,7 @@ import yaml
 
 from vime.evaluation.conditions import SCAFFOLD, label_of
 from vime.files.command_line import command
-from vime.hooks import load_hook
+from vime.hooks import load_named
 from vime.report.columns import Cell, Column, Items, Measured, cells
 from vime.report.items import read_evaluation
 from vime.report.metrics import read_metrics
@@ -47,13 +47,16 @@ class OurRun:
     def measured(self, row: str) -> Measured:
         """What the run measured of one row."""
         items = {dataset: found for (dataset, name), found in self.items.items() if name == row}
-        hook = load_hook(self.eval_log) if self.eval_log else None
         return Measured(
             scores={dataset: rows[row] for dataset, rows in self.scores.items() if row in rows},
             items=items,
             base={dataset: found for (dataset, name), found in self.items.items() if name == SCAFFOLD},
-            log=(lambda found: hook(None, found).metrics) if hook else None,
+            log=self._log if self.eval_log else None,
         )
+
+    def _log(self, items: Any) -> Any:
+        """Metrics of items by the run's own hook, which is loaded when a column asks for them: it may be gone by now."""
+        return load_named("method.eval_log", str(self.eval_log))(None, items).metrics
 
 
 def read_published(path: Path) -> dict[str, Any]:

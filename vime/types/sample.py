@@ -129,14 +129,15 @@ class Sample:
         if isinstance(given, (int, float, np.number)) and not kind.shape:
             return given
         if given is None:
-            raise SampleError(f"no column {kind.name!r}")
+            raise SampleError(f"{self._where()}: no column {kind.name!r}")
         array = np.asarray(given, dtype=kind.dtype)
         expected = (self.num_places(kind), *kind.shape)
         if array.shape in ((), kind.shape) and array.shape != expected:
             return np.broadcast_to(array, expected)
         if array.shape != expected:
             shapes = " × ".join(map(str, array.shape)), " × ".join(map(str, expected))
-            raise SampleError(f"column {kind.name!r} has {shapes[0]} entries for {shapes[1]} {kind.defined.value} places")
+            counted = f"has {shapes[0]} entries for {shapes[1]} {kind.defined.value} places"
+            raise SampleError(f"{self._where()}: column {kind.name!r} {counted}")
         return array
 
     def _own(self, kind: ColumnType) -> Any:
@@ -159,7 +160,7 @@ class Sample:
                 raise SampleError(f"{self._where()}: {name}: {error}") from error
 
     def validate(self) -> None:
-        """Raises `SampleError`, naming the rollout, if lengths disagree, the prompt is empty or a logprob is missing."""
+        """Raises `SampleError`, naming the rollout, if lengths disagree, the prompt is empty or a number is missing."""
         length = self.response_length
         for name in ("loss_mask", "rollout_log_probs", "weight_versions"):
             if len(getattr(self, name)) != length:
@@ -173,6 +174,9 @@ class Sample:
         if (missing := (mask == 1) & ~np.isfinite(logprobs)).any():
             position = int(missing.argmax())
             raise SampleError(f"{self._where()}: logprob {logprobs[position]} at trainable response token {position}")
+        for name, values in self.columns.items():
+            if not _are_numbers(values):
+                raise SampleError(f"{self._where()}: column {name!r} holds no numbers of one shape: {str(values)[:80]}")
 
     def _where(self) -> str:
         return f"rollout {self.rollout_id} of group {self.group_index}"
@@ -219,3 +223,10 @@ def _counts(versions: np.ndarray) -> Counter[int]:
         return Counter({first: versions.size})
     found, counts = np.unique(versions, return_counts=True)
     return Counter(dict(zip(found.tolist(), counts.tolist())))
+
+
+def _are_numbers(values: Any) -> bool:
+    try:
+        return np.asarray(values).dtype.kind in "biuf"
+    except ValueError:  # lists of different lengths
+        return False
