@@ -3,10 +3,11 @@
     python tools/gpu_check.py --wheels FOLDER [--json PATH]     # a machine with one CUDA device, at most eight minutes
     python tools/gpu_check.py --device cpu                      # the same at tiny size, as the tests do
 
-Checks logits beside Hugging Face's for four families in float32 and bfloat16, optimizer steps beside the CPU's in float32,
-checkpoints, offloading, activations and peak memory beside the plan's estimate, and the rate of Qwen2.5-7B's layers on equal and
-on MemAgent's lengths. Needs Python 3.12, PyTorch 2.11 or later and transformers; no Ray, vLLM, Hydra, OmegaConf or network. Two
-wheels are needed, megatron-core (2.6 MB) and psutil (0.2 MB), without which Megatron writes no checkpoint:
+Checks logits beside Hugging Face's for four families in float32 and bfloat16, the head beside float64, optimizer steps beside the
+CPU's in float32, checkpoints, offloading, activations and peak memory beside the plan's estimate, and the rate of Qwen2.5-7B's
+layers on equal and on MemAgent's lengths and of Qwen3-30B-A3B's. Needs Python 3.12, PyTorch 2.11 or later and transformers; no
+Ray, vLLM, Hydra, OmegaConf or network. Two wheels are needed, megatron-core (2.6 MB) and psutil (0.2 MB), without which Megatron
+writes no checkpoint:
 
     pip download megatron-core==0.16.1 psutil==7.2.2 --no-deps --python-version 3.12 --only-binary=:all: -d FOLDER
 
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 TOOLS = Path(__file__).resolve().parent
-NAMES = ("logits", "step", "checkpoint", "offload", "activations", "peak", "speed")
+NAMES = ("logits", "head", "step", "checkpoint", "offload", "activations", "peak", "speed")
 SECONDS = 480.0
 """After so long no further check begins."""
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), help="checks to run (all)")
     parser.add_argument("--json", type=Path, help="file for machine and findings")
+    parser.add_argument("--markdown", type=Path, help="page of machine and findings")
     parser.add_argument("--one-step", nargs=2, type=Path, metavar=("MODEL", "FILE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
@@ -53,12 +55,14 @@ def main() -> None:
             write_step(setting, *arguments.one_step)
             return
         findings = run(setting, arguments.only)
-        from gpu_checks.finding import table, write_json
+        from gpu_checks.finding import table, write_json, write_markdown
 
         about = machine()
         sys.stdout.write(f"{about}\n{table(findings)}\n")
         if arguments.json:
             write_json(findings, about, arguments.json)
+        if arguments.markdown:
+            write_markdown(findings, about, arguments.markdown)
     num_failed = sum(not one.passed for one in findings)
     sys.stdout.write(f"{len(findings) - num_failed} of {len(findings)} findings are as they should be\n")
     sys.exit(1 if num_failed else 0)

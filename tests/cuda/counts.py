@@ -3,6 +3,7 @@
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class Memory:
     peak_at: str = ""
     """The line at which the peak was reached."""
     _sizes: dict[int, int] = field(default_factory=dict)
+    _depth: int = 0
 
     def restart(self) -> None:
         """Forgets the peak."""
@@ -54,9 +56,25 @@ class Memory:
     def note(self, storage: torch.UntypedStorage) -> None:
         """Counts a storage from now until it is freed."""
         key, size = storage._cdata, storage.nbytes()
-        if key not in self._sizes and size:
+        if key not in self._sizes and size and not self._depth:
             weakref.finalize(storage, self._forget, key).atexit = False
             self._change(key, size)
+
+    def of_results(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that would be compiled: it runs as the single operations that it is written in, and its results count."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            try:
+                results = function(*args, **kwargs)
+            finally:
+                self._depth -= 1
+            for tensor in results if isinstance(results, tuple) else (results,):
+                if isinstance(tensor, torch.Tensor):
+                    self.note(tensor.untyped_storage())
+            return results
+
+        return call
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Counts a storage, which `note` has seen, with its present size."""

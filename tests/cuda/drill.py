@@ -38,6 +38,8 @@ class Report:
     on_the_cpu: list[str] = field(default_factory=list)
     """Parameters, buffers and optimizer state that are not on the device."""
     synchronizations: list[dict[str, int]] = field(default_factory=list)
+    blocking_copies: dict[str, int] = field(default_factory=dict)
+    """Copies to the device for which the host waits in a training step, by line."""
     """Waits of the host in a training step, by line, for each depth of the model."""
     metrics: dict[str, float] = field(default_factory=dict)
     num_exported: int = 0
@@ -126,8 +128,10 @@ def _train(report: Report, config: Any, *, whole: bool) -> None:
     with MODE:
         engine.train([samples], 0)
         COUNTS.synchronizations.clear()
+        COUNTS.blocking_copies.clear()
         report.metrics = engine.train([samples], 1)
         report.synchronizations.append(dict(COUNTS.synchronizations))
+        report.blocking_copies |= COUNTS.blocking_copies
         report.on_the_cpu += _on_the_cpu(engine)
         if whole:
             _optimizer_step(report, engine, samples)

@@ -65,6 +65,20 @@ def a_copy_to_the_host_in_every_layer() -> None:
     attention._Rotate.backward = staticmethod(copying)  # type: ignore[method-assign]
 
 
+def a_value_read_in_every_row() -> None:
+    """The largest ratio is looked for among the trained tokens alone, whose number the host has to know."""
+    from vime.algorithm import loss
+
+    loss.masked_max = lambda values, mask: values[mask > 0].max()
+
+
+def a_row_that_is_copied_as_it_is() -> None:
+    """Columns go to the device in PyTorch's usual way, which waits for it."""
+    from vime.trainer import micro_batch
+
+    micro_batch.to_device = lambda tensor, place: tensor.to(place)
+
+
 def a_forgotten_move() -> None:
     """Advantages and weights of tokens stay on the host."""
     from vime.trainer import micro_batch

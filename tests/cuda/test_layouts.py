@@ -13,6 +13,9 @@ Drills = Callable[..., Report]
 OF_EXPERTS = ("megatron/core/transformer/moe/",)
 """Megatron's dispatcher of experts asks once a layer for the number of tokens of each, and selects them by a mask."""
 
+OF_A_ROW = tuple(f"vime/{name}.py" for name in ("algorithm/loss", "trainer/logprob", "trainer/head"))
+"""What runs once for each row, which must not wait: the next row would begin late."""
+OURS = "vime/"
 NORM_BYTES = 4
 """The norm of all gradients, in float32."""
 
@@ -29,6 +32,8 @@ def problems(report: Report) -> list[str]:
         return [report.error]
     found = [*report.problems, *(f"{name} is on the CPU" for name in report.on_the_cpu)]
     found += [f"{line} waits in every layer" for line in once_a_layer(report) if not line.startswith(OF_EXPERTS)]
+    found += [f"{line} waits in every row" for line in report.synchronizations[0] if line.startswith(OF_A_ROW)]
+    found += [f"{line}: a copy to the device waits" for line in report.blocking_copies if line.startswith(OURS)]
     if report.optimizer_extra_bytes > report.largest_bytes + NORM_BYTES:  # one that is not fused copies all second moments
         largest = f"the largest gradient has {report.largest_bytes}"
         found.append(f"an optimizer step takes {report.optimizer_extra_bytes} bytes, {largest}")
@@ -56,6 +61,8 @@ def test_a_rank_does_all_its_work_on_the_device(layout: Layout, drills: Drills) 
         ("a_transposed_tensor_in_a_collective", "not contiguous"),
         ("a_value_read_in_every_layer", "waits in every layer"),
         ("a_copy_to_the_host_in_every_layer", "(copy to the host) waits in every layer"),
+        ("a_value_read_in_every_row", "waits in every row"),
+        ("a_row_that_is_copied_as_it_is", "a copy to the device waits"),
         ("a_forgotten_move", "cpu"),
         ("a_buffer_left_behind", "forgotten is on the CPU"),
         ("an_optimizer_that_is_not_fused", "an optimizer step takes"),

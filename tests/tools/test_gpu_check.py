@@ -42,7 +42,15 @@ def test_all_checks_pass_on_the_cpu_without_those_packages(tmp_path: Path) -> No
     found = bare(run, "--device", "cpu", "--json", str(tmp_path / "findings.json"))
     assert found.returncode == 0, found.stdout + found.stderr
     written = json.loads((tmp_path / "findings.json").read_text())
-    assert {one["check"] for one in written["findings"]} == {"logits", "step", "checkpoint", "offload", "activations", "speed"}
+    assert {one["check"] for one in written["findings"]} == {
+        "logits",
+        "head",
+        "step",
+        "checkpoint",
+        "offload",
+        "activations",
+        "speed",
+    }
     assert all(one["passed"] for one in written["findings"]) and written["machine"]["device"] == "CPU"
     assert "qwen3_moe bfloat16" in found.stdout
 

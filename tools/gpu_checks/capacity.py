@@ -13,7 +13,7 @@ from gpu_checks.finding import Finding, at_most, between, measured
 from gpu_checks.setting import Setting
 from vime.config import Precision, RunConfig
 from vime.memory.activations import activation_bytes
-from vime.memory.processes import GIB, trainer_memory
+from vime.memory.processes import GIB, TRAINER_RESERVE, trainer_memory
 from vime.model.size import BYTES
 from vime.trainer.packing import sequence_flops
 
@@ -42,7 +42,7 @@ def activations(setting: Setting) -> Iterator[Finding]:
             if setting.on_cuda:
                 before = torch.cuda.memory_allocated()
                 hidden = forward(trained.model, lengths)
-                allocated = torch.cuda.memory_allocated() - before
+                allocated = torch.cuda.memory_allocated() - before - hidden.nbytes  # nor do the states themselves
                 yield between("activations", label + "allocated / planned", allocated / planned, 0.85, 1.15)
                 del hidden
             del trained
@@ -66,6 +66,11 @@ def peak(setting: Setting) -> Iterator[Finding]:
         label = "recomputed" if recompute else "all kept"
         yield measured("peak", f"{label}: planned", planned / GIB, unit="GiB")
         yield between("peak", f"{label}: allocated / planned", found / planned, 0.7, 1.05)
+        reserved = torch.cuda.max_memory_reserved()
+        free, total = torch.cuda.mem_get_info()
+        beside = total - free - torch.cuda.memory_reserved()
+        yield measured("peak", f"{label}: gaps, given back when wanted", (reserved - found) / GIB, unit="GiB")
+        yield at_most("peak", f"{label}: context and libraries", beside / GIB, TRAINER_RESERVE / GIB, unit="GiB")
         del trained
         release(setting)
 
@@ -79,6 +84,13 @@ def speed(setting: Setting) -> Iterator[Finding]:
     lengths = [EQUAL] * 8 if not setting.tiny else [(48, 16)] * 8
     yield from _updates(setting, trained, lengths, rate, name="equal lengths")
     yield from _updates(setting, trained, _memagent(setting), rate, name="MemAgent's lengths")
+    yield from _moves(setting, trained)
+    del trained
+    release(setting)
+    config = setting.config(setting.wide_experts(), precision=Precision.bfloat16)
+    config.trainer.lr = 1e-6
+    trained = engine(config)
+    yield from _updates(setting, trained, lengths, rate, name="experts, equal lengths")
     del trained
     release(setting)
 
@@ -114,6 +126,23 @@ def _updates(setting: Setting, trained: Any, lengths: Sequence[tuple[int, int]],
     yield measured("speed", f"{name}: useful tokens", 100 * results[-1]["train/useful_token_share"], unit="%")
     yield measured("speed", f"{name}: of the matrix rate (MFU)", 100 * _flops(trained.config, lengths) / seconds / rate, unit="%")
     yield at_most("speed", f"{name}: loss", abs(results[-1]["train/loss"]), 1e3)
+
+
+def _moves(setting: Setting, trained: Any) -> Iterator[Finding]:
+    """Rates at which a rank's memory leaves the device and comes back, once its host memory is page-locked."""
+    if not setting.on_cuda:
+        return
+    before = torch.cuda.memory_allocated()
+    for turn in ("first", "second"):
+        seconds = []
+        for move in (lambda: trained.offload(weights=True), trained.onload):
+            synchronize(setting)
+            started = time.perf_counter()
+            move()
+            synchronize(setting)
+            seconds.append(time.perf_counter() - started)
+        for name, one in zip(("offload", "onload"), seconds):
+            yield measured("speed", f"{turn} {name} of {before / GIB:.1f} GiB with gradients", one, unit="s")
 
 
 def _flops(config: RunConfig, lengths: Sequence[tuple[int, int]]) -> float:

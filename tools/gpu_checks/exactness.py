@@ -21,6 +21,9 @@ FLOAT32_TOLERANCE = 1e-4
 """Of the largest logit; kernels that add in another order differ by about 1e-6 of it."""
 BFLOAT16_RATIO = 2.0
 """Our mean distance from Hugging Face in float32, as a multiple of its own in bfloat16."""
+HEAD = ("logprobs", "entropies", "gradient of the states", "gradient of the weight")
+HEAD_TOLERANCE, BFLOAT16_TOLERANCE = 1e-5, 1e-2
+"""Of the norm: of what is computed in float32, and of what is rounded to bfloat16, to 1/256 of each value."""
 STEP_TOLERANCE = 1e-3
 DIFFERING_SHARE = 0.01
 """Adam's first steps are close to the sign of the gradient, so a gradient near zero may go either way."""
@@ -52,6 +55,32 @@ def logits(setting: Setting) -> Iterator[Finding]:
         theirs = _hugging_face(setting, folder, sequences, torch.bfloat16)
         ratio = float((ours - wanted).abs().mean() / (theirs - wanted).abs().mean())
         yield at_most("logits", f"{family} bfloat16", ratio, BFLOAT16_RATIO, unit="times Hugging Face's own distance")
+
+
+def head(setting: Setting) -> Iterator[Finding]:
+    """Logprobs, entropies and their gradients in chunks, in bfloat16, beside float64's from the same rounded logits."""
+    from vime.trainer.head import chunked_logprobs
+
+    generator = torch.Generator().manual_seed(0)
+    num_tokens, hidden, vocabulary = (48, 16, 160) if setting.tiny else (1000, 256, 32000)
+    states = torch.randn(num_tokens, hidden, generator=generator).to(setting.device, torch.bfloat16).requires_grad_()
+    weight = (0.1 * torch.randn(vocabulary, hidden, generator=generator)).to(setting.device, torch.bfloat16).requires_grad_()
+    target = torch.randint(vocabulary, (num_tokens,), generator=generator).to(setting.device)
+    by_logprob, by_entropy = torch.randn(2, num_tokens, generator=generator).to(setting.device)
+    logits = (states @ weight.t()).detach().double().requires_grad_()
+    logprobs = (logits / 0.7).log_softmax(1)
+    wanted = logprobs.gather(1, target.unsqueeze(1)).squeeze(1), -(logprobs.exp() * logprobs).sum(1)
+    (wanted[0] * by_logprob + wanted[1] * by_entropy).sum().backward()
+    assert logits.grad is not None
+    wanted += logits.grad @ weight.double(), logits.grad.t() @ states.double()
+    for chunk in (num_tokens, num_tokens // 3):
+        states.grad = weight.grad = None
+        found = chunked_logprobs(states, weight, target, temperature=0.7, chunk=chunk)
+        (found[0] * by_logprob + found[1] * by_entropy).sum().backward()
+        for name, ours, exact in zip(HEAD, (*found, states.grad, weight.grad), wanted, strict=True):
+            distance = float((ours.double() - exact).norm() / exact.norm())  # type: ignore[union-attr]
+            limit = HEAD_TOLERANCE if ours.dtype is torch.float32 else BFLOAT16_TOLERANCE  # type: ignore[union-attr]
+            yield at_most("head", f"{name}, {-(-num_tokens // chunk)} chunks", distance, limit, unit="of its norm")
 
 
 def step(setting: Setting) -> Iterator[Finding]:
@@ -103,13 +132,14 @@ def offload(setting: Setting) -> Iterator[Finding]:
     """Optimizer, gradients and weights away from the device and back: all as before, and training goes on."""
     config = setting.config(setting.small_model("qwen3"), precision=Precision.bfloat16)
     samples = setting.samples(STEP_LENGTHS, vocabulary=config.model.vocab_size)
+    workspaces = torch.cuda.memory_allocated() if setting.on_cuda else 0  # of cuBLAS, which stay
     trained = engine(config)
     trained.train([samples], 0)
     before = weights(trained)
-    held = torch.cuda.memory_allocated() if setting.on_cuda else 0
+    held = torch.cuda.memory_allocated() - workspaces if setting.on_cuda else 0
     trained.offload(weights=True)
     if setting.on_cuda:
-        left = torch.cuda.memory_allocated() / held
+        left = (torch.cuda.memory_allocated() - workspaces) / held
         yield at_most("offload", "memory still allocated", left, 0.5, unit="share")
     trained.onload()
     yield at_most("offload", "weights that differ afterwards", _differing(before, weights(trained)), 0, unit="values")

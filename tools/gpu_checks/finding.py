@@ -54,6 +54,28 @@ def table(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
+def write_markdown(findings: Sequence[Finding], machine: dict[str, Any], path: Path) -> None:
+    """A page of the machine and all findings, failures in bold."""
+    num_passed = sum(one.passed for one in findings)
+    about = ", ".join(f"{name} {value}" for name, value in machine.items())
+    lines = [
+        "# The trainer on a CUDA device",
+        "",
+        f"Written by `python tools/gpu_check.py`: {about}.",
+        "",
+        f"{num_passed} of {len(findings)} findings are as they should be; others are in bold.",
+        "",
+        "| check | case | found | wanted | unit |",
+        "|---|---|--:|---|---|",
+    ]
+    for one in findings:
+        number = "-" if one.found is None else f"{one.found:.4g}"
+        number = number if one.passed else f"**{number}**"
+        lines.append(f"| {one.check} | {one.case} | {number} | {one.wanted} | {one.unit} |")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
 def write_json(findings: Sequence[Finding], machine: dict[str, Any], path: Path) -> None:
     """The machine and all findings."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,18 @@ QWEN_7B = {
     "max_position_embeddings": 32768,
 }
 """Qwen2.5-7B's layers and vocabulary, with as few layers as show a rate."""
+QWEN_30B_A3B = {
+    "num_hidden_layers": 2,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 151936,
+    "max_position_embeddings": 32768,
+}
+"""Qwen3-30B-A3B's attention and vocabulary; `EXPERTS_30B_A3B` has its experts."""
+EXPERTS = {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+EXPERTS_30B_A3B = EXPERTS | {"head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 LLAMA_ROPE = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -76,6 +88,16 @@ class Setting:
             self.made["wide"] = _write_model(self.folder / "wide", "qwen2", shape, device=device, dtype=torch.bfloat16)
         return self.made["wide"]
 
+    def wide_experts(self) -> Path:
+        """Folder of a random Qwen3-MoE with Qwen3-30B-A3B's layers, in bfloat16; small ones in a test."""
+        if "wide experts" not in self.made:
+            folder, device = self.folder / "wide_experts", str(self.device)
+            shape, experts = (TINY, EXPERTS) if self.tiny else (QWEN_30B_A3B, EXPERTS_30B_A3B)
+            self.made["wide experts"] = _write_model(
+                folder, "qwen3_moe", shape, device=device, dtype=torch.bfloat16, experts=experts
+            )
+        return self.made["wide experts"]
+
     def config(self, model: Path, **trainer: Any) -> RunConfig:
         """A run of the model in a folder, in float32 unless `trainer` says otherwise."""
         from vime.model.architecture import read_architecture
@@ -110,7 +132,15 @@ class Setting:
         ]
 
 
-def _write_model(folder: Path, family: str, shape: dict[str, int], *, device: str, dtype: torch.dtype) -> Path:
+def _write_model(
+    folder: Path,
+    family: str,
+    shape: dict[str, int],
+    *,
+    device: str,
+    dtype: torch.dtype,
+    experts: dict[str, Any] = EXPERTS,
+) -> Path:
     import transformers
 
     torch.manual_seed(0)
@@ -118,10 +148,7 @@ def _write_model(folder: Path, family: str, shape: dict[str, int], *, device: st
         "qwen2": (transformers.Qwen2Config, {"rope_theta": 50000.0}),
         "qwen3": (transformers.Qwen3Config, {"head_dim": 32}),
         "llama": (transformers.LlamaConfig, {"rope_scaling": {"rope_type": "llama3", **LLAMA_ROPE}}),
-        "qwen3_moe": (
-            transformers.Qwen3MoeConfig,
-            {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True},
-        ),
+        "qwen3_moe": (transformers.Qwen3MoeConfig, dict(experts)),
     }
     kind, options = kinds[family]
     if int(transformers.__version__.split(".")[0]) >= 5:

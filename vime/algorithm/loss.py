@@ -88,6 +88,8 @@ def entropy_of_logits(logits: torch.Tensor) -> torch.Tensor:
 
 
 def masked_max(values_N: torch.Tensor, mask_N: torch.Tensor) -> torch.Tensor:
-    """The largest value where the mask is set, or 0 if it is set nowhere."""
-    kept_N = values_N[mask_N > 0]
-    return kept_N.max() if kept_N.numel() else values_N.new_zeros(())
+    """The largest value where the mask is set, or 0 if it is set nowhere. The host does not wait for either."""
+    kept_N = mask_N > 0
+    if not values_N.numel():
+        return values_N.new_zeros(())
+    return torch.where(kept_N.any(), torch.where(kept_N, values_N, -torch.inf).amax(), 0.0)

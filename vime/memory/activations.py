@@ -21,7 +21,7 @@ Besides: the last norm, cosines and sines, and the states from which tokens are 
 
 from vime.cluster.layout import splits_tokens
 from vime.config import ModelConfig, RunConfig, TrainerConfig
-from vime.model.size import BYTES, LOGITS_IN_CHUNK, has_qk_norm
+from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, has_qk_norm
 
 FLOAT32 = 4
 
@@ -37,8 +37,11 @@ def working_bytes(config: RunConfig) -> float:
     """Bytes of temporary tensors: the logits and the head's gradient, or the gradients within one layer if these are more."""
     model, trainer = config.model, config.trainer
     size, ranks = BYTES[trainer.precision], trainer.tensor_parallel_size
-    logits = min(trainer.max_tokens_per_micro_batch * model.vocab_size / ranks, LOGITS_IN_CHUNK)
-    head = (size + 3 * FLOAT32) * logits + size * model.vocab_size * model.hidden_size / ranks
+    has_gpu = config.cluster.gpus_per_node > 0
+    row = trainer.max_tokens_per_micro_batch * model.vocab_size / ranks
+    logits = min(row, LOGITS_IN_CUDA_CHUNK if has_gpu else LOGITS_IN_CHUNK)
+    each = 2 * size if has_gpu else size + 3 * FLOAT32  # on a GPU logits and their gradient, in the model's precision
+    head = each * logits + size * model.vocab_size * model.hidden_size / ranks
     width = model.num_experts_per_token * model.moe_intermediate_size if model.num_experts else model.intermediate_size / ranks
     return max(head, trainer.max_tokens_per_micro_batch * (3 * width + 2 * model.hidden_size) * size)
 

@@ -27,10 +27,12 @@ from vime.memory.activations import activation_bytes, working_bytes
 from vime.model.size import BYTES, num_expert_parameters, num_parameters
 
 GIB = 2**30
-TRAINER_RESERVE = 1.5 * GIB
-"""Kept for a trainer rank's context, workspaces of libraries, NCCL's buffers and gaps between tensors. Nobody measured it."""
+TRAINER_RESERVE = 3.0 * GIB
+"""Kept for what a trainer rank has beside its tensors. Of one rank 2.1 to 2.8 GiB were measured on an H100 and an H200: a context
+0.6, NCCL 0.5, the rest kernels and workspaces of libraries (`tools/gpu_check.py`); with more ranks NCCL takes more."""
 SLEEPER_RESERVE = 1.0 * GIB
-"""Kept for what a sleeping server does not give back: its context, NCCL's buffers, captured graphs. Nobody measured it."""
+"""Kept for what a sleeping server does not give back: a context (0.6 GiB of a trainer rank), NCCL's buffers and captured
+graphs. It was not measured of a server."""
 
 
 def trainer_memory(config: RunConfig) -> dict[str, float]:

@@ -32,12 +32,14 @@ logger = logging.getLogger(__name__)
 
 RANK = "trainer ranks"
 """The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
-EXACT_PINNING = "pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:64"
-"""For PyTorch's allocator: page-locked blocks above 64 MiB are as large as they are asked for, not rounded to powers of two."""
+PINNING = "pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:64"
+PINNING += ",pinned_use_cuda_host_register:True,pinned_num_register_threads:8"
+"""For PyTorch's allocator: page-locked blocks above 64 MiB are as large as they are asked for, not rounded to powers of two; and
+eight threads lock their pages, in a third of the time of one."""
 _allocator = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
 ACTOR_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "passive",
-    "PYTORCH_ALLOC_CONF": f"{_allocator},{EXACT_PINNING}" if _allocator else EXACT_PINNING,
+    "PYTORCH_ALLOC_CONF": f"{_allocator},{PINNING}" if _allocator else PINNING,
 }
 """Threads that wait sleep: spinning, they halve the speed of a trainer that shares its cores with servers."""
 ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}

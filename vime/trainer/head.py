@@ -7,6 +7,7 @@ smaller than 1/256 of it. With tensor parallelism every rank holds a part of the
 Shape suffixes: N tokens, C tokens of a chunk, V vocabulary of this rank, H hidden.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class _ChunkedHead(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         local_N, is_local_N = local_targets(target_N, weight_VH.shape[0])
         parts = [
-            _values(_scaled(part_CH, weight_VH, temperature), local_C, is_local_C)
+            _values(part_CH @ weight_VH.t(), local_C, is_local_C, temperature)
             for part_CH, local_C, is_local_C in zip(hidden_NH.split(chunk), local_N.split(chunk), is_local_N.split(chunk))
         ]
         logprob_N, entropy_N, log_total_N = (torch.cat(values) for values in zip(*parts))
@@ -67,20 +68,16 @@ class _ChunkedHead(torch.autograd.Function):
             sum_VH = torch.zeros(weight_VH.shape, dtype=torch.float32, device=weight_VH.device)
         hidden_gradient_NH = torch.empty_like(hidden_NH)
         by_logprob_N, by_entropy_N = (None if gradient is None else gradient / ctx.temperature for gradient in gradients)
+        assert by_logprob_N is not None or by_entropy_N is not None, "a backward pass without a gradient"
+        by_logprob_N = torch.zeros_like(log_total_N) if by_logprob_N is None else by_logprob_N
         for start in range(0, hidden_NH.shape[0], ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            shifted_CV = _scaled(hidden_NH[part], weight_VH, ctx.temperature).sub_(log_total_N[part].unsqueeze(1))
-            factor: torch.Tensor | None = None
-            if by_entropy_N is not None:
-                factor = (shifted_CV + entropy_N[part].unsqueeze(1)).mul_(-by_entropy_N[part].unsqueeze(1))
-            if by_logprob_N is not None:
-                own = -by_logprob_N[part].unsqueeze(1)
-                factor = own if factor is None else factor.add_(own)
-            assert factor is not None, "a backward pass without a gradient"
-            gradient_CV = shifted_CV.exp_().mul_(factor)
-            if by_logprob_N is not None:
-                gradient_CV.scatter_add_(1, local_N[part].unsqueeze(1), (by_logprob_N[part] * is_local_N[part]).unsqueeze(1))
-            logits_gradient_CV = gradient_CV.to(hidden_NH.dtype)
+            by_entropy_C = None if by_entropy_N is None else by_entropy_N[part]
+            known = log_total_N[part], entropy_N[part], by_logprob_N[part], by_entropy_C, ctx.temperature
+            logits_CV, place_C1 = hidden_NH[part] @ weight_VH.t(), local_N[part].unsqueeze(1)
+            own_C1 = (by_logprob_N[part] * is_local_N[part]).unsqueeze(1)
+            logits_gradient_CV = _compiled_gradient(logits_CV, *known)
+            logits_gradient_CV.scatter_(1, place_C1, _gradient(logits_CV.gather(1, place_C1), *known, own_C1))
             torch.mm(logits_gradient_CV, weight_VH, out=hidden_gradient_NH[part])
             add_weight_gradient(hidden_NH[part], logits_gradient_CV, sum_VH)
         if parallel_state.get_tensor_model_parallel_world_size() > 1:
@@ -111,21 +108,55 @@ def all_sum(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _scaled(hidden_CH: torch.Tensor, weight_VH: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Logits over the temperature in float32, in memory of their own."""
-    logits_CV = (hidden_CH @ weight_VH.t()).float()
-    return logits_CV if temperature == 1.0 else logits_CV.div_(temperature)
-
-
 def _values(
-    scaled_CV: torch.Tensor, local_C: torch.Tensor, is_local_C: torch.Tensor
+    logits_CV: torch.Tensor, local_C: torch.Tensor, is_local_C: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logprob, entropy and logarithm of the sum of exponentials; the logits are overwritten."""
-    largest_C = all_max(scaled_CV.amax(1))
-    shifted_CV = scaled_CV.sub_(largest_C.unsqueeze(1))
-    at_target_C = shifted_CV.gather(1, local_C.unsqueeze(1)).squeeze(1) * is_local_C
-    exp_CV = shifted_CV.exp()
-    sums = torch.stack([at_target_C, exp_CV.sum(1), torch.linalg.vecdot(exp_CV, shifted_CV)])
+    """Logprob, entropy and logarithm of the sum of exponentials."""
+    largest_C = all_max(logits_CV.amax(1).float()) / temperature
+    at_target_C = _shifted(logits_CV.gather(1, local_C.unsqueeze(1)), largest_C, temperature).squeeze(1) * is_local_C
+    sums = torch.stack([at_target_C, *_sums_of_exponentials(logits_CV, largest_C, temperature)])
     at_target_C, total_C, weighted_C = all_sum(sums).unbind()
     log_total_C = total_C.log()
     return at_target_C - log_total_C, log_total_C - weighted_C / total_C, log_total_C + largest_C
+
+
+def _shifted(logits_CV: torch.Tensor, offset_C: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Logits over the temperature less a number of their row, in float32 and in memory of their own."""
+    logits_CV = logits_CV.float()
+    return (logits_CV if temperature == 1.0 else logits_CV / temperature) - offset_C.unsqueeze(1)
+
+
+def _few_passes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of elementwise operations and sums over rows; on CUDA compiled to as few passes over memory as it can be."""
+    return torch.compile(function) if torch.cuda.is_available() else function
+
+
+@_few_passes
+def _sums_of_exponentials(
+    logits_CV: torch.Tensor, largest_C: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each row the sum of exp(x), and of x exp(x), where x are the shifted logits."""
+    shifted_CV = _shifted(logits_CV, largest_C, temperature)
+    exp_CV = shifted_CV.exp()
+    return exp_CV.sum(1), shifted_CV.mul_(exp_CV).sum(1)
+
+
+def _gradient(
+    logits_CV: torch.Tensor,
+    log_total_C: torch.Tensor,
+    entropy_C: torch.Tensor,
+    by_logprob_C: torch.Tensor,
+    by_entropy_C: torch.Tensor | None,
+    temperature: float,
+    own_CV: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The gradient of the logits, rounded once to their dtype; `own_CV` is what a target's own logit gets on top."""
+    logprob_CV = _shifted(logits_CV, log_total_C, temperature)
+    factor = -by_logprob_C.unsqueeze(1)
+    if by_entropy_C is not None:
+        factor = factor - (logprob_CV + entropy_C.unsqueeze(1)) * by_entropy_C.unsqueeze(1)
+    gradient_CV = logprob_CV.exp_().mul_(factor)
+    return (gradient_CV if own_CV is None else gradient_CV + own_CV).to(logits_CV.dtype)
+
+
+_compiled_gradient = _few_passes(_gradient)

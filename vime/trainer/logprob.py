@@ -1,7 +1,7 @@
 """Log-probability and entropy of given tokens from hidden states, without ever holding all logits.
 
-Only positions that predict a wanted token are projected: at once if their logits fit into a chunk, which keeps them for the
-backward pass, otherwise chunk by chunk (`vime.trainer.head`).
+Only positions that predict a wanted token are projected: on a CPU at once if their logits fit into a chunk, which keeps them for
+the backward pass, otherwise chunk by chunk (`vime.trainer.head`).
 
 With context parallelism each rank predicts a part of the wanted tokens; afterwards all have the values of all, since a loss may
 need whole sequences.
@@ -19,7 +19,7 @@ from megatron.core.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
 )
 
-from vime.model.size import LOGITS_IN_CHUNK
+from vime.model.size import LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK
 from vime.trainer.head import all_max, all_sum, chunked_logprobs, local_targets
 from vime.trainer.kernels import rows
 from vime.trainer.micro_batch import Wanted
@@ -51,8 +51,8 @@ def _in_chunks(
     model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     vocabulary = model.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
-    chunk = max(LOGITS_IN_CHUNK // vocabulary, 1)
-    if hidden_NH.shape[0] <= chunk:
+    chunk = max((LOGITS_IN_CUDA_CHUNK if hidden_NH.is_cuda else LOGITS_IN_CHUNK) // vocabulary, 1)
+    if hidden_NH.shape[0] <= chunk and not hidden_NH.is_cuda:
         return _project(model, hidden_NH, target_N, temperature)
     weight, is_fused = model.head_weight(), model.config.gradient_accumulation_fusion
     return chunked_logprobs(hidden_NH, weight, target_N, temperature=temperature, chunk=chunk, is_fused=is_fused)

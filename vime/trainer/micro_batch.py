@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
+from vime.trainer.parallel import to_device
 from vime.trainer.shard import PackedRows, RowShare, Shard, sums, without_first
 from vime.types.column import Defined
 
@@ -95,7 +96,7 @@ def _build(row: PackedRows, version: int, only_trained: bool, share: RowShare, d
     starts = (np.cumsum(padded) - np.asarray(padded, np.int64))[: len(row.num_tokens)]
     place_R = _places(starts, row.num_tokens)
     places_N = _places(starts + row.num_tokens - row.num_response_tokens, row.num_response_tokens)[wanted]
-    own_T = torch.arange(sum(padded)) if share.context_size == 1 else zigzag(padded, share.context_rank, share.context_size)
+    own_T = slice(None) if share.context_size == 1 else zigzag(padded, share.context_rank, share.context_size)
     columns: dict[str, np.ndarray] = {}
     for name in (*row.columns, *row.numbers):
         kind = row.types[name]
@@ -117,30 +118,31 @@ def _build(row: PackedRows, version: int, only_trained: bool, share: RowShare, d
     return MicroBatch(
         sample_indices=row.indices.tolist(),
         token_counts=counts.tolist(),
-        tokens_T=torch.from_numpy(tokens_R)[own_T].to(device),
+        tokens_T=to_device(torch.from_numpy(tokens_R)[own_T], device),
         packed=packed_sequences(padded, context_rank=share.context_rank, context_size=share.context_size, device=device),
         wanted=_predicted(torch.from_numpy(places_N), torch.from_numpy(target_N), own_T, sum(padded), share, device),
-        columns={name: (tensor[own_T] if name in cut else tensor).to(device) for name, tensor in tensors.items()},
-        staleness_N=torch.from_numpy(version - version_N).to(device),
-        sequence_N=torch.from_numpy(np.repeat(np.cumsum(counts > 0) - 1, counts)).to(device),
+        columns={name: to_device(tensor[own_T] if name in cut else tensor, device) for name, tensor in tensors.items()},
+        staleness_N=to_device(torch.from_numpy(version - version_N), device),
+        sequence_N=to_device(torch.from_numpy(np.repeat(np.cumsum(counts > 0) - 1, counts)), device),
     )
 
 
 def _predicted(
-    places_N: torch.Tensor, targets_N: torch.Tensor, own_T: torch.Tensor, num_R: int, share: RowShare, device: Any
+    places_N: torch.Tensor, targets_N: torch.Tensor, own_T: torch.Tensor | slice, num_R: int, share: RowShare, device: Any
 ) -> Wanted:
     """The places in this rank's part of a row that predict the tokens at `places_N`."""
-    if share.context_size == 1:
-        return Wanted(predict_M=(places_N - 1).to(device), target_M=targets_N.to(device), place_M=None, count=places_N.numel())
+    count = places_N.numel()
+    if isinstance(own_T, slice):
+        return Wanted(predict_M=to_device(places_N - 1, device), target_M=to_device(targets_N, device), place_M=None, count=count)
     position_R = torch.full((num_R,), -1)
     position_R[own_T] = torch.arange(own_T.numel())
     predict_N = position_R[places_N - 1]
     place_M = torch.nonzero(predict_N >= 0).flatten()
     return Wanted(
-        predict_M=predict_N[place_M].to(device),
-        target_M=targets_N[place_M].to(device),
-        place_M=place_M.to(device),
-        count=places_N.numel(),
+        predict_M=to_device(predict_N[place_M], device),
+        target_M=to_device(targets_N[place_M], device),
+        place_M=to_device(place_M, device),
+        count=count,
     )
 
 

@@ -16,7 +16,7 @@ class HostMemory:
     """Contents of device storages, kept in host memory while the storages are empty.
 
     They lie side by side in one page-locked block, which stays for the next time: to lock pages takes longer than to fill them,
-    and PyTorch rounds each small block up to a power of two (`vime.trainer.group.EXACT_PINNING`).
+    and PyTorch rounds each small block up to a power of two (`vime.trainer.group.PINNING`).
     """
 
     def __init__(self) -> None:

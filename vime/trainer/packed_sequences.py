@@ -11,10 +11,12 @@ Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch.nn.attention.bias import CausalBias, causal_lower_right
+
+from vime.trainer.parallel import to_device
 
 MIN_FILL = 0.8
 """A sequence shorter than this share of its batch's longest starts a new batch."""
@@ -53,10 +55,10 @@ def packed_sequences(
     With several context-parallel ranks lengths are multiples of twice their number. Fillers at the end of a sequence count as
     its tokens: under a causal mask nothing sees them.
     """
-    lengths_B = torch.tensor(lengths, dtype=torch.int64)
-    ends_B = lengths_B.cumsum(0)
-    cu_seqlens = F.pad(ends_B, (1, 0)).to(torch.int32).to(device)
-    position_R = torch.arange(int(ends_B[-1])) - torch.repeat_interleave(ends_B - lengths_B, lengths_B)
+    lengths_B = np.asarray(lengths, np.int64)
+    ends_B = lengths_B.cumsum()
+    cu_seqlens = to_device(torch.from_numpy(np.append(0, ends_B).astype(np.int32)), device)
+    position_R = torch.from_numpy(np.arange(ends_B[-1]) - np.repeat(ends_B - lengths_B, lengths_B))
     longest = max(lengths)
     packed = PackedSequences(
         qkv_format="thd",
@@ -74,8 +76,8 @@ def packed_sequences(
         ends = ((context_rank + 1) * chunk, length - context_rank * chunk)
         packed.chunks += [(number, causal_lower_right(chunk, end)) for end in ends]
     rows = [zigzag(lengths, rank, context_size) for rank in range(context_size)]
-    packed.gathered_R = torch.cat(rows).argsort().to(device)
-    packed.position_T = position_R[rows[context_rank]].to(device)
+    packed.gathered_R = to_device(torch.cat(rows).argsort(), device)
+    packed.position_T = to_device(position_R[rows[context_rank]], device)
     return packed
 
 
@@ -94,18 +96,15 @@ def zigzag(lengths: list[int], rank: int, size: int) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def _plan_batches(packed: PackedSequences, position_T: torch.Tensor, lengths_B: torch.Tensor, device: torch.device | str) -> None:
-    batches = _batches(packed.lengths)
-    pad_index_P, unpad_index_T = None, None
-    if sum(count * length for count, length in batches) > position_T.numel():
-        widths_B = torch.tensor([length for count, length in batches for _ in range(count)])
-        places_B = widths_B.cumsum(0) - widths_B
-        unpad_index_T = torch.repeat_interleave(places_B, lengths_B) + position_T
-        pad_index_P = torch.zeros(int(widths_B.sum()), dtype=torch.int64)
-        pad_index_P[unpad_index_T] = torch.arange(position_T.numel())
-        pad_index_P, unpad_index_T = pad_index_P.to(device), unpad_index_T.to(device)
-    packed.batches, packed.position_T = batches, position_T.to(device)
-    packed.pad_index_P, packed.unpad_index_T = pad_index_P, unpad_index_T
+def _plan_batches(packed: PackedSequences, position_T: torch.Tensor, lengths_B: np.ndarray, device: torch.device | str) -> None:
+    packed.batches, packed.position_T = _batches(packed.lengths), to_device(position_T, device)
+    if sum(count * length for count, length in packed.batches) == position_T.numel():
+        return
+    widths_B = np.repeat([length for _, length in packed.batches], [count for count, _ in packed.batches])
+    unpad_index_T = torch.from_numpy(np.repeat(widths_B.cumsum() - widths_B, lengths_B)) + position_T
+    pad_index_P = torch.zeros(int(widths_B.sum()), dtype=torch.int64)
+    pad_index_P[unpad_index_T] = torch.arange(position_T.numel())
+    packed.pad_index_P, packed.unpad_index_T = to_device(pad_index_P, device), to_device(unpad_index_T, device)
 
 
 def _batches(lengths: list[int]) -> list[tuple[int, int]]:

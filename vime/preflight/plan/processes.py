@@ -93,7 +93,7 @@ def memory(config: RunConfig) -> list[str]:
     reserve = reserved_bytes(config)
     if on_gpus:
         lines.append(
-            f"in reserve on each GPU of a trainer rank, for contexts, NCCL and sleeping servers: {gib(reserve)} (a guess)"
+            f"in reserve on each GPU of a trainer rank, for contexts, libraries, NCCL and sleeping servers: {gib(reserve)}"
         )
     for name, part in seen.items():
         kept = reserve if name == "each trainer rank" else 0.0
