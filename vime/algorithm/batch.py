@@ -17,7 +17,7 @@ from vime.algorithm.algorithm import Algorithm, Columns
 from vime.config import Aggregation, AlgorithmConfig
 from vime.errors import HookError
 from vime.types import ColumnType, Group, Rollout, Sample
-from vime.types.column import ADVANTAGE
+from vime.types.column import ADVANTAGE, WEIGHT
 
 
 def sequences_of(groups: list[Group]) -> list[Sample]:
@@ -48,7 +48,7 @@ def build_updates(
         random.Random(seed).shuffle(rollouts)
     parts = [rollouts[start::num_updates] for start in range(num_updates)]
     weighed = [_weighed(algorithm.config, [_sequences(rollout) for rollout in part]) for part in parts if part]
-    filled = [[spread.filled(sequence) for sequence in update] for update in weighed if update]
+    filled = [[spread.filled(sequence, weight) for sequence, weight in update] for update in weighed if update]
     updates = [[each for each in update if columns.is_blank or algorithm.has_gradient(each)] or update[:1] for update in filled]
     absolute = [_absolute(value) for value in shown(columns, groups).values() if value != []]
     num_samples = sum(len(rollout.samples) for rollout in rollouts)
@@ -86,15 +86,16 @@ def _counts(rollout: Rollout) -> bool:
 
 def _sequences(rollout: Rollout) -> list[Sample]:
     """The samples of a rollout that have a trained token, with their places in it."""
-    return [
-        replace(sample, rollout_id=rollout.rollout_id, order=order)
-        for order, sample in enumerate(rollout.samples)
-        if not sample.remove_sample and sample.num_trained_tokens
-    ]
+    found = []
+    for order, sample in enumerate(rollout.samples):
+        if not sample.remove_sample and sample.num_trained_tokens:
+            is_placed = sample.rollout_id == rollout.rollout_id and sample.order == order
+            found.append(sample if is_placed else replace(sample, rollout_id=rollout.rollout_id, order=order))
+    return found
 
 
-def _weighed(config: AlgorithmConfig, rollouts: list[list[Sample]]) -> list[Sample]:
-    """The sequences of the rollouts of an update with the weight of their tokens; see `Aggregation` for the averages."""
+def _weighed(config: AlgorithmConfig, rollouts: list[list[Sample]]) -> list[tuple[Sample, float]]:
+    """The sequences of the rollouts of an update, each with the weight of its tokens; see `Aggregation` for the averages."""
     counted = [[(sequence, _num_sampled(sequence)) for sequence in sequences] for sequences in rollouts if sequences]
     num_sequences = sum(map(len, counted))
     num_tokens = sum(trained for pairs in counted for _, trained in pairs)
@@ -112,7 +113,7 @@ def _weighed(config: AlgorithmConfig, rollouts: list[list[Sample]]) -> list[Samp
                 weight = 1.0 / (len(counted) * len(pairs) * trained)
             else:
                 weight = 1.0 / (len(counted) * config.constant_tokens)
-            result.append(sequence.with_columns(weight=weight))
+            result.append((sequence, weight))
     return result
 
 
@@ -138,10 +139,11 @@ class _Spread:
         for values in self._values.values():
             self._check(values)
 
-    def filled(self, sequence: Sample) -> Sample:
-        """The sequence with the algorithm's columns."""
+    def filled(self, sequence: Sample, weight: float) -> Sample:
+        """The sequence with the algorithm's columns and the weight of its tokens."""
         found = {kind.name: self._of(sequence, kind) for kind in self._types}
-        filled = sequence.with_columns(**{name: value for name, value in found.items() if value is not None})
+        found = {name: value for name, value in found.items() if value is not None}
+        filled = sequence.with_columns(**{WEIGHT.name: weight, **found})
         for name in self._wanted:
             if name not in filled.columns:
                 place = f"sequence {sequence.order} of rollout {sequence.rollout_id}"

@@ -44,8 +44,8 @@ def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
 
 def num_replies(sample: Sample) -> int:
     """The stretches of a sequence that the model wrote, each a turn of the agent."""
-    mask = np.asarray(sample.loss_mask, dtype=np.int8)
-    return int(np.count_nonzero(np.diff(mask, prepend=0) == 1))
+    mask = np.asarray(sample.loss_mask, dtype=np.uint8)
+    return int(np.count_nonzero(mask[1:] > mask[:-1]) + np.count_nonzero(mask[:1]))
 
 
 def _staleness(counted: list[Rollout], version: int) -> dict[str, float]:

@@ -284,5 +284,5 @@ def without_first(mask: np.ndarray, num_tokens: np.ndarray, num_response_tokens:
 
 def sums(flags: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Number of flags that are set in each of the parts, of these lengths, that follow each other."""
-    before, ends = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]), np.cumsum(counts)
-    return before[ends] - before[ends - counts]
+    ends = np.cumsum(counts)
+    return np.array([np.count_nonzero(flags[end - size : end]) for end, size in zip(ends, counts)], np.int64)

@@ -84,7 +84,8 @@ class Sample:
     @property
     def trained(self) -> np.ndarray:
         """True for the response tokens that are trained (`Defined.sampled`), shape [response tokens]."""
-        mask = np.asarray(self.loss_mask, dtype=bool)
+        mask = np.asarray(self.loss_mask)
+        mask = mask.view(bool) if mask.dtype == np.uint8 else mask.astype(bool)
         if len(mask) == len(self.tokens) and mask[:1].any():
             mask = mask.copy()
             mask[0] = False
