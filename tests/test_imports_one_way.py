@@ -22,6 +22,7 @@ FLOORS = (
     {"algorithm", "cluster", "files", "grading", "model", "tiny", "trajectory"},
     {"checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
+    {"inside_vllm"},
     {"report", "runtime", "serving", "trainer"},
     {"chat"},
     {"gateway", "retrieval", "sync", "view", "warm"},

@@ -22,8 +22,8 @@ from step_case import SINGLE, draw_case, write_case
 from step_ours import running
 from trainer_case import SHAPES
 
+from vime.inside_vllm.shadow import RESERVE, ROOM
 from vime.system import Training
-from vime.weights.shadow import RESERVE, ROOM
 
 UNIT = "ms; less is better"
 GOAL = 3.0

@@ -70,7 +70,7 @@ def kill_driver(run: DrivenRun) -> None:
 
 def kill_engine(run: DrivenRun) -> None:
     """`kill -9` of the process below a server in which vLLM computes."""
-    below = run.find("vime.serving.vllm_server").children()
+    below = run.find("vime.inside_vllm.vllm_server").children()
     next(process for process in below if not any("resource_tracker" in word for word in process.cmdline())).kill()
 
 
@@ -90,11 +90,11 @@ def make_room(folder: Path) -> None:
 
 
 CASES = [
-    Case(name="server killed", strike=kill("vime.serving.vllm_server"), evidence='"died"'),
+    Case(name="server killed", strike=kill("vime.inside_vllm.vllm_server"), evidence='"died"'),
     Case(
         name="server stopped (SIGSTOP)",
         words=QUICK_TO_NOTICE,
-        strike=kill("vime.serving.vllm_server", signal.SIGSTOP),
+        strike=kill("vime.inside_vllm.vllm_server", signal.SIGSTOP),
         evidence='"hung"',
     ),
     Case(

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 PROMPT, LONG_TOKENS, SHORT_TOKENS = list(range(16, 48)), 4000, 16
 STOP_SECONDS = 30.0
 WAIT_SECONDS = 600.0
-SERVER = "vime.serving.vllm_server"
+SERVER = "vime.inside_vllm.vllm_server"
 NOTES = "replies.jsonl"
 WITHOUT_WEIGHTS = ("default", RANDOM_WEIGHTS)
 """Versions of a server that has started again and has not got its weights back: such tokens are thrown away, and not counted."""

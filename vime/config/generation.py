@@ -224,7 +224,7 @@ class ServingConfig:
     silence_timeout_seconds: Silence = 120.0
     """How long a server may send nothing to a request before it counts as lost; what it has sent until then is kept. Servers that
     vime starts send a sign of life every few seconds, even while a request is queued. Those of `urls` do so only if they run
-    `vime.serving.vllm_server`; for others this limit must exceed the longest time in the queue."""
+    `vime.inside_vllm.vllm_server`; for others this limit must exceed the longest time in the queue."""
     health_interval_seconds: Positive = 2.0
     """Time between two health checks of a server."""
     health_failures: Count = 5

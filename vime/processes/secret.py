@@ -3,7 +3,7 @@
 Programs that listen on the loopback only need none. Beyond the loopback a run makes a secret, or takes the one in the environment
 variable VIME_SECRET. Programs get it in their environment, never on a command line, and it stands in no log and no file.
 
-A vLLM server that the run does not start needs the same variable: `VIME_SECRET=… python -m vime.serving.vllm_server …`.
+A vLLM server that the run does not start needs the same variable: `VIME_SECRET=… python -m vime.inside_vllm.vllm_server …`.
 """
 
 import hmac

@@ -2,7 +2,7 @@
 
 A random model never calls a tool and never finds an answer. A method's rehearsal says for each call of a model what the reply is,
 so that every tool, expert, judge and stop reason occurs; the server then samples exactly these tokens, with the logprobs that the
-random model gives them (`vime.serving.forced_tokens`).
+random model gives them (`vime.inside_vllm.forced_tokens`).
 """
 
 from collections import Counter

@@ -7,11 +7,11 @@ from typing import Any
 from vime.config import RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.hooks import load_hook
+from vime.inside_vllm.forced_tokens import FORCED
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rehearsal.script import Asked, Rehearsal, Reply
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Endpoint
-from vime.serving.forced_tokens import FORCED
 from vime.types import Integers, Message, Turn
 
 UNSCRIPTED_TOKENS = 48

@@ -48,8 +48,8 @@ class Listener(Protocol):
 class Reply:
     """The reply to one request; `add` takes what the server sends, `lose` keeps what came before a loss.
 
-    A server that was not started by `vime.serving.vllm_server` reports weight versions late; its tokens are held until then. If
-    it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
+    A server that was not started by `vime.inside_vllm.vllm_server` reports weight versions late; its tokens are held until then.
+    If it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
     """
 
     prompt: Integers

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from vime.config import RunConfig, ServedModelConfig
+from vime.inside_vllm.forced_tokens import FORCED, VARIABLE, _forced, wanted
 from vime.serving.flags import server_environment
-from vime.serving.forced_tokens import FORCED, VARIABLE, _forced, wanted
 
 
 def request(said: list[int], extra: dict[str, Any] | None) -> SimpleNamespace:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vime.serving import token_stream
+from vime.inside_vllm import token_stream
 
 
 @pytest.fixture

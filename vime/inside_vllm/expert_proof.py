@@ -1,4 +1,4 @@
-"""Inside a vLLM worker: the proof of a mixture's experts, whose fused and repacked weights can only be asked by computing.
+"""The proof of a mixture's experts, whose fused and repacked weights can only be asked by computing.
 
 Tokens with one input that is not zero are sent to one expert each; a few of its outputs follow from a column of gate_proj and
 up_proj and some rows of down_proj. Shape suffixes: M tokens of one expert, H hidden, I an expert's width here, R rows.
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vime.weights.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, is_exact
+from vime.inside_vllm.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, is_exact
 
 EXPERT_INPUT = 16.0
 """Size of the one input that an expert sees; weights of usual size then give numbers around one."""

@@ -1,4 +1,4 @@
-"""Inside a vLLM server: weights that are loaded beside the old ones take their place between two steps, by one message.
+"""Weights that are loaded beside the old ones take their place between two steps, by one message.
 
 In vLLM's own way the engine stands still while four messages come one after the other: to pause, to finish the update, to clear
 the cache, to go on. Here the engine does all of it by itself.
@@ -8,8 +8,8 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-PATH = "/exchange_weights"
-"""Takes `{"weight_version": "7", "keep_cache": false}`, and answers with the `seconds` for which the engine stood still."""
+from vime.weights.payload import EXCHANGE_PATH
+
 METHOD = "exchange_weights"
 
 
@@ -28,7 +28,7 @@ def install() -> None:
             await front.renderer.clear_mm_cache_async()
         return {"seconds": await front.engine_core.call_utility_async(METHOD, weight_version, keep_cache)}
 
-    api_router.router.add_api_route(PATH, exchange, methods=["POST"])
+    api_router.router.add_api_route(EXCHANGE_PATH, exchange, methods=["POST"])
     setattr(EngineCoreProc, METHOD, exchange_weights)
 
 

@@ -1,6 +1,6 @@
 """Starts vLLM's API server; on a CPU in two processes that import once, instead of three that import everything each.
 
-    python -m vime.serving.vllm_server --model … --port …        (arguments as for `vllm serve`)
+    python -m vime.inside_vllm.vllm_server --model … --port …        (arguments as for `vllm serve`)
 
 On a CPU vLLM always has a worker process beside its engine's, and spawns both, because a worker reads its OpenMP threads and
 cores from the environment as it starts. Here processes are forked: the parent runs with one OpenMP thread, so there is no thread
@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from vime.inside_vllm import exchange, fixed_products, forced_tokens
+from vime.inside_vllm.cpu_seeds import keep_seeds
+from vime.inside_vllm.token_stream import enrich_streams
 from vime.processes.secret import VARIABLE, RequireSecret
-from vime.serving import fixed_products, forced_tokens
-from vime.serving.cpu_seeds import keep_seeds
-from vime.serving.token_stream import enrich_streams
-from vime.weights import exchange
 
 NOT_ON_CPU = ("sklearn", "scipy", "triton")
 """Packages that vLLM and transformers import where they are installed, for what no text model on a CPU needs."""

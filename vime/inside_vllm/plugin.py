@@ -14,10 +14,10 @@ from vime.weights.payload import RANDOM_WEIGHTS
 logger = logging.getLogger(__name__)
 
 ENGINES = {
-    "shm": ("vime.weights.transfer", "FileEngine"),
-    "vime_ipc": ("vime.weights.direct_transfer", "DigestIPCEngine"),
-    "vime_nccl": ("vime.weights.direct_transfer", "DigestNCCLEngine"),
-    "vime_gloo": ("vime.weights.direct_transfer", "DigestGlooEngine"),
+    "shm": ("vime.inside_vllm.transfer", "FileEngine"),
+    "vime_ipc": ("vime.inside_vllm.direct_transfer", "DigestIPCEngine"),
+    "vime_nccl": ("vime.inside_vllm.direct_transfer", "DigestNCCLEngine"),
+    "vime_gloo": ("vime.inside_vllm.direct_transfer", "DigestGlooEngine"),
 }
 """Name of `--weight-transfer-config '{"backend": …}'` to module and class."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vime.weights import repack, transfer
+from vime.inside_vllm import repack, transfer
 
 
 class BreakableReport(transfer.WeightReport):

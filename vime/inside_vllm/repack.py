@@ -1,4 +1,4 @@
-"""Inside a vLLM worker on a CPU: packs again what vLLM packs when it starts, but not after an update."""
+"""On a CPU, packs again what vLLM packs when it starts, but not after an update."""
 
 from typing import Any
 

@@ -18,8 +18,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import get_model
 
 from tests.trainer.forked import fork_ranks
-from vime.serving.plugin import register
-from vime.weights import exchange, shadow, transfer
+from vime.inside_vllm import exchange, shadow, transfer
+from vime.inside_vllm.plugin import register
 
 LAYER = "model.layers.1.self_attn"
 QUERY, KEY, VALUE, OUTPUT = (f"{LAYER}.{part}_proj.weight" for part in "qkvo")

@@ -1,4 +1,4 @@
-"""Inside a vLLM worker: weights without files, by vLLM's own `ipc` and `nccl` transports and by `gloo`, with a digest.
+"""Weights without files, by vLLM's own `ipc` and `nccl` transports and by `gloo`, with a digest.
 
 After a restart a server gets its weights as files, so each of them loads files too.
 """
@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine, NCCLWeightTransferUpdateInfo
 
+from vime.inside_vllm.proof import Proof
+from vime.inside_vllm.repack import repack_on_cpu
+from vime.inside_vllm.transfer import FileEngine, FileUpdateInfo, erase_weights
 from vime.weights.payload import WeightDigest
-from vime.weights.proof import Proof
-from vime.weights.repack import repack_on_cpu
-from vime.weights.transfer import FileEngine, FileUpdateInfo, erase_weights
 
 
 class _DigestingModel:
@@ -124,8 +125,12 @@ class _Gloo(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeightTransferU
         parallel = self.parallel_config
         worker = parallel.data_parallel_index * parallel.world_size + parallel.rank
         assert init_info.master_address is not None and init_info.master_port is not None, init_info
-        self._group = join_gloo(
-            init_info.master_address, init_info.master_port, rank=init_info.rank_offset + worker, size=init_info.world_size
+        self._group = stateless_init_torch_distributed_process_group(
+            init_info.master_address,
+            init_info.master_port,
+            init_info.rank_offset + worker,
+            init_info.world_size,
+            backend="gloo",
         )
 
     def start_weight_update(self) -> None:
@@ -147,13 +152,6 @@ class _Gloo(WeightTransferEngine[NCCLWeightTransferInitInfo, NCCLWeightTransferU
 
     def shutdown(self) -> None:
         self._group = None
-
-
-def join_gloo(host: str, port: int, *, rank: int, size: int) -> Any:
-    """Joins a separate gloo process group, besides the groups this process is in already; rank 0 is the trainer's sender."""
-    from vllm.distributed.utils import stateless_init_torch_distributed_process_group
-
-    return stateless_init_torch_distributed_process_group(host, port, rank, size, backend="gloo")
 
 
 class DigestIPCEngine(_Direct, IPCWeightTransferEngine):

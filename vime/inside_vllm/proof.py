@@ -1,6 +1,6 @@
-"""Inside a vLLM worker: the proof that the layers compute with the weights that were sent.
+"""The proof that the layers compute with the weights that were sent.
 
-Before an update every weight is erased (`vime.weights.erase`), and the layers of a shadow begin so. Of every tensor that passes,
+Before an update every weight is erased (`erase.py`), and the layers of a shadow begin so. Of every tensor that passes,
 some columns or rows are kept; after the update each layer is asked for them: a linear layer is multiplied with one-hot vectors,
 which gives columns of its weight without any rounding, also where vLLM holds the weight repacked; an embedding gives rows, an
 expert its output, and a norm or a bias is read. On a GPU nobody waits for the device before all is asked.
@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from vime.weights.expert_proof import check_experts
-from vime.weights.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, faults, is_exact
-from vime.weights.shard import Kind, TensorShard, find_shard
+from vime.inside_vllm.expert_proof import check_experts
+from vime.inside_vllm.sample import QUANTIZED_TOLERANCE, Comparison, ValueSample, difference, faults, is_exact
+from vime.inside_vllm.shard import Kind, TensorShard, find_shard
 
 NUM_COLUMNS = 8
 """Number of columns that are compared of each linear weight; 8 times as many rows of an embedding. Reading them back costs about

@@ -1,4 +1,4 @@
-"""Inside a vLLM worker: weights from files (in shared memory or any folder), and the report that every transport gives on them.
+"""Weights from files (in shared memory or any folder), and the report that every transport gives on them.
 
 A transport keeps the digest of what arrived, before vLLM fuses and repacks it, and hands it out through `WeightReport`.
 """
@@ -16,12 +16,12 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
+from vime.inside_vllm.erase import erase, erase_what_is_materialized
+from vime.inside_vllm.proof import Proof
+from vime.inside_vllm.repack import repack_on_cpu
+from vime.inside_vllm.shadow import Shadow, can_shadow
 from vime.machine import num_cores
-from vime.weights.erase import erase, erase_what_is_materialized
 from vime.weights.payload import WeightDigest
-from vime.weights.proof import Proof
-from vime.weights.repack import repack_on_cpu
-from vime.weights.shadow import Shadow, can_shadow
 
 NUM_HASHERS = 2
 """Hashing reads as fast as memory gives; noting the values that the proof will compare takes longer."""
@@ -40,7 +40,7 @@ class FileUpdateInfo(WeightTransferUpdateInfo):
 
 
 def erase_weights(model: Any) -> None:
-    """Overwrites all weights with NaN, so that one which does not arrive is noticed; see `vime.weights.erase`."""
+    """Overwrites all weights with NaN, so that one which does not arrive is noticed; see `vime.inside_vllm.erase`."""
     erase_what_is_materialized()
     erase(model)
 
@@ -67,7 +67,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     """Loads safetensors files, mapped and not copied: from /dev/shm it is shared memory, from elsewhere a disk.
 
     `expect_files` has them mapped and hashed beside the generation that still runs, so that wrong bytes are refused before they
-    generate. Where the model allows a shadow (`vime.weights.shadow`), it is loaded and proven meanwhile as well, and
+    generate. Where the model allows a shadow (`vime.inside_vllm.shadow`), it is loaded and proven meanwhile as well, and
     `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. What was hashed is what is loaded: the
     mapping is kept in between.
     """

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vime.weights.exchange import exchange_weights
+from vime.inside_vllm.exchange import exchange_weights
 
 
 class Engine:

@@ -1,4 +1,4 @@
-"""Inside a vLLM worker: which layer a tensor of the payload belongs to, and which part of it this worker holds.
+"""The layer that a tensor of the payload belongs to, and the part of it that this worker holds.
 
 vLLM fuses tensors (q, k and v into one layer, gate and up likewise, all experts into one) and shares them out over
 tensor-parallel ranks. The arithmetic here is written apart from vLLM's loaders, so that a mistake of either shows.

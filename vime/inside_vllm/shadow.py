@@ -1,4 +1,4 @@
-"""Inside a vLLM worker on a CPU: layers that take new weights beside those that generate.
+"""On a CPU, layers that take new weights beside those that generate.
 
 A server that loads in its pause stands still while every weight is copied and packed. A shadow is a second set of the layers that
 hold weights: it is loaded and proven while the server goes on under the old weights, and in the pause each layer only exchanges
@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from vime.inside_vllm.erase import erase_what_is_materialized, erased_product
+from vime.inside_vllm.exchange import is_installed
+from vime.inside_vllm.repack import repack_on_cpu
+from vime.inside_vllm.sample import is_exact
 from vime.machine import available_memory_bytes, memory_bytes
-from vime.weights.erase import erase_what_is_materialized, erased_product
-from vime.weights.exchange import is_installed
 from vime.weights.payload import NUM_SYNCED_SERVERS
-from vime.weights.repack import repack_on_cpu
-from vime.weights.sample import is_exact
 
 ROOM = 1.5
 """Memory that a shadow is given, as a share of the weights' size: its layers, and what packing one of them takes meanwhile."""
@@ -31,7 +31,7 @@ def can_shadow(model: Any, vllm_config: Any, *, num_bytes: int) -> bool:
     """Whether a model can have a shadow: on a CPU, not compiled, not quantized, without experts, with room for its weights twice.
 
     Compiled code and captured graphs hold on to the memory of the weights that they were made with. The server must be one of
-    `vime.serving.vllm_server`, which can exchange weights.
+    `vime.inside_vllm.vllm_server`, which can exchange weights.
     """
     from vllm.platforms import current_platform
 

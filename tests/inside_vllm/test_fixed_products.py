@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vime.config import RunConfig, ServedModelConfig
-from vime.serving.fixed_products import ENVIRONMENT, NUM_ROWS, check_model, in_blocks
+from vime.inside_vllm.fixed_products import ENVIRONMENT, NUM_ROWS, check_model, in_blocks
 from vime.serving.flags import server_environment
 
 

@@ -1,4 +1,4 @@
-"""Inside a vLLM worker: overwrites weights with NaN before others are loaded.
+"""Overwrites weights with NaN before others are loaded.
 
 A weight that does not arrive is then NaN, instead of the old value, which may differ very little from the new one.
 """

@@ -1,4 +1,4 @@
-"""Inside a vLLM worker: some values of a payload's tensor, and how they are compared with those that a layer shows."""
+"""Some values of a payload's tensor, and how they are compared with those that a layer shows."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vime.weights.shard import TensorShard
+from vime.inside_vllm.shard import TensorShard
 
 QUANTIZED_TOLERANCE = 0.13
 """Largest difference of a quantized layer, as a share of the largest value read; FP8 rounds to 3 bits."""
