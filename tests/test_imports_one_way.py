@@ -145,6 +145,12 @@ def test_a_room_imports_only_rooms_on_the_floors_below():
     assert not wrong
 
 
+def test_training_on_a_cpu_has_one_door():
+    for file in [*modules(VIME), *modules(AGENTIC), *modules(ROOT / "tools")]:
+        if VIME / "trainer" / "cpu" not in file.parents:
+            assert not {name for name in contents(file).imports if name.startswith("vime.trainer.cpu.")}, file
+
+
 def test_no_module_imports_itself_by_way_of_others():
     files = {
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file

@@ -35,9 +35,9 @@ class Run:
     tool_seconds: Callable[[int, int, int], float]
     """Of a group's member, before it samples for the first time (0), for the second (1), …."""
     oldest_first: bool = True
-    """Whether the rollouts of older groups have the cores first; otherwise all have equal shares, as in a server's batch."""
+    """True if the rollouts of older groups have the cores first; otherwise all have equal shares, as in a server's batch."""
     resamples: bool = True
-    """Whether stale rollouts of a late group are sampled again; otherwise the whole group is waited for."""
+    """True if stale rollouts of a late group are sampled again; otherwise the whole group is waited for."""
 
 
 @dataclass(kw_only=True, slots=True)

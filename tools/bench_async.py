@@ -158,7 +158,7 @@ def ideal_seconds(run: Run, *, num_steps: int) -> float:
 
 
 def preference(run: Run, options: argparse.Namespace) -> str:
-    """Whether long or short rollouts are preferred, if what is sampled again calls a tool of another time."""
+    """Long or short rollouts, whichever are preferred, if what is sampled again calls a tool of another time."""
 
     def tool(slot: int, member: int, attempt: int) -> float:
         identity = rollout_id_of(slot, member) + attempt * NUM_SAMPLES

@@ -1,4 +1,4 @@
-"""Whether a seeded request gets the same tokens alone and among others, on real servers on a CPU, and what that costs.
+"""The tokens of a seeded request, alone and among others, on real servers on a CPU, and the cost of their being the same.
 
     python tools/bench_deterministic.py [--requests 33] [--rounds 3] [--precision float32 bfloat16] [--json PATH]
 

@@ -71,7 +71,7 @@ class Load:
     num_samples: int = 1
     """Of each prompt."""
     as_one: bool = False
-    """Whether the samples of a prompt are one request."""
+    """True if the samples of a prompt are one request."""
     unit: str = "sampled tokens/s"
 
     @property

@@ -53,7 +53,7 @@ def command(name: str, edit: str) -> str:
 
 
 async def solves(task: Task, name: str, edit: str, places: asyncio.Semaphore) -> bool:
-    """Whether an edit solves a task."""
+    """True if an edit solves a task."""
     async with places:
         prepared = await asyncio.to_thread(prepare_repository, task)
         async with Workspace.open(prepared, WorkspaceConfig()) as box:

@@ -52,7 +52,7 @@ class Checked:
 
     @property
     def is_right(self) -> bool:
-        """Whether both were graded as they should be."""
+        """True if both were graded as they should be."""
         return (self.reference, self.untouched) == (1.0, 0.0)
 
 

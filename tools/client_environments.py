@@ -26,7 +26,7 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of its programs."""
     reads_vime: bool = False
-    """Whether `agentic.integrations` can be imported there; nothing of what vime depends on is installed for that."""
+    """True if `agentic.integrations` can be imported there; nothing of what vime depends on is installed for that."""
 
     @property
     def folder(self) -> Path:

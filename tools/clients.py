@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Whether the task ended well, and every token is where it should be."""
+        """True if the task ended well, and every token is where it should be."""
         return not self.problem and not self.audit.problems and not self.audit.num_not_delivered
 
 
@@ -126,7 +126,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
 
 
 def is_respelled(model: ScriptedModel, turn: Turn) -> bool:
-    """Whether a tokenizer would make other tokens of a turn's text."""
+    """True if a tokenizer would make other tokens of a turn's text."""
     ids = list(turn.output_ids)
     return model.tokenizer.encode(model.tokenizer.decode(ids), add_special_tokens=False) != ids
 

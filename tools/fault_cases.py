@@ -180,7 +180,7 @@ def strike_when_due(case: Case, run: DrivenRun) -> None:
 
 
 def can_mount() -> bool:
-    """Whether a small disk can be made here."""
+    """True if a small disk can be made here."""
     return os.geteuid() == 0 and psutil.LINUX
 
 

@@ -101,7 +101,7 @@ def notes_of(folder: Path) -> dict[str, dict[int, tuple[int, int]]]:
 
 
 def is_inside_a_reply(folder: Path) -> bool:
-    """Whether a server is in the first half of a long reply."""
+    """True if a server is in the first half of a long reply."""
     replies = notes_of(folder).values()
     return any(LONG_TOKENS / 8 < sent < LONG_TOKENS / 2 for attempts in replies for _, sent in attempts.values())
 

@@ -62,12 +62,12 @@ class Verdict:
 
     @property
     def is_late(self) -> bool:
-        """Whether the fault cost more time than it may."""
+        """True if the fault cost more time than it may."""
         return self.delay is not None and self.delay.disturbed > self.delay.limit
 
     @property
     def is_good(self) -> bool:
-        """Whether the run came through, and nothing was lost."""
+        """True if the run came through, and nothing was lost."""
         lost = self.groups_lost + self.prompts_lost + self.prompts_doubled + self.leftovers + abs(self.damage)
         return self.ended in ("completed", "resumed, completed") and self.happened and not lost and not self.is_late
 

@@ -85,9 +85,9 @@ def prepare(device: str, folder: Path) -> Any:
 
     if device == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no CUDA device; --device cpu runs the checks at tiny size")
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
-    cpu_shim.install()
+    megatron_setup.set_up()
     from gpu_checks.setting import Setting
 
     from vime.config import TrainerConfig

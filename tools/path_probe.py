@@ -116,7 +116,7 @@ class Probe:
         return {kind for name in names if (kind := self._kind(values.get(name))) is not None}
 
     def _kind(self, value: Any, depth: int = DEPTH) -> str | None:
-        """Whether a value is, or holds, a sample or weights."""
+        """True if a value is, or holds, a sample or weights."""
         found = type(value)
         if found not in self._kinds:
             names = ((kind, module, classes) for kind, of_module in THINGS.items() for module, classes in of_module.items())
@@ -145,7 +145,7 @@ class Probe:
         return self._file(before.f_code) or OUTSIDE
 
     def _has(self, frame: FrameType, kind: str) -> bool:
-        """Whether a function has a thing of this kind in its variables."""
+        """True if a function has a thing of this kind in its variables."""
         return any(self._kind(value) == kind for value in frame.f_locals.values())
 
     def _file(self, code: CodeType) -> str | None:
@@ -164,7 +164,7 @@ class Probe:
 
 
 def _held(kind: type) -> bool:
-    """Whether instances have a slot or a field for token ids, and no property or method that finds them elsewhere."""
+    """True if instances have a slot or a field for token ids, and no property or method that finds them elsewhere."""
     found = (inspect.getattr_static(kind, name) for name in IDS & set(dir(kind)))
     return any(not isinstance(each, property) and not callable(each) for each in found)
 

@@ -89,7 +89,7 @@ class Solved:
 
     @property
     def is_good(self) -> bool:
-        """Whether the task is solved and every sampled token is trained once."""
+        """True if the task is solved and every sampled token is trained once."""
         return self.score == 1.0 and not self.problems
 
 

@@ -196,7 +196,7 @@ async def make_steps(
 
 
 def _records(config: RunConfig) -> bool:
-    """Whether the trainer's logprobs are written down, beside those of the sampler."""
+    """True if the trainer's logprobs are written down, beside those of the sampler."""
     return config.logger.rollouts is RolloutDetail.tokens and config.algorithm.name is not AlgorithmName.sft
 
 
@@ -227,7 +227,7 @@ async def save_if_due(session: Session, system: Learner, batches: Batches, step:
 
 
 def is_saved_after(config: RunConfig, step: int) -> bool:
-    """Whether a checkpoint is due after so many batches."""
+    """True if a checkpoint is due after so many batches."""
     return step % config.trainer.save_every == 0 or step == config.trainer.num_steps
 
 

@@ -170,7 +170,7 @@ class Session:
             await asyncio.to_thread(write, step + 1, groups, recorder=self._recorder, max_bytes=most, **known)
 
     def has_evaluated(self, step: int) -> bool:
-        """Whether an evaluation after `step` is in the metrics already."""
+        """True if an evaluation after `step` is in the metrics already."""
         rows = read_metrics(self.directory.path / "metrics.jsonl")
         return any(row["step"] == step and any(name.startswith("evaluation/") for name in row) for row in rows)
 

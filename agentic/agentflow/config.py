@@ -119,7 +119,7 @@ class AgentFlowConfig(MethodConfig):
 
     @property
     def plans_itself(self) -> bool:
-        """Whether the planner analyses the question, and this turn is one of the rollout's sequences."""
+        """True if the planner analyses the question, and this turn is one of the rollout's sequences."""
         return self.roles.analyst == self.roles.planner
 
     def identities(self, prompt: Prompt) -> list[str]:

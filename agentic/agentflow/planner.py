@@ -28,7 +28,7 @@ class NextStep:
 
     @property
     def parsed(self) -> bool:
-        """Whether the reply had all three sections, whatever their content."""
+        """True if the reply had all three sections, whatever their content."""
         return self != NextStep()
 
 

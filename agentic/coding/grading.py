@@ -32,7 +32,7 @@ class GradingConfig:
     seconds: Positive = 40.0
     """Wall-clock limit of the hidden tests of one task."""
     partial_credit: bool = False
-    """Whether a patch that breaks no test is rewarded by the share of tests that it mends; otherwise only a solved task is."""
+    """True if a patch that breaks no test is rewarded by the share of tests that it mends; otherwise only a solved task is."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """A method's check that slow tests are the agent's fault and not a reward that took too long."""

@@ -53,7 +53,7 @@ class RecordedCall:
 
     @property
     def is_known(self) -> bool:
-        """Whether its tokens are known; they are not behind an endpoint, and in an answer that broke off."""
+        """True if its tokens are known; they are not behind an endpoint, and in an answer that broke off."""
         return bool(self.prompt_ids and self.choices and all(choice.token_ids for choice in self.choices))
 
     def add(self, part: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ class LightningStore:
         return found
 
     async def has_runners(self) -> bool:
-        """Whether any runner lives, or the first one may still come."""
+        """True if any runner lives, or the first one may still come."""
         workers = await self._store.query_workers()
         if not workers:
             return time.time() - self._began < RUNNER_START_SECONDS

@@ -46,7 +46,7 @@ class MultiAgentConfig(MethodConfig):
     max_response_tokens: Count = 8192
     """Most tokens of one reply."""
     maths: bool = True
-    """Whether answers are compared as mathematics; otherwise as text without its blanks."""
+    """True if answers are compared as mathematics; otherwise as text without its blanks."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the laptop task."""
 

@@ -34,7 +34,7 @@ class ReToolConfig(MethodConfig):
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the laptop task."""
     interpreter: bool = True
-    """Whether programs are run; without, the model reasons in words alone, which is the paper's text-based baseline."""
+    """True if programs are run; without, the model reasons in words alone, which is the paper's text-based baseline."""
     max_response_tokens: Count = 16384
     """Most tokens of a response, what programs print included."""
     max_calls: Count = 16

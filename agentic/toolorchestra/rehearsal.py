@@ -242,7 +242,7 @@ def _has_customers(dataset: DatasetConfig) -> bool:
 
 
 def _in_the_shop(dataset: DatasetConfig, *, seed: int) -> bool:
-    """Whether a data set has tasks of tau2; they are replaced by tasks of the shop."""
+    """True if a data set has tasks of tau2; they are replaced by tasks of the shop."""
     made = {"split": "eval", "kinds": ["shop"]}
     source = dataset.generator_args.get("source") or {}
     if source.get("generator") == TAU2_ROWS:

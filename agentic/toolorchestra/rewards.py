@@ -47,7 +47,7 @@ class Features:
     calls: Mapping[str, int] = field(default_factory=dict)
     """Number of calls of each tool or expert, by name."""
     stopped: bool = False
-    """Whether a limit or a failure ended the rollout. What it would have cost is then unknown: its amounts earn nothing and take
+    """True if a limit or a failure ended the rollout. What it would have cost is then unknown: its amounts earn nothing and take
     no part in the normalization over the group."""
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ def min_max(values: Sequence[float]) -> list[float]:
 
 
 def well_formed(*, num_tool_calls: int, response: str, answer: str | None) -> bool:
-    """Whether a rollout passes the format filter: it called a tool or wrote something, and has an answer."""
+    """True if a rollout passes the format filter: it called a tool or wrote something, and has an answer."""
     return (num_tool_calls > 0 or bool(response.strip())) and bool(answer and answer.strip())
 
 

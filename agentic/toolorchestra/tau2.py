@@ -67,7 +67,7 @@ def availability() -> dict[str, str]:
 
 
 def needs_judge(task: Any) -> bool:
-    """Whether a task's reward needs a model to judge assertions about the conversation."""
+    """True if a task's reward needs a model to judge assertions about the conversation."""
     criteria = task.evaluation_criteria
     basis = {getattr(part, "value", part) for part in (criteria.reward_basis or [])} if criteria else set()
     return bool(criteria and criteria.nl_assertions) and "NL_ASSERTION" in basis

@@ -170,7 +170,7 @@ def _set_judge(judge: EndpointConfig) -> None:
 
 
 def _is_agents(message: Any) -> bool:
-    """Whether the agent sees a message; it does not see the user's calls of their own tools."""
+    """True if the agent sees a message; it does not see the user's calls of their own tools."""
     if message.role == "tool":
         return message.requestor == "assistant"
     return not (message.role == "user" and message.is_tool_call())

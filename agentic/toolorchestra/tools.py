@@ -44,7 +44,7 @@ class ToolOutput:
     text: str
     answer: str | None = None
     failed: bool = False
-    """Whether the expert, the search or the program failed."""
+    """True if the expert, the search or the program failed."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -65,7 +65,7 @@ class Setting:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether there is a CUDA device."""
+        """True if there is a CUDA device."""
         return self.device.type == "cuda"
 
     @property

@@ -268,5 +268,5 @@ class Listening:
         self._clock.advance(seconds)
 
     def is_paused(self) -> bool:
-        """Whether servers are silent because of a weight sync."""
+        """True if servers are silent because of a weight sync."""
         return self._traffic is not None and self._traffic.is_paused()

@@ -52,7 +52,7 @@ class ChatRequest:
     """The form that the text must have, as vLLM names it; None for any."""
     wants_logprobs: bool = False
     wants_token_ids: bool = False
-    """Whether the client asks for the ids of prompt and reply, as vLLM's own clients can."""
+    """True if the client asks for the ids of prompt and reply, as vLLM's own clients can."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Sampling parameters that the client asked for; the run's own are used in their place."""
     notes: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class ChatRequest:
 
     @property
     def is_constrained(self) -> bool:
-        """Whether the model may not sample freely."""
+        """True if the model may not sample freely."""
         return self.is_forced or self.response_format is not None or self.structured_outputs is not None
 
 

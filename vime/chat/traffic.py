@@ -96,7 +96,7 @@ class Traffic:
                 clock.go()
 
     def is_paused(self) -> bool:
-        """Whether servers may be silent because of a sync."""
+        """True if servers may be silent because of a sync."""
         return self._expects_weights or not self._open.is_set()
 
     def usage(self) -> ModelUsage:

@@ -39,7 +39,7 @@ class ModelConfig:
     vocab_size: Count = 1024
     """Rows of the embedding table."""
     tie_word_embeddings: bool = False
-    """Whether the output layer uses the weights of the embedding table."""
+    """True if the output layer uses the weights of the embedding table."""
     max_position_embeddings: Count = 2048
     """Longest sequence in tokens that the checkpoint's position embeddings allow, with `rope_parameters` if there are any."""
     rope_parameters: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class ModelConfig:
 
     @property
     def thinks(self) -> bool:
-        """Whether replies begin with thinking: the model's reasoning has a parser, and the template does not turn it off."""
+        """True if replies begin with thinking: the model's reasoning has a parser, and the template does not turn it off."""
         return self.reasoning_parser is not None and bool(self.chat_template_args.get("enable_thinking", True))
 
 
@@ -73,7 +73,7 @@ class SessionConfig:
     num_tokens: Count | None = None
     """Most sampled tokens, of all calls together; null for any number."""
     fork: bool = True
-    """Whether a new training sequence begins where the chat template renders earlier messages differently, as Qwen3's drops
+    """True if a new training sequence begins where the chat template renders earlier messages differently, as Qwen3's drops
     earlier thinking. With false the tokens stay as they were sampled, and the model sees what its template would not show it."""
 
 
@@ -169,7 +169,7 @@ class DataConfig:
     evaluation: list[DatasetConfig] = field(default_factory=list)
     """The data sets of an evaluation."""
     shuffle: bool = True
-    """Whether the training prompts are shuffled anew in every epoch."""
+    """True if the training prompts are shuffled anew in every epoch."""
     source: str = "vime.data.source.RowSource"
     """Dotted path of the class that hands out training prompts (`vime.hooks.PromptSource`)."""
     demonstrations: str | None = None

@@ -60,7 +60,7 @@ class Normalization(Enum):
 
 
 class RatioLevel(Enum):
-    """Whether each token has an importance ratio, or each sequence (the geometric mean over its tokens)."""
+    """The unit of the importance ratio: each token, or each sequence (the geometric mean over its tokens)."""
 
     token = "token"
     sequence = "sequence"
@@ -124,14 +124,14 @@ class KLEstimator(Enum):
 
 
 class KLPlace(Enum):
-    """Whether the KL divergence from the reference is a term of the loss or a penalty on the reward of each token."""
+    """The place of the KL divergence from the reference: a term of the loss, or a penalty on the reward of each token."""
 
     loss = "loss"
     reward = "reward"
 
 
 class CorrectionMode(Enum):
-    """Whether an importance weight outside its bounds is moved to the bound (`truncate`) or set to 0 (`mask`)."""
+    """The fate of an importance weight outside its bounds: moved to the bound (`truncate`) or set to 0 (`mask`)."""
 
     none = "none"
     truncate = "truncate"
@@ -139,7 +139,7 @@ class CorrectionMode(Enum):
 
 
 class CorrectionLevel(Enum):
-    """Whether an importance weight belongs to a token, to its sequence (the product) or to its average token (geometric mean)."""
+    """The unit of an importance weight: a token, its sequence (the product) or the average token of it (geometric mean)."""
 
     token = "token"
     sequence = "sequence"

@@ -37,10 +37,10 @@ class RolloutConfig:
     num_oversampled_samples_per_prompt: Natural = 0
     """Rollouts of a group started in addition to `num_samples_per_prompt`; the last to finish are aborted."""
     journal: bool = True
-    """Whether finished groups are written to disk at once, so that a resumed run need not generate them again. It takes the space
+    """True if finished groups are written to disk at once, so that a resumed run need not generate them again. It takes the space
     of `max_staleness + 1` batches with their tokens per checkpoint."""
     partial_rollouts: bool = False
-    """Whether groups that did not make a batch continue in the next one; no further group is then started ahead of it."""
+    """True if groups that did not make a batch continue in the next one; no further group is then started ahead of it."""
     num_workers: Count = 1
     """Processes that run the rollouts."""
     max_concurrent_rollouts: Count | None = None
@@ -160,11 +160,11 @@ class ServedModelConfig:
     served_name: str | None = None
     """Name of the model on the servers of `urls`; null takes its name in `serving.models`."""
     api: ModelAPI = ModelAPI.tokens
-    """Whether the model is called with token ids or with messages."""
+    """The way in which the model is called: with token ids or with messages."""
     chat: ChatConfig = field(default_factory=ChatConfig)
     """Settings of `api=chat`, whose single address in `urls` looks like https://host/v1."""
     trained: bool = False
-    """Whether this is the trained model, which receives new weights after every training step."""
+    """True if this is the trained model, which receives new weights after every training step."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Sampling of a frozen model; the trained model has `rollout.temperature`, and `evaluation.*` in evaluations."""
     chat_template_args: dict[str, Any] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class ServingConfig:
     recovery_timeout_seconds: Positive = 300.0
     """How long a request waits for a lost server to come back before its rollout counts as failed."""
     keep_cache: bool = False
-    """Whether requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
+    """True if requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
     further tokens then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: Positive | None = None
     """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 1 in

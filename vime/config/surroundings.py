@@ -33,7 +33,7 @@ class SandboxConfig:
     packages: list[str] = field(default_factory=lambda: ["mpmath", "numpy", "sympy"])
     """Installed packages that programs may import besides the standard library; packages that are not installed are left out."""
     allow_unsandboxed: bool = False
-    """Whether programs may run as ordinary processes of this user, with its files and its network, where no sandbox can run."""
+    """True if programs may run as ordinary processes of this user, with its files and its network, where no sandbox can run."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -118,12 +118,12 @@ class RetrievalConfig:
 
     @property
     def is_started(self) -> bool:
-        """Whether the run starts a service of its own."""
+        """True if the run starts a service of its own."""
         return self.url is None and (self.corpus is not None or self.generator is not None)
 
     @property
     def is_there(self) -> bool:
-        """Whether hooks can search."""
+        """True if hooks can search."""
         return self.url is not None or self.is_started
 
 
@@ -162,7 +162,7 @@ class ClusterConfig:
     gpus_per_node: Natural = 0
     """GPUs of each machine; 0 runs everything on CPUs."""
     colocated: bool = True
-    """Whether trainer and servers share the GPUs and take turns."""
+    """True if trainer and servers share the GPUs and take turns."""
     num_trainer_gpus: Natural = 0
     """GPUs for the trainer."""
     num_server_gpus: Natural = 0
@@ -171,7 +171,7 @@ class ClusterConfig:
     """GPUs, counted from the last of those for servers, that are kept for frozen models; with 0 frozen models share the GPUs of
     the trained one."""
     share_frozen_gpus: bool = False
-    """Whether several frozen servers may share one GPU where there are more of them than GPUs; `gpu_memory_utilization` divides
+    """True if several frozen servers may share one GPU where there are more of them than GPUs; `gpu_memory_utilization` divides
     its memory."""
     gpu_memory_gib: Positive = 79.6
     """Memory of one GPU in GiB, for plans and checks: of an H100 of 80 GB, 81,559 MiB."""
@@ -225,7 +225,7 @@ class LoggerConfig:
     project: str = "vime"
     """Name of the project in Weights & Biases."""
     offline: bool = False
-    """Whether Weights & Biases writes to the run folder only, to be uploaded later; `WANDB_MODE=offline` in the environment does
+    """True if Weights & Biases writes to the run folder only, to be uploaded later; `WANDB_MODE=offline` in the environment does
     the same."""
     group: str | None = None
     """Group of runs that Weights & Biases shows together; a sweep gives its runs the name of its folder."""

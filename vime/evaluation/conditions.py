@@ -60,7 +60,7 @@ def num_item_runs(config: RunConfig, rows: list[str]) -> int | None:
 
 
 def needs_trained_model(config: RunConfig) -> bool:
-    """Whether any row asks the trained model, which is then served."""
+    """True if any row asks the trained model, which is then served."""
     return config.mode is not Mode.eval or any(Row.of(row).model is None for row in rows_of(config)) or not rows_of(config)
 
 

@@ -48,7 +48,7 @@ class _Direct(WeightTransferEngine):
         self._digest = WeightDigest()
         self._proof = Proof()
         self._proves_files = False
-        """Whether the last update was from files."""
+        """True if the last update was from files."""
 
     def init_transfer_engine(self, init_info: Any) -> None:
         """Joins the trainer's transport, and closes an earlier connection."""

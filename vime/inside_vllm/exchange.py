@@ -33,7 +33,7 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether servers of this program can exchange weights; one started as plain `vllm serve` cannot."""
+    """True if servers of this program can exchange weights; one started as plain `vllm serve` cannot."""
     from vllm.v1.engine.core import EngineCoreProc
 
     return hasattr(EngineCoreProc, METHOD)

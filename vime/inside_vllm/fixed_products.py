@@ -17,7 +17,7 @@ ENVIRONMENT = {VARIABLE: "1", "VLLM_CPU_ATTN_SPLIT_KV": "0"}
 
 
 def wanted() -> bool:
-    """Whether this process is to use fixed products."""
+    """True if this process is to use fixed products."""
     return os.environ.get(VARIABLE) == "1"
 
 

@@ -17,7 +17,7 @@ LEAST_LOGPROB = -9999.0
 
 
 def wanted() -> bool:
-    """Whether this process is to take forced tokens."""
+    """True if this process is to take forced tokens."""
     return os.environ.get(VARIABLE) == "1"
 
 

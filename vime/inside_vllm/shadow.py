@@ -28,7 +28,7 @@ UNKNOWN_SERVERS = 4
 
 
 def can_shadow(model: Any, vllm_config: Any, *, num_bytes: int) -> bool:
-    """Whether a model can have a shadow: on a CPU, not compiled, not quantized, without experts, with room for its weights twice.
+    """True if a model can have a shadow: on a CPU, not compiled, not quantized, without experts, with room for its weights twice.
 
     Compiled code and captured graphs hold on to the memory of the weights that they were made with. The server must be one of
     `vime.inside_vllm.vllm_server`, which can exchange weights.
@@ -129,7 +129,7 @@ class Shadow:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether vLLM holds a layer's parameters as they are sent, or packed into one product."""
+    """True if vLLM holds a layer's parameters as they are sent, or packed into one product."""
     from vllm.model_executor.layers.attention import is_deferred_attention_layer
     from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 

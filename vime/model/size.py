@@ -28,7 +28,7 @@ def num_parameters(model: ModelConfig) -> int:
 
 
 def has_qk_norm(model: ModelConfig) -> bool:
-    """Whether queries and keys are normalized per head, as in Qwen3."""
+    """True if queries and keys are normalized per head, as in Qwen3."""
     return model.family in (Family.qwen3, Family.qwen3_moe)
 
 

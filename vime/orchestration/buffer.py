@@ -30,7 +30,7 @@ class Slot:
     """How often rollouts were run again because too few of the group had succeeded."""
 
     def fits(self, progress: Progress) -> bool:
-        """Whether the progress belongs to this prompt and to its latest start."""
+        """True if the progress belongs to this prompt and to its latest start."""
         return progress.prompt_index == self.prompt.index and progress.version == self.version
 
 

@@ -190,7 +190,7 @@ class Producer:
         return resampled is not None
 
     def _is_kept(self, group: Group) -> bool:
-        """Whether the filter keeps the group; a group for which it raises is kept and counted."""
+        """True if the filter keeps the group; a group for which it raises is kept and counted."""
         if self._keep is None:
             return True
         try:

@@ -237,7 +237,7 @@ def why_finished(folder: Path, config: RunConfig) -> str | None:
 
 
 def is_run(folder: Path, mode: Mode) -> bool:
-    """Whether a folder holds a run of this mode that was started: its resolved configuration is there."""
+    """True if a folder holds a run of this mode that was started: its resolved configuration is there."""
     file = folder / "config.yaml"
     if not folder.is_dir() or folder.is_symlink() or not file.is_file():
         return False

@@ -52,7 +52,7 @@ def _range_at(tree: Any, key: str) -> Range | None:
 
 
 def in_named_item(tree: DictConfig, key: str) -> bool:
-    """Whether a key lies in an item of a dictionary of dataclasses, as `serving.models.judge.port` does.
+    """True if a key lies in an item of a dictionary of dataclasses, as `serving.models.judge.port` does.
 
     There a plus is right whether or not the item is new.
     """

@@ -66,12 +66,12 @@ class Keeper:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the program is healthy and prepared."""
+        """True if the program is healthy and prepared."""
         return self.state is State.ready
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the health check of the program answered, prepared or not."""
+        """True if the health check of the program answered, prepared or not."""
         return self.state in (State.healthy, State.ready)
 
     @property

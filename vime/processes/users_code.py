@@ -92,12 +92,12 @@ class Untouched:
 
 
 def is_installed(folder: Path) -> bool:
-    """Whether a folder with code belongs to an installed package, or to Python."""
+    """True if a folder with code belongs to an installed package, or to Python."""
     return "site-packages" in folder.parts or str(folder).startswith((sys.prefix, sys.base_prefix))
 
 
 def _is_own(program: psutil.Process) -> bool:
-    """Whether a program is a module of vime, as those that compare formulas, and waits for the next request."""
+    """True if a program is a module of vime, as those that compare formulas, and waits for the next request."""
     try:
         words = program.cmdline()
         return any(pair[0] == "-m" and pair[1].startswith("vime.") for pair in pairwise(words)) and not program.children()

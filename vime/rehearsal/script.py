@@ -46,7 +46,7 @@ class Reply:
 
     text: str
     cut: bool = False
-    """Whether the reply is cut off at its end, as if it had reached its token limit."""
+    """True if the reply is cut off at its end, as if it had reached its token limit."""
     seconds: float = 0.0
     """Seconds that the reply is said to have taken, which the agent's clock counts."""
     error: str = ""

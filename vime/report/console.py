@@ -93,7 +93,7 @@ class Console:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person may be watching."""
+        """True if a person may be watching."""
         return self._rich.is_terminal
 
     def __enter__(self) -> "Console":

@@ -39,7 +39,7 @@ def load_generate(path: str) -> Generate:
 
 
 def calls_over_http(path: str) -> bool:
-    """Whether all that an agent samples goes through a session."""
+    """True if all that an agent samples goes through a session."""
     return bool(path) and (words_of(path) is not None or bool(client_of(load_hook(path))))
 
 

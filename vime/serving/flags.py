@@ -177,12 +177,12 @@ def server_environment(
 
 
 def is_cpu(config: RunConfig) -> bool:
-    """Whether this cluster has no GPU."""
+    """True if this cluster has no GPU."""
     return config.cluster.gpus_per_node == 0
 
 
 def is_trained_checkpoint(config: RunConfig, model: ServedModelConfig) -> bool:
-    """Whether a served model starts from the trained model's checkpoint, and so has its shape."""
+    """True if a served model starts from the trained model's checkpoint, and so has its shape."""
     return model.checkpoint is None or model.checkpoint == config.model.checkpoint
 
 
@@ -206,7 +206,7 @@ def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
 
 
 def _drafts(arguments: Mapping[str, Any]) -> bool:
-    """Whether there is a draft model: vLLM would give it random weights too, and no sync brings it others."""
+    """True if there is a draft model: vLLM would give it random weights too, and no sync brings it others."""
     speculative = arguments.get("speculative_config") or {}
     speculative = json.loads(speculative) if isinstance(speculative, str) else speculative
     return bool(speculative) and speculative.get("method") != "ngram"
@@ -227,7 +227,7 @@ def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:
 
 
 def _is_large(config: RunConfig, model: ServedModelConfig) -> bool:
-    """Whether a served model has at least `LARGE_MODEL` parameters; so it has if they are unknown without a download."""
+    """True if a served model has at least `LARGE_MODEL` parameters; so it has if they are unknown without a download."""
     if is_trained_checkpoint(config, model):
         return num_parameters(config.model) >= LARGE_MODEL
     files = list(Path(checkpoint_of(config, model)).glob("*.safetensors"))

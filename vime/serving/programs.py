@@ -53,7 +53,7 @@ class ServerProgram(KeptProgram):
         self._policy, self._starts_random = policy, starts_random
         self._plan = plan
         self.is_asleep = False
-        """Whether the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
+        """True if the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
         self.counted: ServerMetrics | None = None
         """The counters of a server that was taken over from an ended run, when it was."""
 

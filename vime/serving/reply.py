@@ -40,7 +40,7 @@ class Listener(Protocol):
         ...
 
     def is_paused(self) -> bool:
-        """Whether servers are known to be silent at present because they receive weights."""
+        """True if servers are known to be silent at present because they receive weights."""
         ...
 
 

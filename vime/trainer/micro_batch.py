@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
-from vime.trainer.parallel import to_device
+from vime.trainer.packed_sequences import PackedSequences, packed_sequences, to_device, zigzag
 from vime.trainer.shard import PackedRows, RowShare, Shard, sums, without_first
 from vime.types.column import Defined
 

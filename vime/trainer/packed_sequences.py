@@ -16,8 +16,6 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
-from vime.trainer.parallel import to_device
-
 MIN_FILL = 0.8
 """A sequence shorter than this share of its batch's longest starts a new batch."""
 
@@ -79,6 +77,11 @@ def packed_sequences(
     packed.gathered_R = to_device(torch.cat(rows).argsort(), device)
     packed.position_T = to_device(position_R[rows[context_rank]], device)
     return packed
+
+
+def to_device(tensor: torch.Tensor, place: torch.device | str) -> torch.Tensor:
+    """A tensor of the host on a device; to a GPU by page-locked memory, so that the host does not wait for its work."""
+    return tensor.pin_memory().to(place, non_blocking=True) if torch.device(place).type == "cuda" else tensor.to(place)
 
 
 def zigzag(lengths: list[int], rank: int, size: int) -> torch.Tensor:

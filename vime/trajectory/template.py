@@ -35,7 +35,7 @@ class Shape:
     thinks: tuple[str, str]
     """The place of the reasoning (`thinking_of`) in replies before the last one of the sequence, and in the last one."""
     calls: bool
-    """Whether the last reply calls tools."""
+    """True if the last reply calls tools."""
     roles: tuple[str, ...]
     """Roles of the messages that follow, without repetitions."""
 

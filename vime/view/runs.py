@@ -108,7 +108,7 @@ class Run:
 
     @functools.cached_property
     def _is_try(self) -> bool:
-        """Whether one prompt was tried (`mode=try`), which leaves its rollout and no summary."""
+        """True if one prompt was tried (`mode=try`), which leaves its rollout and no summary."""
         return read_config(self.path)["mode"] == TRY.value
 
     def ending(self) -> Ending | None:
@@ -120,7 +120,7 @@ class Run:
         return read_ending(self.path)
 
     def _is_written(self) -> bool:
-        """Whether a process of this machine writes there."""
+        """True if a process of this machine writes there."""
         try:
             words = (self.path / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
         except FileNotFoundError:
@@ -188,5 +188,5 @@ def _started(run: Path) -> float:
 
 
 def _is_whole(run: Path) -> bool:
-    """Whether the files that say what a run is lie in it, and not behind a link elsewhere."""
+    """True if the files that say what a run is lie in it, and not behind a link elsewhere."""
     return all((run / name).resolve().is_relative_to(run) for name in (CONFIG, SUMMARY, SCORES))

@@ -20,7 +20,7 @@ class Request:
     started: float = 0.0
     """When its program was started, in seconds since 1970."""
     ends_host: bool = False
-    """Whether the host is to end instead."""
+    """True if the host is to end instead."""
 
 
 def send_request(connection: socket.socket, request: Request, *, files: list[int]) -> None:

@@ -40,7 +40,7 @@ class Work:
     """Finished rollouts that its worker has reported, by member."""
     num_losses: int = 0
     is_deadly: bool = False
-    """Whether it has lost a worker that had no other work."""
+    """True if it has lost a worker that had no other work."""
 
     def resampled(self, members: Collection[int], *, version: int) -> None:
         """Forgets rollouts of a group that are sampled again; what is left of it has no tokens older than `version`."""

@@ -23,7 +23,7 @@ class Progress:
     turns: dict[int, list[Turn]] = field(default_factory=dict)
 
     def has_any(self) -> bool:
-        """Whether anything is worth keeping."""
+        """True if anything is worth keeping."""
         return bool(self.finished) or any(self.turns.values())
 
     def with_finished(self, finished: dict[int, Rollout]) -> "Progress":

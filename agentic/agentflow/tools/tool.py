@@ -23,7 +23,7 @@ class Tool:
     input: ClassVar[dict[str, str]] = {"query": "str: what the tool is asked, in plain words"}
     demo_commands: ClassVar[tuple[str, ...]] = ()
     deterministic: bool = False
-    """Whether the same query always has the same answer, so that answers can be cached."""
+    """True if the same query always has the same answer, so that answers can be cached."""
 
     def __init__(self, config: ToolConfig, run: RunConfig) -> None:
         self.config = config

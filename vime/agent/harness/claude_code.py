@@ -35,7 +35,7 @@ class ClaudeCode:
     max_output_tokens: int = 4096
     """The most that one call may sample."""
     thinks: bool = False
-    """Whether it asks for thinking, and sends it back."""
+    """True if it asks for thinking, and sends it back."""
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
         """The program with its task. Raises ConfigError if it is not installed."""

@@ -17,7 +17,7 @@ class Outcome:
     """How an agent ended. Example: `Outcome(ended_well=True, answer="The bug is fixed.")`."""
 
     ended_well: bool
-    """Whether the agent itself said that it is done."""
+    """True if the agent itself said that it is done."""
     reason: str = ""
     """Why it ended otherwise, in the agent's words."""
     answer: str = ""

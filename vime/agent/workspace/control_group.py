@@ -54,12 +54,12 @@ class ControlGroup:
 
     @property
     def bounds_memory(self) -> bool:
-        """Whether the kernel bounds the memory."""
+        """True if the kernel bounds the memory."""
         return "memory" in self._folders
 
     @property
     def bounds_processes(self) -> bool:
-        """Whether the kernel bounds the number of processes here, and counts refusals."""
+        """True if the kernel bounds the number of processes here, and counts refusals."""
         return "pids" in self._folders
 
     def num_out_of_memory(self) -> int:
@@ -112,7 +112,7 @@ def _has_v2(root: Path, path: str) -> Path | None:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether groups can be made in a folder; removes those of dead owners on the way."""
+    """True if groups can be made in a folder; removes those of dead owners on the way."""
     trial = folder / _name()
     try:
         trial.mkdir(exist_ok=True)

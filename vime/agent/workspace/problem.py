@@ -1,4 +1,4 @@
-"""Whether workspaces can run here: one is tried."""
+"""The reason why workspaces cannot run here, found by trying one."""
 
 import asyncio
 import shutil

@@ -33,7 +33,7 @@ class CommandResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the command ended by itself with exit code 0."""
+        """True if the command ended by itself with exit code 0."""
         return self.reason == "finished" and self.exit_code == 0
 
     def text(self) -> str:
@@ -71,5 +71,5 @@ class Applied:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the tree now has the patch's changes."""
+        """True if the tree now has the patch's changes."""
         return self.step not in ("refused", "failed")

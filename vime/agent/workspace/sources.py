@@ -123,7 +123,7 @@ def _walk(folder: Path, *, keep_git: bool) -> Iterable[Path]:
 
 
 def _is_content(path: Path) -> bool:
-    """Whether it is a file, a link or a folder, and not a socket, a pipe or a device."""
+    """True if it is a file, a link or a folder, and not a socket, a pipe or a device."""
     return path.is_symlink() or path.is_file() or path.is_dir()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vime.config import CpuProducts, RunConfig
-from vime.trainer import products
+from vime.trainer.cpu import products
 from vime.types import Sample
 
 AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512dq"

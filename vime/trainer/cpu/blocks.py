@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vime.trainer.kernels.compiled import AVX512, BFLOAT16, has, load, pointers
+from vime.trainer.cpu.compiled import AVX512, BFLOAT16, has, load, pointers
 from vime.trainer.packed_sequences import PackedSequences
 
 SOURCE = Path(__file__).with_name("blocks.cpp")
@@ -47,7 +47,7 @@ class _Shape(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def has_amx() -> bool:
-    """Whether the processor multiplies bfloat16 matrices by itself."""
+    """True if the processor multiplies bfloat16 matrices by itself."""
     return has("amx_bf16")
 
 
@@ -55,6 +55,11 @@ def has_amx() -> bool:
 def library() -> Any | None:
     """The compiled kernels, or None where there are none."""
     return compiled(with_amx=_may_use_amx())
+
+
+def is_there() -> bool:
+    """True if there are kernels."""
+    return library() is not None
 
 
 @lru_cache(maxsize=1)
@@ -71,9 +76,17 @@ def compiled(*, with_amx: bool) -> Any | None:
 
 
 def suits_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: torch.Tensor) -> bool:
-    """Whether `add_weight_gradient` is to compute this product."""
+    """True if `add_weight_gradient` is to compute this product."""
     fits = all(size % BLOCK == 0 for size in sum_OI.shape)
     return fits and sum_OI.dtype is torch.float32 and sum_OI.is_contiguous() and _suits(x_TI, gradient_TO)
+
+
+def add_if_suited(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: torch.Tensor) -> bool:
+    """Adds the gradient of a weight to its sum; False where the kernel is not to compute this product."""
+    if not suits_weight_gradient(x_TI, gradient_TO, sum_OI):
+        return False
+    add_weight_gradient(gradient_TO, x_TI, sum_OI)
+    return True
 
 
 def add_weight_gradient(gradient_TO: torch.Tensor, x_TI: torch.Tensor, sum_OI: torch.Tensor) -> None:
@@ -86,7 +99,7 @@ def add_weight_gradient(gradient_TO: torch.Tensor, x_TI: torch.Tensor, sum_OI: t
 
 
 def suits_attention(query_THD: torch.Tensor, key_TGD: torch.Tensor, packed: PackedSequences) -> bool:
-    """Whether `attention` is to compute these sequences: its heads, lengths, and work for all threads."""
+    """True if `attention` is to compute these sequences: its heads, lengths, and work for all threads."""
     has_work = len(packed.lengths) * key_TGD.shape[1] >= torch.get_num_threads()
     return has_work and max(packed.lengths) <= LONGEST and query_THD.shape[2] % BLOCK == 0 and _suits(query_THD, key_TGD)
 
@@ -131,7 +144,7 @@ def _suits(*tensors: torch.Tensor) -> bool:
 
 @lru_cache(maxsize=1)
 def _may_use_amx() -> bool:
-    """Whether the processor has AMX, for whose registers the operating system is asked, once per process."""
+    """True if the processor has AMX, for whose registers the operating system is asked, once per process."""
     ask = getattr(torch.cpu, "_init_amx", None)
     return has_amx() and ask is not None and ask()
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vime.trainer import swiglu
-from vime.trainer.kernels import rows
+from vime.trainer.cpu import rows, swiglu
 
 SHAPES = [(6, 8), (5, 1, 6), (0, 4), (7, 2, 40)]
 

@@ -54,7 +54,7 @@ def load(source: Path, flags: str, signatures: Mapping[str, str]) -> Any | None:
 
 
 def has(*names: str) -> bool:
-    """Whether the processor has all of these capabilities, by PyTorch's names: `avx512_f`, `amx_bf16`, …."""
+    """True if the processor has all of these capabilities, by PyTorch's names: `avx512_f`, `amx_bf16`, …."""
     found = torch.cpu.get_capabilities()
     return all(found.get(name) for name in names)
 

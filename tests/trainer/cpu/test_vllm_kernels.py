@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from vime.trainer import attention, vllm_kernels
+from vime.trainer import attention, cpu
+from vime.trainer.cpu import vllm_kernels
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -27,6 +28,7 @@ def test_heads_are_turned_as_pytorch_turns_them_and_the_input_stays(
     x, before = whole[..., :width], whole.clone()  # not contiguous, as queries and keys are
     angle = torch.randn(9, width // 2)
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    cpu.install()
     found = attention._rotate(x, cos, sin)
     monkeypatch.setattr(vllm_kernels, "_kernels", lambda: None)
     expected = attention._rotate(x.double(), cos.double(), sin.double())

@@ -11,7 +11,7 @@ import ctypes
 import resource
 import sys
 
-from vime.trainer import freed_memory
+from vime.trainer.cpu import freed_memory
 
 NUM_BYTES = 64 << 20
 library = ctypes.CDLL(None)
@@ -50,7 +50,7 @@ import re
 import torch
 from pathlib import Path
 
-from vime.trainer import freed_memory
+from vime.trainer.cpu import freed_memory
 
 freed_memory.keep()
 tensor = torch.ones(1 << 22)

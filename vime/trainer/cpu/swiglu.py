@@ -2,7 +2,7 @@
 
 y = silu(gate) * linear, where the input holds gate and linear side by side. Megatron's fusion is meant for a compiler; without
 one it computes in single operations more than its unfused version does. `install` puts this in its place. The rounding is that
-of the unfused version, to the last bit; our own kernels (`kernels/rows.py`) round once.
+of the unfused version, to the last bit; our own kernels (`rows.py`) round once.
 
 Shape suffixes: T tokens, F channels of the feed-forward network (2F: gate and linear).
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vime.trainer.kernels import rows
+from vime.trainer.cpu import rows
 
 PART = 1 << 18
 """Values of F channels that are worked through at a time, so that each pass finds the last one's results in the cache."""

@@ -1,36 +1,22 @@
 """Lets Megatron-core run without CUDA, by replacing the parts of `torch.cuda` that it uses; no other module does so.
 
 Megatron asks `torch.cuda` for its device, allocates with `device="cuda"`, and its optimizers assert that parameters are of a
-`torch.cuda` type. `install` maps all of these to the CPU. With a CUDA device it only names the kernel that Megatron forgets to
-name without Transformer Engine, and turns compilation off where there is no compiler. On either, Megatron finds none of the
-packages that it would use unasked (`HIDDEN`). Process groups are gloo's.
+`torch.cuda` type. `install` maps all of these to the CPU. Process groups are gloo's.
 """
 
 import functools
-import importlib.util
 import logging
 import os
-import shutil
-import sys
-import sysconfig
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _device
 
-from vime.trainer import swiglu
-
 logger = logging.getLogger(__name__)
 
 _installed: list[bool] = []
-
-HIDDEN = ("transformer_engine", "apex", "flashinfer")
-"""Packages that Megatron imports wherever it finds them, also half installed, where they raise more than an ImportError. With
-them it would choose other layers and another Adam than those that were tested."""
 
 
 class _CpuStream:
@@ -95,20 +81,10 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def install() -> bool:
-    """Makes Megatron-core run on the CPU for the rest of this process; True if there is no CUDA device. Safe to call twice."""
-    hidden: dict[str, Any] = sys.modules
-    for package in HIDDEN:
-        hidden.setdefault(package, None)  # an import of it fails from now on, as if it were not installed
-    warnings.filterwarnings("ignore", message=".*(Transformer Engine|Apex).*not installed.*")
-    if torch.cuda.is_available():
-        _name_missing_kernel()
-        if not can_compile():
-            torch._dynamo.config.disable = True
-            logger.warning("no C compiler with Python's headers: Megatron's small fusions run as single operations")
-        return False
+def install() -> None:
+    """Makes Megatron-core run on the CPU for the rest of this process. Safe to call twice."""
     if _installed:
-        return True
+        return
     torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = lambda *_, **__: None  # type: ignore[assignment]
     torch.cuda.empty_cache = lambda: None
@@ -119,21 +95,10 @@ def install() -> bool:
     _map_devices()
     _installed.append(True)
     _use_cpu_generator()
-    _name_missing_kernel()
     _give_split_sizes_as_numbers()
-    swiglu.install()
     # Megatron's small fusions: compiling them for the CPU costs more than it gains. The compiler reads this when it is imported.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     logger.info("no CUDA device: Megatron-core runs on the CPU")
-    return True
-
-
-def can_compile() -> bool:
-    """Whether `torch.compile` can build kernels for CUDA: Triton compiles a launcher in C against Python's headers."""
-    compilers = (os.environ.get("CC"), "cc", "gcc", "clang")
-    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
-    has_triton = importlib.util.find_spec("triton") is not None
-    return has_triton and has_headers and any(name and shutil.which(name) for name in compilers)
 
 
 def _use_cpu_generator() -> None:
@@ -160,14 +125,6 @@ def _nothing_compiled() -> Iterator[None]:
         yield
     finally:
         torch.compile = compile_function
-
-
-def _name_missing_kernel() -> None:
-    """Megatron's router looks for a Transformer Engine kernel by a name it forgot to define without it."""
-    from megatron.core.transformer.moe import moe_utils
-
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None  # type: ignore[attr-defined]
 
 
 def _give_split_sizes_as_numbers() -> None:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.float64 import assert_same, drawn
-from vime.trainer import attention, weight_gradient
-from vime.trainer.kernels import blocks
+from vime.trainer import weight_gradient
+from vime.trainer.cpu import attention, blocks
 from vime.trainer.packed_sequences import packed_sequences
 
 LENGTHS = [[1], [32, 1, 7], [300, 64, 33, 2]]

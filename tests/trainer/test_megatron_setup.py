@@ -1,21 +1,20 @@
-"""Megatron finds a device on the CPU, and on CUDA too the names that it leaves out and no package that it would use unasked."""
+"""Megatron finds on CUDA the names that it leaves out, and nowhere a package that it would use unasked."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from vime.trainer import cpu_shim
+from vime.trainer import megatron_setup
 
 ROUTE_AS_ON_CUDA = """
 import torch
 
 torch.cuda.is_available = lambda: True
-from vime.trainer import cpu_shim
+from vime.trainer import megatron_setup
 
-assert cpu_shim.install() is False, "with a CUDA device nothing pretends to be one"
+assert megatron_setup.set_up() is False, "with a CUDA device nothing pretends to be one"
 torch.cuda.is_available = lambda: False
 from megatron.core.transformer.moe.moe_utils import router_gating_linear
 
@@ -42,7 +41,7 @@ def test_half_installed_packages_change_nothing(tmp_path: Path, on_cuda: bool) -
     lines = [
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})",
         f"import torch; torch.cuda.is_available = lambda: {on_cuda}",
-        "from vime.trainer import cpu_shim; cpu_shim.install()",
+        "from vime.trainer import megatron_setup; megatron_setup.set_up()",
         "import vime.trainer.engine, megatron.core.optimizer as optimizer",
         "assert optimizer.Adam is torch.optim.AdamW, optimizer.Adam",
     ]
@@ -52,34 +51,11 @@ def test_half_installed_packages_change_nothing(tmp_path: Path, on_cuda: bool) -
 
 def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(cpu_shim.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(cpu_shim.sysconfig, "get_path", lambda name: str(tmp_path))
-    monkeypatch.setattr(cpu_shim.shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
-    assert not cpu_shim.can_compile(), "Python's headers are missing"
+    monkeypatch.setattr(megatron_setup.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(megatron_setup.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(megatron_setup.shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
+    assert not megatron_setup.can_compile(), "Python's headers are missing"
     (tmp_path / "Python.h").touch()
-    assert cpu_shim.can_compile()
-    monkeypatch.setattr(cpu_shim.shutil, "which", lambda name: None)
-    assert not cpu_shim.can_compile()
-
-
-def test_cuda_means_the_cpu() -> None:
-    cpu_shim.install()
-    made = [
-        torch.zeros(2, device="cuda"),
-        torch.empty_like(torch.ones(2), device=torch.device("cuda", 0)),
-        torch.ones(2).new_full((2,), 1.0, device="cuda"),
-        torch.ones(2).to("cuda", torch.float64),
-        torch.ones(2).to(device="cuda"),
-        torch.ones(2).cuda(),
-    ]
-    assert {x.device.type for x in made} == {"cpu"}
-    assert made[3].dtype is torch.float64 and made[0].type() == "torch.cuda.FloatTensor"
-    assert made[0].type(torch.float64).dtype is torch.float64
-
-
-def test_other_devices_stay_what_they_are() -> None:
-    cpu_shim.install()
-    with torch.device("meta"):
-        assert torch.zeros(2).device.type == torch.zeros(2).new_ones(2).device.type == "meta"
-    assert torch.zeros(2, device="meta").device.type == torch.zeros(2).to("meta").device.type == "meta"
-    assert torch.zeros(2).to(torch.ones(2, dtype=torch.int64)).dtype is torch.int64
+    assert megatron_setup.can_compile()
+    monkeypatch.setattr(megatron_setup.shutil, "which", lambda name: None)
+    assert not megatron_setup.can_compile()

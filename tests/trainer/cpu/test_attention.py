@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vime.trainer import amx_attention, attention
+from vime.trainer import attention, cpu
+from vime.trainer.cpu import attention as on_cpu
 
 
 class Attention:
@@ -19,8 +20,9 @@ class Attention:
 @pytest.mark.parametrize("length", [1, 7, 64, 300])
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_outputs_and_gradients_are_those_of_float64(num_groups: int, length: int, is_wide: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attention, "has_amx", lambda: True)
-    monkeypatch.setattr(amx_attention, "suits", lambda *_: is_wide)
+    cpu.install()
+    monkeypatch.setattr(on_cpu.blocks, "has_amx", lambda: True)
+    monkeypatch.setattr(on_cpu, "is_short", lambda *_: is_wide)
     generator = torch.Generator().manual_seed(length)
     shapes = [(3, heads, length, 32) for heads in (4, num_groups, num_groups)]
     drawn = [torch.randn(shape, generator=generator).bfloat16() for shape in shapes]

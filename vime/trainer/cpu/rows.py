@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vime.trainer.kernels.compiled import AVX512, BFLOAT16, has, load, pointers
+from vime.trainer.cpu.compiled import AVX512, BFLOAT16, has, load, pointers
 
 SOURCE = Path(__file__).with_name("rows.cpp")
 SIGNATURES = {
@@ -26,7 +26,7 @@ SIGNATURES = {
 
 
 def suits(*tensors: torch.Tensor) -> bool:
-    """Whether there are kernels for these tensors, all of one dtype."""
+    """True if there are kernels for these tensors, all of one dtype."""
     dtype = tensors[0].dtype
     return all(x.dtype is dtype and x.device.type == "cpu" for x in tensors) and library(dtype) is not None
 

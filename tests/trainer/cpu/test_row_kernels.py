@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.float64 import assert_same, drawn
-from vime.trainer import logprob, norm, swiglu
-from vime.trainer.kernels import blocks, compiled, rows
+from vime.trainer.cpu import blocks, compiled, logprob, norm, rows, swiglu
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

@@ -44,7 +44,7 @@ def uninstall() -> None:
 
 
 def uses_onednn(choice: CpuProducts, processor: str) -> bool:
-    """Whether `choice` means oneDNN on a processor, described by vendor and flags as in `/proc/cpuinfo`."""
+    """True if `choice` means oneDNN on a processor, described by vendor and flags as in `/proc/cpuinfo`."""
     if choice is not CpuProducts.auto:
         return choice is CpuProducts.onednn
     return "AuthenticAMD" in processor and re.search(r"\bavx512f\b", processor) is not None
