@@ -16,8 +16,7 @@ def test_a_public_name_is_there_and_documented(name: str):
 
 
 def test_an_unknown_name_is_no_attribute():
-    with pytest.raises(AttributeError, match="module 'vime' has no attribute 'Smaple'"):
-        vime.Smaple
+    assert not hasattr(vime, "Smaple")
 
 
 def test_importing_vime_imports_nothing_else():
