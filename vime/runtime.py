@@ -34,7 +34,7 @@ from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
 IMPATIENT = 3
-"""How many signals break off the start of Ray."""
+"""Number of signals that break off the start of Ray."""
 
 
 class Runtime:
@@ -111,7 +111,7 @@ class Runtime:
 
 
 class Between:
-    """What stays between the runs of this process."""
+    """State that stays between the runs of this process."""
 
     keeps = False
     """True if runs leave their parts to the next one."""

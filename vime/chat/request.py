@@ -1,4 +1,4 @@
-"""What all protocols have in common: a request for a reply, the reply as it arrives, and the whole answer."""
+"""The common part of all protocols: a request for a reply, the reply as it arrives, and the whole answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,9 +56,9 @@ class ChatRequest:
     sampling: dict[str, Any] = field(default_factory=dict)
     """Sampling parameters that the client asked for; the run's own are used in their place."""
     notes: list[str] = field(default_factory=list)
-    """What of the request is left out, to be logged."""
+    """Parts of the request that are left out, to be logged."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the protocol needs again for its answer."""
+    """Values that the protocol needs again for its answer."""
 
     @property
     def offered(self) -> list[dict[str, Any]]:

@@ -151,7 +151,7 @@ class RunConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """Batches of rollouts, their sampling and their limits."""
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
-    """How agents are answered that call the trained model over HTTP."""
+    """Answers to agents that call the trained model over HTTP."""
     serving: ServingConfig = field(default_factory=ServingConfig)
     """Served models, router, health limits."""
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)

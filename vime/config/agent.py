@@ -66,7 +66,7 @@ class ModelConfig:
 
 @dataclass(kw_only=True, slots=True)
 class SessionConfig:
-    """What one rollout of an agent may ask that calls its model over HTTP. A session that is at its end refuses further calls."""
+    """Limits of one rollout of an agent that calls its model over HTTP. A session that is at its end refuses further calls."""
 
     num_calls: Count | None = None
     """Most calls; null for any number."""
@@ -84,8 +84,8 @@ class MethodConfig:
     name: str = ""
     """Name of the method in run names and result tables."""
     generate: str = ""
-    """What runs one rollout: the dotted path of `async generate(context, sample, sampling) -> Sample | list[Sample]`, or of
-    `solve(openai_client, sample)` or `solve(anthropic_client, sample)`, or a command line, `run PROGRAM ARGUMENTS`."""
+    """The code that runs one rollout: the dotted path of `async generate(context, sample, sampling) -> Sample | list[Sample]`, or
+    of `solve(openai_client, sample)` or `solve(anthropic_client, sample)`, or a command line, `run PROGRAM ARGUMENTS`."""
     reward: str | None = ""
     """Dotted path of `async reward(context, samples) -> float | Reward`, which scores the samples of one rollout. It is not
     called where `generate` has set rewards on the samples; null says that `generate` always does."""
@@ -100,9 +100,9 @@ class MethodConfig:
     """Dotted path of a `vime.rehearsal.script.Rehearsal`, which says what the models reply in a rehearsal (`rehearse=true`); null
     lets the random model sample."""
     session: SessionConfig = field(default_factory=SessionConfig)
-    """What an agent may ask that calls its model over HTTP."""
+    """Limits of an agent that calls its model over HTTP."""
     credit: Credit = Credit.share
-    """How the advantage of a rollout is assigned to its samples."""
+    """Assignment of a rollout's advantage to its samples."""
 
     @classmethod
     def of(cls: type[MethodType], config: "RunConfig") -> MethodType:
@@ -124,7 +124,7 @@ class MethodConfig:
         return found
 
     def identities(self, prompt: "Prompt") -> list[str]:
-        """What an item is recognized by in another data set: two items that share one of these are the same.
+        """The keys by which an item is recognized in another data set: two items that share one of these are the same.
 
         A run is refused that trains on an item on which it is evaluated (`vime.data.overlap`).
         """

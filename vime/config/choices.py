@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Mode(Enum):
-    """What the program does."""
+    """The program's task."""
 
     train = "train"
     eval = "eval"
@@ -45,7 +45,8 @@ class AlgorithmName(Enum):
 
 
 class Baseline(Enum):
-    """What is subtracted from the reward of a rollout: the mean of its group, the mean of the others in its group, or nothing."""
+    """Baseline of the reward of a rollout, which is subtracted from it: the mean of its group, the mean of the others in its
+    group, or nothing."""
 
     mean = "mean"
     leave_one_out = "leave_one_out"
@@ -53,7 +54,7 @@ class Baseline(Enum):
 
 
 class Normalization(Enum):
-    """What the difference to the baseline is divided by: the standard deviation of the group, or nothing."""
+    """The divisor of the difference to the baseline: the standard deviation of the group, or none."""
 
     std = "std"
     none = "none"
@@ -67,14 +68,14 @@ class RatioLevel(Enum):
 
 
 class Surrogate(Enum):
-    """How the importance ratio enters the loss: PPO's clipped objective, or CISPO's clipped weight, which masks no gradient."""
+    """Use of the importance ratio in the loss: PPO's clipped objective, or CISPO's clipped weight, which masks no gradient."""
 
     clipped = "clipped"
     cispo = "cispo"
 
 
 class Credit(Enum):
-    """How the samples of a rollout get its advantage: each the whole of it, or each an equal part."""
+    """Assignment of a rollout's advantage to its samples: to each the whole of it, or to each an equal part."""
 
     share = "share"
     split = "split"
@@ -102,7 +103,7 @@ class PromptStyle(Enum):
 
 
 class Aggregation(Enum):
-    """What has equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant.
+    """Units of equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant.
 
     With `rollout` the tokens of a rollout weigh the same, with `nested` its samples, and within each of these its tokens.
     """
@@ -154,7 +155,7 @@ class OldLogprobs(Enum):
 
 
 class BadUpdate(Enum):
-    """What follows a loss or gradient that is not finite: the run stops, or the update is skipped and counted."""
+    """The response to a loss or gradient that is not finite: the run stops, or the update is skipped and counted."""
 
     stop = "stop"
     skip = "skip"
@@ -184,7 +185,7 @@ class Schedule(Enum):
 
 
 class WeightTransfer(Enum):
-    """How weights reach the servers; `auto` chooses by placement.
+    """The way in which weights reach the servers; `auto` chooses by placement.
 
     Through files in shared memory (`shm`) or on a disk that all nodes see (`disk`), between processes on one GPU (`ipc`), between
     GPUs (`nccl`), or over the network without GPUs (`gloo`).
@@ -199,7 +200,7 @@ class WeightTransfer(Enum):
 
 
 class ModelAPI(Enum):
-    """How a served model is called: with token ids (vLLM), or with messages, whose tokens remain unknown (OpenAI's chat API)."""
+    """The API of a served model: token ids (vLLM), or messages, whose tokens remain unknown (OpenAI's chat API)."""
 
     tokens = "tokens"
     chat = "chat"
@@ -214,14 +215,14 @@ class ServerRole(Enum):
 
 
 class RetrievalBackend(Enum):
-    """How passages are found: BM25 over words, or FAISS over embeddings."""
+    """The search method for passages: BM25 over words, or FAISS over embeddings."""
 
     bm25 = "bm25"
     faiss = "faiss"
 
 
 class VectorSearch(Enum):
-    """How FAISS searches: through all vectors, some cells of an inverted file, these compressed (IVF-PQ), or a graph (HNSW)."""
+    """The search of FAISS: through all vectors, some cells of an inverted file, these compressed (IVF-PQ), or a graph (HNSW)."""
 
     flat = "flat"
     ivf = "ivf"
@@ -237,7 +238,7 @@ class Pooling(Enum):
 
 
 class TrackerName(Enum):
-    """Where metrics go besides `metrics.jsonl`."""
+    """The destination of metrics besides `metrics.jsonl`."""
 
     none = "none"
     wandb = "wandb"
@@ -245,7 +246,7 @@ class TrackerName(Enum):
 
 
 class RolloutDetail(Enum):
-    """How much of each rollout and of each item of an evaluation is written.
+    """The detail in which each rollout and each item of an evaluation is written.
 
     `none` no rollouts, and of items what scores need; `texts` messages and the last reply of each sample; `turns` also the text
     of every turn as the model saw it; `tokens` also the id, loss mask, logprobs of sampler and trainer, and weight version of
@@ -259,7 +260,7 @@ class RolloutDetail(Enum):
 
 
 class Before(Enum):
-    """What is evaluated before training."""
+    """The evaluation before training."""
 
     full = "full"
     one_run = "one_run"

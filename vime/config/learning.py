@@ -34,7 +34,7 @@ class CorrectionConfig:
     """
 
     mode: CorrectionMode = CorrectionMode.none
-    """What happens to an importance weight outside `low` to `high`."""
+    """The treatment of an importance weight outside `low` to `high`."""
     level: CorrectionLevel = CorrectionLevel.token
     """The unit of a weight: a token, its sequence, or the average token of its sequence."""
     low: NonNegative = 0.0
@@ -53,9 +53,9 @@ class AlgorithmConfig:
     """Name of the objective. A named objective keeps the choices that its file in `conf/algorithm/` makes; with `custom` every
     option is free."""
     baseline: Baseline = Baseline.mean
-    """What is subtracted from the reward of a rollout."""
+    """The value subtracted from the reward of a rollout."""
     normalization: Normalization = Normalization.std
-    """What the difference to the baseline is divided by."""
+    """The divisor of the difference to the baseline."""
     whitening: bool = False
     """Scales the advantages of all trained tokens of the batch to mean 0 and standard deviation 1."""
     overlong_max_tokens: Count | None = None
@@ -66,7 +66,7 @@ class AlgorithmConfig:
     ratio: RatioLevel = RatioLevel.token
     """The unit of the importance ratio: each token or each sequence."""
     surrogate: Surrogate = Surrogate.clipped
-    """How the importance ratio enters the loss."""
+    """Use of the importance ratio in the loss."""
     clip_low: Share = 0.2
     """Ratios are clipped at 1 - `clip_low` from below."""
     clip_high: NonNegative = 0.2
@@ -86,7 +86,7 @@ class AlgorithmConfig:
     entropy_coefficient: Annotated[float, Range(why="a negative coefficient lowers the entropy")] = 0.0
     """Weight of the policy's entropy: a positive value rewards entropy, a negative one penalizes it."""
     aggregation: Aggregation = Aggregation.token
-    """What has equal weight in the average of the loss over a batch."""
+    """Units of equal weight in the average of the loss over a batch."""
     constant_tokens: Count = 1024
     """Divisor of the sum over the tokens of a rollout with `aggregation=constant`."""
     old_logprobs: OldLogprobs = OldLogprobs.engine

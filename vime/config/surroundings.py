@@ -87,9 +87,9 @@ class RetrievalConfig:
     url: str | None = None
     """Address of a retrieval service that is already running; vime then starts none."""
     backend: RetrievalBackend = RetrievalBackend.bm25
-    """How passages are found."""
+    """The search method for passages."""
     search: VectorSearch = VectorSearch.flat
-    """How FAISS searches its index."""
+    """The way in which FAISS searches its index."""
     embedding: str = "hashed"
     """Embedding for FAISS: `hashed` (TF-IDF of hashed n-grams under a random projection, which needs no model), the Hugging Face
     id or folder of an encoder, or the name of a model at `embedding_url`."""
@@ -98,7 +98,7 @@ class RetrievalConfig:
     embedding_dimensions: Annotated[int, Range(least=8, most=8192)] = 512
     """Dimensions of `embedding=hashed`; an encoder has its own."""
     pooling: Pooling = Pooling.mean
-    """How an encoder that the service loads turns its hidden states into one vector."""
+    """The way in which an encoder that the service loads turns its hidden states into one vector."""
     query_instruction: str = ""
     """Text put before each query, for encoders that were trained with one."""
     passage_instruction: str = ""
@@ -138,7 +138,7 @@ class RewardServiceConfig:
     max_batch_size: Count = 16
     """Most rollouts in one request."""
     max_batch_wait_seconds: NonNegative = 0.05
-    """How long the first rollout of a batch waits for further ones."""
+    """Longest time for which the first rollout of a batch waits for further ones."""
     max_concurrent_requests: Count = 16
     """Requests at a time, shared evenly by the rollout workers; each worker may send at least one."""
     max_requests_per_minute: Positive | None = None
@@ -176,7 +176,7 @@ class ClusterConfig:
     gpu_memory_gib: Positive = 79.6
     """Memory of one GPU in GiB, for plans and checks: of an H100 of 80 GB, 81,559 MiB."""
     weight_transfer: WeightTransfer = WeightTransfer.auto
-    """How weights travel from the trainer to the servers."""
+    """The way in which weights travel from the trainer to the servers."""
     ray_address: str | None = None
     """Address of a running Ray cluster; null starts one for this run."""
     keep_warm: Natural = 0
@@ -199,11 +199,11 @@ class EvaluationConfig:
     top_p: PositiveShare = 1.0
     """Nucleus sampling in evaluations."""
     rows: list[str] = field(default_factory=lambda: ["single_turn", "scaffold", "trained"])
-    """What is evaluated: `single_turn` is the base model asked once, `scaffold` the agent before training, `trained` the agent
+    """Rows to evaluate: `single_turn` is the base model asked once, `scaffold` the agent before training, `trained` the agent
     after training. `single_turn@NAME` and `scaffold@NAME` ask another model of `serving.models`, as a baseline under the same
     sampling. With `mode=eval`, `trained` measures the same as `scaffold`, under the name that fits a trained checkpoint."""
     before: Before = Before.full
-    """What is evaluated before training. `full` evaluates every row but `trained`, for the table. `one_run` scores the untrained
+    """The evaluation before training. `full` evaluates every row but `trained`, for the table. `one_run` scores the untrained
     agent once per data set while the first batch is generated; this starts the score curve and enters no table. `none` evaluates
     nothing. Rows that are left out can be measured with `mode=eval`."""
     extra_temperatures: list[NonNegative] = field(default_factory=list)
@@ -218,10 +218,10 @@ class EvaluationConfig:
 
 @dataclass(kw_only=True, slots=True)
 class LoggerConfig:
-    """Where metrics go besides the run folder. Keys are read from the environment."""
+    """The destination of metrics besides the run folder. Keys are read from the environment."""
 
     tracker: TrackerName = TrackerName.none
-    """What receives metrics, evaluations and some conversations: Weights & Biases, or TensorBoard's files in the run folder."""
+    """The receiver of metrics, evaluations and some conversations: Weights & Biases, or TensorBoard's files in the run folder."""
     project: str = "vime"
     """Name of the project in Weights & Biases."""
     offline: bool = False
@@ -232,7 +232,7 @@ class LoggerConfig:
     num_tracked_rollouts: Natural = 8
     """Rollouts of each step, and items of each evaluation, whose conversations the tracker gets as a table."""
     rollouts: RolloutDetail = RolloutDetail.tokens
-    """How much is written of the rollouts of every step and of the items of evaluations, as JSON lines."""
+    """The detail in which the rollouts of every step and the items of evaluations are written, as JSON lines."""
     max_rollouts_bytes: LogBytes = 20 * 2**30
     """Size limit of all rollout files together; the oldest files are removed to make room."""
     trace_share: Share = 0.02

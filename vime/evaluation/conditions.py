@@ -48,7 +48,7 @@ def table_rows(config: RunConfig) -> list[str]:
 
 
 def num_item_runs(config: RunConfig, rows: list[str]) -> int | None:
-    """How often any item is run for these rows; None if the size of a data set is not known before it is read.
+    """Number of runs of all items for these rows; None if the size of a data set is not known before it is read.
 
     The untrained scaffold is also run once at each of `evaluation.extra_temperatures`.
     """

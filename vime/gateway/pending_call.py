@@ -96,7 +96,7 @@ class PendingCall:
 
     @property
     def work(self) -> "asyncio.Task[list[ChatAnswer]] | None":
-        """What answers it."""
+        """The task that answers it."""
         return self._task
 
     @property
