@@ -49,7 +49,7 @@ class Reader:
         them."""
         self._counter: Any = None
         self._asked: dict[bytes, Any] = {}
-        """Requests in the form that parsers look at, by their tools and choices; to make one takes as long as to read a reply."""
+        """Parts of requests that parsers look at, by tools and choices; to make one takes as long as to read a reply."""
         if tool_parser or reasoning_parser:
             from vllm.parser.parser_manager import ParserManager
 
@@ -165,8 +165,7 @@ class Reading:
         self._waiting: list[int] = []
 
     def feed(self, ids: Integers) -> list[Delta]:
-        """The pieces that newly arrived tokens add to the reply. A special token at their end may end the reply: it has to
-        wait."""
+        """The pieces that arrived tokens add to the reply. A special token at their end may end the reply: it has to wait."""
         arrived = [*self._waiting, *ids]
         self._waiting = arrived[-1:] if arrived and arrived[-1] in self._reader.special_ids else []
         return self._add(self._text.add(arrived[: len(arrived) - len(self._waiting)]))

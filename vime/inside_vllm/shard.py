@@ -15,7 +15,7 @@ EXPERT = re.compile(r"(?P<layer>.*\.experts)\.(?P<number>\d+)\.(?P<part>gate_pro
 
 
 class Kind(enum.Enum):
-    """How a layer shows the tensor that it computes with."""
+    """The way in which a layer shows the tensor that it computes with."""
 
     linear = "linear"
     """Its output on a one-hot input is a column of the weight."""
@@ -47,7 +47,7 @@ class TensorShard:
 
 
 def find_shard(model: Any, name: str, shape: torch.Size) -> TensorShard | None:
-    """Where the tensor `name` belongs; None if this worker holds nothing of it, or vLLM's layer is of an unknown kind."""
+    """The place of the tensor `name`; None if this worker holds nothing of it, or vLLM's layer is of an unknown kind."""
     if expert := EXPERT.fullmatch(name):
         return _expert(model, expert, shape)
     mapped = model.hf_to_vllm_mapper._map_name_with_shard(name) if hasattr(model, "hf_to_vllm_mapper") else (name, None)

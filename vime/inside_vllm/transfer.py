@@ -47,7 +47,7 @@ def erase_weights(model: Any) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class Arrival:
-    """What has arrived of one version so far.
+    """The part of one version that has arrived so far.
 
     Example: `Arrival(digest=WeightDigest(), mapped={"…/actor-v3-0.safetensors": [("lm_head.weight", …)]}, shadow=None, whole=…)`.
     """

@@ -33,7 +33,7 @@ def has_qk_norm(model: ModelConfig) -> bool:
 
 
 def num_expert_parameters(model: ModelConfig) -> int:
-    """Those of them in experts, without routers."""
+    """Number of parameters in experts, without routers."""
     return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
 
 

@@ -121,7 +121,7 @@ class Producer:
             await self._journal.settle()
 
     async def state(self) -> dict[str, Any]:
-        """What a resumed run needs, so that no prompt is lost or repeated and nothing finished is sampled again."""
+        """The state that a resumed run needs, so that no prompt is lost or repeated and nothing finished is sampled again."""
         return self._buffer.state(await self._runner.progress())
 
     def load(self, state: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ class Keeper:
         self._settled = asyncio.Event()
         """Set while the program is ready, and once it is given up."""
         self._failure = ""
-        """Why the program was given up."""
+        """The reason why the program was given up."""
 
     @property
     def is_ready(self) -> bool:
@@ -97,7 +97,7 @@ class Keeper:
         return "" if self.is_ready else self._events.last
 
     async def url(self) -> str:
-        """Where the program answers; another address after a restart whose port was taken."""
+        """The address at which the program answers; another one after a restart whose port was taken."""
         return self.process.spec.url
 
     async def events(self) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from vime.surroundings import short_folder
 
 POLL_SECONDS = 0.2
 SHARED_MEMORY_SECONDS = 5.0
-"""How often the tree's shared memory is noted, so that it is known even if the whole tree is killed at once."""
+"""Interval at which the tree's shared memory is noted, so that it is known even if the whole tree is killed at once."""
 KILL_SECONDS = 20.0
 TRACKER_SECONDS = 3.0
 ENDING_SECONDS = 5.0

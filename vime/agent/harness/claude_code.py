@@ -27,7 +27,7 @@ QUIET = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaudeCode:
-    """How Claude Code is started. Example: `ClaudeCode(tools="Bash,Read,Edit", max_turns=20)`."""
+    """Settings with which Claude Code is started. Example: `ClaudeCode(tools="Bash,Read,Edit", max_turns=20)`."""
 
     tools: str = "Bash,Read,Edit"
     """The tools that the model is offered; "default" for all, with which prompts are many times as long."""
@@ -68,7 +68,7 @@ class ClaudeCode:
         return Command(words=words, folder=folder, environment=environment, files=home_files(home))
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """How it ended, by the last event of its output."""
+        """The outcome, by the last event of its output."""
         results = [event for event in events_of(end.stdout) if event.get("type") == "result"]
         if not results:
             return silent_end(end)

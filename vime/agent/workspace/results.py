@@ -1,4 +1,4 @@
-"""What the calls of a workspace return: the end of a command, a patch, and how a patch was applied."""
+"""The results of a workspace's calls: the end of a command, a patch, and how a patch was applied."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ REASONS = (
     "disk_limit",
     "output_limit",
 )
-"""Why a command ended: by itself (see `exit_code`), by a signal, or at a limit of its own or of the whole workspace."""
+"""Reasons why a command ended: by itself (see `exit_code`), by a signal, or at a limit of its own or of the whole workspace."""
 LEFT_OUT = "\n[… {} bytes left out …]\n"
 
 
@@ -56,18 +56,18 @@ class Diff:
     reason: str
     """`finished`, `output_limit` for a patch larger than `workspace.diff_bytes`, another reason of `REASONS`, or `failed`."""
     message: str = ""
-    """What git said, for example of files that it could not read."""
+    """The words of git, for example about files that it could not read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """How a patch was applied. Example: `Applied(step="3way", message="")`."""
+    """The way in which a patch was applied. Example: `Applied(step="3way", message="")`."""
 
     step: str
     """`apply` (git apply), `3way` (git apply --3way), `patch` (patch -p1), `empty` for a patch without changes, `refused` for one
     that would write outside of the tree, or `failed`; after the last two the tree is unchanged."""
     message: str = ""
-    """Why it was refused, or what the steps that failed said."""
+    """The reason why it was refused, or the messages of the steps that failed."""
 
     @property
     def succeeded(self) -> bool:
