@@ -165,7 +165,7 @@ class Reading:
         self._waiting: list[int] = []
 
     def feed(self, ids: Integers) -> list[Delta]:
-        """The pieces that arrived tokens add to the reply. A special token at their end may end the reply: it has to wait."""
+        """The pieces that new tokens add to the reply. A special token at their end may end the reply: it has to wait."""
         arrived = [*self._waiting, *ids]
         self._waiting = arrived[-1:] if arrived and arrived[-1] in self._reader.special_ids else []
         return self._add(self._text.add(arrived[: len(arrived) - len(self._waiting)]))

@@ -45,8 +45,7 @@ class AlgorithmName(Enum):
 
 
 class Baseline(Enum):
-    """Baseline of the reward of a rollout, which is subtracted from it: the mean of its group, the mean of the others in its
-    group, or nothing."""
+    """Baseline subtracted from a rollout's reward: the mean of its group, the mean of the others in its group, or nothing."""
 
     mean = "mean"
     leave_one_out = "leave_one_out"
