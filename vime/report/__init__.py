@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows: its folder, metrics, console, summary and report."""
+"""Records of a run and views of them: its folder, metrics, console, summary and report."""

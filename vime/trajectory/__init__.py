@@ -1,1 +1,1 @@
-"""What a model was shown and what it sampled, message by message: trees of turns, chat templates, and trainable sequences."""
+"""Messages that a model was shown and that it sampled: trees of turns, chat templates, and trainable sequences."""
