@@ -1,4 +1,4 @@
-"""What the two sides of the bridge to Agent Lightning tell each other, and what is recorded of a model call."""
+"""Messages between the two sides of the bridge to Agent Lightning, and the record of a model call."""
 
 import json
 from dataclasses import dataclass, field
