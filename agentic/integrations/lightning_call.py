@@ -14,7 +14,7 @@ DONE = b"[DONE]"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutState:
-    """How a rollout of Agent Lightning stands.
+    """The state of a rollout of Agent Lightning.
 
     Example: `RolloutState(rollout_id="ro-1", attempt_id="at-1", runner="worker-0", end=None, reason="its attempt is running")`.
     """
