@@ -200,7 +200,7 @@ def fill(result: Result, modes: list[Mode], options: argparse.Namespace) -> None
 
 
 def describe(mode: Mode, synchronous: Mode) -> str:
-    """Describes where the time of a mode's steps went, and what its tokens' age was."""
+    """Describes where the time of a mode's steps went, and the age of its tokens."""
     parts = {name: mode.mean(f"time/{name}_seconds") for name in ("generation", "training", "sync")}
     step = mode.mean("time/step_seconds")
     parts["all else"] = step - sum(parts.values())

@@ -318,7 +318,7 @@ def step_flops(case: StepCase, step: Step) -> float:
 
 
 def explain(options: argparse.Namespace) -> list[str]:
-    """The meaning of the rows, and the list of what was not run."""
+    """The meaning of the rows, and the parts that were not run."""
     return [
         "Goals, by the clock: 1.5 of TRL at equal precision (synchronous); as users run it 3.0, and 4.0 with tools.",
         "A CPU second is one of any process: of ours the driver, Ray, server, worker and trainer, of TRL its one.",

@@ -190,7 +190,7 @@ def share_shortfall(label: str, goal: float, share: float, seconds: float) -> st
 
 
 def explain(arguments: argparse.Namespace) -> list[str]:
-    """The meaning of the columns, and the list of what was not run."""
+    """The meaning of the columns, and the parts that were not run."""
     return [
         "Goals beside Hugging Face, per CPU second: in float32 1.2 on equal lengths and 1.5 on MemAgent's; in bfloat16 1.5 and "
         "2.0. At 3M in bfloat16 a fifth of the rate of matrix products.",

@@ -54,7 +54,7 @@ class CodingConfig(MethodConfig):
     limits: CodingLimits = field(default_factory=CodingLimits)
     """Limits of one rollout."""
     grading: GradingConfig = field(default_factory=GradingConfig)
-    """The grading of a patch."""
+    """Settings for the grading of a patch."""
     single_turn_tokens: Count = 4096
     """Most tokens of the reply in the single-turn baseline."""
     single_turn_characters: Count = 60000

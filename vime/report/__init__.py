@@ -1,1 +1,1 @@
-"""Records of a run and views of them: its folder, metrics, console, summary and report."""
+"""The output of a run: its folder, metrics, console, summary and report."""

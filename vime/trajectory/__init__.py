@@ -1,1 +1,1 @@
-"""Messages that a model was shown and that it sampled: trees of turns, chat templates, and trainable sequences."""
+"""A model's prompts and samples, message by message: trees of turns, chat templates, and trainable sequences."""

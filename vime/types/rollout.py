@@ -45,7 +45,7 @@ class Rollout:
     group_index: int
     samples: list[Sample] = field(default_factory=list)
     unfinished: list[Sample] = field(default_factory=list)
-    """Text of the model before `generate` failed, or an evaluation's item ran out of time: for readers, never trained."""
+    """Samples of the model until `generate` failed, or an evaluation's item ran out of time: for readers, never trained."""
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     status: Status = Status.PENDING

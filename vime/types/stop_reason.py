@@ -60,4 +60,4 @@ COUNTS: dict[StopReason, Counting] = {
     StopReason.WORKER_LOST: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
     StopReason.ABORTED: Counting(trained=False, in_baseline=False, retried=True, status=Status.ABORTED),
 }
-"""Results of the agent stay, with the reward it earned; failures of the infrastructure are retried, then leave the group."""
+"""Endings by the agent stay, with the reward it earned; those by the infrastructure are retried, then leave the group."""

@@ -63,7 +63,7 @@ RunMember = Callable[[int, Trajectory], Awaitable[Rollout]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resampled:
-    """A mark of a group whose stale rollouts are sampled again: no token is older than `version` now.
+    """The resampling of a group's stale rollouts: no token is older than `version` now.
 
     Example: members 0 and 2 had finished under version 3, and member 1 is still at its first tool: `Resampled(version=7,
     members=(0, 2))`.
