@@ -40,7 +40,7 @@ AT_ONCE = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blind:
-    """How one script did. Example: `Blind(edit="`<` and `>` are exchanged", solved=0.16)`."""
+    """The result of one script. Example: `Blind(edit="`<` and `>` are exchanged", solved=0.16)`."""
 
     edit: str
     solved: float

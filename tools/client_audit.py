@@ -15,7 +15,7 @@ Asked = tuple[list[int], Turn]
 
 @dataclass(kw_only=True, slots=True)
 class Audit:
-    """What a session's samples contain. Example: `Audit(num_sequences=2, num_tokens=310, problems=[])`."""
+    """The contents of a session's samples. Example: `Audit(num_sequences=2, num_tokens=310, problems=[])`."""
 
     num_sequences: int = 0
     num_tokens: int = 0

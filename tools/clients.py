@@ -53,7 +53,7 @@ MakeModel = Callable[[Case, Path], ScriptedModel]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What one client did. Example: `Verdict(case="Codex", versions="@openai/codex 0.169.0", protocol="Responses", …)`."""
+    """The outcome of one client. Example: `Verdict(case="Codex", versions="@openai/codex 0.169.0", protocol="Responses", …)`."""
 
     case: str
     versions: str
@@ -67,7 +67,7 @@ class Verdict:
     retries: int
     audit: Audit
     problem: str
-    """Why its task did not end well; "" if it did."""
+    """The reason why its task did not end well; "" if it did."""
 
     @property
     def is_good(self) -> bool:

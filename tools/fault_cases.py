@@ -55,7 +55,7 @@ class Case:
     num_steps: int = 5
     num_prompts: int = 4
     damage: Callable[[Path], int] = lambda folder: 0
-    """What else was lost, counted in the run folder; other than 0 is bad."""
+    """Counts further losses in the run folder; a number other than 0 is bad."""
 
 
 def kill(pattern: str, number: signal.Signals = signal.SIGKILL) -> Callable[[DrivenRun], None]:
@@ -186,7 +186,7 @@ def can_mount() -> bool:
 
 @contextmanager
 def folder_for(case: Case, parent: Path) -> Iterator[Path]:
-    """Where the case runs; on a small disk of its own if that is what it is about."""
+    """The folder in which the case runs; on a small disk of its own if the case is about that."""
     place = parent / re.sub(r"\W+", "_", case.name)
     place.mkdir(parents=True)
     if case.small_disk:

@@ -1,4 +1,4 @@
-"""What `tools/faults.py` breaks from inside a run: hooks that fail, a network that fails, a weight transfer that fails halfway.
+"""Faults that `tools/faults.py` causes inside a run: hooks that fail, a network that fails, a weight transfer that fails halfway.
 
 Every fault strikes in fixed places (a rollout's first attempt, the first update to a version), so that a run of the suite is
 repeatable as far as sampling allows.

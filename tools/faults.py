@@ -40,7 +40,7 @@ WORDS = [
 
 @dataclass(kw_only=True, slots=True)
 class Verdict:
-    """What one case cost.
+    """The cost of one case.
 
     Example: `Verdict(case="server killed", ended="completed", happened=True, groups_finished=20, groups_lost=0, prompts_lost=0,
     prompts_doubled=0, leftovers=0, failed_rollouts=0, seconds=52.1)`.
@@ -56,7 +56,7 @@ class Verdict:
     leftovers: int = 0
     failed_rollouts: int = 0
     damage: int = 0
-    """What the case itself counts, as tokens that were sampled twice."""
+    """The case's own count, as of tokens that were sampled twice."""
     seconds: float = 0.0
     delay: Delay | None = None
 

@@ -38,7 +38,7 @@ SENDERS = {("_request", "/aiohttp/"), ("_remote", "/ray/"), ("put", "/ray/")}
 """Functions that hand their arguments to another process, and the package that they are in."""
 TENSORS = {"Tensor", "Parameter"}
 DEPTH, LOOKED_AT = 3, 2
-"""How deep, and at how many members of each container, a thing is looked for."""
+"""The depth to which a thing is looked for, and the number of members of each container that are looked at."""
 
 
 def install() -> None:
@@ -65,7 +65,7 @@ class Probe:
         self._notes, self._seen = notes, set[tuple[str, str, str]]()
 
     def watch(self, frame: FrameType, event: str, value: Any) -> None:
-        """What `sys.setprofile` calls; a function that yields returns as well, and is called again."""
+        """Takes the calls of `sys.setprofile`; a function that yields returns as well, and is called again."""
         if event == "call":
             self._called(frame)
         elif event == "return" and (file := self._file(frame.f_code)) and (kind := self._kind(value)):

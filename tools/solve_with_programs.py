@@ -77,7 +77,7 @@ class KeptSessions(Sessions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Solved:
-    """What a program did. Example: `Solved(agent="codex", version="0.169.0", score=1.0, turns=4, …)`."""
+    """The result of a program. Example: `Solved(agent="codex", version="0.169.0", score=1.0, turns=4, …)`."""
 
     agent: str
     version: str

@@ -52,7 +52,7 @@ class JudgingConfig:
     timeout_seconds: Positive = 25.0
     """Time limit of one call; all `num_tries` calls must fit into `rollout.reward_timeout_seconds`."""
     num_tries: Count = 2
-    """How often the judge is asked until a reply has a readable verdict."""
+    """Number of times that the judge is asked, until a reply has a readable verdict."""
     alone: bool = False
     """Let the judge decide about every answer, as in the paper, instead of those that no rule can compare."""
 

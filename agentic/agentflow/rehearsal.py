@@ -68,7 +68,7 @@ class AgentFlowRehearsal(Rehearsal):
         return found | {corpus: [{"id": str(n), "title": f"Passage {n}", "text": text} for n, text in enumerate(PASSAGES)]}
 
     def reply(self, asked: Asked) -> Reply | None:
-        """What each role says, by the act of the rollout."""
+        """The reply of each role, by the act of the rollout."""
         method = AgentFlowConfig.of(self.config)
         if method.prompt_style is PromptStyle.tiny:
             return None  # its models can play

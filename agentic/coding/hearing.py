@@ -9,7 +9,7 @@ from agentic.coding.runner.channel import END
 PASSED = "passed"
 MAX_ACCUSATIONS = 8
 ACCUSATION, MAX_LINE = "('tampered', ", 1000
-"""How a line without the nonce begins that is read, and how much of it."""
+"""The beginning of a line without the nonce that is read all the same, and the number of its characters that are read."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,11 +23,11 @@ class Heard:
     not_collected: dict[str, str] = field(default_factory=dict)
     """Reasons by file or class."""
     accusations: list[str] = field(default_factory=list)
-    """What the program under test has tried."""
+    """Attempts of the program under test."""
     began: bool = False
     """True if the trusted program came to where the repository's code comes in."""
     blocked: str = ""
-    """Why hidden tests could not be put into the tree."""
+    """The reason why hidden tests could not be put into the tree."""
     ended: bool = False
     """True if all tests have been run."""
 

@@ -69,7 +69,7 @@ class Tau2Episode:
 
     @property
     def end(self) -> End | None:
-        """Why the conversation ended, or None while it goes on."""
+        """The reason why the conversation ended, or None while it goes on."""
         if not self._orchestrator.done:
             return None
         return ENDS.get(self._orchestrator.termination_reason.value, End.too_many_errors)

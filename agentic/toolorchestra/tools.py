@@ -49,7 +49,7 @@ class ToolOutput:
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
-    """What earlier calls have found, as it is shown to experts."""
+    """Findings of earlier calls, as they are shown to experts."""
 
     documents: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)

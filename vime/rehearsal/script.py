@@ -31,7 +31,7 @@ class Asked:
     session: str
     """The attempt at a rollout that asks."""
     turn: int
-    """How many calls of any model this attempt has made before."""
+    """The number of calls of any model that this attempt has made before."""
     max_tokens: int
 
     @property
@@ -42,7 +42,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What is said. Example: `Reply(text="<search> Oslo </search>")`."""
+    """A reply of the script. Example: `Reply(text="<search> Oslo </search>")`."""
 
     text: str
     cut: bool = False
@@ -50,7 +50,7 @@ class Reply:
     seconds: float = 0.0
     """Seconds that the reply is said to have taken, which the agent's clock counts."""
     error: str = ""
-    """What the call fails with, in place of a reply."""
+    """The error with which the call fails, in place of a reply."""
 
 
 class Rehearsal:
@@ -81,11 +81,11 @@ class Rehearsal:
         return None
 
     def expected(self) -> dict[str, list[str]]:
-        """What is to occur, by kind: `{"tool": ["search", "answer"], "stop reason": ["answered", …]}`."""
+        """Names that are to occur, by kind: `{"tool": ["search", "answer"], "stop reason": ["answered", …]}`."""
         return {}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """What occurred in a rollout besides its stop reason, as kind and name.
+        """Names that occurred in a rollout besides its stop reason, each with its kind: (kind, name).
 
         The rollout is a row of `rollouts/` or of `evaluation/`: {"samples": [{"metadata": {…}}], "metrics": …, "counts": …}.
         """

@@ -25,7 +25,7 @@ def rehearsal_of(config: RunConfig) -> Rehearsal:
 
 @dataclass(slots=True)
 class ScriptedClients:
-    """What makes the clients of one rollout worker, which share its script."""
+    """Makes the clients of one rollout worker, which share its script."""
 
     config: RunConfig
     _rehearsal: Rehearsal | None = None
@@ -37,7 +37,7 @@ class ScriptedClients:
         return ScriptedClient(make_client(endpoint, serving), endpoint.name, tokenizer, self)
 
     def reply(self, model: str, prompt: str, *, session: str, max_tokens: int) -> Reply | None:
-        """What the script replies to a call. Raises `ServerError` where the script has it fail."""
+        """The script's reply to a call. Raises `ServerError` where the script has it fail."""
         asked = Asked(model=model, prompt=prompt, session=session, turn=self._turns[session], max_tokens=max_tokens)
         self._turns[session] += 1
         reply = self.rehearsal.reply(asked)

@@ -43,7 +43,7 @@ FROZEN = "frozen_in_rehearsal"
 
 
 def model_folder(config: RunConfig) -> Path:
-    """Where the random model of a rehearsal is."""
+    """The folder of the random model of a rehearsal."""
     return Path(str(config.output_dir)) / "rehearsal" / "model"
 
 

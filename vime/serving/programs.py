@@ -79,7 +79,7 @@ class ServerProgram(KeptProgram):
         return spare.put(SERVER, self._key(), self, end=self.stop)
 
     def _key(self) -> str:
-        """How the server is started: the files of its checkpoint, and its specification but for what each run has of its own.
+        """The server's identity: the files of its checkpoint, and its specification but for what each run has of its own.
 
         The seed of a server that awaits weights only says which random numbers it begins with: calls of a run that is to be
         repeated exactly (`deterministic=true`) bring seeds of their own.

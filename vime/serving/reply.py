@@ -69,7 +69,7 @@ class Reply:
     _held: list[Turn] = field(default_factory=list)
     """Tokens whose versions are not known yet."""
     _num_before: int = 0
-    """How many tokens earlier attempts brought."""
+    """The number of tokens that earlier attempts brought."""
 
     def body(self) -> dict[str, Any]:
         """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest.

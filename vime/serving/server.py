@@ -75,7 +75,7 @@ class Server:
         return await self._keeper.trouble()
 
     async def url(self) -> str:
-        """Where the server answers; another address after a restart whose port was taken."""
+        """The server's address; another one after a restart whose port was taken."""
         return await self._keeper.url()
 
     async def events(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What Megatron-core needs before it is imported, on this device.
+"""The preparation that Megatron-core needs before it is imported, on this device.
 
 Megatron finds none of the packages that it would use unasked (`HIDDEN`), a kernel gets the name that Megatron forgets to give it
 without Transformer Engine, and nothing is compiled where there is no compiler. Without CUDA, `vime.trainer.cpu` is installed.

@@ -32,11 +32,11 @@ class PackedSequences(PackedSeqParams):
     """(sequences, padded length) of each attention call."""
     position_T: torch.Tensor | None = None
     lengths: list[int] = field(default_factory=list)
-    """Of the whole sequences."""
+    """Lengths of the whole sequences."""
     chunks: list[tuple[int, CausalBias]] = field(default_factory=list)
     """With context parallelism this rank's chunks in its order: the number of the sequence, and which of its keys are seen."""
     gathered_R: torch.Tensor | None = None
-    """Where each token of the whole row stands in the context-parallel ranks' rows, one after another; None for one rank."""
+    """The place of each token of the whole row in the context-parallel ranks' rows, one after another; None for one rank."""
     pad_index_P: torch.Tensor | None = None
     """Token in each padded place; None if no place is padded."""
     unpad_index_T: torch.Tensor | None = None

@@ -31,7 +31,7 @@ COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowShare:
-    """How rows are shared: each sequence over context-parallel ranks, the rest over tensor ranks if they split by tokens.
+    """The sharing of rows: each sequence over context-parallel ranks, the rest over tensor ranks if they split by tokens.
 
     Example: `RowShare(context_rank=1, context_size=2, tensor_size=4)` pads sequences to a multiple of 4 and rows to one of 8.
     """

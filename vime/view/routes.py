@@ -1,4 +1,4 @@
-"""What the server answers under `/api/`: each route by its name, with what it takes from the address."""
+"""The server's answers under `/api/`: each route by its name, with what it takes from the address."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -67,7 +67,7 @@ def rollouts(runs: Runs, words: Words) -> Any:
 
 
 def rollout_facets(runs: Runs, words: Words) -> Any:
-    """What there is to filter by."""
+    """The values to filter by."""
     return _run(runs, words).facets()
 
 

@@ -75,7 +75,7 @@ class WeightDigest:
 
     @property
     def num_tensors(self) -> int:
-        """How many tensors were added."""
+        """The number of tensors that were added."""
         return len(self._digests)
 
     def hexdigest(self) -> str:

@@ -19,11 +19,11 @@ from vime.tasks import together
 logger = logging.getLogger(__name__)
 
 LEAST_ROOM = 4
-"""How many separate workers may run at a time: this number, or `num_workers` if that is larger."""
+"""The number of separate workers that may run at a time; `num_workers` if that is larger."""
 
 
 MAX_SHARED_LOSSES = 2
-"""How many shared workers a piece of work may lose before it becomes a suspect."""
+"""The number of shared workers that a piece of work may lose before it becomes a suspect."""
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

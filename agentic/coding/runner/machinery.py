@@ -53,7 +53,7 @@ class Names:
 
 
 class Machinery:
-    """What judges.
+    """The code that judges.
 
     Example: `Machinery().changed()` is `[]`, and after `TestCase.run = mine` it is `["unittest.case.TestCase.run"]`.
     """

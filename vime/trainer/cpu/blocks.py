@@ -150,7 +150,7 @@ def _may_use_amx() -> bool:
 
 
 def _memory(name: str, *arguments: Any) -> torch.Tensor:
-    """What a kernel works in, as large as the function `name` says; PyTorch gives addresses that fit."""
+    """The working memory of a kernel, as large as the function `name` says; PyTorch gives addresses that fit."""
     return torch.empty(_call(name, *arguments), dtype=torch.uint8)
 
 

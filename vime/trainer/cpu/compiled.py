@@ -24,7 +24,7 @@ FOLDER = cache_folder("kernels")
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mavx512vl -mfma"
 AVX512 = ("avx512_f", "avx512_bw", "avx512_vl")
-"""What `FLAGS` ask of a processor, by PyTorch's names."""
+"""Features of a processor that `FLAGS` ask for, by PyTorch's names."""
 BFLOAT16 = "-mavx512bf16"
 """For kernels that round to bfloat16, or multiply it."""
 COMPILE_SECONDS = 120.0
