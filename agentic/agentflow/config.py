@@ -17,7 +17,7 @@ PLANNER, ANALYST, JUDGE = "planner", "analyst", "judge"
 
 
 class TrainedTurns(Enum):
-    """Which of the planner's turns are trained: the choices of the next step (the paper), or the initial plan as well."""
+    """The planner's turns that are trained: the choices of the next step (the paper), or the initial plan as well."""
 
     next_step = "next_step"
     plan_and_next_step = "plan_and_next_step"

@@ -1,4 +1,4 @@
-"""Which paths of a repository decide about its tests, so that an agent's changes of them do not count.
+"""The paths of a repository that decide about its tests, so that an agent's changes of them do not count.
 
 Before hidden tests are run, these paths are as they were: what the agent has changed is restored, what it has added is removed.
 This module also runs inside workspaces, so it needs the standard library only.

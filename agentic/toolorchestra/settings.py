@@ -96,7 +96,7 @@ class PreferenceConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RewardConfig:
-    """Which reward a rollout gets, and which rollouts are left out of training (`rewards.py`)."""
+    """The reward of a rollout, and the rollouts that are left out of training (`rewards.py`)."""
 
     variant: Variant = Variant.corrected
     """Formula of the reward; README.md lists them."""

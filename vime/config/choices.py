@@ -206,7 +206,7 @@ class ModelAPI(Enum):
 
 
 class ServerRole(Enum):
-    """Which part of a request a group of servers handles: all of it, the prompt (prefill), or the reply (decode)."""
+    """The part of a request that a group of servers handles: all of it, the prompt (prefill), or the reply (decode)."""
 
     regular = "regular"
     prefill = "prefill"

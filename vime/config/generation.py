@@ -92,7 +92,7 @@ class ServerGroupConfig:
     """Servers of a model that differ from its other servers; a value of null is taken from the model."""
 
     role: ServerRole = ServerRole.regular
-    """Which part of a request the servers of the group handle."""
+    """The part of a request that the servers of the group handle."""
     num_replicas: Replicas = 1
     """Number of servers in the group."""
     port: Port = 0

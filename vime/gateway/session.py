@@ -46,7 +46,7 @@ class Limits:
     """Sampled tokens, of all calls together."""
 
     def reached(self, counts: Mapping[str, int]) -> tuple[str, StopReason] | None:
-        """Which limit is reached, in words and as a reason; None if none is."""
+        """The limit that is reached, in words and as a reason; None if none is."""
         if self.num_calls is not None and counts["calls"] >= self.num_calls:
             return f"the session's limit of {self.num_calls} calls is reached", StopReason.TURN_LIMIT
         if self.num_tokens is not None and counts["tokens"] >= self.num_tokens:

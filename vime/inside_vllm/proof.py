@@ -105,7 +105,7 @@ class Proof:
         return {"num_read": len(self._samples), "unread": sorted(unread), "wrong": sorted(wrong), "seconds": seconds}
 
     def _indices(self, shard: TensorShard, size: int) -> torch.Tensor:
-        """Which columns, rows or elements: others in each update, the same for all parts of one layer."""
+        """The chosen columns, rows or elements: others in each update, the same for all parts of one layer."""
         limits = {Kind.linear: NUM_COLUMNS, Kind.rows: 8 * NUM_COLUMNS, Kind.values: NUM_VALUES}
         limit = limits.get(shard.kind, 8 * NUM_COLUMNS if shard.part == "down_proj" else NUM_EXPERT_COLUMNS)
         generator = torch.Generator().manual_seed(1000003 * self._round + size)

@@ -1,4 +1,4 @@
-"""Which programs serve the models of a run: a vLLM server per replica of each group, and a router for a model of several."""
+"""The programs that serve the models of a run: a vLLM server per replica of each group, and a router for a model of several."""
 
 import logging
 import os

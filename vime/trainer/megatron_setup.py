@@ -43,7 +43,7 @@ def set_up() -> bool:
 
 
 def can_compile() -> bool:
-    """Whether `torch.compile` can build kernels for CUDA: Triton compiles a launcher in C against Python's headers."""
+    """True if `torch.compile` can build kernels for CUDA: Triton compiles a launcher in C against Python's headers."""
     compilers = (os.environ.get("CC"), "cc", "gcc", "clang")
     has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
     has_triton = importlib.util.find_spec("triton") is not None

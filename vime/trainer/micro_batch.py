@@ -18,7 +18,7 @@ from vime.types.column import Defined
 
 @dataclass(kw_only=True, slots=True)
 class Wanted:
-    """Which tokens a row is to give logprobs of, and where this rank's part predicts them.
+    """The tokens of a row whose logprobs are wanted, and the places where this rank's part predicts them.
 
     Example: one sample `tokens=[1, 5, 9, 2], loss_mask=[1, 1]` on one rank has predict_M = [1, 2] and target_M = [9, 2].
     """

@@ -94,7 +94,7 @@ class PackedRows:
         return without_first(self.columns["mask"], self.num_tokens, self.num_response_tokens)
 
     def with_columns(self, columns: dict[str, np.ndarray]) -> "PackedRows":
-        """These rows with columns of its trained tokens that the trainer computed."""
+        """A copy of the rows with columns of their trained tokens that the trainer computed."""
         types = {name: ColumnType(name=name) for name in columns}
         return replace(self, columns=self.columns | columns, types=self.types | types)
 

@@ -119,7 +119,7 @@ class Group:
     """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
 
     index: int = -1
-    """Which group of the run it is: the `group_index` of its rollouts and samples, given by whatever runs it."""
+    """The number of the group in the run: the `group_index` of its rollouts and samples, given by whatever runs it."""
     prompt: Prompt
     rollouts: list[Rollout] = field(default_factory=list)
     weight_version: int = 0

@@ -94,7 +94,7 @@ def item(runs: Runs, words: Words) -> Any:
 
 
 def items(runs: Runs, words: Words) -> Any:
-    """Which items two rows of a run score differently."""
+    """The items that two rows of a run score differently."""
     dataset, first, second = (words.get(name, "") for name in ("dataset", "first", "second"))
     return changed_items(_run(runs, words), dataset=dataset, first=first, second=second)
 

@@ -102,7 +102,7 @@ def _inside(name: str) -> str:
 
 
 def _unwanted(keep_git: bool) -> Callable[[str, list[str]], list[str]]:
-    """Which entries of a folder are not copied."""
+    """The entries of a folder that are not copied."""
 
     def ignore(folder: str, names: list[str]) -> list[str]:
         paths = [Path(folder, name) for name in names]
