@@ -1,7 +1,9 @@
 """The reader of docstrings finds those that begin with a question word, wherever a docstring may stand."""
 
+import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
 from check_prose import problems
 
 SOURCE = '''"""Numbers."""
