@@ -98,12 +98,12 @@ def cells(row: str) -> list[str]:
 
 
 def is_result(row: str) -> bool:
-    """Whether a table row reports results: a cell after the first is a number with decimals or a mean with its deviation."""
+    """True if a table row reports results: a cell after the first is a number with decimals or a mean with its deviation."""
     return any(RESULT.fullmatch(cell) for cell in cells(row)[1:])
 
 
 def same(quoted: str, found: str) -> bool:
-    """Whether an entry of a file, rounded to the decimals of a quoted one, equals it; a mean may lack its deviation."""
+    """True if an entry of a file, rounded to the decimals of a quoted one, equals it; a mean may lack its deviation."""
     parts, others = quoted.split(" ± "), found.split(" ± ")
     return len(parts) <= len(others) and all(_rounded(part, other) for part, other in zip(parts, others))
 
@@ -124,7 +124,7 @@ def entries_by_line(file: str) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def is_row(entries: tuple[str, ...], file: str) -> bool:
-    """Whether the entries stand in one line of a file, in this order."""
+    """True if the entries stand in one line of a file, in this order."""
     for line in entries_by_line(file):
         rest = iter(line)
         if all(any(same(entry, other) for other in rest) for entry in entries):
@@ -134,7 +134,7 @@ def is_row(entries: tuple[str, ...], file: str) -> bool:
 
 @cache
 def is_quoted(entry: str, file: str) -> bool:
-    """Whether a file has this entry, written with as many digits."""
+    """True if a file has this entry, written with as many digits."""
     written = entry.replace(",", "").replace("e-0", "e-")
     return any(written == other.replace(",", "").replace("e-0", "e-") for line in entries_by_line(file) for other in line)
 

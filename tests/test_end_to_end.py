@@ -94,7 +94,7 @@ def killed_and_resumed(start: Callable[..., DrivenRun], tmp_path_factory: pytest
 
     second = start(folder, "resume=true")
     second.wait_for(lambda: num_steps_done(folder) > steps_before, seconds=WAIT_SECONDS)
-    second.find("vime.serving.vllm_server").kill()
+    second.find("vime.inside_vllm.vllm_server").kill()
     assert second.finish(seconds=WAIT_SECONDS) == 0, second.log_tail()
     return {"folder": folder, "leftovers": {"killed": left_by_the_first, "completed": second.leftovers()}}
 

@@ -15,7 +15,7 @@ def parameters_of(key: str) -> list[str]:
 
 
 def is_async(key: str) -> bool:
-    """Whether a hook must be a coroutine function."""
+    """True if a hook must be a coroutine function."""
     return inspect.iscoroutinefunction(HOOKS[key].__call__)
 
 

@@ -22,6 +22,7 @@ FLOORS = (
     {"algorithm", "cluster", "files", "grading", "model", "tiny", "trajectory"},
     {"checkpoint", "data", "memory", "processes"},
     {"evaluation", "weights"},
+    {"inside_vllm"},
     {"report", "runtime", "serving", "trainer"},
     {"chat"},
     {"gateway", "retrieval", "sync", "view", "warm"},
@@ -142,6 +143,12 @@ def test_a_room_imports_only_rooms_on_the_floors_below():
                 wrong.append(f"{file.relative_to(ROOT)} imports {', '.join(sorted(upwards))}")
         below |= floor
     assert not wrong
+
+
+def test_training_on_a_cpu_has_one_door():
+    for file in [*modules(VIME), *modules(AGENTIC), *modules(ROOT / "tools")]:
+        if VIME / "trainer" / "cpu" not in file.parents:
+            assert not {name for name in contents(file).imports if name.startswith("vime.trainer.cpu.")}, file
 
 
 def test_no_module_imports_itself_by_way_of_others():

@@ -45,7 +45,7 @@ Numbers = dict[str, Number]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
-    """How much better this checkout is. Example: `Ratio(middle=0.99, low=0.97, high=1.02)`."""
+    """The factor by which this checkout is better. Example: `Ratio(middle=0.99, low=0.97, high=1.02)`."""
 
     middle: float
     low: float

@@ -88,7 +88,7 @@ def faulty_agent(folder: Path) -> Any:
 
 
 def is_first(file: Path) -> bool:
-    """Whether nobody has made this file yet."""
+    """True if nobody has made this file yet."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:

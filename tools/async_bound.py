@@ -1,4 +1,4 @@
-"""What asynchronous training could do at best on an ideal machine: a simulation of groups, trainer and shared cores.
+"""The best that asynchronous training could do on an ideal machine: a simulation of groups, trainer and shared cores.
 
 The simulated run has the same tool times, batches and `max_staleness` as a real one, and admits, waits for and resamples groups
 by the rules of `vime.orchestration.buffer`. Nothing else costs time: a message arrives at once, a call has no latency of its own,
@@ -29,15 +29,15 @@ class Run:
     max_staleness: int
     num_cores: int
     training_seconds: float
-    """Of a step with its weight sync, on all cores."""
+    """Seconds of a step with its weight sync, on all cores."""
     rollout_seconds: float
-    """Of one core, for a rollout's tokens."""
+    """Seconds of one core, for a rollout's tokens."""
     tool_seconds: Callable[[int, int, int], float]
-    """Of a group's member, before it samples for the first time (0), for the second (1), …."""
+    """Tool seconds of a group's member, before it samples for the first time (0), for the second (1), …."""
     oldest_first: bool = True
-    """Whether the rollouts of older groups have the cores first; otherwise all have equal shares, as in a server's batch."""
+    """True if the rollouts of older groups have the cores first; otherwise all have equal shares, as in a server's batch."""
     resamples: bool = True
-    """Whether stale rollouts of a late group are sampled again; otherwise the whole group is waited for."""
+    """True if stale rollouts of a late group are sampled again; otherwise the whole group is waited for."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,19 +51,19 @@ class Member:
     tool_end: float
     work: float
     version: int = -1
-    """Of its tokens, once it samples."""
+    """The weight version of its tokens, once it samples."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Ended:
-    """What a simulated run came to, by step. Example: `Ended(step_seconds=[3.1, 0.9], ages=[0, 1], num_resampled=3)`."""
+    """The outcome of a simulated run, by step. Example: `Ended(step_seconds=[3.1, 0.9], ages=[0, 1], num_resampled=3)`."""
 
     step_seconds: list[float] = field(default_factory=list)
     ages: list[int] = field(default_factory=list)
-    """Of the oldest token."""
+    """The age of the oldest token."""
     num_resampled: int = 0
     tool_seconds: list[float] = field(default_factory=list)
-    """Of each rollout that is kept."""
+    """Tool seconds of each rollout that is kept."""
 
 
 class Simulation:
@@ -75,7 +75,7 @@ class Simulation:
         self._training = 0.0
         """Seconds that the step in training has left, 0 while the trainer waits."""
         self._members: dict[int, list[Member]] = {}
-        """Of unfinished groups, by slot."""
+        """Members of unfinished groups, by slot."""
 
     def end(self) -> Ended:
         """Plays the run to its last step."""
@@ -114,7 +114,7 @@ class Simulation:
             self._ended.ages.append(self._version - min(group.weight_version for group in groups))
 
     def _resample(self, slot: int) -> None:
-        """As `vime.workers.group_run.GroupRun.resample`."""
+        """Samples stale rollouts again, as `vime.workers.group_run.GroupRun.resample` does."""
         oldest, members = self._version - self._run.max_staleness + 1, self._members[slot]
         if any(member.work > EPSILON and 0 <= member.version < oldest for member in members):
             return

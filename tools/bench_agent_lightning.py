@@ -45,7 +45,7 @@ error. Of {num_rollouts} rollouts in the store these failed; vime tried each aga
 
 @dataclass(kw_only=True, slots=True)
 class Step:
-    """What Agent Lightning's store knows of one version of the weights.
+    """The record of one version of the weights in Agent Lightning's store.
 
     Example: `Step(weight_version=0, resources={2}, weights={0}, num_rollouts=64, calls=190, triplets=190, lost=0, reward=0.4)`.
     """

@@ -9,12 +9,12 @@ NUM_TURNS = 4
 
 
 def prompt_of(group: int) -> list[int]:
-    """What the rollouts of a group begin with."""
+    """The prompt with which the rollouts of a group begin."""
     return random.Random(group).choices(VOCABULARY, k=PROMPT_TOKENS)
 
 
 def message_of(rollout: int, turn: int) -> list[int]:
-    """What the environment says before a turn after the first."""
+    """The environment's message before a turn after the first."""
     return random.Random(rollout * NUM_TURNS + turn).choices(VOCABULARY, k=NEW_TOKENS)
 
 

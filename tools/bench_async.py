@@ -48,7 +48,7 @@ class Mode:
     staleness: int
     rows: list[dict[str, float]] = field(default_factory=list)
     processor_seconds: float = 0.0
-    """Of the run's processes, in the measured steps."""
+    """CPU seconds of the run's processes, in the measured steps."""
 
     def mean(self, name: str) -> float:
         """Over all measured steps; a metric that a step lacks is 0 there."""
@@ -152,13 +152,13 @@ def simulated(modes: list[Mode], mode: Mode, options: argparse.Namespace) -> Run
 
 
 def ideal_seconds(run: Run, *, num_steps: int) -> float:
-    """Of a measured step on the ideal machine, with the better one of two orders of work."""
+    """Seconds of a measured step on the ideal machine, with the better one of two orders of work."""
     ends = [Simulation(replace(run, oldest_first=oldest_first)).end() for oldest_first in (True, False)]
     return min(fmean(ended.step_seconds[WARM_UP:num_steps]) for ended in ends)
 
 
 def preference(run: Run, options: argparse.Namespace) -> str:
-    """Whether long or short rollouts are preferred, if what is sampled again calls a tool of another time."""
+    """Long or short rollouts, whichever are preferred, if what is sampled again calls a tool of another time."""
 
     def tool(slot: int, member: int, attempt: int) -> float:
         identity = rollout_id_of(slot, member) + attempt * NUM_SAMPLES
@@ -200,7 +200,7 @@ def fill(result: Result, modes: list[Mode], options: argparse.Namespace) -> None
 
 
 def describe(mode: Mode, synchronous: Mode) -> str:
-    """Where the time of a mode's steps went, and what its tokens' age was."""
+    """Describes where the time of a mode's steps went, and the age of its tokens."""
     parts = {name: mode.mean(f"time/{name}_seconds") for name in ("generation", "training", "sync")}
     step = mode.mean("time/step_seconds")
     parts["all else"] = step - sum(parts.values())

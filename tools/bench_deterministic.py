@@ -1,4 +1,4 @@
-"""Whether a seeded request gets the same tokens alone and among others, on real servers on a CPU, and what that costs.
+"""The tokens of a seeded request, alone and among others, on real servers on a CPU, and the cost of their being the same.
 
     python tools/bench_deterministic.py [--requests 33] [--rounds 3] [--precision float32 bfloat16] [--json PATH]
 
@@ -36,7 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
 VOCABULARY = range(16, 1000)
 COMMON_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = (0, 64, 200), (3, 17, 150, 600), (8, 24, 64)
 STEP_TOKENS = 512
-"""Of prompts that a server reads in one step, so that long prompts are read in parts."""
+"""Tokens of prompts that a server reads in one step, so that long prompts are read in parts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(kw_only=True, slots=True)
 class Measured:
-    """What one way of serving did: how many requests repeated their tokens and their logprobs, and how long it took."""
+    """Results of one way of serving: how many requests repeated their tokens and their logprobs, and how long it took."""
 
     tokens: int = 0
     logprobs: int = 0

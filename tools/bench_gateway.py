@@ -1,4 +1,4 @@
-"""What a gateway adds to a model call: time, CPU and memory, beside those that others run in front of their engines.
+"""The cost that a gateway adds to a model call: time, CPU and memory, beside those that others run in front of their engines.
 
     python tools/bench_gateway.py [--peers PATH] [--rounds 2] [--json PATH] [--markdown PATH]
     python tools/bench_gateway.py --against FOLDER [--pairs 8] [--rounds 1] [--json PATH] [--markdown PATH]
@@ -40,12 +40,12 @@ BESIDE_LOADS = (
     Load(sessions=64, engine_seconds=0.5, think_seconds=0.25, turns=6, flat_turns=8),
     Load(sessions=1000, engine_seconds=5.0, think_seconds=1.0, turns=2, flat_turns=2),
 )
-"""Of a side of `--against`, which runs many times: the same calls with less waiting."""
+"""Loads of a side of `--against`, which runs many times: the same calls with less waiting."""
 HISTORIES = (1_000, 10_000, 100_000)
 SMALL_LOADS = (Load(sessions=2, engine_seconds=0.1, think_seconds=0.0, turns=2, flat_turns=2),)
 SMALL_HISTORIES = (1_000, 2_000)
 STREAMED_CALLS, SMALL_STREAMED_CALLS = 15, 3
-"""Of one agent, each of which takes half a second of the engine."""
+"""Calls of one agent, each of which takes half a second of the engine."""
 VLLM_CALLS = 12
 
 
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def over_the_engine(options: argparse.Namespace, folder: Path) -> dict[str, Found]:
-    """What was found of all sides."""
+    """Measurements of all sides."""
     from vime.model.load_tokenizer import load_tokenizer
 
     tokenizer = str(fetched())

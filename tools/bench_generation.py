@@ -1,4 +1,4 @@
-"""What a vLLM server does on this machine, prefill and decode apart, and what its settings change.
+"""The speed of a vLLM server on this machine, prefill and decode apart, and the effects of its settings.
 
     python tools/bench_generation.py [--sizes 1M 35M] [--precisions float32] [--settings block_128 …] [--rounds 3]
                                      [--checkpoint FOLDER] [--json PATH] [--markdown PATH]
@@ -42,7 +42,7 @@ from vime.workers.agents import launched
 TRAINED = "trained"
 AS_STARTED, OTHER = "actor", "other"
 CHUNK_TOKENS, MEMORY_TOKENS = 96, 24
-"""Of the tiny task."""
+"""Sizes of the tiny task."""
 COMPILED, SPECULATES, ALL_CORES = "compiled", "speculates", "all_cores"
 SETTINGS: dict[str, dict[str, Any]] = {
     ALL_CORES: {},
@@ -69,9 +69,9 @@ class Load:
     prompts: list[list[int]] = field(repr=False)
     max_tokens: int
     num_samples: int = 1
-    """Of each prompt."""
+    """Samples of each prompt."""
     as_one: bool = False
-    """Whether the samples of a prompt are one request."""
+    """True if the samples of a prompt are one request."""
     unit: str = "sampled tokens/s"
 
     @property
@@ -91,7 +91,7 @@ class Load:
 
 
 def loads_of(size: str) -> list[Load]:
-    """Those of a random model: long prompts, long replies, and groups; of the trained one: the first turn of its task."""
+    """Loads of a random model: long prompts, long replies, and groups; of the trained one: the first turn of its task."""
     if size == TRAINED:
         return [Load(name="MemAgent's first turn", prompts=task_prompts(64), max_tokens=MEMORY_TOKENS)]
 
@@ -172,7 +172,7 @@ def configuration(checkpoint: Path, *, precision: str, setting: str) -> RunConfi
 
 
 def needed_flops(size: str, load: Load) -> float:
-    """Of the forward passes: every token is read once, those before the last of a sequence are not projected."""
+    """FLOPs of the forward passes: every token is read once, those before the last of a sequence are not projected."""
     total = 0.0
     for prompt in load.prompts:
         total += flops(size, [(len(prompt) + load.max_tokens - 1, load.max_tokens)]) / 3

@@ -55,7 +55,7 @@ def write_corpus(path: Path, num_passages: int) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """What is searched and asked, and which passage each query was made of.
+    """Passages to search, queries, and the passage that each query was made of.
 
     Case(vectors=[passages, dimensions], queries=[queries, dimensions], origins=[17, 3, …])
     """
@@ -88,7 +88,7 @@ def build(search: VectorSearch, vectors: np.ndarray) -> tuple[Any, float]:
 
 
 def ask(index: Any, queries: np.ndarray) -> tuple[list[set[int]], float]:
-    """What each query finds, and the seconds of all, one query at a time."""
+    """The results of each query, and the seconds of all, one query at a time."""
     began = time.monotonic()
     found = [set(index.search(query[None], TOPK)[1][0].tolist()) for query in queries]
     return found, time.monotonic() - began

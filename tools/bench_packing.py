@@ -1,4 +1,4 @@
-"""How full micro-batches are, and how evenly work is shared, on the sequence lengths of all methods.
+"""The fullness of micro-batches, and the evenness with which work is shared, on the sequence lengths of all methods.
 
     python tools/bench_packing.py [--rollouts 128] [--max-tokens 32768] [--ranks 1 2 8] [--json PATH] [--markdown PATH]
 

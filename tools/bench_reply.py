@@ -1,4 +1,4 @@
-"""How long a long reply holds up the event loop of a rollout worker, which serves hundreds of other rollouts meanwhile.
+"""The time for which a long reply holds up the event loop of a rollout worker, which serves hundreds of other rollouts meanwhile.
 
     python tools/bench_reply.py --tokenizer FOLDER [--tokens 16384] [--turns 4] [--json PATH]
 
@@ -39,7 +39,7 @@ class Replies:
 
 
 class Gaps:
-    """How long a task of the event loop was kept from running, each time."""
+    """Seconds for which a task of the event loop was kept from running, each time."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

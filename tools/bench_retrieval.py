@@ -1,5 +1,5 @@
-"""How many queries a second the retrieval service answers over HTTP, how long its index takes, and what it finds of what exact
-search finds.
+"""Queries a second that the retrieval service answers over HTTP, the time that its index takes, and its share of the results of
+exact search.
 
     python tools/bench_retrieval.py [--passages 10000] [--seconds 5] [--clients 16] [--backends bm25 …] [--json PATH]
 

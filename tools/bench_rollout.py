@@ -1,4 +1,4 @@
-"""What the way through producer, worker, router and client costs: tokens per second beside raw vLLM, and prefix cache hits.
+"""The cost of the way through producer, worker, router and client: tokens per second beside raw vLLM, and prefix cache hits.
 
     python tools/bench_rollout.py [--concurrency 16 64 256] [--policy NAME] [--rounds 4] [--json PATH] [--markdown PATH]
     python tools/bench_rollout.py --against FOLDER [--concurrency 16 64] [--pairs 8] [--rounds 2] [--hidden 128] [--layers 2]
@@ -58,7 +58,7 @@ class Measured:
     seconds: float
     tokens: int
     requests: tuple[int, ...] = ()
-    """Of each server."""
+    """The number of requests to each server."""
 
     @property
     def rate(self) -> float:
@@ -168,7 +168,7 @@ async def hit_rate(serving: Serving, nodes: Nodes, config: RunConfig) -> tuple[f
 
 
 def attainable(groups: list[Group]) -> float:
-    """Of every prompt, the whole blocks that are known: a group's first prompt once, then each conversation so far.
+    """The share of prompt tokens in whole blocks that are known: a group's first prompt once, then each conversation so far.
 
     A prompt's last token is always computed, and so is the last token that was sampled, which was never read.
     """
@@ -203,7 +203,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> Result:
 
 
 async def measure_alone(options: argparse.Namespace, folder: Path) -> Numbers:
-    """What this checkout does, after a batch that does not count."""
+    """The numbers of this checkout, after a batch that does not count."""
     numbers: Numbers = {}
     async with servers(options, folder, options.policy) as (serving, nodes, config):
         urls = serving.trained_endpoint().worker_urls
@@ -243,7 +243,7 @@ async def servers(options: argparse.Namespace, folder: Path, policy: str) -> Asy
 
 
 def title(options: argparse.Namespace) -> str:
-    """Of the page."""
+    """The title of the page."""
     return f"Rollouts on two servers ({options.hidden} hidden, {options.layers} layers)"
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark programs share: rows, their table, and the files that `--json` and `--markdown` write.
+"""Common parts of the benchmark programs: rows, their table, and the files that `--json` and `--markdown` write.
 
 A row puts what was measured of this project beside a reference that was measured in the same run:
 `{"benchmark": "packing", "case": "MemAgent", "ours": 99.1, "reference": 83.0, "ratio": 1.19, "unit": "% useful tokens"}`.
@@ -32,12 +32,12 @@ class Row:
     ratio: float
     unit: str
     interval: tuple[float, float] | None = None
-    """Of the ratio, where it was measured several times; a row without one is written without the field."""
+    """The interval of the ratio, where it was measured several times; a row without one is written without the field."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Result:
-    """What a program prints and writes: a title, what ours and the reference are, rows, and lines below the table.
+    """The output of a program: a title, names of ours and of the reference, rows, and lines below the table.
 
     Example: `Result(title="Packing", columns=("ours", "first fit"), rows=[Row(…)], notes=["Every sequence is packed."])`.
     """

@@ -1,4 +1,4 @@
-"""How many short programs a second the sandbox runs, one after another and as many at a time as there are cores.
+"""Short programs a second that the sandbox runs, one after another and as many at a time as there are cores.
 
     python tools/bench_sandbox.py [--seconds 10] [--json PATH]
 

@@ -1,4 +1,4 @@
-"""What the controller costs per rollout with 1,000 to 100,000 of them in flight: our producer, buffer and worker over simulated
+"""The controller's cost per rollout with 1,000 to 100,000 of them in flight: our producer, buffer and worker over simulated
 servers, in one process. Time and memory per rollout should not grow with their number.
 
     python tools/bench_scale.py [--sizes 1000 10000 100000] [--json PATH]
@@ -161,7 +161,7 @@ def measure_alone(size: int) -> dict[str, float]:
 
 
 def numbers_of(found: dict[int, dict[str, float]]) -> Numbers:
-    """What each size costs per rollout."""
+    """The cost per rollout at each size."""
     numbers: Numbers = {}
     for size, values in found.items():
         label = f"{size:,} rollouts in flight"

@@ -32,7 +32,7 @@ PHASES = {
     "servers hold": "the first sync",
     "step 1/": "the first step",
 }
-"""What a line begins with, without its time, by the phase that ends with it."""
+"""Beginnings of lines, without their times, each with the phase that ends with such a line."""
 LAST_PHASE = "step 1/"
 COLD_GOAL_SECONDS, WARM_GOAL_SECONDS, SWEEP_GOAL = 20.0, 5.0, 0.5
 POINT = "["
@@ -42,7 +42,7 @@ WEIGHTS = Path("model") / "model.safetensors"
 
 @dataclass(kw_only=True, slots=True)
 class Start:
-    """When the phases of a start ended, in seconds after it began. Example: `Start(marks={"folder": 2.1, "Ray": 6.5})`."""
+    """Times when the phases of a start ended, in seconds after it began. Example: `Start(marks={"folder": 2.1, "Ray": 6.5})`."""
 
     began: float
     marks: dict[str, float] = field(default_factory=dict)

@@ -35,7 +35,7 @@ from vime.report.machine import matrix_product_rate
 
 TOOLS_FOLDER = Path(__file__).resolve().parent
 PRECISIONS = {"float32": "float32", "bfloat16": "defaults"}
-"""Of ours, and which of TRL's ways of running stands beside it."""
+"""Our precisions, each with the one of TRL's ways of running that stands beside it."""
 GOALS = {("float32", SINGLE): 1.5, ("bfloat16", SINGLE): 3.0, ("float32", TOOLS): 1.5, ("bfloat16", TOOLS): 4.0}
 PHASES = ("generation", "training", "sync", "waiting")
 SYNC_GOAL = 0.1
@@ -118,7 +118,7 @@ def has_trl(python: Path | None) -> bool:
 
 
 async def measure_alone(options: argparse.Namespace, folder: Path) -> Numbers:
-    """What this checkout does in all cases."""
+    """The numbers of this checkout in all cases."""
     numbers: Numbers = {}
 
     async def take(case: StepCase, precision: str, ours: Ours, checkpoint: Path) -> None:
@@ -259,7 +259,7 @@ def speeds(case: StepCase, measured: Measured) -> dict[tuple[str, str], float]:
 
 
 def shares(name: str, steps: list[Step]) -> str:
-    """Where the time of a way of training goes, by the clock and in CPU seconds."""
+    """Describes where the time of a way of training goes, by the clock and in CPU seconds."""
     wall, cpu = (sum(seconds) for seconds in zip(*((step.wall, step.cpu_seconds) for step in steps)))
     phases = {phase: phase_seconds(steps, phase) / wall for phase in PHASES}
     kinds = {kind: sum(step.cpu[kind] for step in steps) / cpu for kind in steps[0].cpu}
@@ -268,12 +268,12 @@ def shares(name: str, steps: list[Step]) -> str:
 
 
 def phase_seconds(steps: list[Step], phase: str) -> float:
-    """Of all steps together."""
+    """Seconds of a phase in all steps together."""
     return sum(step.metrics.get(f"time/{phase}_share", 0.0) * step.wall for step in steps)
 
 
 def long_sync(label: str, share: float, steps: list[Step], *, beside_generation: bool) -> str:
-    """Why syncs take a larger share of the steps than their goal, in figures of this run."""
+    """The reason why syncs take a larger share of the steps than their goal, in figures of this run."""
     parts = {name: [1000 * step.metrics[f"sync/{name}_seconds"] for step in steps] for name in ("export", "check", "pause")}
     waited = 1000 * phase_seconds(steps, "sync") / len(steps)
     rest = waited - sum(map(fmean, parts.values()))
@@ -290,7 +290,7 @@ def long_sync(label: str, share: float, steps: list[Step], *, beside_generation:
 
 
 def shortfall(label: str, goal: float, ratio: float, case: StepCase, measured: Measured) -> str:
-    """Why a ratio is below its goal, in figures of this run."""
+    """The reason why a ratio is below its goal, in figures of this run."""
     steps = measured.synchronous
     seconds = {phase: median(step.metrics.get(f"time/{phase}_seconds", 0.0) for step in steps) for phase in PHASES[:3]}
     generation = median(turn["generation"] for turn in measured.trl)
@@ -310,7 +310,7 @@ def shortfall(label: str, goal: float, ratio: float, case: StepCase, measured: M
 
 
 def step_flops(case: StepCase, step: Step) -> float:
-    """What any step must multiply: each token once to sample or read it, then forward and backward; logits where sampled."""
+    """FLOPs that any step needs: each token once to sample or read it, then forward and backward; logits where sampled."""
     num_rollouts = case.num_prompts * case.num_samples
     trained = step.metrics["train/tokens_per_second"] * step.metrics["train/seconds"]
     row = (round(trained / num_rollouts), round(case.num_sampled_tokens / num_rollouts))
@@ -318,7 +318,7 @@ def step_flops(case: StepCase, step: Step) -> float:
 
 
 def explain(options: argparse.Namespace) -> list[str]:
-    """What the rows mean, and what was not run."""
+    """The meaning of the rows, and the parts that were not run."""
     return [
         "Goals, by the clock: 1.5 of TRL at equal precision (synchronous); as users run it 3.0, and 4.0 with tools.",
         "A CPU second is one of any process: of ours the driver, Ray, server, worker and trainer, of TRL its one.",

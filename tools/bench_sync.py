@@ -22,8 +22,8 @@ from step_case import SINGLE, draw_case, write_case
 from step_ours import running
 from trainer_case import SHAPES
 
+from vime.inside_vllm.shadow import RESERVE, ROOM
 from vime.system import Training
-from vime.weights.shadow import RESERVE, ROOM
 
 UNIT = "ms; less is better"
 GOAL = 3.0
@@ -111,7 +111,7 @@ def report(result: Result, name: str, syncs: list[Sync], num_servers: int) -> No
 
 
 def shortfall(name: str, syncs: list[Sync], copy: float, num_servers: int) -> str:
-    """Why a pause is longer than its goal, in figures of this run; `copy` is in ms."""
+    """The reason why a pause is longer than its goal, in figures of this run; `copy` is in ms."""
     pause, products = (1000 * median(sync.metrics[f"sync/{part}_seconds"] for sync in syncs) for part in ("pause", "products"))
     missed = f"{name}: the pause is {pause / copy:.1f} copies, the goal {GOAL:.0f} ({GOAL * copy:.2f} ms)."
     if products:

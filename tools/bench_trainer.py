@@ -166,7 +166,7 @@ def take_turns(case: Case, sides: dict[str, Side], repeats: int) -> dict[str, Ti
 
 
 def shortfall(case: Case, label: str, side: str, goal: float, ratio: float, speed: dict[str, float], rate: float) -> str:
-    """Why a ratio is below its goal, in figures of this run."""
+    """The reason why a ratio is below its goal, in figures of this run."""
     needed, executed = needed_flops(case), executed_flops(case, side)
     shares = {name: speed[name] / case.num_tokens * flops / rate for name, flops in (("ours", needed), (side, executed))}
     possible = case.num_tokens * rate / needed / speed[side]
@@ -181,7 +181,7 @@ def shortfall(case: Case, label: str, side: str, goal: float, ratio: float, spee
 
 
 def share_shortfall(label: str, goal: float, share: float, seconds: float) -> str:
-    """What a share of the matrix rate below its goal means, in figures of this run."""
+    """The meaning of a share of the matrix rate below its goal, in figures of this run."""
     return (
         f"{label}: {share:.1%} of the rate of matrix products, the goal is {goal:.0%}. At that rate the needed products take "
         f"{share * seconds * 1e3:.0f} ms of the {seconds * 1e3:.0f} CPU ms of a step. The rest goes to smaller products, which "
@@ -190,7 +190,7 @@ def share_shortfall(label: str, goal: float, share: float, seconds: float) -> st
 
 
 def explain(arguments: argparse.Namespace) -> list[str]:
-    """What the columns mean, and what was not run."""
+    """The meaning of the columns, and the parts that were not run."""
     return [
         "Goals beside Hugging Face, per CPU second: in float32 1.2 on equal lengths and 1.5 on MemAgent's; in bfloat16 1.5 and "
         "2.0. At 3M in bfloat16 a fifth of the rate of matrix products.",

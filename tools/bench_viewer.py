@@ -38,9 +38,9 @@ SIDES = {
     "everything": ("logger.rollouts=tokens", "logger.trace_share=1"),
     "nothing": ("logger.rollouts=none", "logger.trace_share=0"),
 }
-"""What the two runs of a pair record; with `trace_share=1` the timelines of all rollouts as well."""
+"""Settings for the records of the two runs of a pair; with `trace_share=1` the timelines of all rollouts as well."""
 PROCESSES = {"driver": "", "rollout workers": "ray::RolloutWorker", "trainer": "ray::TrainerRank"}
-"""Whose CPU time is taken, by the beginning of their command lines."""
+"""Processes whose CPU time is taken, by the beginning of their command lines."""
 FETCHING, WRITING = "fetching the trainer's logprobs", "writing rollouts with the numbers of all tokens"
 PARTS = (FETCHING, WRITING)
 SPENT = "spent.json"
@@ -133,7 +133,7 @@ def train_side(run: Path, side: str, num_steps: int) -> None:
 
 
 def cpu_seconds() -> dict[str, float]:
-    """What this process and the processes of Ray that it began have used so far, by kind."""
+    """CPU seconds that this process and the processes of Ray that it began have used so far, by kind."""
     spent = dict.fromkeys(PROCESSES, 0.0)
     own = psutil.Process()
     for process in (own, *own.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""How many workspaces a second can be made, changed by a shell, diffed and removed, and what many at a time need.
+"""Workspaces a second that can be made, changed by a shell, diffed and removed, and the needs of many at a time.
 
     python tools/bench_workspace.py [--seconds 10] [--rounds 3] [--at-once 4] [--alive 256] [--json PATH] [--markdown PATH]
 
@@ -97,7 +97,7 @@ async def measure(prepared: Prepared, folder: Path, given: argparse.Namespace) -
 
 
 async def rate(side: Side, seconds: float, num_at_once: int) -> float:
-    """How many times a second, with some at a time."""
+    """The number of runs of a side a second, with some at a time."""
     await side()
     started, count = time.monotonic(), 0
 
@@ -159,7 +159,7 @@ async def output(*words: str, folder: str | None = None) -> bytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alive:
-    """What open workspaces need. Example: `Alive(seconds=6.0, machine_bytes=10**9, process_bytes=9**9, kernel_bytes=9**8)`."""
+    """The needs of open workspaces. Example: `Alive(seconds=6.0, machine_bytes=10**9, process_bytes=9**9, kernel_bytes=9**8)`."""
 
     seconds: float
     """Until all have answered."""

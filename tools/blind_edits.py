@@ -40,7 +40,7 @@ AT_ONCE = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blind:
-    """How one script did. Example: `Blind(edit="`<` and `>` are exchanged", solved=0.16)`."""
+    """The result of one script. Example: `Blind(edit="`<` and `>` are exchanged", solved=0.16)`."""
 
     edit: str
     solved: float
@@ -53,7 +53,7 @@ def command(name: str, edit: str) -> str:
 
 
 async def solves(task: Task, name: str, edit: str, places: asyncio.Semaphore) -> bool:
-    """Whether an edit solves a task."""
+    """True if an edit solves a task."""
     async with places:
         prepared = await asyncio.to_thread(prepare_repository, task)
         async with Workspace.open(prepared, WorkspaceConfig()) as box:

@@ -21,8 +21,8 @@ SOURCES = ("vime", "agentic")
 NOT_READERS = ("vime/preflight/", "vime/memory/")
 """Checking or printing a value is not using it."""
 CHECKED_ONLY = {"ClusterConfig.gpu_memory_gib", "ClusterConfig.num_server_gpus", "AgentFlowConfig.trained_roles_allowed"}
-"""What a machine has, given so that the plan and the checks can be made without it (placement follows `num_replicas`), and what
-only allows something that is refused otherwise."""
+"""Properties of a machine, given so that the plan and the checks can be made without it (placement follows `num_replicas`), and
+fields that only allow something that is refused otherwise."""
 INTERPOLATED = {"RolesConfig.coder": "${method.roles.coder}"}
 """Fields that only files in `conf/` read, with the text that reads them."""
 MARK = "vime reads"

@@ -48,11 +48,11 @@ class Checked:
     untouched_seconds: float
     """From opening the agent's workspace to the verdict on nothing."""
     why: str = ""
-    """What the verdicts say, where one of them is not as it should be."""
+    """Words of the verdicts, where one of them is not as it should be."""
 
     @property
     def is_right(self) -> bool:
-        """Whether both were graded as they should be."""
+        """True if both were graded as they should be."""
         return (self.reference, self.untouched) == (1.0, 0.0)
 
 
@@ -116,7 +116,7 @@ async def check_all(rows: list[dict[str, Any]], *, workers: int, seconds: float,
 
 
 def read_manifest(file: Path) -> dict[str, Any]:
-    """What tools/prepare_data.py says about a file; empty if it has not made it."""
+    """The manifest of a file that tools/prepare_data.py made; empty if it has not made it."""
     manifest = file.with_suffix(".manifest.json")
     return json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
 

@@ -21,7 +21,7 @@ class SchemaError(ValueError):
 
 @dataclass(kw_only=True, slots=True)
 class Recipe:
-    """How the rows of one data set are cleaned; see tools/datasets.yaml.
+    """A recipe for cleaning the rows of one data set; see tools/datasets.yaml.
 
     Example: `Recipe(question="query", schema={"question": "text"}, rename={"query": "question"})`.
     """
@@ -111,7 +111,7 @@ def question_key(row: Row, name: str, instruction: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overlap:
-    """How many questions of one set another set contains: word for word (same), or 13 consecutive words of them (similar)."""
+    """Counts of one set's questions in another set: word for word (same), or 13 consecutive words of them (similar)."""
 
     num_same: int
     num_similar: int

@@ -1,4 +1,4 @@
-"""Whether everything that was sampled in a session is trained exactly once, behind the prompt that the engine saw.
+"""Checks that everything sampled in a session is trained exactly once, behind the prompt that the engine saw.
 
 It knows of the session only what is trained: its samples. What was sampled comes from the model (`ScriptedModel.asked`).
 """
@@ -15,7 +15,7 @@ Asked = tuple[list[int], Turn]
 
 @dataclass(kw_only=True, slots=True)
 class Audit:
-    """What a session's samples contain. Example: `Audit(num_sequences=2, num_tokens=310, problems=[])`."""
+    """The contents of a session's samples. Example: `Audit(num_sequences=2, num_tokens=310, problems=[])`."""
 
     num_sequences: int = 0
     num_tokens: int = 0
@@ -71,7 +71,7 @@ def _trained(sample: Sample, left: list[Asked]) -> int:
 
 
 def _is_at(asked: Asked, tokens: np.ndarray, start: int, logprobs: np.ndarray) -> bool:
-    """Whether a turn was sampled behind the first `start` tokens, and these are its tokens and logprobs."""
+    """True if a turn was sampled behind the first `start` tokens, and these are its tokens and logprobs."""
     prompt, turn = asked
     ids, expected = np.asarray(turn.output_ids), np.asarray(turn.logprobs, dtype=np.float32)
     end = start + len(ids)

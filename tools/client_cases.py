@@ -70,12 +70,12 @@ class Case:
     protocol: str
     script: Script
     environment: Environment | NodeEnvironment | None = None
-    """Of a client that is not one of vime's own harnesses."""
+    """The environment of a client that is not one of vime's own harnesses."""
     words: tuple[str, ...] = ()
     """Its program in `clients/`, and arguments."""
     harness: Harness | None = None
     program: Pinned | None = None
-    """What the harness starts."""
+    """The program that the harness starts."""
     constrains: bool = False
     """True if the model is held to what the client asks for, as a frozen one is."""
     refuses: bool = False
@@ -83,7 +83,7 @@ class Case:
     max_model_len: int = field(default=16_384)
 
     def versions(self, *, here: bool) -> str:
-        """What runs; with `here` in this interpreter's own environment."""
+        """The packages that run, with their versions; with `here` those in this interpreter's own environment."""
         if self.program is not None:
             return f"{self.program.package} {self.program.version}"
         assert self.environment is not None, self.name
@@ -93,7 +93,7 @@ class Case:
         return ", ".join(f"{name} {installed_version(sys.executable, name)}" for name in names)
 
     def command(self, session: AgentSession, folder: Path, *, here: bool) -> Command:
-        """What to start in an empty folder."""
+        """The command to start in an empty folder."""
         urls = {"openai_url": session.openai_url, "anthropic_url": session.anthropic_url}
         if self.harness is not None:
             (folder / LEDGER).write_text(OLD)
@@ -106,7 +106,7 @@ class Case:
         return Command(words=words, environment=variables, folder=folder)
 
     def problem(self, end: CommandEnd, folder: Path) -> str:
-        """Why the task did not end well; "" if it did."""
+        """The reason why the task did not end well; "" if it did."""
         if self.harness is None:
             return "" if end.exit_code == 0 else f"exit code {end.exit_code}: {end.stderr.strip()[-600:]}"
         outcome = self.harness.outcome(end)

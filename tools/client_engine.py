@@ -27,7 +27,7 @@ TURN_STEP = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """What is said in one conversation, reply by reply. Example: `Part(marker="Who owns", replies=("Ada.",))`."""
+    """The replies in one conversation, one by one. Example: `Part(marker="Who owns", replies=("Ada.",))`."""
 
     replies: tuple[str, ...]
     marker: str = ""
@@ -50,7 +50,7 @@ def thought(text: str, *rest: str) -> str:
 
 
 def scripted_reply(script: Script, prompt: str, *, num_asked: int) -> str:
-    """What follows a prompt, before which the model was asked so many others."""
+    """The reply to a prompt, before which the model was asked `num_asked` others."""
     part = next((part for part in script if part.marker in prompt), Part(replies=()))
     place = num_asked if part.by_order else prompt.count(REPLY) - 1
     return part.replies[place] if place < len(part.replies) else LOST

@@ -26,11 +26,11 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of its programs."""
     reads_vime: bool = False
-    """Whether `agentic.integrations` can be imported there; nothing of what vime depends on is installed for that."""
+    """True if `agentic.integrations` can be imported there; nothing of what vime depends on is installed for that."""
 
     @property
     def folder(self) -> Path:
-        """Where it is; another version is another folder."""
+        """Its folder; another version has another one."""
         return FOLDER / "-".join(re.sub(r"\[.*\]", "", package).replace("==", "-") for package in self.packages)
 
     @property
@@ -40,12 +40,12 @@ class Environment:
 
     @property
     def interpreter_path(self) -> str:
-        """What runs its scripts."""
+        """The program that runs its scripts."""
         return str(self.python)
 
     @property
     def all_variables(self) -> dict[str, str]:
-        """What its programs need beside the address and key of their model."""
+        """Variables that its programs need beside the address and key of their model."""
         return dict(self.variables)
 
     def build(self) -> None:
@@ -83,12 +83,12 @@ class NodeEnvironment:
 
     @property
     def folder(self) -> Path:
-        """Where it is; another version is another folder."""
+        """Its folder; another version has another one."""
         return FOLDER / "-".join(re.sub("[@/]+", "-", package).strip("-") for package in (*self.packages, NODE))
 
     @property
     def modules(self) -> Path:
-        """Where its packages are."""
+        """The folder of its packages."""
         return self.folder / "node_modules"
 
     def program(self, name: str) -> str:
@@ -97,7 +97,7 @@ class NodeEnvironment:
 
     @property
     def interpreter_path(self) -> str:
-        """What runs its scripts."""
+        """The program that runs its scripts."""
         return self.program("node")
 
     @property

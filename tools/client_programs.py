@@ -32,7 +32,7 @@ class ByExitCode:
     """A program that tells by its exit code how it ended."""
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """How it ended."""
+        """The way in which it ended."""
         return Outcome(ended_well=True, answer=end.stdout) if end.exit_code == 0 else silent_end(end)
 
 
@@ -120,5 +120,5 @@ class CodexByUrl:
         return _in_home([*words, "--", prompt], folder, {}, {".codex/auth.json": json.dumps(login)})
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """How it ended, as every Codex tells it."""
+        """The way in which it ended, as every Codex tells it."""
         return Codex().outcome(end)

@@ -53,7 +53,7 @@ MakeModel = Callable[[Case, Path], ScriptedModel]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What one client did. Example: `Verdict(case="Codex", versions="@openai/codex 0.169.0", protocol="Responses", …)`."""
+    """The outcome of one client. Example: `Verdict(case="Codex", versions="@openai/codex 0.169.0", protocol="Responses", …)`."""
 
     case: str
     versions: str
@@ -67,11 +67,11 @@ class Verdict:
     retries: int
     audit: Audit
     problem: str
-    """Why its task did not end well; "" if it did."""
+    """The reason why its task did not end well; "" if it did."""
 
     @property
     def is_good(self) -> bool:
-        """Whether the task ended well, and every token is where it should be."""
+        """True if the task ended well, and every token is where it should be."""
         return not self.problem and not self.audit.problems and not self.audit.num_not_delivered
 
 
@@ -126,7 +126,7 @@ async def try_case(case: Case, gateway: Gateway, make_model: MakeModel, *, engin
 
 
 def is_respelled(model: ScriptedModel, turn: Turn) -> bool:
-    """Whether a tokenizer would make other tokens of a turn's text."""
+    """True if a tokenizer would make other tokens of a turn's text."""
     ids = list(turn.output_ids)
     return model.tokenizer.encode(model.tokenizer.decode(ids), add_special_tokens=False) != ids
 

@@ -112,9 +112,9 @@ def source_of(folder: Path) -> str:
 
 def with_one_rank(trainer: TrainerConfig, convert: Callable[[], None]) -> None:
     """Runs `convert` in a world of one rank."""
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
-    cpu_shim.install()
+    megatron_setup.set_up()
     from vime.trainer import parallel
 
     parallel.initialize(trainer, rank=0, address=f"127.0.0.1:{parallel.free_port('127.0.0.1')}", seed=0)

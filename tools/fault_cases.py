@@ -55,7 +55,7 @@ class Case:
     num_steps: int = 5
     num_prompts: int = 4
     damage: Callable[[Path], int] = lambda folder: 0
-    """What else was lost, counted in the run folder; other than 0 is bad."""
+    """Counts further losses in the run folder; a number other than 0 is bad."""
 
 
 def kill(pattern: str, number: signal.Signals = signal.SIGKILL) -> Callable[[DrivenRun], None]:
@@ -70,7 +70,7 @@ def kill_driver(run: DrivenRun) -> None:
 
 def kill_engine(run: DrivenRun) -> None:
     """`kill -9` of the process below a server in which vLLM computes."""
-    below = run.find("vime.serving.vllm_server").children()
+    below = run.find("vime.inside_vllm.vllm_server").children()
     next(process for process in below if not any("resource_tracker" in word for word in process.cmdline())).kill()
 
 
@@ -90,11 +90,11 @@ def make_room(folder: Path) -> None:
 
 
 CASES = [
-    Case(name="server killed", strike=kill("vime.serving.vllm_server"), evidence='"died"'),
+    Case(name="server killed", strike=kill("vime.inside_vllm.vllm_server"), evidence='"died"'),
     Case(
         name="server stopped (SIGSTOP)",
         words=QUICK_TO_NOTICE,
-        strike=kill("vime.serving.vllm_server", signal.SIGSTOP),
+        strike=kill("vime.inside_vllm.vllm_server", signal.SIGSTOP),
         evidence='"hung"',
     ),
     Case(
@@ -180,13 +180,13 @@ def strike_when_due(case: Case, run: DrivenRun) -> None:
 
 
 def can_mount() -> bool:
-    """Whether a small disk can be made here."""
+    """True if a small disk can be made here."""
     return os.geteuid() == 0 and psutil.LINUX
 
 
 @contextmanager
 def folder_for(case: Case, parent: Path) -> Iterator[Path]:
-    """Where the case runs; on a small disk of its own if that is what it is about."""
+    """The folder in which the case runs; on a small disk of its own if the case is about that."""
     place = parent / re.sub(r"\W+", "_", case.name)
     place.mkdir(parents=True)
     if case.small_disk:

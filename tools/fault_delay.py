@@ -1,4 +1,4 @@
-"""What a fault costs in time: a run beside the same run without it, and how long workers took to start meanwhile.
+"""The cost of a fault in time: a run beside the same run without it, and how long workers took to start meanwhile.
 
 Workers note when they begin to run rollouts and when they die, in the folder `VIME_FAULT_FOLDER` of the run.
 """
@@ -30,11 +30,11 @@ class Delay:
 
     @property
     def limit(self) -> float:
-        """What the disturbed batch may take at most."""
+        """The most seconds that the disturbed batch may take."""
         return self.undisturbed + SHARED_LOSS_SECONDS + NUM_STARTS * self.start
 
     def line(self) -> str:
-        """What is shown of it."""
+        """The line that is shown of it."""
         return (
             f"the batch took {self.disturbed:.0f} s, without the fault {self.undisturbed:.0f} s; a worker started in "
             f"{self.start:.0f} s, so at most {self.limit:.0f} s were allowed"

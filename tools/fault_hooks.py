@@ -1,4 +1,4 @@
-"""What `tools/faults.py` breaks from inside a run: hooks that fail, a network that fails, a weight transfer that fails halfway.
+"""Faults that `tools/faults.py` causes inside a run: hooks that fail, a network that fails, a weight transfer that fails halfway.
 
 Every fault strikes in fixed places (a rollout's first attempt, the first update to a version), so that a run of the suite is
 repeatable as far as sampling allows.
@@ -16,10 +16,10 @@ from fault_delay import note_once
 
 from agentic.memagent import generate as memagent
 from agentic.memagent import reward as memagent_reward
+from vime.inside_vllm import transfer
 from vime.rollout.context import Context, Sampling
 from vime.rollout.tool import ToolOutcome, run_tool
 from vime.types import Reward, Sample
-from vime.weights import transfer
 
 ONE_IN = 5
 """The share of rollouts that a fault strikes."""

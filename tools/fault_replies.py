@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 PROMPT, LONG_TOKENS, SHORT_TOKENS = list(range(16, 48)), 4000, 16
 STOP_SECONDS = 30.0
 WAIT_SECONDS = 600.0
-SERVER = "vime.serving.vllm_server"
+SERVER = "vime.inside_vllm.vllm_server"
 NOTES = "replies.jsonl"
 WITHOUT_WEIGHTS = ("default", RANDOM_WEIGHTS)
 """Versions of a server that has started again and has not got its weights back: such tokens are thrown away, and not counted."""
@@ -101,7 +101,7 @@ def notes_of(folder: Path) -> dict[str, dict[int, tuple[int, int]]]:
 
 
 def is_inside_a_reply(folder: Path) -> bool:
-    """Whether a server is in the first half of a long reply."""
+    """True if a server is in the first half of a long reply."""
     replies = notes_of(folder).values()
     return any(LONG_TOKENS / 8 < sent < LONG_TOKENS / 2 for attempts in replies for _, sent in attempts.values())
 

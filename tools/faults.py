@@ -40,7 +40,7 @@ WORDS = [
 
 @dataclass(kw_only=True, slots=True)
 class Verdict:
-    """What one case cost.
+    """The cost of one case.
 
     Example: `Verdict(case="server killed", ended="completed", happened=True, groups_finished=20, groups_lost=0, prompts_lost=0,
     prompts_doubled=0, leftovers=0, failed_rollouts=0, seconds=52.1)`.
@@ -56,18 +56,18 @@ class Verdict:
     leftovers: int = 0
     failed_rollouts: int = 0
     damage: int = 0
-    """What the case itself counts, as tokens that were sampled twice."""
+    """The case's own count, as of tokens that were sampled twice."""
     seconds: float = 0.0
     delay: Delay | None = None
 
     @property
     def is_late(self) -> bool:
-        """Whether the fault cost more time than it may."""
+        """True if the fault cost more time than it may."""
         return self.delay is not None and self.delay.disturbed > self.delay.limit
 
     @property
     def is_good(self) -> bool:
-        """Whether the run came through, and nothing was lost."""
+        """True if the run came through, and nothing was lost."""
         lost = self.groups_lost + self.prompts_lost + self.prompts_doubled + self.leftovers + abs(self.damage)
         return self.ended in ("completed", "resumed, completed") and self.happened and not lost and not self.is_late
 

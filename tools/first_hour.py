@@ -149,7 +149,7 @@ class Hour:
                 self._note(self._run(step, part))
 
     def why_skipped(self, step: Step, *, asked_for: bool) -> str:
-        """Why a step is not taken; empty if it is. Steps that nobody asked for are taken to have passed."""
+        """The reason why a step is not taken; empty if it is. Steps that were not asked for are taken to have passed."""
         if self.interrupted:
             return "interrupted"
         if not asked_for:
@@ -237,7 +237,7 @@ class Hour:
 
 
 def run(part: Part, log: Path, *, environment: dict[str, str]) -> str:
-    """Why a command failed, empty if it did not. Whatever it has left running is ended. Raises Interrupted."""
+    """The reason why a command failed, empty if it did not. Whatever it has left running is ended. Raises Interrupted."""
     mark, folder = secrets.token_hex(8), log.with_suffix("")
     command = [word.replace("{folder}", str(folder)) for word in part.command]
     variables = {**os.environ, **part.environment, **environment, MARK: mark}

@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def absent(count: int) -> list[str]:
-    """Why PyTorch sees fewer cards than there are; none if it sees all."""
+    """Reasons why PyTorch sees fewer cards than there are; none if it sees all."""
     if reason := why_no_device(installed_build()):
         return [reason]
     return [f"PyTorch sees {count} cards, and the machine has {num_gpus()}"] if count == 0 or count < num_gpus() else []

@@ -1,4 +1,4 @@
-"""What a CUDA machine proves about the trainer, with nothing but Python, PyTorch, transformers and a folder of wheels.
+"""Checks of the trainer on a CUDA machine, with nothing but Python, PyTorch, transformers and a folder of wheels.
 
     python tools/gpu_check.py --wheels FOLDER [--json PATH]     # a machine with one CUDA device, at most eight minutes
     python tools/gpu_check.py --device cpu                      # the same at tiny size, as the tests do
@@ -85,9 +85,9 @@ def prepare(device: str, folder: Path) -> Any:
 
     if device == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no CUDA device; --device cpu runs the checks at tiny size")
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
-    cpu_shim.install()
+    megatron_setup.set_up()
     from gpu_checks.setting import Setting
 
     from vime.config import TrainerConfig
@@ -131,7 +131,7 @@ def write_step(setting: Any, model: Path, file: Path) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on."""
+    """The machine and the versions of the measurement."""
     import torch
     import transformers
     from megatron.core import __version__ as megatron

@@ -54,7 +54,7 @@ class Curve:
 
     @property
     def has_learned(self) -> bool:
-        """Whether the reward rose, or the loss fell, from the first steps to the last."""
+        """True if the reward rose, or the loss fell, from the first steps to the last."""
         first, last = self.ends
         return last < first if self.metric == "train/loss" else last > first
 

@@ -11,7 +11,7 @@ from vime.types import Sample
 
 MEDIAN_SECONDS = float(os.environ.get("VIME_TAIL_MEDIAN_SECONDS", "0.5"))
 SIGMA = float(os.environ.get("VIME_TAIL_SIGMA", "1.0"))
-"""Of the logarithm: with 1, one call in a hundred takes ten times the median."""
+"""The standard deviation of the logarithm: with 1, one call in a hundred takes ten times the median."""
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
@@ -22,5 +22,5 @@ async def generate(context: Context, sample: Sample, sampling: Sampling) -> list
 
 
 def tool_seconds(rollout_id: int, *, median_seconds: float = MEDIAN_SECONDS, sigma: float = SIGMA) -> float:
-    """What the tool takes in this rollout."""
+    """Seconds that the tool takes in this rollout."""
     return random.Random(rollout_id).lognormvariate(0.0, sigma) * median_seconds

@@ -21,7 +21,7 @@ PLACE = re.compile(r"\bnumber(\d+)\b")
 
 
 def source_of(entry: dict[str, Any]) -> str:
-    """Where an entry's rows come from."""
+    """The source of an entry's rows."""
     return entry.get("url") or entry.get("repository") or ", ".join(entry["made_from"])
 
 

@@ -39,7 +39,7 @@ def with_commands(page: dict[str, Any]) -> dict[str, Any]:
 
 
 def identity(entry: Entry) -> tuple[str, int, frozenset[str]]:
-    """What tells a run from others; the order of its words, and that it was resumed, do not."""
+    """The features that tell a run from others; the order of its words, and that it was resumed, do not."""
     return entry["run"], entry["seed"], frozenset(_words(entry))
 
 

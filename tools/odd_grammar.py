@@ -75,7 +75,7 @@ class Odd:
 
     text: str
     kinds: set[str] = field(default_factory=set)
-    """What is odd about it."""
+    """The ways in which it is odd."""
     is_cut: bool = False
     """True if it ended at its length."""
     end: str = "template"

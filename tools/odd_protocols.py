@@ -22,7 +22,7 @@ class Shown:
     content: str = ""
     calls: list[Call] = field(default_factory=list)
     torn: str = field(default="", compare=False)
-    """How the events of a stream contradict each other."""
+    """The way in which the events of a stream contradict each other."""
 
 
 def read(arguments: str) -> Any:

@@ -49,7 +49,7 @@ LLAMA = (
     "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-"""As Llama's: JSON without a mark, one call at a time, and no text beside it."""
+"""A template like Llama's: JSON without a mark, one call at a time, and no text beside it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class Setup:
     template: dict[str, Any] = field(default_factory=dict)
     """Arguments of the template."""
     call: str = "hermes"
-    """How calls are written."""
+    """The way in which calls are written."""
     chat_template: str = ""
     thinks: bool = True
     """True if replies begin with reasoning."""
@@ -113,7 +113,7 @@ class OddModel:
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
-    """What was seen. Example: `Findings(num_replies=300, problems=[])`."""
+    """Findings about all replies. Example: `Findings(num_replies=300, problems=[])`."""
 
     num_replies: int = 0
     num_requests: int = 0
@@ -187,7 +187,7 @@ class Bench:
 
 
 def _wrong_session(session: AgentSession, model: OddModel, tokenizer: Any, found: Findings, *, silent: bool) -> Iterator[str]:
-    """What is wrong with what would be trained, and with the prompts."""
+    """Errors in the sequences that would be trained, and in the prompts."""
     if session.failure is not None:
         yield f"the attempt is lost: {session.failure!r}"
         return
@@ -204,7 +204,7 @@ def _wrong_session(session: AgentSession, model: OddModel, tokenizer: Any, found
 
 
 def wrong(odd: Odd, shown: Shown, setup: Setup, tokenizer: Any, ids: list[int]) -> Iterator[str]:
-    """What a reply must show, by what the grammar knows of it."""
+    """Differences between a reply as it is shown and the grammar's knowledge of it."""
     if shown.torn:
         yield f"the events of the stream do not add up: {shown.torn}"
     if not setup.thinks and shown.reasoning:

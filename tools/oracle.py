@@ -56,7 +56,7 @@ CLOCKED = ("second", "in_flight", "buffered", "staleness")
 
 @dataclass(kw_only=True, slots=True)
 class Differences:
-    """What two sides differ in, by place. Example: `Differences(found={"steps: weights, lm_head": 3e-7})`."""
+    """Differences between two sides, by place. Example: `Differences(found={"steps: weights, lm_head": 3e-7})`."""
 
     found: dict[str, float] = field(default_factory=dict)
     num_compared: int = 0

@@ -47,7 +47,7 @@ def updates(recorded: str, target: str, *words: str) -> None:
     from vime.preflight.compose import compose_run
     from vime.rehearsal.shrink import shrink
     from vime.rehearse import furnish
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
     folder = Path(target)
     composed = compose_run([*words, f"output_dir={folder}"])
@@ -56,7 +56,7 @@ def updates(recorded: str, target: str, *words: str) -> None:
         shrunk = shrink(config)
         furnish(composed, shrunk)
         config = shrunk.config
-    cpu_shim.install()
+    megatron_setup.set_up()
     from safetensors.torch import save_file
 
     from vime.trainer import parallel

@@ -38,7 +38,7 @@ SENDERS = {("_request", "/aiohttp/"), ("_remote", "/ray/"), ("put", "/ray/")}
 """Functions that hand their arguments to another process, and the package that they are in."""
 TENSORS = {"Tensor", "Parameter"}
 DEPTH, LOOKED_AT = 3, 2
-"""How deep, and at how many members of each container, a thing is looked for."""
+"""The depth to which a thing is looked for, and the number of members of each container that are looked at."""
 
 
 def install() -> None:
@@ -65,7 +65,7 @@ class Probe:
         self._notes, self._seen = notes, set[tuple[str, str, str]]()
 
     def watch(self, frame: FrameType, event: str, value: Any) -> None:
-        """What `sys.setprofile` calls; a function that yields returns as well, and is called again."""
+        """Takes the calls of `sys.setprofile`; a function that yields returns as well, and is called again."""
         if event == "call":
             self._called(frame)
         elif event == "return" and (file := self._file(frame.f_code)) and (kind := self._kind(value)):
@@ -116,7 +116,7 @@ class Probe:
         return {kind for name in names if (kind := self._kind(values.get(name))) is not None}
 
     def _kind(self, value: Any, depth: int = DEPTH) -> str | None:
-        """Whether a value is, or holds, a sample or weights."""
+        """True if a value is, or holds, a sample or weights."""
         found = type(value)
         if found not in self._kinds:
             names = ((kind, module, classes) for kind, of_module in THINGS.items() for module, classes in of_module.items())
@@ -145,7 +145,7 @@ class Probe:
         return self._file(before.f_code) or OUTSIDE
 
     def _has(self, frame: FrameType, kind: str) -> bool:
-        """Whether a function has a thing of this kind in its variables."""
+        """True if a function has a thing of this kind in its variables."""
         return any(self._kind(value) == kind for value in frame.f_locals.values())
 
     def _file(self, code: CodeType) -> str | None:
@@ -164,7 +164,7 @@ class Probe:
 
 
 def _held(kind: type) -> bool:
-    """Whether instances have a slot or a field for token ids, and no property or method that finds them elsewhere."""
+    """True if instances have a slot or a field for token ids, and no property or method that finds them elsewhere."""
     found = (inspect.getattr_static(kind, name) for name in IDS & set(dir(kind)))
     return any(not isinstance(each, property) and not callable(each) for each in found)
 

@@ -1,4 +1,4 @@
-"""What a method's `eval_log` says about a whole run: all data sets of a row together, and each by itself.
+"""The metrics of a method's `eval_log` about a whole run: all data sets of a row together, and each by itself.
 
 Which of its metrics stand in a results page is data: `logs` of `results/papers/METHOD.yaml`, with a title for each.
 """

@@ -85,7 +85,7 @@ def main() -> None:
     pretend()
     from vllm.platforms import current_platform
 
-    from vime.serving.plugin import register
+    from vime.inside_vllm.plugin import register
 
     assert current_platform.is_cuda(), type(current_platform)
     register()

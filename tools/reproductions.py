@@ -48,7 +48,7 @@ generation, from lengths that stand below each table of commands. Expect the ord
 
 @dataclass(kw_only=True, slots=True)
 class Effort:
-    """How much a rollout of a method computes; the assumptions of `effort` in results/papers/METHOD.yaml."""
+    """The amount that a rollout of a method computes; the assumptions of `effort` in results/papers/METHOD.yaml."""
 
     about: str
     calls: int

@@ -1,4 +1,4 @@
-"""What `tools/bench_rollout.py` measures on: a random model, two servers of it, and prompts without end."""
+"""The material of `tools/bench_rollout.py`: a random model, two servers of it, and prompts without end."""
 
 import itertools
 from pathlib import Path

@@ -65,7 +65,7 @@ class Rank:
         return SimpleNamespace(sums={}, columns=None)
 
     def cpu_seconds(self) -> float:
-        """Of this process since it began."""
+        """CPU seconds of this process since it began."""
         return time.process_time()
 
 

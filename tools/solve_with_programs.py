@@ -77,7 +77,7 @@ class KeptSessions(Sessions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Solved:
-    """What a program did. Example: `Solved(agent="codex", version="0.169.0", score=1.0, turns=4, …)`."""
+    """The result of a program. Example: `Solved(agent="codex", version="0.169.0", score=1.0, turns=4, …)`."""
 
     agent: str
     version: str
@@ -89,7 +89,7 @@ class Solved:
 
     @property
     def is_good(self) -> bool:
-        """Whether the task is solved and every sampled token is trained once."""
+        """True if the task is solved and every sampled token is trained once."""
         return self.score == 1.0 and not self.problems
 
 

@@ -47,12 +47,12 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """As it stands in the table."""
+        """Its name in the table."""
         traits = (", cache kept" if self.keep_cache else "") + (", long tail" if self.long_tail else "")
         return f"max_staleness={self.staleness}{traits}"
 
     def folder(self, seed: int, *, steps: int) -> Path:
-        """Where its run of this seed and length is."""
+        """The folder of its run of this seed and length."""
         traits = ("_kept" if self.keep_cache else "") + ("_tail" if self.long_tail else "")
         traits += f"_{self.lr_schedule}" if self.lr_schedule != Schedule.constant.value else ""
         return RUNS / f"{self.staleness}{traits}_{steps}_steps_{seed}"
@@ -60,7 +60,7 @@ class Mode:
 
 @dataclass(kw_only=True, slots=True)
 class Ends:
-    """What the runs of one mode came to, by data set and seed."""
+    """The results of the runs of one mode, by data set and seed."""
 
     mode: Mode
     scores: dict[str, list[float]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Ends:
     """Between trainer and servers."""
     logprob_difference_max: float = 0.0
     commits: list[str] = field(default_factory=list)
-    """Of each run."""
+    """The commit of each run."""
 
 
 def run(mode: Mode, *, seed: int, steps: int) -> None:

@@ -39,7 +39,7 @@ TOOL: dict[str, Any] = {
 
 @dataclass(kw_only=True, slots=True)
 class StepCase:
-    """What both sides generate and train in a step.
+    """The tokens that both sides generate and train in a step.
 
     Example of one rollout that calls the tool once: `StepCase(work="tools", num_samples=1, replies=[[64, 31]], …)`.
     """
@@ -49,15 +49,15 @@ class StepCase:
     num_prompts: int
     num_samples: int
     prompts: list[str]
-    """Of many steps, so that no step sees one again; the first `num_prompts` are those of the first."""
+    """Prompts of many steps, so that no step sees one again; the first `num_prompts` are those of the first."""
     replies: list[list[int]]
     """Tokens of each reply of each rollout of a batch, the rollouts of a prompt one after another; the same in every step."""
     trl: str = "float32"
-    """How TRL runs it; see `trl_step.py`."""
+    """The way in which TRL runs it; see `trl_step.py`."""
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Of a step."""
+        """The number of sampled tokens of a step."""
         return sum(map(sum, self.replies))
 
 
@@ -89,7 +89,7 @@ def search(query: str) -> str:
 
 
 def query_of(rollout: int, turn: int) -> str:
-    """What a rollout of a batch asks the tool after a reply."""
+    """The question of a rollout of a batch to the tool after a reply."""
     return f"{rollout} {turn}"
 
 
@@ -106,7 +106,7 @@ def write_case(case: StepCase, folder: Path) -> None:
 
 
 def read_case(folder: Path) -> StepCase:
-    """What `write_case` wrote."""
+    """The case that `write_case` wrote."""
     return StepCase(**json.loads((folder / "step.json").read_text()))
 
 

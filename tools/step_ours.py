@@ -32,7 +32,7 @@ MANY_STEPS = 1_000_000
 
 
 KINDS = {"TrainerRank": "trainer", "RolloutWorker": "worker", "vllm": "server"}
-"""What stands in the command line of a process, and what it is; all others are the driver and Ray."""
+"""Words in the command line of a process, each with the kind of the process; all others are the driver and Ray."""
 REST = "driver and Ray"
 
 
@@ -49,7 +49,7 @@ class Step:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all."""
+        """CPU seconds of all processes."""
         return sum(self.cpu.values())
 
 

@@ -39,7 +39,7 @@ OUTSIDE = "/var/tmp"
 
 @dataclass(kw_only=True, slots=True)
 class Seen:
-    """How one row ended.
+    """The outcome of one row.
 
     Example: `Seen(row="umask 077", wanted="trains", code=0, steps=1, said="step 1/1 | …", faults=[], seconds=31.0)`.
     """

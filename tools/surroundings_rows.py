@@ -22,7 +22,7 @@ CONTAINER_BYTES, CONTAINER_MICROSECONDS = 6 * 2**30, 100_000
 
 
 class End(Enum):
-    """How a run is to end."""
+    """The way in which a run is to end."""
 
     trains = "trains"
     """One step is trained, with exit code 0."""
@@ -67,7 +67,7 @@ class Row:
     environment: dict[str, str | None] = field(default_factory=dict)
     """Variables to set; None removes one."""
     shell: str = ""
-    """What a shell does first, in the process that becomes the program; for surroundings that variables do not make."""
+    """Commands that a shell runs first, in the process that becomes the program; for surroundings that variables do not make."""
     start_folder: str = "{folder}"
     python: str = sys.executable
     needs: Callable[[], str] = anywhere

@@ -86,7 +86,7 @@ def frames(found: list[HandOver]) -> list[str]:
 
 
 def distances(pairs: set[tuple[str, str]], start: str) -> dict[str, int]:
-    """How many steps from the start each name is that can be reached by pairs of from and to."""
+    """The number of steps from the start to each name that can be reached by pairs of from and to."""
     found, newest = {start: 0}, {start}
     while newest:
         newest = {to for origin, to in pairs if origin in newest} - found.keys()

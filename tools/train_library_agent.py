@@ -42,7 +42,7 @@ class Agent:
     program: str
     environment: Environment
     packages: tuple[str, ...]
-    """Whose versions the page names."""
+    """Packages whose versions the page names."""
     words: tuple[str, ...]
 
 
@@ -89,7 +89,7 @@ def settings(agent: Agent, name: str, *, seed: int, num_steps: int, num_rollouts
 
 
 def summary(step: int, rollouts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What one step's rollouts earned, and whether each token that a client received is trained once."""
+    """The rewards of one step's rollouts, and whether each token that a client received is trained once."""
     turns = [turn for rollout in rollouts for sample in rollout["samples"] for turn in sample["turns"]]
     received = [rollout["counts"].get("session_delivered_tokens", 0) for rollout in rollouts]
     trained = [

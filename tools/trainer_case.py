@@ -45,7 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclass(kw_only=True, slots=True)
 class Case:
-    """What all sides train on.
+    """The data that all sides train on.
 
     Example: `Case(size="3M", precision="bfloat16", max_tokens=4096, sequences=[{"prompt": [5, 9], "response": [7], …}])`.
     """
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def num_tokens(self) -> int:
-        """Of all sequences; prompts too."""
+        """The number of tokens of all sequences; prompts too."""
         return sum(len(sequence["prompt"]) + len(sequence["response"]) for sequence in self.sequences)
 
 
@@ -91,7 +91,7 @@ def write_case(case: Case, folder: Path) -> None:
 
 
 def read_case(folder: Path) -> Case:
-    """What `write_case` wrote."""
+    """The case that `write_case` wrote."""
     return Case(**json.loads((folder / "case.json").read_text()))
 
 
@@ -117,13 +117,13 @@ def flops(size: str, rows: list[tuple[int, int]]) -> float:
 
 
 def needed_flops(case: Case) -> float:
-    """Of the sequences without padding, logits for responses only: what any trainer must do."""
+    """FLOPs of the sequences without padding, logits for responses only: those that any trainer must do."""
     rows = [(len(sequence["prompt"]) + len(sequence["response"]), len(sequence["response"])) for sequence in case.sequences]
     return flops(case.size, rows)
 
 
 def executed_flops(case: Case, side: str) -> float:
-    """What a padded side multiplies: batches as wide as their longest sequence (`hugging_face`), or all as the whole batch's
+    """FLOPs of a padded side: batches as wide as their longest sequence (`hugging_face`), or all as the whole batch's
     longest prompt and response (`trl`, which pads before it splits); the former projects all places, the latter responses."""
     rows: list[tuple[int, int]] = []
     prompts, responses = ([len(sequence[part]) for sequence in case.sequences] for part in ("prompt", "response"))

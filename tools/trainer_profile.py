@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, by kind of work; `bench_trainer.py --profile` writes the table.
+"""The time of a training step, by kind of work; `bench_trainer.py --profile` writes the table.
 
 PyTorch's profiler gives each operation's time without those it calls. An operation counts as the kind that its own name or the
 nearest name around it says; what is left of the step is Python, Megatron's schedule and packing. Times are the clock's, so on a

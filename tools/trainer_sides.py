@@ -27,9 +27,9 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
     """A step of the engine, on one rank."""
     assert bench_rows.ROOT  # importing it makes this project's packages known
     from vime.config import AlgorithmConfig, Family, ModelConfig, Precision, RunConfig, TrainerConfig
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
-    cpu_shim.install()
+    megatron_setup.set_up()
     from vime.trainer import parallel
     from vime.trainer.lockstep import LockstepEngine
     from vime.types import Sample

@@ -26,7 +26,7 @@ from trainer_case import BATCH_SIZE, LR
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
 MAX_COMPLETION_TOKENS = 3072
-"""Of an agent, with what its tools say: more than any has."""
+"""The most tokens of an agent, its tools' results included: more than any has."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "float32": {"bf16": False, "gradient_checkpointing": False},
     "bfloat16": {"bf16": True, "gradient_checkpointing": False},

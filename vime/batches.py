@@ -1,4 +1,4 @@
-"""What a training step learns from: a batch of rollouts, or of demonstrations. The loop is the same for both."""
+"""The batch that a training step learns from: rollouts, or demonstrations. The loop is the same for both."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,11 +37,11 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lesson:
-    """What the trainer is given of a batch: the sequences of each optimizer update, with the columns of the algorithm."""
+    """The trainer's part of a batch: the sequences of each optimizer update, with the columns of the algorithm."""
 
     updates: list[list[Sample]]
     advantages: dict[int, Any] = field(default_factory=dict)
-    """Of each trained rollout by its `rollout_id`, or of each of its samples, for records."""
+    """The advantage of each trained rollout by its `rollout_id`, or of each of its samples, for records."""
     metrics: dict[str, float] = field(default_factory=dict)
 
     def by_tokens(self, logprobs: list[list[dict[str, Any]]]) -> dict[int, Any]:
@@ -123,7 +123,7 @@ class Rollouts:
         return Batch(groups=groups, metrics=metrics)
 
     async def state(self, step: int, *, oldest_step: int | None) -> dict[str, Any]:
-        """What a run that is resumed after `step` needs; groups before the oldest checkpoint's step leave the journal."""
+        """The state from which a run is resumed after `step`; groups before the oldest checkpoint's step leave the journal."""
         if self._journal is not None:
             self._journal.begin(step, oldest_step=oldest_step)
         buffer = await self._producer.state()  # nothing may be awaited between buffer and source
@@ -169,7 +169,7 @@ class DemonstrationBatches:
 def make_producer(
     config: RunConfig, source: PromptStream, runner: Runner, *, journal: Journal | None = None, version: int = 0
 ) -> Producer | OwnProducer:
-    """What keeps groups running: the built-in producer, or the user's (`rollout.producer`)."""
+    """The producer that keeps groups running: the built-in one, or the user's (`rollout.producer`)."""
     rollout = config.rollout
     if rollout.producer is not None:
         return OwnProducer(config, path=rollout.producer, source=source, runner=runner, version=version)

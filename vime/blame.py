@@ -43,7 +43,7 @@ def users_traceback(error: BaseException) -> str:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is neither vime's nor Python's nor an installed package's."""
+    """True if a file is neither vime's nor Python's nor an installed package's."""
     return not file.startswith((_VIME, "<", *_LIBRARIES))
 
 

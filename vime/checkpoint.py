@@ -33,7 +33,7 @@ ADVICE = "move this checkpoint away, and resume=true goes on from the one before
 
 
 class SavingTrainer(Protocol):
-    """What is needed here of `vime.trainer.group.TrainerGroup`."""
+    """The methods of `vime.trainer.group.TrainerGroup` that are needed here."""
 
     async def begin_save(self, folder: Path) -> None: ...
 

@@ -49,7 +49,7 @@ class GroupFunction(Protocol):
 
 
 class RunGroup(Protocol):
-    """What a producer runs groups with (`vime.orchestration.own_producer.GroupRunner`)."""
+    """The runner of a producer's groups (`vime.orchestration.own_producer.GroupRunner`)."""
 
     version: int
     """The weight version that the servers hold."""
@@ -196,7 +196,7 @@ def _load_file(file: Path) -> Any:
 
 
 def import_remedy(path: str, error: ImportError) -> str:
-    """What to write instead of the path of a function that cannot be imported; it names the folder of relative paths."""
+    """Advice on the path to write instead of one whose function cannot be imported; it names the folder of relative paths."""
     module, _, name = path.rpartition(".")
     example = f", like {module.replace('.', '/')}.py:{name}" if module.isidentifier() else ""
     return f"cannot be imported ({error}): use module.function, or file.py:function with a path from {Path.cwd()}{example}"

@@ -159,7 +159,7 @@ async def train_step(session: Session, system: Learner, batches: Batches, step: 
 
 
 async def _known(algorithm: Algorithm, trainer: TrainerGroup, step: int, samples: list[Sample]) -> list[dict[str, Any]]:
-    """What the algorithm asks of the trainer before it says what these sequences are worth."""
+    """The columns that the algorithm needs of the trainer before it says what these sequences are worth."""
     update = await trainer.hand_over(algorithm, samples, version=step, has_advantages=False)
     return await trainer.read(update, await trainer.forward(update, algorithm.needs_before))
 
@@ -196,7 +196,7 @@ async def make_steps(
 
 
 def _records(config: RunConfig) -> bool:
-    """Whether the trainer's logprobs are written down, beside those of the sampler."""
+    """True if the trainer's logprobs are written down, beside those of the sampler."""
     return config.logger.rollouts is RolloutDetail.tokens and config.algorithm.name is not AlgorithmName.sft
 
 
@@ -227,7 +227,7 @@ async def save_if_due(session: Session, system: Learner, batches: Batches, step:
 
 
 def is_saved_after(config: RunConfig, step: int) -> bool:
-    """Whether a checkpoint is due after so many batches."""
+    """True if a checkpoint is due after so many batches."""
     return step % config.trainer.save_every == 0 or step == config.trainer.num_steps
 
 

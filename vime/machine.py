@@ -34,7 +34,7 @@ def available_memory_bytes() -> int:
 
 
 def core_quota() -> float | None:
-    """How many cores' time a control group grants, all threads together; None without such a limit."""
+    """Number of cores whose time a control group grants, all threads together; None without such a limit."""
     quotas = [quota for folder in _groups("cpu") if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 

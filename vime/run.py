@@ -249,7 +249,7 @@ def show_help(words: list[str]) -> None:
 
 
 def show_with_hydra(words: list[str]) -> None:
-    """What Hydra shows itself: `--cfg job`, `--info defaults`, `--hydra-help`, shell completion."""
+    """Leaves to Hydra what it shows itself: `--cfg job`, `--info defaults`, `--hydra-help`, shell completion."""
     import hydra
     from hydra.core.plugins import Plugins
 

@@ -34,7 +34,7 @@ from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
 IMPATIENT = 3
-"""How many signals break off the start of Ray."""
+"""Number of signals that break off the start of Ray."""
 
 
 class Runtime:
@@ -74,7 +74,7 @@ class Runtime:
             self._reaper.wait(STOP_TIMEOUT_SECONDS)
 
     def fits(self, config: RunConfig) -> bool:
-        """Whether another run can use this Ray and these nodes."""
+        """True if another run can use this Ray and these nodes."""
         has_room = object_store_bytes(config) <= object_store_bytes(self._config)
         is_same = replace(config.cluster, keep_warm=0) == replace(self._config.cluster, keep_warm=0)
         return ray.is_initialized() and has_room and is_same
@@ -111,10 +111,10 @@ class Runtime:
 
 
 class Between:
-    """What stays between the runs of this process."""
+    """State that stays between the runs of this process."""
 
     keeps = False
-    """Whether runs leave their parts to the next one."""
+    """True if runs leave their parts to the next one."""
     runtime: Runtime | None = None
 
 

@@ -1,4 +1,4 @@
-"""What a run shows and leaves behind: its folder, console, metrics, evaluations and summary."""
+"""The output of a run, shown or left behind: its folder, console, metrics, evaluations and summary."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ class Session:
         self._started = composed.started
         self._evaluation_seconds = 0.0
         self.num_empty_steps = 0
-        """How many of the last steps in a row have trained no token."""
+        """Number of the last steps in a row that have trained no token."""
         self._totals: dict[str, Any] = {
             "num_rollouts": 0,
             "num_failed_rollouts": 0,
@@ -170,7 +170,7 @@ class Session:
             await asyncio.to_thread(write, step + 1, groups, recorder=self._recorder, max_bytes=most, **known)
 
     def has_evaluated(self, step: int) -> bool:
-        """Whether an evaluation after `step` is in the metrics already."""
+        """True if an evaluation after `step` is in the metrics already."""
         rows = read_metrics(self.directory.path / "metrics.jsonl")
         return any(row["step"] == step and any(name.startswith("evaluation/") for name in row) for row in rows)
 
@@ -213,7 +213,7 @@ class Session:
     def _write_eval_logs(
         self, row: str, label: str, results: dict[Job, list[dict[str, Any]]]
     ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
-        """What the method's `eval_log` says, into a file per data set.
+        """Writes what the method's `eval_log` says into a file per data set.
 
         Returns its metrics as `eval_log/<data set>/<metric>`, and its figures likewise.
         """
@@ -227,7 +227,7 @@ class Session:
 
 
 def _recorder(config: RunConfig, directory: RunDirectory) -> Recorder:
-    """What writes samples down; if their tokens are kept, the bytes of each token stand in the run folder as well."""
+    """The recorder of samples; if their tokens are kept, the bytes of each token stand in the run folder as well."""
     detail = config.logger.rollouts
     supervised = config.mode is Mode.train and config.algorithm.name is AlgorithmName.sft
     if supervised or detail in (RolloutDetail.none, RolloutDetail.texts):

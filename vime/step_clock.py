@@ -1,4 +1,4 @@
-"""Where the time of a step goes: its phases, and what trainer and servers did at the same time."""
+"""The time of a step: its phases, and what trainer and servers did at the same time."""
 
 import time
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What a run starts beside its driver: agents that generate, a learner that trains, or both and the way of the weights between.
+"""Parts of a run beside its driver: agents that generate, a learner that trains, or both and the way of the weights between.
 
     reinforcement learning   training(…)    -> Training
     supervised training      supervised(…)  -> Learner

@@ -118,7 +118,7 @@ class HeardClient:
 
 
 def heard_clients(tell: Callable[[ShownCall], None], make_client: MakeClient = make_client) -> MakeClient:
-    """What makes clients of endpoints for `ServedModels`, each with somebody who listens."""
+    """The maker of clients of endpoints for `ServedModels`, each with somebody who listens."""
 
     def make(endpoint: Endpoint, config: ServingConfig) -> HeardClient:
         tokenizer = load_tokenizer(endpoint.tokenizer) if endpoint.chat is None else None

@@ -31,7 +31,7 @@ class Benchmark:
 
     @property
     def judged(self) -> bool:
-        """Whether an answer can be right without matching the reference word for word, so that a judge is needed."""
+        """True if an answer can be right without matching the reference word for word, so that a judge is needed."""
         return self.grader == "qa"
 
 

@@ -17,7 +17,7 @@ PLANNER, ANALYST, JUDGE = "planner", "analyst", "judge"
 
 
 class TrainedTurns(Enum):
-    """Which of the planner's turns are trained: the choices of the next step (the paper), or the initial plan as well."""
+    """The planner's turns that are trained: the choices of the next step (the paper), or the initial plan as well."""
 
     next_step = "next_step"
     plan_and_next_step = "plan_and_next_step"
@@ -52,7 +52,7 @@ class JudgingConfig:
     timeout_seconds: Positive = 25.0
     """Time limit of one call; all `num_tries` calls must fit into `rollout.reward_timeout_seconds`."""
     num_tries: Count = 2
-    """How often the judge is asked until a reply has a readable verdict."""
+    """Number of times that the judge is asked, until a reply has a readable verdict."""
     alone: bool = False
     """Let the judge decide about every answer, as in the paper, instead of those that no rule can compare."""
 
@@ -119,7 +119,7 @@ class AgentFlowConfig(MethodConfig):
 
     @property
     def plans_itself(self) -> bool:
-        """Whether the planner analyses the question, and this turn is one of the rollout's sequences."""
+        """True if the planner analyses the question, and this turn is one of the rollout's sequences."""
         return self.roles.analyst == self.roles.planner
 
     def identities(self, prompt: Prompt) -> list[str]:

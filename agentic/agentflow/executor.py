@@ -96,7 +96,7 @@ def _query_in_syntax(command: str) -> str | None:
 
 
 def _is_execute(function: ast.expr) -> bool:
-    """Whether a called expression is `tool.execute`."""
+    """True if a called expression is `tool.execute`."""
     name = function.value if isinstance(function, ast.Attribute) and function.attr == "execute" else None
     return isinstance(name, ast.Name) and name.id == "tool"
 

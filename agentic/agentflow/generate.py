@@ -28,7 +28,7 @@ CHARACTERS_LOGGED = 1_000
 
 
 class LoopEnd(str, Enum):
-    """Why no further step was taken."""
+    """The reason why no further step was taken."""
 
     VERIFIED = "verified"
     STEPS_USED_UP = "steps_used_up"

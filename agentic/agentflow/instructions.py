@@ -1,4 +1,4 @@
-"""What data sets write around a question about the form of its answer; a question is the same item with and without it."""
+"""Words of data sets around a question about the form of its answer; a question is the same item with and without them."""
 
 ANSWER_TAGS = (
     "When ready, output the final answer enclosed in <answer> and </answer> tags. "

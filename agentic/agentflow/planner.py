@@ -17,7 +17,7 @@ _END_OF_NAME = re.compile(r"```|\n[ \t]*\n")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextStep:
-    """What the planner chose; NextStep(context="3 lamps", sub_goal="Compute 3 * 7", tool_name="Python_Coder").
+    """The planner's choice; NextStep(context="3 lamps", sub_goal="Compute 3 * 7", tool_name="Python_Coder").
 
     All three are empty if the reply lacks one of the three sections.
     """
@@ -28,7 +28,7 @@ class NextStep:
 
     @property
     def parsed(self) -> bool:
-        """Whether the reply had all three sections, whatever their content."""
+        """True if the reply had all three sections, whatever their content."""
         return self != NextStep()
 
 

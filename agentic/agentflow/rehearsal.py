@@ -68,7 +68,7 @@ class AgentFlowRehearsal(Rehearsal):
         return found | {corpus: [{"id": str(n), "title": f"Passage {n}", "text": text} for n, text in enumerate(PASSAGES)]}
 
     def reply(self, asked: Asked) -> Reply | None:
-        """What each role says, by the act of the rollout."""
+        """The reply of each role, by the act of the rollout."""
         method = AgentFlowConfig.of(self.config)
         if method.prompt_style is PromptStyle.tiny:
             return None  # its models can play
@@ -120,7 +120,7 @@ class AgentFlowRehearsal(Rehearsal):
             yield "grading", "judge unreadable"
 
     def _asks_judge(self) -> bool:
-        """Whether a data set has answers in words, about which rules cannot decide."""
+        """True if a data set has answers in words, about which rules cannot decide."""
         arguments = [dataset.generator_args for dataset in (self.config.data.train, *self.config.data.evaluation)]
         judged = {name for name, benchmark in BENCHMARKS.items() if benchmark.judged}
         return any("file" in found or found.get("benchmark") in judged for found in arguments)

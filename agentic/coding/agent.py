@@ -68,7 +68,7 @@ class CodingAgent:
         return Role(system=system, task=task, toolbox=box, offered=offered, max_turns=max_turns)
 
     async def _explore(self, question: str) -> str:
-        """What a sub-agent answers."""
+        """The answer of a sub-agent."""
         task = self.wording.question.format(question=question)
         ending, answer = await self._work(self._role(self.wording.explorer, task, tools.LOOKING, self.limits.explorer_turns))
         return answer if ending is Ending.NO_CALL else f"no answer: {ending.value}"

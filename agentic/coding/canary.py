@@ -52,7 +52,7 @@ def _methods(node: ast.stmt) -> list[str]:
 
 
 def _is_unittest(node: ast.ClassDef) -> bool:
-    """Whether a class names a TestCase among its bases, so that it certainly has unittest's assertions."""
+    """True if a class names a TestCase among its bases, so that it certainly has unittest's assertions."""
     return any(ast.unparse(base).endswith("TestCase") for base in node.bases)
 
 

@@ -32,7 +32,7 @@ class CodingLimits:
     command_seconds: Positive = 60.0
     """Wall-clock time of one command."""
     result_characters: Count = 16000
-    """What the agent is shown of one result; the middle of a longer one is left out."""
+    """Characters of one result that the agent is shown; the middle of a longer one is left out."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,18 +47,18 @@ class CodingConfig(MethodConfig):
     single_turn: str = "agentic.coding.single_turn.generate"
     credit: Credit = Credit.share
     agent: str = OWN
-    """Who works: the method's own agent (own), a program that `make agents` installs (claude_code, codex), or one of yours: a
+    """The agent: the method's own (own), a program that `make agents` installs (claude_code, codex), or one of yours: a
     function, as FILE.py:NAME or MODULE.NAME, that is given these settings and returns an agentic.coding.programs.Program."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the laptop task."""
     limits: CodingLimits = field(default_factory=CodingLimits)
     """Limits of one rollout."""
     grading: GradingConfig = field(default_factory=GradingConfig)
-    """How a patch is graded."""
+    """Settings for the grading of a patch."""
     single_turn_tokens: Count = 4096
     """Most tokens of the reply in the single-turn baseline."""
     single_turn_characters: Count = 60000
-    """What the single-turn baseline is shown of the repository."""
+    """Characters of the repository that the single-turn baseline is shown."""
 
     def identities(self, prompt: Prompt) -> list[str]:
         """The name of a task, and its statement, which several collections may hold under names of their own."""
@@ -83,7 +83,7 @@ def _machine_problems(method: CodingConfig) -> list[Problem]:
 
 
 def agent_problems(method: CodingConfig) -> list[Problem]:
-    """Why the configured agent could not start."""
+    """Reasons why the configured agent could not start."""
     from vime.agent.harness.versions import BY_NAME
     from vime.hooks import import_remedy, load_hook
 

@@ -1,4 +1,4 @@
-"""How patches are graded: the settings, and a fresh workspace with the trusted program in it."""
+"""The grading of patches: the settings, and a fresh workspace with the trusted program in it."""
 
 import asyncio
 import importlib.util
@@ -16,23 +16,23 @@ from vime.config.ranges import Positive
 from vime.errors import Problem, SandboxError
 
 JUDGE_PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli")
-"""What the trusted program imports; the last two only before Python 3.11."""
+"""Packages that the trusted program imports; the last two only before Python 3.11."""
 JUDGE_MODULES = ("py", "typing_extensions")
 """Modules of one file that these import."""
 OTHER_SECONDS = 15.0
-"""What a verdict takes beside the tests, with a place on a busy node."""
+"""Seconds that a verdict takes beside the tests, with a place on a busy node."""
 _HERE = Path(__file__).parent
 OpenWorkspace = Callable[[Task], AbstractAsyncContextManager[WorkspaceLike]]
 
 
 @dataclass(kw_only=True, slots=True)
 class GradingConfig:
-    """How an agent's patch is graded."""
+    """Settings for the grading of an agent's patch."""
 
     seconds: Positive = 40.0
     """Wall-clock limit of the hidden tests of one task."""
     partial_credit: bool = False
-    """Whether a patch that breaks no test is rewarded by the share of tests that it mends; otherwise only a solved task is."""
+    """True if a patch that breaks no test is rewarded by the share of tests that it mends; otherwise only a solved task is."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """A method's check that slow tests are the agent's fault and not a reward that took too long."""

@@ -9,7 +9,7 @@ from agentic.coding.runner.channel import END
 PASSED = "passed"
 MAX_ACCUSATIONS = 8
 ACCUSATION, MAX_LINE = "('tampered', ", 1000
-"""How a line without the nonce begins that is read, and how much of it."""
+"""The beginning of a line without the nonce that is read all the same, and the number of its characters that are read."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,20 +23,20 @@ class Heard:
     not_collected: dict[str, str] = field(default_factory=dict)
     """Reasons by file or class."""
     accusations: list[str] = field(default_factory=list)
-    """What the program under test has tried."""
+    """Attempts of the program under test."""
     began: bool = False
-    """Whether the trusted program came to where the repository's code comes in."""
+    """True if the trusted program came to where the repository's code comes in."""
     blocked: str = ""
-    """Why hidden tests could not be put into the tree."""
+    """The reason why hidden tests could not be put into the tree."""
     ended: bool = False
-    """Whether all tests have been run."""
+    """True if all tests have been run."""
 
     def passed(self, name: str) -> bool:
-        """Whether a test has run and nothing of it failed, was skipped, or failed as expected."""
+        """True if a test has run and nothing of it failed, was skipped, or failed as expected."""
         return self.outcomes.get(name) == {PASSED}
 
     def silent(self, canaries: Iterable[str]) -> bool:
-        """Whether a canary was not run although tests beside it, in its class or module, are said to have been."""
+        """True if a canary was not run although tests beside it, in its class or module, are said to have been."""
         owners = {_owner(name) for name in self.outcomes}
         return any(name not in self.outcomes and _owner(name) in owners for name in canaries)
 

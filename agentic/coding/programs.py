@@ -43,7 +43,7 @@ class Program:
     """A program that can be the agent. Example: `Program(harness=Codex(), binds={"/opt/codex": "/opt/codex"})`."""
 
     harness: Harness
-    """How it is started, and how its end is read."""
+    """The harness that starts it and reads its end."""
     binds: Mapping[str, str] = field(default_factory=dict)
     """Paths of this machine that it may read in the workspace, with their places there."""
 

@@ -1,4 +1,4 @@
-"""What the agent is told: the instructions of its roles, and the descriptions of its tools.
+"""Prompts of the agent: the instructions of its roles, and the descriptions of its tools.
 
 `full` is for models that read instructions, in the form that public agents for SWE-bench have (arXiv 2405.15793); `tiny` is for
 the model of the laptop task, which knows its roles by one word.
@@ -14,11 +14,11 @@ class Wording:
     """The texts of one style."""
 
     system: str
-    """Of the agent that solves the problem."""
+    """Instructions of the agent that solves the problem."""
     task: str
     """Its first message, with the problem `{statement}`."""
     explorer: str
-    """Of a sub-agent that answers a question about the repository."""
+    """Instructions of a sub-agent that answers a question about the repository."""
     question: str
     """The sub-agent's first message, with the `{question}`."""
     summarize: str
@@ -26,7 +26,7 @@ class Wording:
     resumed: str
     """The first message after that, with `{task}` and `{summary}`."""
     single_turn: str
-    """Of the baseline: the problem `{statement}` and the `{files}`, answered with a patch."""
+    """Prompt of the baseline: the problem `{statement}` and the `{files}`, answered with a patch."""
 
 
 FULL = Wording(

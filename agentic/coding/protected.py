@@ -1,4 +1,4 @@
-"""Which paths of a repository decide about its tests, so that an agent's changes of them do not count.
+"""The paths of a repository that decide about its tests, so that an agent's changes of them do not count.
 
 Before hidden tests are run, these paths are as they were: what the agent has changed is restored, what it has added is removed.
 This module also runs inside workspaces, so it needs the standard library only.
@@ -43,7 +43,7 @@ CONFIGURATION = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "to
 
 
 def is_protected(path: str, *, is_new: bool, plugins: Iterable[str] = ()) -> bool:
-    """Whether an agent's change of a path does not count; `plugins` are the paths of `plugin_paths`.
+    """True if an agent's change of a path does not count; `plugins` are the paths of `plugin_paths`.
 
     A module with the name of one of the standard library or of pytest's is protected only if the agent has added it.
     """
@@ -58,7 +58,7 @@ def is_protected(path: str, *, is_new: bool, plugins: Iterable[str] = ()) -> boo
 
 
 def shadows(path: str) -> bool:
-    """Whether a file is, or lies in, a module that stands in for one of the standard library or of pytest."""
+    """True if a file is, or lies in, a module that stands in for one of the standard library or of pytest."""
     parts = list(PurePosixPath(path).parts)
     first = parts[1] if len(parts) > 1 and parts[0] in MODULE_ROOTS else parts[0]
     name = first.partition(".")[0] if first.endswith(".py") or len(parts) > 1 else ""

@@ -34,7 +34,7 @@ ACTS = (
 PATCHED = re.compile(r"^--- a/(\S+)\n.*?^-    (.*?)\n\+    (.*?)$", re.DOTALL | re.MULTILINE)
 PRINTS = "seq 1 {last}"
 SUMMARIZED, FULL_CONTEXT = 2000, 4000
-"""How far commands count: three such results outgrow the context, or two leave no room for a reply."""
+"""Last numbers that commands print: three such results outgrow the context, or two leave no room for a reply."""
 
 
 class CodingRehearsal(Rehearsal):

@@ -56,7 +56,7 @@ def task_of(metadata: Mapping[str, Any]) -> Task:
 
 
 def metrics_of(verdict: Verdict) -> dict[str, float]:
-    """What is averaged over rollouts, each 0 to 1."""
+    """Metrics that are averaged over rollouts, each 0 to 1."""
     return {
         "resolved": float(verdict.solved),
         "mended": verdict.mended,

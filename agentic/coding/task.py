@@ -99,7 +99,7 @@ class Task:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path of a row stays in the repository, and out of its `.git`."""
+    """True if a path of a row stays in the repository, and out of its `.git`."""
     parts = PurePosixPath(path).parts
     return bool(parts) and not path.startswith("/") and ".." not in parts and ".git" not in parts and "\0" not in path
 

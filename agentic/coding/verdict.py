@@ -34,7 +34,7 @@ _START = f"import sys; sys.path.append({PACKAGES!r}); from agentic.coding.runner
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a patch was worth.
+    """The worth of a patch.
 
     Example: `Verdict(solved=False, reason="tests_failed", mended=0.5, kept=1.0, applied="apply", touched=("tests/test_a.py",),
     accusations=(), failed=("tests/test_a.py::test_two",), seconds=0.6)`.
@@ -49,11 +49,11 @@ class Verdict:
     kept: float = 0.0
     """Share of the pass-to-pass tests that pass; 1 if there are none."""
     applied: str = ""
-    """How the patch was applied: `apply`, `3way`, `patch`, `empty`, `refused` or `failed`."""
+    """The way in which the patch was applied: `apply`, `3way`, `patch`, `empty`, `refused` or `failed`."""
     touched: tuple[str, ...] = ()
     """Tests and configuration that the patch changed, and that were restored."""
     accusations: tuple[str, ...] = ()
-    """What the patched program tried against the program that judges it."""
+    """Attempts of the patched program against the program that judges it."""
     failed: tuple[str, ...] = ()
     """Up to ten tests that should have passed."""
     passed: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from agentic.coding.verdict import Verdict, judge
 from vime.errors import ConfigError
 
 PATIENCE_SECONDS, PATIENCE_TIMES = 5.0, 5.0
-"""How long the untouched repository may take: programs with a bug run for ever. The second number is times the reference's."""
+"""The time limit of the untouched repository: programs with a bug run for ever. The second number is times the reference's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class Verified:
     row: dict[str, Any]
     """The row with its lists of tests."""
     problem: str = ""
-    """Why the row cannot be used; empty if it can."""
+    """The reason why the row cannot be used; empty if it can."""
     num_left_out: int = 0
     """Tests that do not pass with the reference solution, and are in none of the lists."""
     seconds: float = 0.0

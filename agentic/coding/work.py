@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Ending(str, Enum):
-    """Why an agent ended."""
+    """The reason why an agent ended."""
 
     SUBMITTED = "submitted"
     NO_CALL = "no_call"
@@ -21,8 +21,8 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What an agent did. Example: `Work(ending=Ending.SUBMITTED, about={"turns": 4})`."""
+    """The work of an agent. Example: `Work(ending=Ending.SUBMITTED, about={"turns": 4})`."""
 
     ending: Ending
     about: dict[str, Any] = field(default_factory=dict)
-    """What the metadata of the rollout keep besides."""
+    """Values that the metadata of the rollout keep besides."""

@@ -36,7 +36,7 @@ class Question:
 
     @property
     def thing(self) -> str:
-        """What the person owns."""
+        """The thing that the person owns."""
         return self.owners[self.name]
 
     @property

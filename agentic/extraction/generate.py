@@ -16,7 +16,7 @@ AGENTS = Path(__file__).parent / "agents"
 ENVIRONMENTS = Path.home() / ".cache" / "vime" / "clients"
 MOST_BYTES = 2**20
 MOST_PROCESSES = 12
-"""Of each agent in a rollout worker; each has the memory of its library."""
+"""The limit on processes of each agent in a rollout worker; each has the memory of its library."""
 
 
 class Agents:

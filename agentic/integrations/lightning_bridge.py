@@ -25,12 +25,12 @@ POLL_SECONDS = 0.1
 MOST_BODY_BYTES = 64 * 2**20
 CHAT = "chat/completions"
 OWN_HEADERS = {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
-"""Of a request: what belongs to one connection, or to the body as it came."""
+"""Headers of a request that belong to one connection, or to the body as it came."""
 RETRY_HEADER = "x-stainless-retry-count"
 
 
 class Rollouts(Protocol):
-    """What the bridge needs of a store (`agentic.integrations.lightning_store.LightningStore`)."""
+    """The part of a store that the bridge needs (`agentic.integrations.lightning_store.LightningStore`)."""
 
     async def resources(self, weights: str, endpoint: str) -> str: ...
 

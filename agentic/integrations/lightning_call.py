@@ -1,4 +1,4 @@
-"""What the two sides of the bridge to Agent Lightning tell each other, and what is recorded of a model call."""
+"""Messages between the two sides of the bridge to Agent Lightning, and the record of a model call."""
 
 import json
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ DONE = b"[DONE]"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutState:
-    """How a rollout of Agent Lightning stands.
+    """The state of a rollout of Agent Lightning.
 
     Example: `RolloutState(rollout_id="ro-1", attempt_id="at-1", runner="worker-0", end=None, reason="its attempt is running")`.
     """
@@ -53,7 +53,7 @@ class RecordedCall:
 
     @property
     def is_known(self) -> bool:
-        """Whether its tokens are known; they are not behind an endpoint, and in an answer that broke off."""
+        """True if its tokens are known; they are not behind an endpoint, and in an answer that broke off."""
         return bool(self.prompt_ids and self.choices and all(choice.token_ids for choice in self.choices))
 
     def add(self, part: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ ENDED: dict[str, Literal["succeeded", "failed"]] = {"succeeded": "succeeded", "f
 CALL_SPAN = "raw_gen_ai_request"
 """The name by which Agent Lightning's adapters find the calls of a model."""
 RUNNER_START_SECONDS = 600.0
-"""How long the first runner may take until it gives its first sign of life."""
+"""Seconds that the first runner may take until it gives its first sign of life."""
 
 
 class LightningStore:
@@ -41,7 +41,7 @@ class LightningStore:
         return rollout.rollout_id
 
     async def states(self, rollout_ids: Sequence[str]) -> list[RolloutState]:
-        """How these rollouts stand. The attempt of a lost runner is given up, so that its rollout has failed."""
+        """States of these rollouts. The attempt of a lost runner is given up, so that its rollout has failed."""
         silent = {worker.worker_id for worker in await self._store.query_workers() if self._is_silent(worker)}
         found: list[RolloutState] = []
         for rollout in await self._store.query_rollouts(rollout_id_in=list(rollout_ids)):
@@ -62,7 +62,7 @@ class LightningStore:
         return found
 
     async def has_runners(self) -> bool:
-        """Whether any runner lives, or the first one may still come."""
+        """True if any runner lives, or the first one may still come."""
         workers = await self._store.query_workers()
         if not workers:
             return time.time() - self._began < RUNNER_START_SECONDS

@@ -16,7 +16,7 @@ REMEMBERED_CHARACTERS = 50_000_000
 
 
 class ChunkAt(Enum):
-    """Where a document may be cut: after any token (the paper), or only between paragraphs."""
+    """Places at which a document may be cut: after any token (the paper), or only between paragraphs."""
 
     token = "token"
     paragraph = "paragraph"

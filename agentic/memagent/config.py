@@ -33,7 +33,7 @@ class MemAgentConfig(MethodConfig):
     chunk_tokens: Count = 5000
     """Most document tokens that one turn reads."""
     chunk_at: ChunkAt = ChunkAt.token
-    """Where a document may be cut into chunks: after any token, or only between paragraphs."""
+    """Places at which a document may be cut into chunks: after any token, or only between paragraphs."""
     max_chunks: Count = 512
     """Most chunks of a document; of a longer document the middle is left out."""
     max_memory_tokens: Count = 1024

@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class AnswerForm(Enum):
-    """How an answer is to be written: in a box, or as the authors' evaluation code asks, in a sentence with fixed words."""
+    """The form of an answer: in a box, or as the authors' evaluation code asks, in a sentence with fixed words."""
 
     boxed = "boxed"
     sentence = "sentence"

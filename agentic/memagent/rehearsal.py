@@ -71,7 +71,7 @@ class MemAgentRehearsal(Rehearsal):
         return {**found, "memory": memories} if memories else found
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """What became of its memories and its answer."""
+        """The fate of its memories and its answer."""
         for about in (sample["metadata"] for sample in rollout["samples"]):
             if "memory" in about:
                 yield "memory", "empty" if about["empty"] else "cut" if about["cut"] else "kept"

@@ -36,7 +36,7 @@ async def reward(context: Context, samples: list[Sample]) -> Reward:
 
 
 def boxed(response: str) -> str:
-    r"""What follows the last "the answer is" as `\boxed{…}`, "" without these words, as the authors' evaluation reads it."""
+    r"""The text after the last "the answer is" as `\boxed{…}`, "" without these words, as the authors' evaluation reads it."""
     _, words, answer = response.replace("*", "").rpartition(ANSWER_WORDS)
     answer = answer.strip().strip(".").strip().removeprefix("(").removesuffix(")").strip()
     return rf"\boxed{{{answer}}}" if words and answer else ""

@@ -11,7 +11,7 @@ from vime.errors import Problem
 
 
 class Role(str, Enum):
-    """Who is asked, in the order of the stages."""
+    """Roles that are asked, in the order of the stages."""
 
     solver = "solver"
     rewriter = "rewriter"
@@ -40,13 +40,13 @@ class MultiAgentConfig(MethodConfig):
     selector_model: str = "actor"
     """Served model of the selector."""
     solved_weight: NonNegative = 1.2
-    """What all rewards of a rollout are multiplied by if the chosen solution is right."""
+    """Factor of all rewards of a rollout if the chosen solution is right."""
     unsolved_weight: NonNegative = 0.8
-    """What all rewards of a rollout are multiplied by if the chosen solution is wrong, or if none is chosen."""
+    """Factor of all rewards of a rollout if the chosen solution is wrong, or if none is chosen."""
     max_response_tokens: Count = 8192
     """Most tokens of one reply."""
     maths: bool = True
-    """Whether answers are compared as mathematics; otherwise as text without its blanks."""
+    """True if answers are compared as mathematics; otherwise as text without its blanks."""
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the laptop task."""
 

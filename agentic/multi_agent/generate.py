@@ -65,7 +65,7 @@ async def ask(context: Context, sample: Sample, role: Role, prompt: str, *, num_
 
 
 def solution_of(response: str, *, thinking: bool) -> str | None:
-    """What follows the thinking of a reply, with `thinking` its only one; None if nothing does."""
+    """The text after the thinking of a reply, with `thinking` its only one; None if there is none."""
     if thinking and response.count(CLOSE) > 1:
         return None
     return after_thinking(response, thinks=thinking).strip() or None

@@ -28,7 +28,7 @@ class MultiAgentRehearsal(Rehearsal):
         }
 
     def reply(self, asked: Asked) -> Reply | None:
-        """What each role says, by the act of the rollout."""
+        """The reply of each role, by the act of the rollout."""
         method = MultiAgentConfig.of(self.config)
         if method.prompt_style is PromptStyle.tiny:
             return None  # its model can play

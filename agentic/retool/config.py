@@ -11,7 +11,7 @@ from vime.errors import Problem
 
 
 class RewardStyle(str, Enum):
-    """What an answer earns."""
+    """Rules for the score of an answer."""
 
     paper = "paper"
     """1 if the last box is mathematically equal to the reference, else -1."""
@@ -34,7 +34,7 @@ class ReToolConfig(MethodConfig):
     prompt_style: PromptStyle = PromptStyle.full
     """Set of prompts: full for real models, tiny for the model of the laptop task."""
     interpreter: bool = True
-    """Whether programs are run; without, the model reasons in words alone, which is the paper's text-based baseline."""
+    """True if programs are run; without, the model reasons in words alone, which is the paper's text-based baseline."""
     max_response_tokens: Count = 16384
     """Most tokens of a response, what programs print included."""
     max_calls: Count = 16
@@ -42,9 +42,9 @@ class ReToolConfig(MethodConfig):
     call_seconds: Positive = 30.0
     """Wall-clock time of one program."""
     output_characters: Count = 400
-    """What the model is shown of a program's output; the middle of a longer one is left out."""
+    """Characters of a program's output that the model is shown; the middle of a longer one is left out."""
     reward_style: RewardStyle = RewardStyle.paper
-    """What an answer earns."""
+    """The rule for the score of an answer."""
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """Checks that prompt and response fit into the trained model's context, and that this machine can run workspaces."""

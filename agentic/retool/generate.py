@@ -70,7 +70,7 @@ def _prompt(method: ReToolConfig, sample: Sample, wording: str) -> list[dict[str
 
 
 def _stop_reason(turn: Turn, *, num_calls: int, method: ReToolConfig) -> StopReason | None:
-    """Why the response ends with this turn; None if the turn ends with a program that is to be run."""
+    """The reason why the response ends with this turn; None if the turn ends with a program that is to be run."""
     if END_OF_CODE not in turn.text:
         return StopReason.TOKEN_LIMIT if turn.finish_reason == "length" else StopReason.ANSWERED
     return StopReason.TURN_LIMIT if num_calls >= method.max_calls else None

@@ -25,4 +25,4 @@ Problem: {problem}"""
 TINY = "{problem}"
 
 INTERPRETED = "\n<interpreter>\n{output}\n</interpreter>\n\n"
-"""What follows a program in the model's context."""
+"""The text after a program in the model's context."""

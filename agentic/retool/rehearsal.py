@@ -46,7 +46,7 @@ class ReToolRehearsal(Rehearsal):
         return Reply(text=CALL.format(program=PROGRAMS.get(act, PROGRAMS["right"])))
 
     def _strands_reply(self, asked: Asked, act: str, gold: str) -> Reply:
-        """What the agent of Strands says, which calls its tool by a schema."""
+        """The reply of the agent of Strands, which calls its tool by a schema."""
         program = PROGRAMS.get(act, PROGRAMS["right"])
         if act == "cut":
             return Reply(text="I reason without an", cut=True)
@@ -56,7 +56,7 @@ class ReToolRehearsal(Rehearsal):
         return Reply(text=f"<tool_call>\n{call}\n</tool_call>")
 
     def expected(self) -> dict[str, list[str]]:
-        """How programs end, and the stop reasons."""
+        """Ends of programs, and the stop reasons."""
         method = ReToolConfig.of(self.config)
         programs = ["finished", "raised", "ended"] if method.interpreter else []
         if method.name == "strands":

@@ -12,14 +12,14 @@ from vime.thinking import after_thinking
 from vime.types import Reward, Sample
 
 STRICT_CHARACTERS = 100
-"""Where verl and slime look for a box: at the end of a response."""
+"""Characters at the end of a response in which verl and slime look for a box."""
 _BOX = "\\boxed{"
 _WRONG: dict[RewardStyle, tuple[float, float, float]] = {
     RewardStyle.paper: (-1.0, 0.0, -1.0),
     RewardStyle.verl: (-1.0, 0.1, -0.6),
     RewardStyle.slime: (-1.1, 0.05, -0.6),
 }
-"""Of a wrong answer: its score without programs, what each one adds, and the most that it can earn."""
+"""Terms of a wrong answer's score: that without programs, what each one adds, and the most that it can earn."""
 
 
 async def reward(context: Context, samples: list[Sample]) -> Reward:
@@ -58,7 +58,7 @@ def score_of(is_right: bool, *, num_calls: int, style: RewardStyle) -> float:
 
 
 def last_box(text: str) -> str | None:
-    """What stands behind the last `boxed`: within its braces, None if they are not closed; else up to a dollar sign."""
+    """The text behind the last `boxed`: within its braces, None if they are not closed; else up to a dollar sign."""
     _, found, rest = text.rpartition("boxed")
     if not found:
         return None

@@ -22,7 +22,7 @@ from vime.types import Sample
 
 VARIABLE, DEFAULT = "VIME_RETOOL_TRACES", "data/retool_sft.jsonl"
 MARK = "*user question:*"
-"""What stands before the problem in the authors' prompt."""
+"""The mark before the problem in the authors' prompt."""
 _INSTRUCTION = re.compile(r"^Answer the following Math Problem[^\n]*\n|Remember to place the final answer.*", re.DOTALL)
 _INTERPRETED = re.compile(r"\s*<interpreter>\n?(.*?)\n?</interpreter>\s*", re.DOTALL)
 

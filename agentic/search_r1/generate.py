@@ -69,7 +69,7 @@ def question_of(sample: Sample) -> str:
 
 
 def action_of(text: str) -> tuple[str | None, str]:
-    """What a turn does first behind its thinking, `search` or `answer` with the content of the tag; None if it does neither."""
+    """The first action of a turn behind its thinking, `search` or `answer` with the content of the tag; None if it has none."""
     found = ACTION.search(after_thinking(text))
     return (found[1], found[2].strip()) if found else (None, "")
 

@@ -40,7 +40,7 @@ class SearchR1Rehearsal(Rehearsal):
         return Reply(text="I do not know the form.") if act == "invalid_then_right" else search
 
     def expected(self) -> dict[str, list[str]]:
-        """What turns do, and the stop reasons."""
+        """Kinds of turns and answers, and the stop reasons."""
         method = SearchR1Config.of(self.config)
         turns = ["search", "gold answer found", "invalid turn"] if method.max_turns else []
         return {"turn": turns, "stop reason": ["answered", "turn_limit"], "answer": ["right", "wrong"]}

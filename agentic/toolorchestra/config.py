@@ -42,11 +42,11 @@ class ToolOrchestraConfig(MethodConfig):
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     """Expert aliases that each tool offers."""
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
-    """What the user cares about: accuracy, cost, latency, certain experts."""
+    """The user's preferences: accuracy, cost, latency, certain experts."""
     shaping: RewardConfig = field(default_factory=RewardConfig)
     """The reward of a rollout, and the rollouts that are left out of training."""
     randomization: RandomizationConfig = field(default_factory=RandomizationConfig)
-    """What changes at random from question to question."""
+    """Changes at random from question to question."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """Limits of rollouts, expert calls and texts."""
     orchestrator_dollars_per_million_input_tokens: NonNegative = 0.0

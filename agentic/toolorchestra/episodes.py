@@ -12,7 +12,7 @@ SHOP = "shop"
 
 
 def is_function_calling(sample: Sample) -> bool:
-    """Whether a row is a conversation with a customer rather than a question."""
+    """True if a row is a conversation with a customer rather than a question."""
     return "task" in sample.metadata or sample.metadata.get("category") == "func_call"
 
 

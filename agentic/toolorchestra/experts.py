@@ -24,7 +24,7 @@ CUT = "\n[…]\n"
 
 
 class CallEnd(str, Enum):
-    """How a call ended."""
+    """Ends of a call."""
 
     ANSWERED = "answered"
     EMPTY = "empty"

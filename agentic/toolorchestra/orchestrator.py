@@ -18,7 +18,7 @@ TAIL_TOKENS = 8
 
 
 class Ending(str, Enum):
-    """Why a rollout ended."""
+    """The reason why a rollout ended."""
 
     ANSWERED = "answered"
     NO_CALL = "no_call"

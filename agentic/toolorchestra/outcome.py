@@ -49,7 +49,7 @@ def normalize(text: str) -> str:
 
 
 def answer_is_right(answer: str, label: str) -> bool:
-    """Whether the answer equals the label or contains its words in order; a short label must not make up less than a tenth of it.
+    """True if the answer equals the label or contains its words in order; a short label must not make up less than a tenth of it.
 
     slime-agentic searches for the label's characters, which finds "4" in "14". Here whole words, numbers and formulas of
     `normalize` must agree: "14", "-4" and "1/4" do not contain "4". An empty answer and one of more than 500 words are wrong.

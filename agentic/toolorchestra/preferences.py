@@ -1,4 +1,4 @@
-"""What users prefer, as a sentence that the orchestrator reads and as weights for the reward (arXiv 2511.21689, section 3.2).
+"""Preferences of users, as a sentence that the orchestrator reads and as weights for the reward (arXiv 2511.21689, section 3.2).
 
 The authors let a model write pairs of instruction and vector, and have not published them; these are our own. Those for training
 and for evaluation differ. Tools are named by the aliases of conf/preset/toolorchestra/qwen3-8b.yaml; the weight of an expert

@@ -80,7 +80,7 @@ class ToolOrchestraRehearsal(Rehearsal):
         return [f"data: tasks of the built-in shop in {', '.join(names)}, because tau2-bench is not installed"] if names else []
 
     def reply(self, asked: Asked) -> Reply | None:
-        """What orchestrator, experts and judge say, by the act of the rollout."""
+        """Replies of orchestrator, experts and judge, by the act of the rollout."""
         if ToolOrchestraConfig.of(self.config).prompt_style is PromptStyle.tiny:
             return None  # its models can play
         gold = self.gold_of(asked.prompt)
@@ -183,7 +183,7 @@ class ToolOrchestraRehearsal(Rehearsal):
         return Reply(text=look_up if number == 0 else "That is not possible.")
 
     def _expert(self, asked: Asked, act: str, gold: str) -> str:
-        """What an expert says who is asked for a query, a program, an answer or advice, or who serves the customer."""
+        """The reply of an expert that is asked for a query, a program, an answer or advice, or that serves the customer."""
         kind = _asked_for(asked.prompt)
         if act == "silent_expert" and kind != "answer":
             return ""
@@ -212,7 +212,7 @@ class ToolOrchestraRehearsal(Rehearsal):
 
 
 def _asked_for(prompt: str) -> str:
-    """What an expert is asked for: a query, a program or an answer; empty for advice or service."""
+    """The kind of thing for which an expert is asked: a query, a program or an answer; empty for advice or service."""
     return next((kind for words, kind in ASKED.items() if words in prompt), "")
 
 
@@ -242,7 +242,7 @@ def _has_customers(dataset: DatasetConfig) -> bool:
 
 
 def _in_the_shop(dataset: DatasetConfig, *, seed: int) -> bool:
-    """Whether a data set has tasks of tau2; they are replaced by tasks of the shop."""
+    """True if a data set has tasks of tau2; they are replaced by tasks of the shop."""
     made = {"split": "eval", "kinds": ["shop"]}
     source = dataset.generator_args.get("source") or {}
     if source.get("generator") == TAU2_ROWS:

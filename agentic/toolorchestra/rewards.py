@@ -35,7 +35,7 @@ class Variant(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Features:
-    """What one rollout did.
+    """Features of one rollout that its reward depends on.
 
     Example: `Features(correct=True, dollars=0.02, seconds=8.5, calls={"search-1": 2, "answer-1": 1})`. Raises ValueError for an
     amount that is negative or not finite.
@@ -47,7 +47,7 @@ class Features:
     calls: Mapping[str, int] = field(default_factory=dict)
     """Number of calls of each tool or expert, by name."""
     stopped: bool = False
-    """Whether a limit or a failure ended the rollout. What it would have cost is then unknown: its amounts earn nothing and take
+    """True if a limit or a failure ended the rollout. What it would have cost is then unknown: its amounts earn nothing and take
     no part in the normalization over the group."""
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Features:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preference:
-    """What a user cares about (the paper's P): weights from 0 to 1.
+    """The preferences of a user (the paper's P): weights from 0 to 1.
 
     Example: `Preference(accuracy=1.0, cost=0.3, latency=0.1, tools={"answer-2": 0.2})`; `cost` is the weight of being cheap,
     `latency` that of being quick. Raises ValueError for a weight outside 0 to 1.
@@ -85,7 +85,7 @@ def wrong_weights(weights: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """How much of `corrected` depends on cost and latency, and the amounts at which half of the bonus for each is lost.
+    """The share of `corrected` that depends on cost and latency, and the amounts at which half of the bonus for each is lost.
 
     Example: with `Scale(dollars=0.05, seconds=30.0, share=0.3)` a correct answer is worth 0.7 to 1. Raises ValueError unless the
     amounts are positive and 0 <= share < 1.
@@ -198,7 +198,7 @@ def min_max(values: Sequence[float]) -> list[float]:
 
 
 def well_formed(*, num_tool_calls: int, response: str, answer: str | None) -> bool:
-    """Whether a rollout passes the format filter: it called a tool or wrote something, and has an answer."""
+    """True if a rollout passes the format filter: it called a tool or wrote something, and has an answer."""
     return (num_tool_calls > 0 or bool(response.strip())) and bool(answer and answer.strip())
 
 

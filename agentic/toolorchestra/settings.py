@@ -14,7 +14,7 @@ PriceFactor = Annotated[float, Range(least=1)]
 
 
 class LatencySource(Enum):
-    """Where a rollout's latency comes from: the measured time of its calls, or the seconds that `method.experts` states."""
+    """The source of a rollout's latency: the measured time of its calls, or the seconds that `method.experts` states."""
 
     measured = "measured"
     table = "table"
@@ -70,7 +70,7 @@ class ToolsConfig:
 
 @dataclass(kw_only=True, slots=True)
 class PreferenceConfig:
-    """What the user cares about (the paper's P): weights from 0 to 1. A row's own `preference` takes precedence."""
+    """The user's preferences (the paper's P): weights from 0 to 1. A row's own `preference` takes precedence."""
 
     accuracy: Share = 1.0
     """Weight of a correct answer."""
@@ -96,7 +96,7 @@ class PreferenceConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RewardConfig:
-    """Which reward a rollout gets, and which rollouts are left out of training (`rewards.py`)."""
+    """The reward of a rollout, and the rollouts that are left out of training (`rewards.py`)."""
 
     variant: Variant = Variant.corrected
     """Formula of the reward; README.md lists them."""
@@ -105,9 +105,9 @@ class RewardConfig:
     latency_seconds: Positive = 30.0
     """Latency at which the variant `corrected` gives half of its bonus for being quick."""
     share: BonusShare = 0.3
-    """How much of a correct answer's reward depends on cost, latency and preferred tools (variant `corrected`)."""
+    """Share of a correct answer's reward that depends on cost, latency and preferred tools (variant `corrected`)."""
     latency: LatencySource = LatencySource.measured
-    """Where latencies come from: measured calls, or the seconds stated in `method.experts`."""
+    """The source of latencies: measured calls, or the seconds stated in `method.experts`."""
     min_deviation: NonNegative = 0.1
     """Groups whose rewards have this standard deviation or less are not trained (the paper's homogeneity filter)."""
     format_filter: bool = True
@@ -130,12 +130,12 @@ class RewardConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RandomizationConfig:
-    """What changes from question to question (the paper's random tools and prices); all rollouts of a question see the same."""
+    """Changes from question to question (the paper's random tools and prices); all rollouts of a question see the same."""
 
     shuffle_aliases: bool = False
     """Shuffle which expert stands behind which alias of a tool."""
     num_aliases: Natural = 0
-    """How many of a tool's aliases are offered, drawn at random; 0 offers all."""
+    """Number of a tool's aliases that are offered, drawn at random; 0 offers all."""
     price_factor: PriceFactor = 1.0
     """Prices are multiplied by a random factor between 1/price_factor and price_factor; 1 leaves them unchanged."""
 

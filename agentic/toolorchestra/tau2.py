@@ -27,7 +27,7 @@ def tau2_module(name: str) -> Any:
 
 
 def why_absent() -> str:
-    """Why the package cannot be used, "" if it can. The tau2 of package registries, for chemistry, has no `tau2.registry`."""
+    """The reason why the package is unusable, or "". The tau2 of package registries, for chemistry, has no `tau2.registry`."""
     if importlib.util.find_spec("tau2") is None:
         return f"the package tau2 is not installed: {INSTALL}"
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # litellm would ask the network for its prices
@@ -67,7 +67,7 @@ def availability() -> dict[str, str]:
 
 
 def needs_judge(task: Any) -> bool:
-    """Whether a task's reward needs a model to judge assertions about the conversation."""
+    """True if a task's reward needs a model to judge assertions about the conversation."""
     criteria = task.evaluation_criteria
     basis = {getattr(part, "value", part) for part in (criteria.reward_basis or [])} if criteria else set()
     return bool(criteria and criteria.nl_assertions) and "NL_ASSERTION" in basis

@@ -69,7 +69,7 @@ class Tau2Episode:
 
     @property
     def end(self) -> End | None:
-        """Why the conversation ended, or None while it goes on."""
+        """The reason why the conversation ended, or None while it goes on."""
         if not self._orchestrator.done:
             return None
         return ENDS.get(self._orchestrator.termination_reason.value, End.too_many_errors)
@@ -170,7 +170,7 @@ def _set_judge(judge: EndpointConfig) -> None:
 
 
 def _is_agents(message: Any) -> bool:
-    """Whether the agent sees a message; it does not see the user's calls of their own tools."""
+    """True if the agent sees a message; it does not see the user's calls of their own tools."""
     if message.role == "tool":
         return message.requestor == "assistant"
     return not (message.role == "user" and message.is_tool_call())

@@ -13,7 +13,7 @@ MAX_ERRORS = 10
 
 
 def num_shared(split: str, other: str, domain: str) -> int:
-    """How many tasks of a domain are in both splits."""
+    """The number of tasks of a domain that are in both splits."""
     if split == other:
         return SPLITS[split][domain]
     return min(SPLITS[split][domain], SPLITS[other][domain]) if "base" in (split, other) else 0

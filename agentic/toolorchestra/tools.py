@@ -44,12 +44,12 @@ class ToolOutput:
     text: str
     answer: str | None = None
     failed: bool = False
-    """Whether the expert, the search or the program failed."""
+    """True if the expert, the search or the program failed."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
-    """What earlier calls have found, as it is shown to experts."""
+    """Findings of earlier calls, as they are shown to experts."""
 
     documents: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)

@@ -65,7 +65,7 @@ def started_processes() -> set[psutil.Process]:
 
 
 def is_inside(process: psutil.Process) -> bool:
-    """Whether a process of the host is in a sandbox that tests started: it holds our program's text."""
+    """True if a process of the host is in a sandbox that tests started: it holds our program's text."""
     try:
         return MARK in " ".join(process.cmdline())
     except psutil.Error:
@@ -73,7 +73,7 @@ def is_inside(process: psutil.Process) -> bool:
 
 
 def is_below(process: psutil.Process, others: set[psutil.Process]) -> bool:
-    """Whether one of the others started a process."""
+    """True if one of the others started a process."""
     try:
         return bool(others & {*process.parents()})
     except psutil.Error:
@@ -377,7 +377,7 @@ def test_a_killed_owner_takes_its_programs_along():
 
 
 def is_program(process: psutil.Process) -> bool:
-    """Whether a process is the program of a sandbox, and not one of those that make the sandbox."""
+    """True if a process is the program of a sandbox, and not one of those that make the sandbox."""
     with contextlib.suppress(psutil.Error):
         return is_inside(process) and process.name().startswith("python")
     return False

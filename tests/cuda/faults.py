@@ -149,14 +149,14 @@ def a_digest_that_waits_for_each_tensor() -> None:
 
 def a_comparison_that_waits_for_each_tensor() -> None:
     """A proof asks the device after each comparison."""
-    from vime.weights import proof
+    from vime.inside_vllm import proof
 
     proof.faults = lambda comparisons: [made.fault() for made in comparisons if not bool(made.is_right)]
 
 
 def a_copy_that_waits_for_each_tensor() -> None:
     """The columns to compare are copied to the device in PyTorch's usual way, which waits for it."""
-    from vime.weights.proof import Proof
+    from vime.inside_vllm.proof import Proof
 
     choose = Proof._indices
     Proof._indices = lambda proof, shard, size: choose(proof, shard, size).to("cuda")  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ def a_copy_that_waits_for_each_tensor() -> None:
 
 def weights_received_on_the_host() -> None:
     """A transport does not know its device."""
-    from vime.weights.direct_transfer import DigestNCCLEngine
+    from vime.inside_vllm.direct_transfer import DigestNCCLEngine
 
     receive = DigestNCCLEngine.receive_weights
 
@@ -177,7 +177,7 @@ def weights_received_on_the_host() -> None:
 
 def samples_kept_on_the_host() -> None:
     """The values that a proof compares leave the device, tensor by tensor."""
-    from vime.weights.proof import Proof
+    from vime.inside_vllm.proof import Proof
 
     note = Proof.note
     Proof.note = lambda proof, model, name, tensor: note(proof, model, name, tensor.cpu())  # type: ignore[method-assign]
@@ -185,7 +185,7 @@ def samples_kept_on_the_host() -> None:
 
 def a_product_of_the_host() -> None:
     """The one-hot vectors of a proof stay on the host."""
-    from vime.weights import proof
+    from vime.inside_vllm import proof
 
     proof._product = lambda module, indices, size: module.quant_method.apply(
         module, torch.eye(size, dtype=torch.bfloat16)[: len(indices)], None
@@ -194,7 +194,7 @@ def a_product_of_the_host() -> None:
 
 def weights_in_other_memory() -> None:
     """Weights are erased by tensors that take their place, of which captured graphs know nothing."""
-    from vime.weights import transfer
+    from vime.inside_vllm import transfer
 
     def replace(model: torch.nn.Module) -> None:
         for module in model.modules():
@@ -207,7 +207,7 @@ def weights_in_other_memory() -> None:
 
 def a_buffer_of_the_host() -> None:
     """A worker adds a buffer to the model, on the host."""
-    from vime.weights import transfer
+    from vime.inside_vllm import transfer
 
     erase = transfer.erase
 

@@ -16,6 +16,7 @@ from tests.cuda import device
 device.load()
 
 import contextlib  # noqa: E402
+import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
@@ -136,9 +137,9 @@ def enter(config: Any, *, rank: int = 0) -> None:
     """Makes this process one rank of the trainer of a run; once a process."""
     from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
-    from vime.trainer import cpu_shim, micro_batch, parallel
+    from vime.trainer import megatron_setup, micro_batch, parallel
 
-    assert not cpu_shim.install(), "the device is there"
+    assert not megatron_setup.set_up(), "the device is there"
     parallel.initialize(config.trainer, rank=rank, address="127.0.0.1:1", seed=0)
     if config.model.num_experts:
         experts.install(chosen=config.model.num_experts_per_token, num_experts=config.model.num_experts)
@@ -163,6 +164,8 @@ def enter(config: Any, *, rank: int = 0) -> None:
     P2PCommunicator._communicate_shapes = lambda *_, **__: (list(shape), list(shape))  # type: ignore[method-assign]
 
 
+hidden: dict[str, Any] = sys.modules
+hidden["vime.trainer.cpu"] = None  # an import of what is for processors alone fails
 tensors.install()
 _install_cuda()
 collectives.install()

@@ -33,7 +33,7 @@ IMPORTED = (
     "vllm.model_executor.layers.fused_moe.experts.triton_moe",
     "vllm.model_executor.layers.quantization.online.base",
     "vllm.v1.worker.gpu_worker",
-    "vime.weights.direct_transfer",
+    "vime.inside_vllm.direct_transfer",
 )
 DEVICE_UUID = "GPU-that-is-not-there"
 
@@ -213,7 +213,7 @@ def _config(update: Update, checkpoint: Path) -> Any:
     import torch
     from vllm.engine.arg_utils import EngineArgs
 
-    from vime.serving.plugin import register
+    from vime.inside_vllm.plugin import register
 
     register()
     made = EngineArgs(
@@ -252,7 +252,7 @@ def _worker(config: Any, update: Update) -> Any:
     from vllm.model_executor.model_loader import get_model
     from vllm.v1.worker.gpu_worker import Worker
 
-    from vime.weights.transfer import WeightReport
+    from vime.inside_vllm.transfer import WeightReport
 
     kind: Any = type("ExtendedWorker", (Worker, WeightReport), {})
     worker = kind.__new__(kind)

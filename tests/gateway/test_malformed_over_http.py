@@ -166,7 +166,7 @@ MESSAGES = Protocol(
 
 
 def is_form_of(route: str, body: dict[str, Any]) -> bool:
-    """Whether an error is worded as its protocol words it."""
+    """True if an error is worded as its protocol words it."""
     error = body["error"]
     if route == MESSAGES.route:
         return body["type"] == "error" and set(error) == {"type", "message"} and error["type"].endswith("_error")

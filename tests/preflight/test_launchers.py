@@ -17,7 +17,7 @@ METHOD = ["+method=memagent", "mode=plan"]
 
 
 def is_there(launcher: str) -> bool:
-    """Whether the package of a launcher is installed."""
+    """True if the package of a launcher is installed."""
     name = f"hydra_plugins.{PACKAGES[launcher].replace('-', '_')}"
     return importlib.util.find_spec("hydra_plugins") is not None and importlib.util.find_spec(name) is not None
 

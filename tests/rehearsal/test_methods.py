@@ -11,6 +11,7 @@ from agentic.agentflow.config import AgentFlowConfig
 from tests.qwen3_tokenizer import qwen3_tokenizer
 from vime.config import ModelAPI, ServingConfig
 from vime.data.rows import load_rows, to_prompt
+from vime.inside_vllm.forced_tokens import FORCED
 from vime.preflight.compose import compose_run
 from vime.rehearsal.outcome import STOP
 from vime.rehearsal.scripted_client import ScriptedClient, ScriptedClients
@@ -19,7 +20,6 @@ from vime.rehearse import write_files
 from vime.retrieval.client import Passage
 from vime.serving.endpoint import Endpoint
 from vime.serving.flags import max_model_len_of
-from vime.serving.forced_tokens import FORCED
 from vime.types import Turn
 from vime.workers.worker import RolloutWorker
 

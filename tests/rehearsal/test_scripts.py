@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from vime.config import DatasetConfig, MethodConfig, RunConfig, ServingConfig
+from vime.inside_vllm.forced_tokens import FORCED
 from vime.rehearsal.outcome import MARK, Outcome, write_outcome
 from vime.rehearsal.script import Asked, Rehearsal, Reply
 from vime.rehearsal.scripted_client import UNSCRIPTED_TOKENS, ScriptedClient, ScriptedClients
-from vime.serving.forced_tokens import FORCED
 
 EOS = 9
 

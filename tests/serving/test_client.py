@@ -290,7 +290,7 @@ async def test_a_real_server_says_what_is_wrong_with_a_request(served):
 
 
 async def test_a_seed_gives_the_same_tokens_if_the_prompt_is_read_in_parts(served):
-    """Prompts of more tokens than one step reads; without `vime.serving.cpu_seeds` they end the engine."""
+    """Prompts of more tokens than one step reads; without `vime.inside_vllm.cpu_seeds` they end the engine."""
     stack = served["tied"]
     client = TokenClient(stack.endpoint, stack.config.serving)
     sampling = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True, "seed": 5}

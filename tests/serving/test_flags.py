@@ -7,9 +7,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from vime.config import ModelConfig, RunConfig, ServedModelConfig, ServerRole, ServingConfig
+from vime.inside_vllm.plugin import register
 from vime.preflight.rules import models, serving
 from vime.serving.flags import server_arguments, server_environment, to_flags
-from vime.serving.plugin import register
 from vime.serving.router import router_command
 from vime.weights.payload import NUM_SYNCED_SERVERS
 

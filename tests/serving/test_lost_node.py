@@ -31,7 +31,7 @@ OVERRIDES = [
 
 
 def servers_below(raylet: psutil.Process) -> list[psutil.Process]:
-    return [p for p in raylet.children(recursive=True) if "vime.serving.vllm_server" in " ".join(p.cmdline())]
+    return [p for p in raylet.children(recursive=True) if "vime.inside_vllm.vllm_server" in " ".join(p.cmdline())]
 
 
 def test_a_lost_server_node_does_not_end_the_run(tmp_path: Path):

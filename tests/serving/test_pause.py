@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vime.serving.vllm_server import pause_at_once
+from vime.inside_vllm.vllm_server import pause_at_once
 
 
 async def test_a_pause_stops_the_engine_clears_what_it_was_asked_to_and_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch):

@@ -30,7 +30,7 @@ async def test_a_kept_cache_is_cleared_by_the_first_sync_after_a_restart(unused_
 
 
 async def has_posted(folder: Path, expected: list[str]) -> bool:
-    """Whether sleeping and waking up come in this order; the supervisor may write the log after the program has answered."""
+    """True if sleeping and waking up come in this order; the supervisor may write the log after the program has answered."""
     posted: list[str] = []
     for _ in range(200):
         lines = (folder / "actor-0.log").read_text().splitlines()

@@ -37,7 +37,9 @@ def bare(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_all_checks_pass_on_the_cpu_without_those_packages(tmp_path: Path) -> None:
-    run = "from vime.trainer import cpu_shim; cpu_shim.install(); import vime.trainer.checkpoint, vime.weights.export\n"
+    run = (
+        "from vime.trainer import megatron_setup; megatron_setup.set_up(); import vime.trainer.checkpoint, vime.weights.export\n"
+    )
     run += f"sys.argv[0] = {str(PROGRAM)!r}; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
     found = bare(run, "--device", "cpu", "--json", str(tmp_path / "findings.json"))
     assert found.returncode == 0, found.stdout + found.stderr

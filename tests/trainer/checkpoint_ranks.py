@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vime.trainer import cpu_shim
+from vime.trainer import megatron_setup
 
-cpu_shim.install()
+megatron_setup.set_up()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402

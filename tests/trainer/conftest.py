@@ -143,9 +143,9 @@ def run_ranks() -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def world() -> Iterator[None]:
     """A world of one rank in this process."""
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
-    cpu_shim.install()
+    megatron_setup.set_up()
     from vime.trainer import parallel
 
     address = f"127.0.0.1:{parallel.free_port('127.0.0.1')}"

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vime.trainer import cpu_shim
+from vime.trainer import megatron_setup
 
-cpu_shim.install()
+megatron_setup.set_up()
 
 import torch  # noqa: E402
 
@@ -63,7 +63,7 @@ def fill(engine: LockstepEngine, step: float) -> None:
 
 
 def holds(engine: LockstepEngine, step: float) -> bool:
-    """Whether `fill` wrote this number, everywhere."""
+    """True if `fill` wrote this number, everywhere."""
     parts = optimizer_state.parts(engine.optimizer)
     kinds = list(enumerate(optimizer_state.KINDS))
     return all(bool((part.tensors[kind] == step + offset / 4).all()) for part in parts for offset, kind in kinds)

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vime.trainer import cpu_shim
+from vime.trainer import megatron_setup
 
-cpu_shim.install()
+megatron_setup.set_up()
 
 from safetensors.torch import save_file  # noqa: E402
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from vime.trainer import cpu_shim
+from vime.trainer import megatron_setup
 
-cpu_shim.install()
+megatron_setup.set_up()
 
 import torch  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
@@ -25,7 +25,7 @@ from vime.cluster.layout import Position, layers_of, position_of, world_size  # 
 from vime.memory.activations import activation_bytes  # noqa: E402
 from vime.model.size import BYTES  # noqa: E402
 from vime.trainer import logprob, parallel  # noqa: E402
-from vime.trainer.kernels import rows  # noqa: E402
+from vime.trainer.cpu import rows  # noqa: E402
 from vime.trainer.lockstep import LockstepEngine  # noqa: E402
 from vime.trainer.saved_tensors import kept_bytes  # noqa: E402
 from vime.trainer.shard import PackedUpdate  # noqa: E402

@@ -39,9 +39,9 @@ def test_a_plan_refuses_an_interleaved_pipeline_on_gpus_and_leaves_one_without_g
 
 def test_a_trainer_rank_refuses_it_as_well(monkeypatch: pytest.MonkeyPatch, models: Any) -> None:
     from vime.errors import ConfigError
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
-    cpu_shim.install()
+    megatron_setup.set_up()
     from vime.model.architecture import read_architecture
     from vime.trainer.megatron_config import transformer_config
 
@@ -52,9 +52,9 @@ def test_a_trainer_rank_refuses_it_as_well(monkeypatch: pytest.MonkeyPatch, mode
 
 
 def test_whole_heads_are_what_grouped_queries_see() -> None:
-    from vime.trainer import cpu_shim
+    from vime.trainer import megatron_setup
 
-    cpu_shim.install()
+    megatron_setup.set_up()
     from vime.trainer.attention import whole_heads
 
     query, (key, value) = torch.randn(1, 6, 5, 4), (torch.randn(1, 2, 5, 4) for _ in range(2))

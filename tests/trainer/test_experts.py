@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from vime.trainer.kernels import blocks
+from vime.trainer.cpu import blocks
 
 Models = Callable[..., Path]
 MakeConfig = Callable[..., Any]

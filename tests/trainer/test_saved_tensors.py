@@ -31,12 +31,11 @@ def test_the_formula_of_the_plan_is_the_count(
     fused: bool,
     recompute: bool,
 ) -> None:
-    from vime.trainer import attention
-    from vime.trainer.kernels import blocks, rows
+    from vime.trainer.cpu import attention, blocks, rows
     from vime.trainer.saved_tensors import kept_bytes
 
     monkeypatch.setattr(attention, "WIDE_BELOW", 0)  # short sequences are widened on the CPU alone
-    monkeypatch.setattr(attention.amx_attention, "suits", lambda *_: False)
+    monkeypatch.setattr(attention, "is_short", lambda *_: False)
     monkeypatch.setattr(blocks, "library", lambda: None)  # it keeps less: no turned queries and keys
     monkeypatch.setattr(rows, "library", lambda _: None)
     config = make_config(

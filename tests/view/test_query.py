@@ -62,7 +62,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Conne
 
 
 def passes(entry: Entry, given: dict[str, Any]) -> bool:
-    """Whether an entry passes filters, seen without an index."""
+    """True if an entry passes filters, seen without an index."""
     return all(CHECKS[name](entry, value) if name in CHECKS else getattr(entry, name) == value for name, value in given.items())
 
 

@@ -15,13 +15,13 @@ from claude_agent_sdk import (  # pyright: ignore[reportMissingImports]
 
 @tool("owner_of", "Who owns a thing.", {"thing": str})
 async def owner_of(arguments: dict[str, str]) -> dict[str, object]:
-    """As the SDK wants results."""
+    """The owner of a thing, in the form that the SDK wants for results."""
     return {"content": [{"type": "text", "text": task.owner_of(arguments["thing"])}]}
 
 
 @tool("price_of", "What a thing cost.", {"thing": str})
 async def price_of(arguments: dict[str, str]) -> dict[str, object]:
-    """As the SDK wants results."""
+    """The price of a thing, in the form that the SDK wants for results."""
     return {"content": [{"type": "text", "text": task.price_of(arguments["thing"])}]}
 
 

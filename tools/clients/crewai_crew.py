@@ -11,13 +11,13 @@ from crewai.tools import tool  # pyright: ignore[reportMissingImports]
 
 @tool
 def owner_of(thing: str) -> str:
-    """Who owns a thing."""
+    """The owner of a thing."""
     return task.owner_of(thing)
 
 
 @tool
 def price_of(thing: str) -> str:
-    """What a thing cost."""
+    """The price of a thing."""
     return task.price_of(thing)
 
 

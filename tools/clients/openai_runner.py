@@ -9,7 +9,7 @@ from openai import OpenAI
 from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRunner
 
 said: list[str] = []
-"""What the tools said: the runner does not tell, and the next question needs it."""
+"""Results of the tools: the runner does not tell them, and the next question needs them."""
 
 
 def use(name: str, arguments: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class Owner(BaseModel):
-    """Who owns it."""
+    """The owner of a thing."""
 
     owner: Literal["Ada", "Bea"]
     is_sure: bool

@@ -8,7 +8,7 @@ from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool  # pyright
 
 @tool
 def owner_of(thing: str) -> str:
-    """Who owns a thing.
+    """The owner of a thing.
 
     Args:
         thing: The thing.
@@ -18,7 +18,7 @@ def owner_of(thing: str) -> str:
 
 @tool
 def price_of(thing: str) -> str:
-    """What a thing cost.
+    """The price of a thing.
 
     Args:
         thing: The thing.

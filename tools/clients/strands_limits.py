@@ -1,4 +1,4 @@
-"""How an agent of Strands ends or goes on at a limit: `strands_limits.py turns|calls|context|throttled`."""
+"""Tries how an agent of Strands ends or goes on at a limit: `strands_limits.py turns|calls|context|throttled`."""
 
 import http.client
 import os

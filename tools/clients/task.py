@@ -1,4 +1,4 @@
-"""What the scripts have in common: two questions, two tools, and what the answers must contain."""
+"""Common parts of the scripts: two questions, two tools, and the words that the answers must contain."""
 
 import json
 import sys
@@ -14,12 +14,12 @@ DESCRIPTIONS = {"owner_of": "Who owns a thing.", "price_of": "What a thing cost.
 
 
 def owner_of(thing: str) -> str:
-    """Who owns a thing."""
+    """The owner of a thing."""
     return OWNERS.get(thing, "nobody")
 
 
 def price_of(thing: str) -> str:
-    """What a thing cost."""
+    """The price of a thing."""
     return str(PRICES.get(thing, "unknown"))
 
 

@@ -73,7 +73,7 @@ class Engine:
         return web.Response()
 
     async def log(self, _: web.Request) -> web.Response:
-        """When each request came, its first text went and its last token, in seconds of the monotonic clock."""
+        """Times when each request came, its first text went and its last token, in seconds of the monotonic clock."""
         found, self._log = self._log, []
         return web.Response(body=orjson.dumps(found), content_type="application/json")
 

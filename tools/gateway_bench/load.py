@@ -22,7 +22,7 @@ from gateway_bench.script import MODEL, TOOLS, opening, results
 
 @dataclass(kw_only=True, slots=True)
 class Work:
-    """What each agent does.
+    """The work of each agent.
 
     Example: `Work(targets=[{"url": "http://127.0.0.1:8000/v1", "key": "x"}], turns=4, think_seconds=0.5)`.
     """
@@ -47,16 +47,16 @@ class Work:
 
 @dataclass(kw_only=True, slots=True)
 class Measured:
-    """What was measured; one entry for each measured call, in the order in which they ended."""
+    """Measurements; one entry for each measured call, in the order in which they ended."""
 
     seconds: list[float] = field(default_factory=list)
     """From the request to the end of its answer."""
     first_at: list[float] = field(default_factory=list)
-    """When the first text of a stream came, by the machine's monotonic clock; 0 if it is no stream."""
+    """The time when the first text of a stream came, by the machine's monotonic clock; 0 if it is no stream."""
     first_seconds: list[float] = field(default_factory=list)
     """From the request to that."""
     failures: list[str] = field(default_factory=list)
-    """What the gateway answered to agents that it failed; these stopped there."""
+    """The gateway's answers to agents that it failed; these stopped there."""
     wall_seconds: float = 0.0
     """From the first request to the last answer."""
     history_tokens: int = 0

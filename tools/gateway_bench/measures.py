@@ -1,4 +1,4 @@
-"""What is measured of each side, all of it with the agents of `load` over the scripted engine."""
+"""Measurements of each side, all of them with the agents of `load` over the scripted engine."""
 
 import statistics
 from collections import defaultdict
@@ -17,7 +17,7 @@ MANY = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """So many agents side by side.
+    """A number of agents side by side.
 
     Example: 64 agents that wait a second for each reply and half a second for each tool: `Load(sessions=64, engine_seconds=1.0,
     think_seconds=0.5, turns=6, flat_turns=8)`.
@@ -33,13 +33,13 @@ class Load:
 
 @dataclass(kw_only=True, slots=True)
 class Found:
-    """What was found of one side, over all rounds; by the number of sessions, or the size of the history."""
+    """Measurements of one side, over all rounds; by the number of sessions, or the size of the history."""
 
     seconds: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of each call, while the engine takes its time."""
+    """Seconds of each call, while the engine takes its time."""
     calls_per_second: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu_seconds: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of the side's process for each call, a mean of each round."""
+    """CPU seconds of the side's process for each call, a mean of each round."""
     history: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds of each call beyond the engine's."""
     engine: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -88,7 +88,7 @@ def measure_history(side: Side, engine: EngineProcess, *, num_tokens: int, found
 
 
 def measure_stream(side: Side, engine: EngineProcess, *, load: Load, num_calls: int, found: Found, seed: int) -> None:
-    """When the first text of a streamed reply arrives: at one agent by the clock, at many from their requests on."""
+    """Measures when the first text of a streamed reply arrives: at one agent by the clock, at many from their requests on."""
     engine.pace(STREAM_SECONDS)
     engine.log()
     measured = _run(Work(targets=side.open(1), turns=num_calls, stream=True, seed=seed), found)

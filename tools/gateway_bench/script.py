@@ -1,4 +1,4 @@
-"""What the scripted engine says, and what the agents of the benchmark say: an agent that reads one file after another.
+"""The words of the scripted engine and of the benchmark's agents: an agent that reads one file after another.
 
 Every call of an agent adds the model's reply as it was answered and a result of its tool, as agents with tools do.
 """
@@ -80,7 +80,7 @@ def opening(source: random.Random, num_tokens: int) -> list[dict[str, Any]]:
 
 
 def results(reply: dict[str, Any], source: random.Random, num_tokens: int) -> Iterator[dict[str, Any]]:
-    """What the tool returns for each call of a reply, or another question if it called none."""
+    """The tool's results for each call of a reply, or another question if it called none."""
     for made in reply.get("tool_calls") or ():
         yield {"role": "tool", "tool_call_id": made["id"], "content": text(source, num_tokens)}
     if not reply.get("tool_calls"):

@@ -59,7 +59,7 @@ class Process:
         raise RuntimeError(f"{' '.join(map(str, self._popen.args))} gave no answer, see {self._log.name}")  # type: ignore[arg-type]
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """True if it still runs."""
         return self._popen.poll() is None
 
     def cpu_seconds(self) -> float:

@@ -30,7 +30,7 @@ def add_rows(result: Result, found: dict[str, Found]) -> None:
 
 
 def numbers_of(found: dict[str, Found]) -> Numbers:
-    """What this checkout's gateway costs, without peers."""
+    """The cost of this checkout's gateway, without peers."""
     ours, engine = found[OURS], found[ENGINE]
     assert not ours.failures + engine.failures, [*ours.failures, *engine.failures][0]
     numbers: Numbers = {}
@@ -56,7 +56,7 @@ def _ms(value: float) -> Number:
 
 
 def added_ms(found: Found, engine: Found, sessions: int) -> list[float]:
-    """Of each call, the time beyond the median of the same calls straight to the engine."""
+    """The added time of each call, beyond the median of the same calls straight to the engine."""
     straight = median(engine.seconds[sessions])
     return [1000 * (seconds - straight) for seconds in found.seconds[sessions]]
 

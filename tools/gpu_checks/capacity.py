@@ -1,4 +1,4 @@
-"""What the trainer holds in memory and how fast it is, on layers of real width; in a test on the CPU on tiny ones."""
+"""The trainer's memory and speed, on layers of real width; in a test on the CPU on tiny ones."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ EQUAL = (3072, 1024)
 
 
 def activations(setting: Setting) -> Iterator[Finding]:
-    """What a row keeps for the backward pass, counted and as the device allocates it, beside the plan's estimate."""
+    """The memory that a row keeps for the backward pass, counted and as the device allocates it, beside the plan's estimate."""
     from vime.trainer.saved_tensors import forward, kept_bytes
 
     cases = {"wide": setting.wide_model(), "experts": setting.small_model("qwen3_moe")}

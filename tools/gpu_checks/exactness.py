@@ -1,4 +1,4 @@
-"""What the trainer computes: logits beside Hugging Face's, a step beside the CPU's, checkpoints and offloading bit for bit."""
+"""The trainer's results: logits beside Hugging Face's, a step beside the CPU's, checkpoints and offloading bit for bit."""
 
 import gc
 import os
@@ -18,12 +18,12 @@ LENGTHS = [40, 33, 20, 12, 5]
 STEP_LENGTHS = [(20, 30), (31, 9), (5, 45), (12, 12), (40, 3)]
 STEPPED = ("qwen2", "qwen3_moe")
 FLOAT32_TOLERANCE = 1e-4
-"""Of the largest logit; kernels that add in another order differ by about 1e-6 of it."""
+"""A share of the largest logit; kernels that add in another order differ by about 1e-6 of it."""
 BFLOAT16_RATIO = 2.0
 """Our mean distance from Hugging Face in float32, as a multiple of its own in bfloat16."""
 HEAD = ("logprobs", "entropies", "gradient of the states", "gradient of the weight")
 HEAD_TOLERANCE, BFLOAT16_TOLERANCE = 1e-5, 1e-2
-"""Of the norm: of what is computed in float32, and of what is rounded to bfloat16, to 1/256 of each value."""
+"""Shares of the norm: for results in float32, and for results that are rounded to bfloat16, to 1/256 of each value."""
 STEP_TOLERANCE = 1e-3
 DIFFERING_SHARE = 0.01
 """Adam's first steps are close to the sign of the gradient, so a gradient near zero may go either way."""

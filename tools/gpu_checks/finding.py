@@ -1,4 +1,4 @@
-"""What a check found, and the table of all findings."""
+"""The finding of a check, and the table of all findings."""
 
 import json
 from collections.abc import Sequence

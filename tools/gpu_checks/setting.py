@@ -1,4 +1,4 @@
-"""What all checks work with: the device, random models of each family, configurations, and sequences to train on.
+"""The setting of all checks: the device, random models of each family, configurations, and sequences to train on.
 
 Nothing here or below needs Ray, vLLM, Hydra, OmegaConf or a network.
 """
@@ -65,7 +65,7 @@ class Setting:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether there is a CUDA device."""
+        """True if there is a CUDA device."""
         return self.device.type == "cuda"
 
     @property

@@ -20,7 +20,7 @@ from pathlib import Path
 from vime.surroundings import no_proxy
 
 OUTPUT_CHARACTERS = 100_000
-"""How much of each output is kept, from its end."""
+"""Characters of each output that are kept, from its end."""
 READ_BYTES = 65_536
 OWN_NAMES = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OLDPWD"})
 OWN_PREFIXES = ("RAY_", "VLLM_", "VIME_", "OPENAI_", "ANTHROPIC_", "CLAUDE", "CODEX_")
@@ -45,7 +45,7 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandEnd:
-    """How a program ended."""
+    """The end of a program."""
 
     exit_code: int
     """-n if signal n ended it."""

@@ -1,4 +1,4 @@
-"""What `method.generate` may name: a function that makes samples, one that is given a client of its model, or a command line.
+"""Values of `method.generate`: a function that makes samples, one that is given a client of its model, or a command line.
 
 async def generate(context, sample, sampling)     my_agent.py:generate        vime's own interface
 async def solve(openai_client, sample)            my_agent.py:solve           openai.AsyncOpenAI, of the rollout's session

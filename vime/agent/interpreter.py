@@ -29,7 +29,7 @@ _ENDED = {
     "memory_limit": "ended because it needed too much memory",
     "output_limit": "ended because it printed too much",
 }
-"""What is said of a piece that has not come to its end, by the reason."""
+"""The words about a piece that has not come to its end, by the reason."""
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

@@ -15,7 +15,7 @@ from vime.agent.process_tree import MAX_FILES, freeze, usage
 from vime.config import SandboxConfig
 
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.1, 0.05
-"""When memory is measured first, and how often afterwards; short programs end before."""
+"""Time of the first measurement of memory, and interval of the later ones; short programs end before."""
 _GONE_SECONDS = 10.0
 _CLOCK_SECONDS = 0.1
 """Resolution with which the kernel counts CPU time."""
@@ -39,7 +39,7 @@ class Program:
         self._killed = False
         self._go: int | None = None
         self.stopped = ""
-        """Why the owner ended the program; "" if it did not."""
+        """The reason why the owner ended the program; "" if it did not."""
         self.read: dict[str, bytearray] = {name: bytearray() for name in ("stdout", "stderr", "report", "status")}
         output = _BYTES_PER_CHARACTER * config.output_characters
         self._looked, self._cpu_seconds, self._ended = 0.0, 0.0, 0.0
@@ -76,7 +76,7 @@ class Program:
         return process.returncode
 
     def may_have_computed(self, cpu_seconds: float) -> bool:
-        """Whether one of the processes can have used so much CPU time, by the last measurement and the time since then."""
+        """True if one of the processes can have used so much CPU time, by the last measurement and the time since then."""
         return self._cpu_seconds + (self._ended - self._looked) * (os.cpu_count() or 1) >= cpu_seconds - _CLOCK_SECONDS
 
     def kill(self) -> None:

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 REASONS = ("finished", "raised", "time_limit", "memory_limit", "process_limit", "output_limit", "file_limit", "killed")
-"""Why a program ended: by itself (see `exit_code`), by an uncaught exception, at a limit, or by a signal."""
+"""Reasons why a program ended: by itself (see `exit_code`), by an uncaught exception, at a limit, or by a signal."""
 _EXCEPTIONS = {240: "raised", 241: "memory_limit", 242: "process_limit", 243: "file_limit"}
 """Reasons by the launcher's exit status; a program that exits with one of them itself gets the same reason."""
 NUM_PLACES = max(2, num_cores())
@@ -125,7 +125,7 @@ class Sandbox:
 
 @lru_cache(maxsize=1)
 def sandbox_problem() -> str | None:
-    """Why no sandbox can run here, with the remedy, or None if one can; it is tried once per process."""
+    """The reason why no sandbox can run here, with the remedy, or None if one can; it is tried once per process."""
     remedy = "or set sandbox.allow_unsandboxed=true to run programs with your own rights"
     if sys.platform != "linux" or not machine_is_known():
         return f"sandboxes need Linux on x86_64 or aarch64: run this there, {remedy}"

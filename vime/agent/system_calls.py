@@ -61,7 +61,7 @@ _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 
 
 def machine_is_known() -> bool:
-    """Whether the table has numbers for this machine."""
+    """True if the table has numbers for this machine."""
     return platform.machine() in _MACHINES
 
 

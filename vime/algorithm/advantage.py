@@ -84,6 +84,6 @@ def shaped_reward(config: AlgorithmConfig, rollout: Rollout) -> float:
 
 
 def has_signal(group: Group) -> bool:
-    """Whether the rewards of a group differ, among its rollouts or among the samples of one of them."""
+    """True if the rewards of a group differ, among its rollouts or among the samples of one of them."""
     counted = [rollout for rollout in group.rollouts if rollout.counting.in_baseline]
     return len({rollout.reward for rollout in counted}) > 1 or any(any(reward_differences(rollout)) for rollout in counted)

@@ -136,7 +136,7 @@ class Algorithm:
     needs: Sequence[Forward] = ()
     """Columns that the trainer computes before the first update of a batch."""
     needs_before: Sequence[Forward] = ()
-    """Those of them that `advantages` reads; the others never leave the trainer."""
+    """The columns among them that `advantages` reads; the others never leave the trainer."""
     is_supervised: bool = False
     """True if sequences are demonstrations, which nothing sampled: they have no logprobs and are not compared with any."""
 
@@ -151,7 +151,7 @@ class Algorithm:
 
     @property
     def source(self) -> str:
-        """Whoever gives the advantages, for messages."""
+        """The setting that gives the advantages, for messages."""
         return f"{OBJECT}={self.config.object}" if self.config.object else f"algorithm={self.config.name.value}"
 
     def advantages(self, groups: list[Group], known: Sequence[Sample]) -> Columns:

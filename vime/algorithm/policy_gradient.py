@@ -31,7 +31,7 @@ class PolicyGradient(Algorithm):
 
     @property
     def source(self) -> str:
-        """Whoever gives the advantages, for messages."""
+        """The setting that gives the advantages, for messages."""
         return f"{ADVANTAGE}={self.config.advantage}" if self.config.advantage else super().source
 
     @property

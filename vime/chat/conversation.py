@@ -52,7 +52,7 @@ class Conversation:
         reasoning and tool calls of each reply; without, its text has all that was sampled.
         """
         self.messages: list[Message] = [] if isinstance(messages, str) else list(messages)
-        """Those of the agent and the model's replies; may be edited between two replies."""
+        """Messages of the agent and the model's replies; may be edited between two replies."""
         self.calls: list[Call] = []
         self._model, self._tools = model, tools
         self._parses = bool(tools) if parses is None else parses

@@ -25,7 +25,7 @@ from vime.trajectory.trajectory import Call, Prompt, Trajectory, call_key
 from vime.types import Column, Integers, Message, Sampling, Turn
 
 HEARD_TOKENS = 4
-"""How many tokens a server sends at a time if somebody follows the reply."""
+"""Number of tokens that a server sends at a time if somebody follows the reply."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -268,5 +268,5 @@ class Listening:
         self._clock.advance(seconds)
 
     def is_paused(self) -> bool:
-        """Whether servers are silent because of a weight sync."""
+        """True if servers are silent because of a weight sync."""
         return self._traffic is not None and self._traffic.is_paused()

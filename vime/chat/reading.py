@@ -41,13 +41,15 @@ class Reader:
         self.special_ids = frozenset(tokenizer.all_special_ids)
         """Tokens that may end a reply. The tokenizer makes their list anew each time that it is asked."""
         self.unread = ""
-        """Why the parser does not read the calls that the chat template writes; "" if it does (`vime.chat.reading`)."""
+        """The reason why the parser does not read the calls that the chat template writes; "" if it does
+        (`vime.chat.reading`)."""
         self._parser_class: Any = None
         self._constrained_class: Any = None
-        """Of replies that are constrained from their first token on, so that no reasoning stands before them."""
+        """The class of parsers for replies that are constrained from their first token on, so that no reasoning stands before
+        them."""
         self._counter: Any = None
         self._asked: dict[bytes, Any] = {}
-        """What parsers look at, by the tools and choices of requests; to make it takes as long as to read a reply."""
+        """Parts of requests that parsers look at, by tools and choices; to make one takes as long as to read a reply."""
         if tool_parser or reasoning_parser:
             from vllm.parser.parser_manager import ParserManager
 
@@ -148,7 +150,7 @@ class Reading:
     def __init__(self, reader: Reader, request: ChatRequest, asked: Any, prompt_ids: Any, *, thinks: bool) -> None:
         self._reader, self._request, self._asked, self._prompt_ids = reader, request, asked, prompt_ids
         self.constraint: dict[str, Any] | None = _constraint(asked) if request.is_constrained else None
-        """What the model may sample (`structured_outputs` of vLLM's sampling parameters), None for everything."""
+        """The constraint on sampling (`structured_outputs` of vLLM's sampling parameters), None if everything may be sampled."""
         self.stop_text = ""
         """The stop text that ended the reply."""
         self._is_forced = request.tool_choice not in ("auto", "none")
@@ -163,20 +165,20 @@ class Reading:
         self._waiting: list[int] = []
 
     def feed(self, ids: Integers) -> list[Delta]:
-        """What tokens that have arrived add to the reply. A special token at their end may end the reply: it has to wait."""
+        """The pieces that new tokens add to the reply. A special token at their end may end the reply: it has to wait."""
         arrived = [*self._waiting, *ids]
         self._waiting = arrived[-1:] if arrived and arrived[-1] in self._reader.special_ids else []
         return self._add(self._text.add(arrived[: len(arrived) - len(self._waiting)]))
 
     def finish(self, ids: Integers, *, stopped: bool) -> list[Delta]:
-        """What the last tokens add. The end of a reply that the model `stopped` by itself is no part of its text."""
+        """The pieces that the last tokens add. The end of a reply that the model `stopped` by itself is no part of its text."""
         rest = [*self._waiting, *ids]
         text = self._text.add(self._without_end(rest) if stopped else rest) + self._text.end()
         return [*self._add(text), *self._end()]
 
     @property
     def message(self) -> Message:
-        """What was fed so far, as a message."""
+        """The reply that was fed so far, as a message."""
         return message_of(self._deltas)
 
     def whole(self, ids: Integers, *, stopped: bool) -> list[Delta]:
@@ -192,7 +194,7 @@ class Reading:
         return self._deltas
 
     def num_reasoning_tokens(self, ids: Integers) -> int:
-        """How many of a reply's tokens are reasoning, as the parser counts them."""
+        """Number of a reply's tokens that are reasoning, as the parser counts them."""
         return self._reader.count_reasoning(list(ids)) if any(delta.reasoning for delta in self._deltas) else 0
 
     def _add(self, text: str) -> list[Delta]:
@@ -355,7 +357,7 @@ _QUESTION: Message = {"role": "user", "content": "Who?"}
 
 
 def unread_calls(tokenizer: Any, template_args: dict[str, Any], reader: Reader) -> str:
-    """Why the calls that the template writes cannot be read; "" if they can.
+    """The reason why the calls that the template writes cannot be read; "" if they can.
 
     One call must do where the template takes no more.
     """

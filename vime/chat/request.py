@@ -1,4 +1,4 @@
-"""What all protocols have in common: a request for a reply, the reply as it arrives, and the whole answer."""
+"""The common part of all protocols: a request for a reply, the reply as it arrives, and the whole answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,13 +52,13 @@ class ChatRequest:
     """The form that the text must have, as vLLM names it; None for any."""
     wants_logprobs: bool = False
     wants_token_ids: bool = False
-    """Whether the client asks for the ids of prompt and reply, as vLLM's own clients can."""
+    """True if the client asks for the ids of prompt and reply, as vLLM's own clients can."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Sampling parameters that the client asked for; the run's own are used in their place."""
     notes: list[str] = field(default_factory=list)
-    """What of the request is left out, to be logged."""
+    """Parts of the request that are left out, to be logged."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the protocol needs again for its answer."""
+    """Values that the protocol needs again for its answer."""
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ class ChatRequest:
 
     @property
     def is_constrained(self) -> bool:
-        """Whether the model may not sample freely."""
+        """True if the model may not sample freely."""
         return self.is_forced or self.response_format is not None or self.structured_outputs is not None
 
 

@@ -53,5 +53,5 @@ class Trace:
 
 
 def is_traced(slot: int, share: float) -> bool:
-    """Whether the timelines of a group are kept, for a `share` of all groups; the choice is the same in every run."""
+    """True if the timelines of a group are kept, for a `share` of all groups; the choice is the same in every run."""
     return (slot * SPREAD // 1_000_000) % SHARE_STEPS < share * SHARE_STEPS

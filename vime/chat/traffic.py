@@ -17,7 +17,7 @@ from vime.chat.agent_clock import AgentClock
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelUsage:
-    """How the trained model was used since a worker began.
+    """Usage of the trained model since a worker began.
 
     Example: two calls side by side for 3 s: `ModelUsage(busy_seconds=3.0, call_seconds=6.0, num_calls=2)`.
     """
@@ -96,7 +96,7 @@ class Traffic:
                 clock.go()
 
     def is_paused(self) -> bool:
-        """Whether servers may be silent because of a sync."""
+        """True if servers may be silent because of a sync."""
         return self._expects_weights or not self._open.is_set()
 
     def usage(self) -> ModelUsage:

@@ -165,7 +165,7 @@ class Nodes:
         return ray.remote(NodeAgent).options(**options).remote()
 
     def _take_spare(self, number: int) -> bool:
-        """Whether Ray moved the bundle of a lost node to a spare one in time."""
+        """True if Ray moved the bundle of a lost node to a spare one in time."""
         agent = self._agent(self._bundles[number])
         try:
             node: Any = ray.get(agent.describe.remote(), timeout=RESERVE_TIMEOUT_SECONDS)

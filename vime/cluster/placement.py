@@ -118,7 +118,7 @@ def _in_turn(config: RunConfig, sizes: list[int], first: int, num_gpus: int) -> 
 
 
 def takes_turns(config: RunConfig) -> bool:
-    """Whether trainer and servers share GPUs, so that one sleeps while the other works."""
+    """True if trainer and servers share GPUs, so that one sleeps while the other works."""
     return config.cluster.colocated and config.cluster.gpus_per_node > 0 and config.cluster.num_server_gpus > 0
 
 
@@ -139,7 +139,7 @@ def transport(config: RunConfig) -> WeightTransfer:
 
 
 def trained_servers_have_trainers(config: RunConfig) -> bool:
-    """Whether every GPU that serves the trained model also holds a trainer rank, whose memory its server can open."""
+    """True if every GPU that serves the trained model also holds a trainer rank, whose memory its server can open."""
     per_node = config.cluster.gpus_per_node
     places = server_places(config)
     served = [place for name, model in config.serving.models.items() if model.trained for place in places[name]]

@@ -122,20 +122,20 @@ class RunConfig:
     """All settings of one run."""
 
     mode: Mode = Mode.train
-    """Whether the program trains, evaluates, shows the plan of a run without starting it, or tries one prompt, without a
+    """The work of the program: it trains, evaluates, shows the plan of a run without starting it, or tries one prompt, without a
     trainer."""
     name: str = "run"
     """Name of the run and of its folder under `outputs/`."""
     seed: Natural = 0
     """Seed of the order of the prompts and of every other random choice of the run."""
     deterministic: bool = False
-    """Whether two runs with the same configuration and seed give the same tokens, rewards and weights on one machine. Generation
+    """True if two runs with the same configuration and seed give the same tokens, rewards and weights on one machine. Generation
     is slower, and settings whose results depend on time or on external servers are refused."""
     rehearse: bool = False
-    """Whether to rehearse the run on this machine before it is given GPUs: its own code, prompts and lengths on a random small
+    """Rehearses the run on this machine before it is given GPUs: its own code, prompts and lengths on a random small
     model of the same family, with two items of each data set, two steps and scripted replies. `mode=plan` shows it."""
     resume: bool = False
-    """Whether to continue the newest run of this name in `outputs/` from its last checkpoint."""
+    """Continues the newest run of this name in `outputs/` from its last checkpoint."""
     output_dir: str | None = None
     """Folder of the run; null takes a new folder `outputs/<name>/<time>`."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -151,7 +151,7 @@ class RunConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """Batches of rollouts, their sampling and their limits."""
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
-    """How agents are answered that call the trained model over HTTP."""
+    """Answers to agents that call the trained model over HTTP."""
     serving: ServingConfig = field(default_factory=ServingConfig)
     """Served models, router, health limits."""
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)

@@ -39,7 +39,7 @@ class ModelConfig:
     vocab_size: Count = 1024
     """Rows of the embedding table."""
     tie_word_embeddings: bool = False
-    """Whether the output layer uses the weights of the embedding table."""
+    """True if the output layer uses the weights of the embedding table."""
     max_position_embeddings: Count = 2048
     """Longest sequence in tokens that the checkpoint's position embeddings allow, with `rope_parameters` if there are any."""
     rope_parameters: dict[str, Any] = field(default_factory=dict)
@@ -60,20 +60,20 @@ class ModelConfig:
 
     @property
     def thinks(self) -> bool:
-        """Whether replies begin with thinking: the model's reasoning has a parser, and the template does not turn it off."""
+        """True if replies begin with thinking: the model's reasoning has a parser, and the template does not turn it off."""
         return self.reasoning_parser is not None and bool(self.chat_template_args.get("enable_thinking", True))
 
 
 @dataclass(kw_only=True, slots=True)
 class SessionConfig:
-    """What one rollout of an agent may ask that calls its model over HTTP. A session that is at its end refuses further calls."""
+    """Limits of one rollout of an agent that calls its model over HTTP. A session that is at its end refuses further calls."""
 
     num_calls: Count | None = None
     """Most calls; null for any number."""
     num_tokens: Count | None = None
     """Most sampled tokens, of all calls together; null for any number."""
     fork: bool = True
-    """Whether a new training sequence begins where the chat template renders earlier messages differently, as Qwen3's drops
+    """True if a new training sequence begins where the chat template renders earlier messages differently, as Qwen3's drops
     earlier thinking. With false the tokens stay as they were sampled, and the model sees what its template would not show it."""
 
 
@@ -84,8 +84,8 @@ class MethodConfig:
     name: str = ""
     """Name of the method in run names and result tables."""
     generate: str = ""
-    """What runs one rollout: the dotted path of `async generate(context, sample, sampling) -> Sample | list[Sample]`, or of
-    `solve(openai_client, sample)` or `solve(anthropic_client, sample)`, or a command line, `run PROGRAM ARGUMENTS`."""
+    """The code that runs one rollout: the dotted path of `async generate(context, sample, sampling) -> Sample | list[Sample]`, or
+    of `solve(openai_client, sample)` or `solve(anthropic_client, sample)`, or a command line, `run PROGRAM ARGUMENTS`."""
     reward: str | None = ""
     """Dotted path of `async reward(context, samples) -> float | Reward`, which scores the samples of one rollout. It is not
     called where `generate` has set rewards on the samples; null says that `generate` always does."""
@@ -100,9 +100,9 @@ class MethodConfig:
     """Dotted path of a `vime.rehearsal.script.Rehearsal`, which says what the models reply in a rehearsal (`rehearse=true`); null
     lets the random model sample."""
     session: SessionConfig = field(default_factory=SessionConfig)
-    """What an agent may ask that calls its model over HTTP."""
+    """Limits of an agent that calls its model over HTTP."""
     credit: Credit = Credit.share
-    """How the advantage of a rollout is assigned to its samples."""
+    """Assignment of a rollout's advantage to its samples."""
 
     @classmethod
     def of(cls: type[MethodType], config: "RunConfig") -> MethodType:
@@ -124,7 +124,7 @@ class MethodConfig:
         return found
 
     def identities(self, prompt: "Prompt") -> list[str]:
-        """What an item is recognized by in another data set: two items that share one of these are the same.
+        """The keys by which an item is recognized in another data set: two items that share one of these are the same.
 
         A run is refused that trains on an item on which it is evaluated (`vime.data.overlap`).
         """
@@ -169,7 +169,7 @@ class DataConfig:
     evaluation: list[DatasetConfig] = field(default_factory=list)
     """The data sets of an evaluation."""
     shuffle: bool = True
-    """Whether the training prompts are shuffled anew in every epoch."""
+    """True if the training prompts are shuffled anew in every epoch."""
     source: str = "vime.data.source.RowSource"
     """Dotted path of the class that hands out training prompts (`vime.hooks.PromptSource`)."""
     demonstrations: str | None = None

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Mode(Enum):
-    """What the program does."""
+    """The program's task."""
 
     train = "train"
     eval = "eval"
@@ -45,7 +45,7 @@ class AlgorithmName(Enum):
 
 
 class Baseline(Enum):
-    """What is subtracted from the reward of a rollout: the mean of its group, the mean of the others in its group, or nothing."""
+    """Baseline subtracted from a rollout's reward: the mean of its group, the mean of the others in its group, or nothing."""
 
     mean = "mean"
     leave_one_out = "leave_one_out"
@@ -53,28 +53,28 @@ class Baseline(Enum):
 
 
 class Normalization(Enum):
-    """What the difference to the baseline is divided by: the standard deviation of the group, or nothing."""
+    """The divisor of the difference to the baseline: the standard deviation of the group, or none."""
 
     std = "std"
     none = "none"
 
 
 class RatioLevel(Enum):
-    """Whether each token has an importance ratio, or each sequence (the geometric mean over its tokens)."""
+    """The unit of the importance ratio: each token, or each sequence (the geometric mean over its tokens)."""
 
     token = "token"
     sequence = "sequence"
 
 
 class Surrogate(Enum):
-    """How the importance ratio enters the loss: PPO's clipped objective, or CISPO's clipped weight, which masks no gradient."""
+    """Use of the importance ratio in the loss: PPO's clipped objective, or CISPO's clipped weight, which masks no gradient."""
 
     clipped = "clipped"
     cispo = "cispo"
 
 
 class Credit(Enum):
-    """How the samples of a rollout get its advantage: each the whole of it, or each an equal part."""
+    """Assignment of a rollout's advantage to its samples: to each the whole of it, or to each an equal part."""
 
     share = "share"
     split = "split"
@@ -102,7 +102,7 @@ class PromptStyle(Enum):
 
 
 class Aggregation(Enum):
-    """What has equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant.
+    """Units of equal weight in the loss: tokens, samples or rollouts; `constant` divides the sum over tokens by a constant.
 
     With `rollout` the tokens of a rollout weigh the same, with `nested` its samples, and within each of these its tokens.
     """
@@ -124,14 +124,14 @@ class KLEstimator(Enum):
 
 
 class KLPlace(Enum):
-    """Whether the KL divergence from the reference is a term of the loss or a penalty on the reward of each token."""
+    """The place of the KL divergence from the reference: a term of the loss, or a penalty on the reward of each token."""
 
     loss = "loss"
     reward = "reward"
 
 
 class CorrectionMode(Enum):
-    """Whether an importance weight outside its bounds is moved to the bound (`truncate`) or set to 0 (`mask`)."""
+    """The fate of an importance weight outside its bounds: moved to the bound (`truncate`) or set to 0 (`mask`)."""
 
     none = "none"
     truncate = "truncate"
@@ -139,7 +139,7 @@ class CorrectionMode(Enum):
 
 
 class CorrectionLevel(Enum):
-    """Whether an importance weight belongs to a token, to its sequence (the product) or to its average token (geometric mean)."""
+    """The unit of an importance weight: a token, its sequence (the product) or the average token of it (geometric mean)."""
 
     token = "token"
     sequence = "sequence"
@@ -154,7 +154,7 @@ class OldLogprobs(Enum):
 
 
 class BadUpdate(Enum):
-    """What follows a loss or gradient that is not finite: the run stops, or the update is skipped and counted."""
+    """The response to a loss or gradient that is not finite: the run stops, or the update is skipped and counted."""
 
     stop = "stop"
     skip = "skip"
@@ -184,7 +184,7 @@ class Schedule(Enum):
 
 
 class WeightTransfer(Enum):
-    """How weights reach the servers; `auto` chooses by placement.
+    """The way in which weights reach the servers; `auto` chooses by placement.
 
     Through files in shared memory (`shm`) or on a disk that all nodes see (`disk`), between processes on one GPU (`ipc`), between
     GPUs (`nccl`), or over the network without GPUs (`gloo`).
@@ -199,14 +199,14 @@ class WeightTransfer(Enum):
 
 
 class ModelAPI(Enum):
-    """How a served model is called: with token ids (vLLM), or with messages, whose tokens remain unknown (OpenAI's chat API)."""
+    """The API of a served model: token ids (vLLM), or messages, whose tokens remain unknown (OpenAI's chat API)."""
 
     tokens = "tokens"
     chat = "chat"
 
 
 class ServerRole(Enum):
-    """Which part of a request a group of servers handles: all of it, the prompt (prefill), or the reply (decode)."""
+    """The part of a request that a group of servers handles: all of it, the prompt (prefill), or the reply (decode)."""
 
     regular = "regular"
     prefill = "prefill"
@@ -214,14 +214,14 @@ class ServerRole(Enum):
 
 
 class RetrievalBackend(Enum):
-    """How passages are found: BM25 over words, or FAISS over embeddings."""
+    """The search method for passages: BM25 over words, or FAISS over embeddings."""
 
     bm25 = "bm25"
     faiss = "faiss"
 
 
 class VectorSearch(Enum):
-    """How FAISS searches: through all vectors, some cells of an inverted file, these compressed (IVF-PQ), or a graph (HNSW)."""
+    """The search of FAISS: through all vectors, some cells of an inverted file, these compressed (IVF-PQ), or a graph (HNSW)."""
 
     flat = "flat"
     ivf = "ivf"
@@ -237,7 +237,7 @@ class Pooling(Enum):
 
 
 class TrackerName(Enum):
-    """Where metrics go besides `metrics.jsonl`."""
+    """The destination of metrics besides `metrics.jsonl`."""
 
     none = "none"
     wandb = "wandb"
@@ -245,7 +245,7 @@ class TrackerName(Enum):
 
 
 class RolloutDetail(Enum):
-    """How much of each rollout and of each item of an evaluation is written.
+    """The detail in which each rollout and each item of an evaluation is written.
 
     `none` no rollouts, and of items what scores need; `texts` messages and the last reply of each sample; `turns` also the text
     of every turn as the model saw it; `tokens` also the id, loss mask, logprobs of sampler and trainer, and weight version of
@@ -259,7 +259,7 @@ class RolloutDetail(Enum):
 
 
 class Before(Enum):
-    """What is evaluated before training."""
+    """The evaluation before training."""
 
     full = "full"
     one_run = "one_run"

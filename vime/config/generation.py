@@ -28,7 +28,7 @@ class RolloutConfig:
     top_p: FullDistribution = 1.0
     """Nucleus sampling of the trained model in training."""
     max_staleness: Natural = 0
-    """How many weight versions a token may lag behind the trainer when it is trained on; 0 is synchronous and on-policy."""
+    """Most weight versions by which a token may lag behind the trainer when it is trained on; 0 is synchronous and on-policy."""
     in_flight_updates: bool = True
     """If true, a weight sync does not wait for running requests, so one reply may hold tokens of two weight versions. If false, a
     sync holds new requests back and waits until the running ones have ended."""
@@ -37,10 +37,10 @@ class RolloutConfig:
     num_oversampled_samples_per_prompt: Natural = 0
     """Rollouts of a group started in addition to `num_samples_per_prompt`; the last to finish are aborted."""
     journal: bool = True
-    """Whether finished groups are written to disk at once, so that a resumed run need not generate them again. It takes the space
+    """True if finished groups are written to disk at once, so that a resumed run need not generate them again. It takes the space
     of `max_staleness + 1` batches with their tokens per checkpoint."""
     partial_rollouts: bool = False
-    """Whether groups that did not make a batch continue in the next one; no further group is then started ahead of it."""
+    """True if groups that did not make a batch continue in the next one; no further group is then started ahead of it."""
     num_workers: Count = 1
     """Processes that run the rollouts."""
     max_concurrent_rollouts: Count | None = None
@@ -64,12 +64,12 @@ class RolloutConfig:
     max_sandbox_retries: Natural = 2
     """New calls of a sandbox before the rollout counts as an infrastructure failure."""
     max_blocked_seconds: Positive = 60.0
-    """How long a hook may block the event loop of its worker before it is interrupted; after twice this time the worker is
-    replaced."""
+    """Longest time for which a hook may block the event loop of its worker before it is interrupted; after twice this time the
+    worker is replaced."""
     min_rollouts_per_group: Count = 1
     """Least number of rollouts in the baseline of a group; missing ones are generated again in place of those that failed."""
     max_group_repeats: Natural = 3
-    """How often failed rollouts of a group are replaced before another prompt takes the place of its prompt."""
+    """Number of times that failed rollouts of a group are replaced before another prompt takes the place of its prompt."""
     max_infrastructure_failure_share: Share = 0.3
     """Largest share of infrastructure failures among the rollouts that a batch has asked for, and of errors among the calls of
     `filter`; above it the run stops and names the cause."""
@@ -92,7 +92,7 @@ class ServerGroupConfig:
     """Servers of a model that differ from its other servers; a value of null is taken from the model."""
 
     role: ServerRole = ServerRole.regular
-    """Which part of a request the servers of the group handle."""
+    """The part of a request that the servers of the group handle."""
     num_replicas: Replicas = 1
     """Number of servers in the group."""
     port: Port = 0
@@ -109,7 +109,7 @@ class ServerGroupConfig:
 
 @dataclass(kw_only=True, slots=True)
 class ChatConfig:
-    """How an external endpoint with OpenAI's chat API is called (`api=chat`)."""
+    """Calls of an external endpoint with OpenAI's chat API (`api=chat`)."""
 
     api_key_variable: str | None = None
     """Environment variable that holds the key; null sends none."""
@@ -131,7 +131,7 @@ class ChatConfig:
 
 @dataclass(kw_only=True, slots=True)
 class SamplingConfig:
-    """How a frozen model is sampled when a hook asks it; a value of null is not sent and left to the server."""
+    """Sampling of a frozen model when a hook asks it; a value of null is not sent and left to the server."""
 
     temperature: NonNegative | None = 0.0
     """Sampling temperature; 0 always takes the most likely token."""
@@ -160,11 +160,11 @@ class ServedModelConfig:
     served_name: str | None = None
     """Name of the model on the servers of `urls`; null takes its name in `serving.models`."""
     api: ModelAPI = ModelAPI.tokens
-    """Whether the model is called with token ids or with messages."""
+    """The way in which the model is called: with token ids or with messages."""
     chat: ChatConfig = field(default_factory=ChatConfig)
     """Settings of `api=chat`, whose single address in `urls` looks like https://host/v1."""
     trained: bool = False
-    """Whether this is the trained model, which receives new weights after every training step."""
+    """True if this is the trained model, which receives new weights after every training step."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Sampling of a frozen model; the trained model has `rollout.temperature`, and `evaluation.*` in evaluations."""
     chat_template_args: dict[str, Any] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class ServedModelConfig:
 
 @dataclass(kw_only=True, slots=True)
 class GatewayConfig:
-    """How agents are answered that call the trained model over HTTP."""
+    """Answers to agents that call the trained model over HTTP."""
 
     constraints: Constraints = Constraints.free
     """The treatment of structured output and of forced calls. `free`: the model samples freely, and what it wrote is
@@ -214,32 +214,32 @@ class ServingConfig:
     models: dict[str, ServedModelConfig] = field(default_factory=lambda: {"actor": ServedModelConfig(trained=True)})
     """The served models by name; the trained model is `actor`."""
     router_policy: str = "sticky_least_loaded"
-    """How the router chooses a server for a new session; later requests of a session go to the same server."""
+    """The policy by which the router chooses a server for a new session; later requests of a session go to the same server."""
     router_args: dict[str, Any] = field(default_factory=dict)
     """Arguments of vllm-router, passed unchanged."""
     start_timeout_seconds: Positive = 300.0
-    """How long a starting server may make no progress, which shows in a growing log or download."""
+    """Longest time for which a starting server may make no progress; progress shows in a growing log or download."""
     max_start_seconds: Positive = 3600.0
     """Time limit for the whole start of a server, with download, loading, compilation and the capture of CUDA graphs."""
     silence_timeout_seconds: Silence = 120.0
-    """How long a server may send nothing to a request before it counts as lost; what it has sent until then is kept. Servers that
-    vime starts send a sign of life every few seconds, even while a request is queued. Those of `urls` do so only if they run
-    `vime.serving.vllm_server`; for others this limit must exceed the longest time in the queue."""
+    """Longest time for which a server may send nothing to a request before it counts as lost; what it has sent until then is
+    kept. Servers that vime starts send a sign of life every few seconds, even while a request is queued. Those of `urls` do so
+    only if they run `vime.inside_vllm.vllm_server`; for others this limit must exceed the longest time in the queue."""
     health_interval_seconds: Positive = 2.0
     """Time between two health checks of a server."""
     health_failures: Count = 5
     """Failed health checks in a row after which a server is restarted."""
     engine_timeout_seconds: Positive = 120.0
-    """How long the engine of a server may be silent before the server is restarted; it must exceed the longest engine step."""
+    """Longest silence of the engine of a server before the server is restarted; it must exceed the longest engine step."""
     max_restarts: Natural = 3
     """Restarts of one program (a server, a router, the retrieval service) before the run gives it up; old restarts are forgiven,
     see `restart_window_seconds`."""
     restart_window_seconds: Positive = 3600.0
     """Time in good health after which a program is forgiven one of its restarts."""
     recovery_timeout_seconds: Positive = 300.0
-    """How long a request waits for a lost server to come back before its rollout counts as failed."""
+    """Longest time for which a request waits for a lost server to come back before its rollout counts as failed."""
     keep_cache: bool = False
-    """Whether requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
+    """True if requests in flight keep their KV cache across a weight sync. This saves computation, but the logprobs of their
     further tokens then differ from the trainer's (`train/logprob_difference_*`). Needs `rollout.max_staleness` of 1 or more."""
     probe_tolerance: Positive | None = None
     """Largest difference between the logprobs of server and trainer after a weight sync; null means 5e-4 in float32 and 1 in

@@ -34,9 +34,9 @@ class CorrectionConfig:
     """
 
     mode: CorrectionMode = CorrectionMode.none
-    """What happens to an importance weight outside `low` to `high`."""
+    """The treatment of an importance weight outside `low` to `high`."""
     level: CorrectionLevel = CorrectionLevel.token
-    """Whether a weight belongs to a token, to its sequence, or to the average token of its sequence."""
+    """The unit of a weight: a token, its sequence, or the average token of its sequence."""
     low: NonNegative = 0.0
     """Lower bound of the weights."""
     high: Positive = 2.0
@@ -53,9 +53,9 @@ class AlgorithmConfig:
     """Name of the objective. A named objective keeps the choices that its file in `conf/algorithm/` makes; with `custom` every
     option is free."""
     baseline: Baseline = Baseline.mean
-    """What is subtracted from the reward of a rollout."""
+    """The value subtracted from the reward of a rollout."""
     normalization: Normalization = Normalization.std
-    """What the difference to the baseline is divided by."""
+    """The divisor of the difference to the baseline."""
     whitening: bool = False
     """Scales the advantages of all trained tokens of the batch to mean 0 and standard deviation 1."""
     overlong_max_tokens: Count | None = None
@@ -64,9 +64,9 @@ class AlgorithmConfig:
     overlong_buffer_tokens: Natural = 0
     """Number of tokens below `overlong_max_tokens` over which that penalty grows from 0 to 1."""
     ratio: RatioLevel = RatioLevel.token
-    """Whether the importance ratio is computed for each token or for each sequence."""
+    """The unit of the importance ratio: each token or each sequence."""
     surrogate: Surrogate = Surrogate.clipped
-    """How the importance ratio enters the loss."""
+    """Use of the importance ratio in the loss."""
     clip_low: Share = 0.2
     """Ratios are clipped at 1 - `clip_low` from below."""
     clip_high: NonNegative = 0.2
@@ -79,14 +79,14 @@ class AlgorithmConfig:
     kl_estimator: KLEstimator = KLEstimator.low_var_kl
     """Estimator of the KL divergence from the reference model."""
     kl_place: KLPlace = KLPlace.loss
-    """Whether the KL divergence is a term of the loss or a penalty on the reward of each token."""
+    """The place of the KL divergence: a term of the loss or a penalty on the reward of each token."""
     kl_unbiased: bool = False
     """Multiplies the KL estimate in the loss by the importance ratio, which makes its gradient unbiased (arXiv 2512.02556, eq.
     7)."""
     entropy_coefficient: Annotated[float, Range(why="a negative coefficient lowers the entropy")] = 0.0
     """Weight of the policy's entropy: a positive value rewards entropy, a negative one penalizes it."""
     aggregation: Aggregation = Aggregation.token
-    """What has equal weight in the average of the loss over a batch."""
+    """Units of equal weight in the average of the loss over a batch."""
     constant_tokens: Count = 1024
     """Divisor of the sum over the tokens of a rollout with `aggregation=constant`."""
     old_logprobs: OldLogprobs = OldLogprobs.engine
@@ -133,8 +133,8 @@ class TrainerConfig:
     num_epochs_per_batch: Count = 1
     """Passes over one batch, each with all its optimizer steps."""
     on_bad_update: BadUpdate = BadUpdate.stop
-    """Whether a loss or gradient that is not finite stops the run (`stop`) or skips the update (`skip`); ten skipped updates in a
-    row stop the run in any case."""
+    """The answer to a loss or gradient that is not finite: the run stops (`stop`) or skips the update (`skip`); ten skipped
+    updates in a row stop the run in any case."""
     max_tokens_per_micro_batch: Count = 16384
     """Tokens in the packed row of one rank; context-parallel ranks hold that many each. A longer sequence has a row of its
     own."""
@@ -154,9 +154,9 @@ class TrainerConfig:
     expert_parallel_size: Count = 1
     """Ranks, among those of tensor, context and data parallelism, that share the experts of a layer; an expert is never split."""
     sequence_parallel: bool = True
-    """Whether tensor-parallel ranks also divide norms and residuals among them, by tokens; without effect on a single rank."""
+    """True if tensor-parallel ranks also divide norms and residuals among them, by tokens; without effect on a single rank."""
     overlap_gradient_reduction: bool | None = None
-    """Whether copies of the model sum their gradients in buckets while the backward pass of the last row goes on; null does so on
+    """True if copies of the model sum their gradients in buckets while the backward pass of the last row goes on; null does so on
     GPUs."""
     sft_tokens_per_step: Count = 16384
     """Tokens of demonstrations in one optimizer step of `algorithm=sft`."""
@@ -172,10 +172,10 @@ class TrainerConfig:
     """Metric by which the best checkpoint is kept in addition: `evaluation/<data set>`, or `evaluation` for the mean over all
     data sets, as evaluated during training."""
     async_save: bool = True
-    """Whether training continues while a checkpoint is written, which needs a second copy of weights and optimizer in host
+    """True if training continues while a checkpoint is written, which needs a second copy of weights and optimizer in host
     memory."""
     stop_on_failed_save: bool = True
-    """Whether the run stops if a checkpoint cannot be written, for example because the disk is full; otherwise it logs a
+    """True if the run stops if a checkpoint cannot be written, for example because the disk is full; otherwise it logs a
     warning."""
     evaluate_every: Natural = 0
     """Training steps between evaluations of the agent during training; 0 evaluates only before and after training."""

@@ -25,7 +25,8 @@ class Range:
     most: float | None = None
     below: float | None = None
     why: str = ""
-    """Why the number has these bounds, or none, where that is not obvious. Error messages print this text after the range."""
+    """The reason for these bounds of the number, or for none, where it is not obvious. Error messages print this text after the
+    range."""
 
     def __post_init__(self) -> None:
         assert self.why or self.bounds, "a range without bounds says why there are none"

@@ -33,7 +33,7 @@ class SandboxConfig:
     packages: list[str] = field(default_factory=lambda: ["mpmath", "numpy", "sympy"])
     """Installed packages that programs may import besides the standard library; packages that are not installed are left out."""
     allow_unsandboxed: bool = False
-    """Whether programs may run as ordinary processes of this user, with its files and its network, where no sandbox can run."""
+    """True if programs may run as ordinary processes of this user, with its files and its network, where no sandbox can run."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -87,9 +87,9 @@ class RetrievalConfig:
     url: str | None = None
     """Address of a retrieval service that is already running; vime then starts none."""
     backend: RetrievalBackend = RetrievalBackend.bm25
-    """How passages are found."""
+    """The search method for passages."""
     search: VectorSearch = VectorSearch.flat
-    """How FAISS searches its index."""
+    """The way in which FAISS searches its index."""
     embedding: str = "hashed"
     """Embedding for FAISS: `hashed` (TF-IDF of hashed n-grams under a random projection, which needs no model), the Hugging Face
     id or folder of an encoder, or the name of a model at `embedding_url`."""
@@ -98,7 +98,7 @@ class RetrievalConfig:
     embedding_dimensions: Annotated[int, Range(least=8, most=8192)] = 512
     """Dimensions of `embedding=hashed`; an encoder has its own."""
     pooling: Pooling = Pooling.mean
-    """How an encoder that the service loads turns its hidden states into one vector."""
+    """The way in which an encoder that the service loads turns its hidden states into one vector."""
     query_instruction: str = ""
     """Text put before each query, for encoders that were trained with one."""
     passage_instruction: str = ""
@@ -118,12 +118,12 @@ class RetrievalConfig:
 
     @property
     def is_started(self) -> bool:
-        """Whether the run starts a service of its own."""
+        """True if the run starts a service of its own."""
         return self.url is None and (self.corpus is not None or self.generator is not None)
 
     @property
     def is_there(self) -> bool:
-        """Whether hooks can search."""
+        """True if hooks can search."""
         return self.url is not None or self.is_started
 
 
@@ -138,7 +138,7 @@ class RewardServiceConfig:
     max_batch_size: Count = 16
     """Most rollouts in one request."""
     max_batch_wait_seconds: NonNegative = 0.05
-    """How long the first rollout of a batch waits for further ones."""
+    """Longest time for which the first rollout of a batch waits for further ones."""
     max_concurrent_requests: Count = 16
     """Requests at a time, shared evenly by the rollout workers; each worker may send at least one."""
     max_requests_per_minute: Positive | None = None
@@ -162,7 +162,7 @@ class ClusterConfig:
     gpus_per_node: Natural = 0
     """GPUs of each machine; 0 runs everything on CPUs."""
     colocated: bool = True
-    """Whether trainer and servers share the GPUs and take turns."""
+    """True if trainer and servers share the GPUs and take turns."""
     num_trainer_gpus: Natural = 0
     """GPUs for the trainer."""
     num_server_gpus: Natural = 0
@@ -171,12 +171,12 @@ class ClusterConfig:
     """GPUs, counted from the last of those for servers, that are kept for frozen models; with 0 frozen models share the GPUs of
     the trained one."""
     share_frozen_gpus: bool = False
-    """Whether several frozen servers may share one GPU where there are more of them than GPUs; `gpu_memory_utilization` divides
+    """True if several frozen servers may share one GPU where there are more of them than GPUs; `gpu_memory_utilization` divides
     its memory."""
     gpu_memory_gib: Positive = 79.6
     """Memory of one GPU in GiB, for plans and checks: of an H100 of 80 GB, 81,559 MiB."""
     weight_transfer: WeightTransfer = WeightTransfer.auto
-    """How weights travel from the trainer to the servers."""
+    """The way in which weights travel from the trainer to the servers."""
     ray_address: str | None = None
     """Address of a running Ray cluster; null starts one for this run."""
     keep_warm: Natural = 0
@@ -199,11 +199,11 @@ class EvaluationConfig:
     top_p: PositiveShare = 1.0
     """Nucleus sampling in evaluations."""
     rows: list[str] = field(default_factory=lambda: ["single_turn", "scaffold", "trained"])
-    """What is evaluated: `single_turn` is the base model asked once, `scaffold` the agent before training, `trained` the agent
+    """Rows to evaluate: `single_turn` is the base model asked once, `scaffold` the agent before training, `trained` the agent
     after training. `single_turn@NAME` and `scaffold@NAME` ask another model of `serving.models`, as a baseline under the same
     sampling. With `mode=eval`, `trained` measures the same as `scaffold`, under the name that fits a trained checkpoint."""
     before: Before = Before.full
-    """What is evaluated before training. `full` evaluates every row but `trained`, for the table. `one_run` scores the untrained
+    """The evaluation before training. `full` evaluates every row but `trained`, for the table. `one_run` scores the untrained
     agent once per data set while the first batch is generated; this starts the score curve and enters no table. `none` evaluates
     nothing. Rows that are left out can be measured with `mode=eval`."""
     extra_temperatures: list[NonNegative] = field(default_factory=list)
@@ -218,21 +218,21 @@ class EvaluationConfig:
 
 @dataclass(kw_only=True, slots=True)
 class LoggerConfig:
-    """Where metrics go besides the run folder. Keys are read from the environment."""
+    """The destination of metrics besides the run folder. Keys are read from the environment."""
 
     tracker: TrackerName = TrackerName.none
-    """What receives metrics, evaluations and some conversations: Weights & Biases, or TensorBoard's files in the run folder."""
+    """The receiver of metrics, evaluations and some conversations: Weights & Biases, or TensorBoard's files in the run folder."""
     project: str = "vime"
     """Name of the project in Weights & Biases."""
     offline: bool = False
-    """Whether Weights & Biases writes to the run folder only, to be uploaded later; `WANDB_MODE=offline` in the environment does
+    """True if Weights & Biases writes to the run folder only, to be uploaded later; `WANDB_MODE=offline` in the environment does
     the same."""
     group: str | None = None
     """Group of runs that Weights & Biases shows together; a sweep gives its runs the name of its folder."""
     num_tracked_rollouts: Natural = 8
     """Rollouts of each step, and items of each evaluation, whose conversations the tracker gets as a table."""
     rollouts: RolloutDetail = RolloutDetail.tokens
-    """How much is written of the rollouts of every step and of the items of evaluations, as JSON lines."""
+    """The detail in which the rollouts of every step and the items of evaluations are written, as JSON lines."""
     max_rollouts_bytes: LogBytes = 20 * 2**30
     """Size limit of all rollout files together; the oldest files are removed to make room."""
     trace_share: Share = 0.02

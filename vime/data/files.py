@@ -29,7 +29,7 @@ COMPRESSIONS: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ\x00": lzma.open,
     b"\x28\xb5\x2f\xfd": zstd.open,
 }
-"""How files that begin with these bytes are opened."""
+"""Openers of files that begin with these bytes."""
 COMPRESSED_ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 NOT_ROWS = {
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: fetch it with `git lfs pull`",

@@ -120,7 +120,7 @@ def _with_whole_paths(rows: list[dict[str, Any]], dataset: DatasetConfig, key: s
 
 
 def _file_problem(name: Any, folder: Path) -> str:
-    """Why a row's file is refused, "" if it is not; rows come from others and must not name any file of this user."""
+    """The reason why a row's file is refused, "" if it is not; rows come from others and must not name any file of this user."""
     if not name:
         return ""
     if not isinstance(name, str):
@@ -168,7 +168,7 @@ def _question(row: dict[str, Any]) -> Any:
 
 
 def _question_problem(row: dict[str, Any]) -> str:
-    """Why the row's question is unusable, "" if it is usable."""
+    """The reason why the row's question is unusable, "" if it is usable."""
     question = _question(row)
     if isinstance(question, str):
         return ""

@@ -48,7 +48,7 @@ def table_rows(config: RunConfig) -> list[str]:
 
 
 def num_item_runs(config: RunConfig, rows: list[str]) -> int | None:
-    """How often any item is run for these rows; None if the size of a data set is not known before it is read.
+    """Number of runs of all items for these rows; None if the size of a data set is not known before it is read.
 
     The untrained scaffold is also run once at each of `evaluation.extra_temperatures`.
     """
@@ -60,7 +60,7 @@ def num_item_runs(config: RunConfig, rows: list[str]) -> int | None:
 
 
 def needs_trained_model(config: RunConfig) -> bool:
-    """Whether any row asks the trained model, which is then served."""
+    """True if any row asks the trained model, which is then served."""
     return config.mode is not Mode.eval or any(Row.of(row).model is None for row in rows_of(config)) or not rows_of(config)
 
 

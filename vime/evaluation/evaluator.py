@@ -25,7 +25,7 @@ from vime.types import Prompt, Rollout
 logger = logging.getLogger(__name__)
 
 SHOWN = ("messages", "generation_seconds", "seconds", "counts", "num_retries", "traceback", "unfinished")
-"""What an item's file has for readers, besides the turns and tokens of its samples."""
+"""Fields that an item's file has for readers, besides the turns and tokens of its samples."""
 
 
 class ItemRunner(Protocol):
@@ -100,7 +100,7 @@ class Evaluator:
         return [finished[prompt.index] for prompt in prompts]
 
     def _shown(self, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
-        """What only a reader of the file wants to know: of a long evaluation it would fill the memory."""
+        """Fields that only a reader of the file wants to know: of a long evaluation they would fill the memory."""
         if self._recorder.detail is RolloutDetail.none:
             return {}
         samples, unfinished = ([self._recorder.row(one) for one in found] for found in (rollout.samples, rollout.unfinished))

@@ -8,7 +8,7 @@ WRITING, REPLACED, REMOVED = ".writing_", ".replaced_", ".removed_"
 
 
 def writing_place(folder: Path) -> Path:
-    """Where the content of `folder` is written until it is complete."""
+    """The place where the content of `folder` is written until it is complete."""
     return folder.with_name(f"{WRITING}{folder.name}")
 
 

@@ -1,4 +1,4 @@
-"""Where a run's code came from (commit, diff, versions), and the removal of secrets from what is written down."""
+"""The origin of a run's code (commit, diff, versions), and the removal of secrets from what is written down."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What is kept of a sample in the files of a run: the text of each turn, and the numbers of each token.
+"""The record of a sample in the files of a run: the text of each turn, and the numbers of each token.
 
 The files of rollouts and of evaluations share this form.
 """
@@ -29,7 +29,7 @@ class Recorder:
         return turns(sample, self._text)
 
     def row(self, sample: Sample, *, advantage: float | None = None, logprobs: np.ndarray | None = None) -> dict[str, Any]:
-        """What is kept of a sample; columns in it are written by `vime.files.serialization.to_json(…, compact=True)`.
+        """The record of a sample; columns in it are written by `vime.files.serialization.to_json(…, compact=True)`.
 
         `logprobs` are the trainer's, of its trained tokens.
         """

@@ -50,7 +50,7 @@ def from_json(data: bytes) -> Any:
 
 
 def readable(value: Any) -> Any:
-    """What becomes of a value that JSON does not know: a list of a column, of all else its `str`."""
+    """The substitute for a value that JSON does not know: a list for a column, for all else its `str`."""
     return list(value) if isinstance(value, Column) else str(value)
 
 

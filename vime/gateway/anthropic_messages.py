@@ -27,7 +27,7 @@ from vime.types import Message
 
 ROLES = ("system", "user", ASSISTANT)
 BILLING = "x-anthropic-billing-header:"
-"""How a system block of Claude Code begins whose content changes with each request."""
+"""The beginning of a system block of Claude Code whose content changes with each request."""
 NOT_SHOWN = ("redacted_thinking", "server_tool_use")
 """Blocks of a reply that no model served here has written."""
 SIGNATURE_BYTES = 48
@@ -88,7 +88,7 @@ class AnthropicMessages:
         return {"input_tokens": num_tokens}
 
     def error(self, refused: Refused) -> dict[str, Any]:
-        """As Anthropic's API words it."""
+        """The error as Anthropic's API words it."""
         kind = ERRORS.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
         details = {} if refused.details is None else {"details": refused.details}
         return {"type": "error", "error": {"type": kind, "message": refused.message, **details}}
@@ -107,12 +107,12 @@ class MessageStream:
         yield _event("message_start", message={**_head(self._request), **empty})
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
-        """What is added to a block, and where blocks begin and end."""
+        """The additions to a block, and the beginnings and ends of blocks."""
         for step in self._parts.add(delta):
             yield from self._step(step)
 
     def end(self, answers: list[ChatAnswer]) -> Iterator[Event]:
-        """Why the message ended, and what it cost."""
+        """The reason why the message ended, and its cost."""
         for step in self._parts.end():
             yield from self._step(step)
         yield _event("message_delta", delta=_reason(answers[0]), usage=_usage(answers[0].usage))
@@ -138,7 +138,7 @@ class MessageStream:
 
 
 DELTAS = {REASONING: ("thinking_delta", "thinking"), CALL: ("input_json_delta", "partial_json"), "text": ("text_delta", "text")}
-"""How pieces of a block are sent: their type, and the field that holds them."""
+"""The form in which pieces of a block are sent: their type, and the field that holds them."""
 
 
 def _event(kind: str, **fields: Any) -> Event:

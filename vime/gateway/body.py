@@ -94,7 +94,7 @@ def allowed_tools(choice: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[d
 
 
 def tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str | dict[str, Any]:
-    """Which of the tools may or must be called, in the form of Chat Completions; Responses has the name at another place."""
+    """The choice of tools that may or must be called, in the form of Chat Completions; Responses has the name elsewhere."""
     if choice in (None, "auto", "none", "required"):
         return choice or "auto"
     if isinstance(choice, dict) and isinstance(choice.get("type"), str):

@@ -108,7 +108,7 @@ class ChatCompletions:
         return {"input_tokens": num_tokens}
 
     def error(self, refused: Refused) -> dict[str, Any]:
-        """As OpenAI's API words it."""
+        """The error as OpenAI's API words it."""
         kind = "invalid_request_error" if refused.status < 500 else "server_error"
         return {"error": {"message": refused.message, "type": kind, "param": None, "code": refused.code}}
 
@@ -183,7 +183,7 @@ class ChatStream:
         yield self._chunk(place, found)
 
     def end(self, answers: list[ChatAnswer]) -> Iterator[Event]:
-        """Why each choice ended, then the usage if it was asked for."""
+        """The reason why each choice ended, then the usage if it was asked for."""
         for place, answer in enumerate(answers):
             logprobs = _logprobs(answer) if self._request.wants_logprobs else None
             more = _token_ids(answer) if self._request.wants_token_ids else {}
@@ -290,7 +290,7 @@ def _logprobs(answer: ChatAnswer) -> dict[str, Any]:
 
 
 def _prompt_ids(usage: Usage) -> dict[str, Any]:
-    """As vLLM answers `return_token_ids`; null behind an endpoint that shows no ids."""
+    """The ids of the prompt as vLLM answers `return_token_ids`; null behind an endpoint that shows no ids."""
     return {"prompt_token_ids": None if usage.prompt_ids is None else list(usage.prompt_ids)}
 
 

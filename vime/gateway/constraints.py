@@ -17,7 +17,7 @@ from vime.types import Message
 MATCHING_SECONDS = 1.0
 """Time for a client's regular expression, which may need exponential time; the event loop waits for it."""
 SHOWN_CHARACTERS = 200
-"""How much of a text that is not as it was asked for is shown."""
+"""Number of characters that are shown of a text that is not as it was asked for."""
 
 
 def freely(request: ChatRequest) -> ChatRequest:

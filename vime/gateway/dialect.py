@@ -1,4 +1,4 @@
-"""What a protocol has to bring: how it asks, how it answers, and how it says no."""
+"""The interface of a protocol: how it asks, how it answers, and how it says no."""
 
 import uuid
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Dialect(Protocol):
 
     route: ClassVar[str]
     count_route: ClassVar[str]
-    """Where a client asks how many tokens a request has; empty if the protocol has no such question."""
+    """The route on which a client asks how many tokens a request has; empty if the protocol has no such question."""
 
     def parse(self, body: dict[str, Any]) -> ChatRequest:
         """Raises Refused for what cannot be honoured; unknown fields are ignored."""

@@ -22,7 +22,7 @@ class Part:
 
 
 Step = tuple[Literal["begin", "more", "end"], Part, str]
-"""What happens to the latest part; with `more`, the text that was added to it."""
+"""The change to the latest part; with `more`, the text that was added to it."""
 
 
 class Parts:
@@ -49,7 +49,7 @@ class Parts:
         return parts.parts
 
     def add(self, delta: Delta) -> Iterator[Step]:
-        """What a piece of the reply adds."""
+        """The steps that a piece of the reply adds."""
         if delta.reasoning:
             yield from self._add_text(REASONING, delta.reasoning)
         if delta.content:

@@ -20,9 +20,9 @@ class PendingCall:
 
     def __init__(self) -> None:
         self.is_delivered = False
-        """Whether any of it was sent to a client (`deliver`)."""
+        """True if any of it was sent to a client (`deliver`)."""
         self.is_complete = False
-        """Whether a client got all of it."""
+        """True if a client got all of it."""
         self.replies: list[Call] = []
         """The model calls that answer it."""
         self.usage = Usage()
@@ -50,7 +50,7 @@ class PendingCall:
 
     @property
     def is_broken(self) -> bool:
-        """Whether all its connections were lost before their end, so that the client may ask again."""
+        """True if all its connections were lost before their end, so that the client may ask again."""
         return not self.is_complete and all(connection.is_closing() for connection in self._connections)
 
     def deliver(self) -> None:
@@ -96,12 +96,12 @@ class PendingCall:
 
     @property
     def work(self) -> "asyncio.Task[list[ChatAnswer]] | None":
-        """What answers it."""
+        """The task that answers it."""
         return self._task
 
     @property
     def is_over(self) -> bool:
-        """Whether it was answered, or has failed."""
+        """True if it was answered, or has failed."""
         return self._task is not None and self._task.done()
 
     def _ended(self, task: "asyncio.Task[list[ChatAnswer]]") -> None:

@@ -1,4 +1,4 @@
-"""What a client of Responses sends: items and tools, as the messages and functions that chat templates take."""
+"""The input from a client of Responses: items and tools, as the messages and functions that chat templates take."""
 
 import base64
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class Tools:
     """The tools of a request."""
 
     functions: list[dict[str, Any]] = field(default_factory=list)
-    """As chat templates take them."""
+    """Functions as chat templates take them."""
     custom: set[str] = field(default_factory=set)
     """Names of those that take one text in place of JSON."""
     client: set[str] = field(default_factory=set)

@@ -17,7 +17,7 @@ from vime.gateway.response_input import COMPACTION_TRIGGER, compaction_item, cus
 from vime.types import Message
 
 MOST_KEPT = 1000
-"""How many answers of one session can be found again."""
+"""Number of answers of one session that can be found again."""
 ECHOED = ("metadata", "instructions", "previous_response_id", "temperature", "top_p", "max_output_tokens", "reasoning", "text")
 """Fields of a request that an answer repeats."""
 
@@ -29,7 +29,7 @@ class Kept:
     messages: list[Message]
     """The conversation up to and with the answer, without its instructions."""
     body: dict[str, Any]
-    """As it was sent."""
+    """The answer as it was sent."""
 
 
 class Responses:
@@ -94,7 +94,7 @@ class Responses:
         return {"object": "response.input_tokens", "input_tokens": num_tokens}
 
     def error(self, refused: Refused) -> dict[str, Any]:
-        """As OpenAI's API words it."""
+        """The error as OpenAI's API words it."""
         kind = "invalid_request_error" if refused.status < 500 else "server_error"
         return {"error": {"message": refused.message, "type": kind, "param": None, "code": refused.code}}
 
@@ -202,7 +202,7 @@ def _text_format(body: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _head(body: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a response before it is made."""
+    """The fields of a response that are known before it is made."""
     return {
         **{key: body.get(key) for key in ECHOED},
         "id": new_id("resp"),
@@ -249,7 +249,7 @@ class ResponseStream:
             yield self._event(kind, response=self._request.options["head"])
 
     def piece(self, place: int, delta: Delta) -> Iterator[Event]:
-        """What is added to an item, and where items begin and end."""
+        """The additions to an item, and the beginnings and ends of items."""
         if self._request.options["compacts"]:  # its one item is known at the end
             return
         for step in self._parts.add(delta):
@@ -331,7 +331,7 @@ def _text_kind(part: Part) -> str:
 
 
 def _index(part: Part) -> dict[str, Any]:
-    """Where in its item a text stands; arguments stand nowhere."""
+    """The place of a text in its item; arguments have none."""
     if part.kind == CALL:
         return {}
     return {"content_index": 0} | ({} if part.kind == REASONING else {"logprobs": []})

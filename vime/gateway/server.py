@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 MOST_BODY_BYTES = 64 * 2**20
 LOST = "attempt_lost"
 RETRY_HEADER = "x-stainless-retry-count"
-"""How often an SDK has sent this request before."""
+"""The header with the number of times that an SDK has sent this request before."""
 PREFIX = "/s/{secret}"
 VERSION = "/v1"
 ROUTING_KEY = "X-SMG-Routing-Key"

@@ -46,7 +46,7 @@ class Limits:
     """Sampled tokens, of all calls together."""
 
     def reached(self, counts: Mapping[str, int]) -> tuple[str, StopReason] | None:
-        """Which limit is reached, in words and as a reason; None if none is."""
+        """The limit that is reached, in words and as a reason; None if none is."""
         if self.num_calls is not None and counts["calls"] >= self.num_calls:
             return f"the session's limit of {self.num_calls} calls is reached", StopReason.TURN_LIMIT
         if self.num_tokens is not None and counts["tokens"] >= self.num_tokens:
@@ -76,11 +76,11 @@ class AgentSession:
     counts: Counter[str] = field(default_factory=Counter)
     """Calls, sampled tokens, retries, refusals, and replies that could not be read as they were asked for."""
     over: str = ""
-    """Why no further call is answered; empty while the session is open."""
+    """The reason why no further call is answered; empty while the session is open."""
     stop_reason: StopReason = StopReason.ANSWERED
     """The limit that ended the agent, if one did; a full context is one unless the agent went on with less."""
     failure: Exception | None = None
-    """Why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
+    """The reason why a call could not be answered, if it was neither the agent's fault nor its end: the attempt is then lost."""
     refusal: str = ""
     """The reason why the latest refused request was refused."""
     malformed: str = ""
@@ -88,7 +88,7 @@ class AgentSession:
     asked_sampling: dict[str, Any] = field(default_factory=dict)
     """Sampling parameters that the agent asked for; the run's are used in their place."""
     notes: set[str] = field(default_factory=set)
-    """What of its requests was left out."""
+    """Parts of its requests that were left out."""
     _calls: dict[bytes, PendingCall] = field(default_factory=dict)
     """The latest call of each request."""
     _under_way: set[PendingCall] = field(default_factory=set)
@@ -151,7 +151,7 @@ class AgentSession:
 
     @property
     def why_refused(self) -> str:
-        """How many requests were refused, and why the last one was; "" if none was."""
+        """The number of refused requests, and the reason of the last refusal; "" if none was refused."""
         number = self.counts["refused"]
         calls = "1 call was refused" if number == 1 else f"{number} calls were refused, the last one"
         return f"{calls} because: {self.refusal}" if number else ""
@@ -169,7 +169,7 @@ class AgentSession:
         return call
 
     async def count(self, request: ChatRequest) -> int:
-        """How many tokens the prompt of a request has, in the trained model's tokens if its own are not known."""
+        """Number of tokens in the prompt of a request, in the trained model's tokens if its own are not known."""
         self._check()
         if not self.model.shows_tokens:
             return len(self.model.render(request.messages, tools=request.tools))
@@ -263,7 +263,7 @@ class AgentSession:
         self.notes.add(f"{what}: the trained model samples freely, and the client gets what comes (gateway.constraints=free)")
 
     async def _sampled(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        """As many answers as the request asks for; their pieces are said while they arrive.
+        """Samples as many answers as the request asks for; their pieces are said while they arrive.
 
         Raises Refused if the chat template does not take the messages, or the context has no room for an answer. Raises
         ConfigError, which ends the run, if tools are offered that no reply could call.
@@ -292,7 +292,7 @@ class AgentSession:
         return self.reader
 
     def _room(self, request: ChatRequest, prompt: Prompt) -> int:
-        """How many tokens may be sampled. Raises Refused if the context is full."""
+        """Number of tokens that may be sampled. Raises Refused if the context is full."""
         room, wanted = self.model.max_model_len - len(prompt.ids), request.max_tokens
         if room < 1:
             raise Refused(
@@ -353,7 +353,7 @@ class AgentSession:
             call.replies.append(sent)
 
     async def _passed_on(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        """As many answers as the request asks for, each said at once. Raises Refused for logprobs."""
+        """Gets as many answers as the request asks for, each said at once. Raises Refused for logprobs."""
         if request.wants_logprobs:
             raise Refused(f"logprobs: {self.model.name} is an endpoint with a chat API, whose tokens are not known; leave it out")
         answers = await together([self._answer_of_endpoint(request) for _ in range(request.num_answers)])

@@ -48,7 +48,7 @@ def strip_string(text: str) -> str:
 
 
 def boxed_equal(response: str, references: list[str]) -> bool:
-    r"""Whether the last box within the final 300 characters equals a reference after `strip_string`, ignoring case."""
+    r"""True if the last box within the final 300 characters equals a reference after `strip_string`, ignoring case."""
     answer = last_boxed(response[-_WINDOW:].lower())
     if answer is None:
         return False

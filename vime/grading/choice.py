@@ -8,7 +8,7 @@ _SECOND = re.compile(
     rf"[)\]}}\s]*(?:[,;/&+]|(?:and|or)\b|(?=\())\W*(?:(?:and|or)\s+)?{_LEAD}[A-Z](?=\s*(?:[)\]}},;:/&+]|\.(?!\w)|(?:and|or|are)\b|$))",
     re.IGNORECASE,
 )
-"""What follows the first letter in a list of letters: `, B`, `) and (C)`, `)(B)`; but not `, a cat`."""
+"""The text after the first letter in a list of letters: `, B`, `) and (C)`, `)(B)`; but not `, a cat`."""
 
 
 def letter(text: str) -> str | None:

@@ -64,7 +64,7 @@ class JudgeConfig:
     timeout_seconds: float = 25.0
     """Time limit of one call."""
     num_tries: int = 2
-    """How often the judge is asked until a reply has a readable verdict."""
+    """Most times that the judge is asked for a reply with a readable verdict."""
     keep_verdicts: bool = True
     """Reuse earlier verdicts about the same answer. Which rollout's question is judged first depends on timing, so deterministic
     runs turn this off."""

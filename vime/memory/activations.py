@@ -47,7 +47,7 @@ def working_bytes(config: RunConfig) -> float:
 
 
 def recomputes(trainer: TrainerConfig) -> bool:
-    """Whether layers store only their inputs and recompute the rest (activation checkpointing)."""
+    """True if layers store only their inputs and recompute the rest (activation checkpointing)."""
     return trainer.recompute or trainer.megatron_args.get("recompute_granularity") == "full"
 
 
@@ -97,5 +97,5 @@ def _split(trainer: TrainerConfig) -> int:
 
 
 def _is_fused(config: RunConfig) -> bool:
-    """Whether activation and gate are one fused operation: unless `trainer.megatron_args` says otherwise."""
+    """True if activation and gate are one fused operation: unless `trainer.megatron_args` says otherwise."""
     return bool(config.trainer.megatron_args.get("bias_activation_fusion", True))

@@ -1,4 +1,4 @@
-"""How much memory the tokens of a batch take, from the configuration alone: in Ray's object store and in the driver.
+"""The memory that the tokens of a batch take, from the configuration alone: in Ray's object store and in the driver.
 
 An accepted sample is 13 bytes a token at most (`vime.types.COLUMNS`). The driver keeps finished groups, of as many batches as may
 wait for the trainer; Ray's store holds a batch while its ranks train on it, and groups on their way to the driver.

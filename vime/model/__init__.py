@@ -1,1 +1,1 @@
-"""What a checkpoint says of its model, read without PyTorch or transformers."""
+"""The description of a model in its checkpoint, read without PyTorch or transformers."""

@@ -128,7 +128,7 @@ def scaled_length(rope_parameters: dict[str, Any]) -> int:
 
 
 def rope_problems(rope: dict[str, Any], *, key: str) -> list[Problem]:
-    """What is wrong with the parameters of rotary embeddings, whose type is `rope["rope_type"]`."""
+    """Problems of the parameters of rotary embeddings, whose type is `rope["rope_type"]`."""
     kind = rope.get(ROPE_TYPE)
     if kind not in ROPE_FIELDS:
         return [Problem(key=f"{key}.{ROPE_TYPE}", value=kind, remedy=f"supported rotary embeddings: {', '.join(ROPE_FIELDS)}")]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 DIRECT = {"Qwen2Tokenizer": "Qwen2Tokenizer", "Qwen2TokenizerFast": "Qwen2Tokenizer"}
-"""What `tokenizer_config.json` calls a class, and the name under which transformers has it."""
+"""The names of classes in `tokenizer_config.json`, and those under which transformers has them."""
 
 
 def load_tokenizer(checkpoint: str | Path) -> Any:
@@ -22,7 +22,7 @@ def load_tokenizer(checkpoint: str | Path) -> Any:
 
 
 def _configuration(checkpoint: str | Path) -> dict[str, Any]:
-    """What `tokenizer_config.json` says; empty if there is none."""
+    """The content of `tokenizer_config.json`; empty if there is none."""
     from transformers.utils.hub import cached_file
 
     missing_is_fine = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}

@@ -30,7 +30,7 @@ class TokenPieces:
 
     @classmethod
     def of(cls, checkpoint: str | Path) -> "TokenPieces | None":
-        """Those of a checkpoint, a folder or a Hugging Face id; None without a `tokenizer.json` that works on bytes."""
+        """The pieces of a checkpoint, a folder or a Hugging Face id; None without a `tokenizer.json` that works on bytes."""
         file = _file(checkpoint)
         if file is None:
             return None

@@ -28,12 +28,12 @@ def num_parameters(model: ModelConfig) -> int:
 
 
 def has_qk_norm(model: ModelConfig) -> bool:
-    """Whether queries and keys are normalized per head, as in Qwen3."""
+    """True if queries and keys are normalized per head, as in Qwen3."""
     return model.family in (Family.qwen3, Family.qwen3_moe)
 
 
 def num_expert_parameters(model: ModelConfig) -> int:
-    """Those of them in experts, without routers."""
+    """Number of parameters in experts, without routers."""
     return model.num_layers * model.num_experts * 3 * model.hidden_size * model.moe_intermediate_size
 
 

@@ -1,4 +1,4 @@
-"""Whether the tokenizer of a checkpoint folder is that of its model, from the files alone and without transformers."""
+"""Checks that the tokenizer of a checkpoint folder is that of its model, from the files alone and without transformers."""
 
 import json
 from pathlib import Path

@@ -36,7 +36,7 @@ def write_agent(words: list[str]) -> str:
 
 
 def name_remedy(name: str) -> str | None:
-    """What is wrong with the name of a new agent, None if nothing."""
+    """The problem with the name of a new agent, None if there is none."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or name in VALUES:
         return "is not a name for a Python module: use lower-case letters, digits and underscores, beginning with a letter"
     if Path(name).exists():

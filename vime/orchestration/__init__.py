@@ -1,1 +1,1 @@
-"""Which groups run when, and which of them make a batch."""
+"""The groups of rollouts: the time at which each runs, and those that make a batch."""

@@ -27,10 +27,10 @@ class Slot:
     group: Group | None = None
     progress: Progress | None = None
     num_repeats: int = 0
-    """How often rollouts were run again because too few of the group had succeeded."""
+    """Number of times that rollouts were run again because too few of the group had succeeded."""
 
     def fits(self, progress: Progress) -> bool:
-        """Whether the progress belongs to this prompt and to its latest start."""
+        """True if the progress belongs to this prompt and to its latest start."""
         return progress.prompt_index == self.prompt.index and progress.version == self.version
 
 
@@ -52,12 +52,12 @@ class Buffer:
 
     @property
     def num_finished(self) -> int:
-        """How many finished groups wait for the trainer."""
+        """Number of finished groups that wait for the trainer."""
         return sum(map(len, self._finished.values()))
 
     @property
     def num_generating(self) -> int:
-        """How many groups are being generated."""
+        """Number of groups that are being generated."""
         return sum(map(len, self._generating.values()))
 
     def admit(self, prompt: Prompt) -> int:
@@ -124,7 +124,7 @@ class Buffer:
         return [] if due is None else sorted(number for sampled, numbers in held if sampled <= due for number in numbers)
 
     def _chosen(self, num_groups: int, *, oldest: int) -> dict[int, int] | None:
-        """How many finished groups of each version make the next batch, None if there are too few."""
+        """Numbers of finished groups of each version in the next batch, None if there are too few."""
         chosen: dict[int, int] = {}
         for sampled in sorted(self._finished):
             if sampled >= oldest:

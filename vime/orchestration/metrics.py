@@ -8,7 +8,7 @@ import numpy as np
 from vime.types import Group, Rollout, Sample, StopReason
 
 SESSION = "session_"
-"""How the counts of sessions begin (`vime.gateway.session.AgentSession.statistics`)."""
+"""The prefix of the counts of sessions (`vime.gateway.session.AgentSession.statistics`)."""
 
 
 def batch_metrics(groups: list[Group], *, version: int) -> dict[str, float]:
@@ -76,7 +76,7 @@ def _times_and_counts(rollouts: list[Rollout]) -> dict[str, float]:
 
 
 def _sessions(counts: Counter[str]) -> dict[str, float]:
-    """What agents asked for that call their model over HTTP, and how well their conversations go on from what was sampled."""
+    """The requests of agents that call their model over HTTP, and how well their conversations go on from what was sampled."""
     found = Counter({name.removeprefix(SESSION): number for name, number in counts.items() if name.startswith(SESSION)})
     if not (found["calls"] or found["refused"]):
         return {}

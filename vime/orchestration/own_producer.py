@@ -97,7 +97,7 @@ class OwnProducer:
         return groups, tally.take()
 
     async def state(self) -> dict[str, Any]:
-        """What a resumed run needs: the number of the next slot, and the result of the user's `state`."""
+        """The state that a resumed run needs: the number of the next slot, and the result of the user's `state`."""
         own = None
         if hasattr(self._own, "state"):
             with naming(KEY, self._path):

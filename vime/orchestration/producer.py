@@ -121,7 +121,7 @@ class Producer:
             await self._journal.settle()
 
     async def state(self) -> dict[str, Any]:
-        """What a resumed run needs, so that no prompt is lost or repeated and nothing finished is sampled again."""
+        """The state that a resumed run needs, so that no prompt is lost or repeated and nothing finished is sampled again."""
         return self._buffer.state(await self._runner.progress())
 
     def load(self, state: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ class Producer:
         return resampled is not None
 
     def _is_kept(self, group: Group) -> bool:
-        """Whether the filter keeps the group; a group for which it raises is kept and counted."""
+        """True if the filter keeps the group; a group for which it raises is kept and counted."""
         if self._keep is None:
             return True
         try:

@@ -12,7 +12,7 @@ from vime.types import Group, Prompt, Rollout, StopReason
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 16
-"""So many of the groups in which a rollout failed are kept since the last batch, to show them if the run ends."""
+"""Most groups with a failed rollout that are kept since the last batch, to show them if the run ends."""
 
 
 class Tally:
@@ -25,9 +25,10 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self._config = config
         self._asked: dict[tuple[int, int], int] = {}
-        """How many rollouts each group was asked for, by slot and prompt: those that are at work, and those in the counts."""
+        """Number of rollouts that each group was asked for, by slot and prompt: those that are at work, and those in the
+        counts."""
         self._failed_of: dict[tuple[int, int], int] = {}
-        """How many of them have failed; one that was run again counts once."""
+        """Number of them that have failed; one that was run again counts once."""
         self._at_work: set[tuple[int, int]] = set()
         self._causes: Counter[str] = Counter()
         self._tracebacks: dict[str, str] = {}

@@ -49,7 +49,7 @@ class Composed:
     sweep: dict[str, str] = field(default_factory=dict)
     """Values that the configuration itself lists (`+sweep=…`), for one run each."""
     started: float = field(default_factory=lambda: psutil.Process().create_time())
-    """When the program was started, in seconds since 1970."""
+    """The time when the program was started, in seconds since 1970."""
 
 
 def register_schemas() -> None:
@@ -223,7 +223,7 @@ def resolve_output_dir(config: RunConfig, run_dir: Path) -> Path:
 
 
 def why_finished(folder: Path, config: RunConfig) -> str | None:
-    """Why there is nothing to go on with in a run's folder, and what to do; None if there is something, or nothing is started."""
+    """The reason why a run's folder has no more to do, and the remedy; None if it has more, or nothing is started."""
     summary = read_summary(folder)
     if summary is None or config.mode is Mode.plan:
         return None
@@ -237,7 +237,7 @@ def why_finished(folder: Path, config: RunConfig) -> str | None:
 
 
 def is_run(folder: Path, mode: Mode) -> bool:
-    """Whether a folder holds a run of this mode that was started: its resolved configuration is there."""
+    """True if a folder holds a run of this mode that was started: its resolved configuration is there."""
     file = folder / "config.yaml"
     if not folder.is_dir() or folder.is_symlink() or not file.is_file():
         return False

@@ -127,7 +127,7 @@ def _default_of(field: dataclasses.Field[Any]) -> str:
 
 
 def _is_under(key: str, topic: str) -> bool:
-    """Whether a key is the topic or below it; any name in the topic stands for NAME."""
+    """True if a key is the topic or below it; any name in the topic stands for NAME."""
     names, wanted = key.split("."), topic.split(".")
     return len(names) >= len(wanted) and all(name in (NAME, word) for name, word in zip(names, wanted))
 

@@ -79,7 +79,7 @@ class Composition:
 
     @property
     def has_wrong_choice(self) -> bool:
-        """Whether an option of a group is among the problems."""
+        """True if an option of a group is among the problems."""
         return any(self._options(problem.key) for problem in self.problems)
 
     def _options(self, group: str) -> list[str]:
@@ -107,7 +107,7 @@ class Composition:
         return "." not in override.key_or_group and bool(self._options(override.key_or_group))
 
     def _is_refused(self, override: Override) -> bool:
-        """Whether a word chooses a launcher or sweeper that vime does not run."""
+        """True if a word chooses a launcher or sweeper that vime does not run."""
         problems = refused({override.key_or_group: override.value()})
         self.problems += problems
         return bool(problems)
@@ -150,7 +150,7 @@ class Composition:
                 (early if culprit in early else groups).remove(culprit)
 
     def _note_second_choice(self, message: str, groups: list[Override]) -> bool:
-        """Whether an option chooses for a group what a word chooses differently; the word is then left out and reported."""
+        """True if an option chooses for a group what a word chooses differently; the word is then left out and reported."""
         found = _TWICE.search(message)
         word = next((each for each in groups if found and each.key_or_group == found["group"]), None)
         if found is None or word is None:

@@ -104,7 +104,7 @@ class FoundFolders(SearchPathPlugin):
 
 
 def why_unread(option: str) -> str:
-    """Why an option of the current folder's `conf/` (`method/mine`) is not found; empty if it has none of that name."""
+    """The reason why an option in `conf/` of the current folder (`method/mine`) is not found; empty if none has that name."""
     own = Path("conf").absolute()
     if not (own / f"{option}.yaml").is_file() or (own / MARKER).is_file():
         return ""

@@ -13,7 +13,7 @@ from vime.config.ranges import Range, ranges_of
 from vime.errors import Problem
 
 SIBLING, LEAF = 0.65, 0.75
-"""How alike two names must be (0 to 1) for one to be suggested: of keys of the same group, and of settings anywhere."""
+"""Least likeness of two names (0 to 1) for one to be suggested: of keys of the same group, and of settings anywhere."""
 MOST_LEAVES = 3
 
 
@@ -26,7 +26,7 @@ def node_at(tree: Any, key: str) -> Any:
 
 
 def value_remedy(reason: str, tree: Any, key: str) -> str:
-    """What to write instead of a value that does not fit its field `key` of the tree, from OmegaConf's words."""
+    """The remedy for a value that does not fit its field `key` of the tree, from OmegaConf's words."""
     if found := re.search(r"converted to (Float|Integer)", reason):
         wanted = {"Float": "a number", "Integer": "a whole number"}[found[1]]
         allowed, default = _range_at(tree, key), node_at(tree, key)
@@ -52,7 +52,7 @@ def _range_at(tree: Any, key: str) -> Range | None:
 
 
 def in_named_item(tree: DictConfig, key: str) -> bool:
-    """Whether a key lies in an item of a dictionary of dataclasses, as `serving.models.judge.port` does.
+    """True if a key lies in an item of a dictionary of dataclasses, as `serving.models.judge.port` does.
 
     There a plus is right whether or not the item is new.
     """
@@ -126,7 +126,7 @@ def values_missing(tree: Any, prefix: str = "") -> list[Problem]:
 
 
 def unknown_key_remedy(tree: Any, key: str, *, prefix: str = "") -> str:
-    """What to write instead of a key that does not exist: a similar one, a plus for free keys, and the keys there are."""
+    """The remedy for a key that does not exist: a similar one, a plus for free keys, and the keys there are."""
     names, root = key.split("."), tree._get_root() if OmegaConf.is_config(tree) else tree
     node: Any = tree
     for depth, name in enumerate(names):

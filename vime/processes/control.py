@@ -12,7 +12,7 @@ UNREACHABLE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 
 async def is_healthy(http: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
-    """Whether the health check at `url` answers 200 in time."""
+    """True if the health check at `url` answers 200 in time."""
     try:
         async with http.get(url, timeout=aiohttp.ClientTimeout(total=timeout_seconds)) as response:
             return response.status == 200

@@ -1,4 +1,4 @@
-"""What went wrong with one program: logged at once, and kept until it is asked for."""
+"""The faults of one program: logged at once, and kept until they are asked for."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Whether one program is well: its process runs and its health check answers.
+"""The health of one program: its process runs and its health check answers.
 
 Further conditions, such as a server's first token, are given to its keeper (`vime.processes.keeper`).
 """

@@ -62,16 +62,16 @@ class Keeper:
         self._settled = asyncio.Event()
         """Set while the program is ready, and once it is given up."""
         self._failure = ""
-        """Why the program was given up."""
+        """The reason why the program was given up."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the program is healthy and prepared."""
+        """True if the program is healthy and prepared."""
         return self.state is State.ready
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the health check of the program answered, prepared or not."""
+        """True if the health check of the program answered, prepared or not."""
         return self.state in (State.healthy, State.ready)
 
     @property
@@ -97,7 +97,7 @@ class Keeper:
         return "" if self.is_ready else self._events.last
 
     async def url(self) -> str:
-        """Where the program answers; another address after a restart whose port was taken."""
+        """The address at which the program answers; another one after a restart whose port was taken."""
         return self.process.spec.url
 
     async def events(self) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ ANSWER_SECONDS = 10.0
 STOP_SECONDS = 2 * END_SECONDS + 10.0
 """For an actor to end its program, by force in the end."""
 NAME_SECONDS = 30.0
-"""How long Ray may keep the name of an actor that is gone."""
+"""Longest time for which Ray may keep the name of an actor that is gone."""
 START_MARGIN_SECONDS = 60.0
 """For what comes before a program's own start: Ray makes its actor."""
 
@@ -60,14 +60,14 @@ class KeptProgram:
         self.actor_name = f"vime-{run_id}-{spec.name}"
         """The name by which Ray knows the actor, and each that takes its place."""
         self.url = spec.url
-        """Where the program answers now; the specification says where it was planned."""
+        """The address at which the program answers now; the specification has the planned one."""
         self.lost = ""
-        """Why there is no actor any more, once that is final."""
+        """The reason why there is no actor any more, once that is final."""
         self.nodes = nodes
         self._made = 0.0
-        """When the actor was made, by the monotonic clock."""
+        """The time when the actor was made, by the monotonic clock."""
         self._restarts = Restarts(spec.settings.max_restarts, spec.settings.restart_window_seconds)
-        """Those of the actor; the keeper in it counts the program's."""
+        """The restarts of the actor; the keeper in it counts the program's."""
         self._events = Events(spec.name)
 
     def create_actor(self, *, is_successor: bool = False) -> None:
@@ -107,7 +107,7 @@ class KeptProgram:
                     await moved(old)
 
     async def events(self) -> list[dict[str, Any]]:
-        """What went wrong with the program and its actor since the last call, oldest first."""
+        """The faults of the program and its actor since the last call, oldest first."""
         events = [*(await self.ask("events") or ()), *self._events.take()]
         return sorted(events, key=lambda event: event["time"])
 

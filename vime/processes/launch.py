@@ -28,7 +28,7 @@ from vime.surroundings import short_folder
 
 POLL_SECONDS = 0.2
 SHARED_MEMORY_SECONDS = 5.0
-"""How often the tree's shared memory is noted, so that it is known even if the whole tree is killed at once."""
+"""Interval at which the tree's shared memory is noted, so that it is known even if the whole tree is killed at once."""
 KILL_SECONDS = 20.0
 TRACKER_SECONDS = 3.0
 ENDING_SECONDS = 5.0
@@ -103,7 +103,7 @@ class Supervisor:
         return None
 
     def _run_is_gone(self) -> bool:
-        """Whether owner and driver have ended; one that is ending has killed the waiter just before."""
+        """True if owner and driver have ended; one that is ending has killed the waiter just before."""
         deadline = time.monotonic() + ENDING_SECONDS
         while (alive := self._run_is_alive()) and os.getppid() != self._waiter and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
@@ -149,7 +149,7 @@ def _process(pid: int | None) -> psutil.Process | None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether a process still runs; a zombie has ended, and another process that has its number now does not count."""
+    """True if a process still runs; a zombie has ended, and another process that has its number now does not count."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

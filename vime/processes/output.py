@@ -18,11 +18,11 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_BYTES = 32 * 2**20
 """Beyond this the file is emptied, and its last so many bytes are kept in the second file."""
 LOOK_SECONDS = 5.0
-"""How often the size is looked at; what is written in between may exceed the limit."""
+"""Interval at which the size is looked at; what is written in between may exceed the limit."""
 COPY_BYTES = 2**20
 logger = logging.getLogger(__name__)
 _paths: list[Path] = []
-"""Where the output of this process went; the last is where it goes now."""
+"""Files to which the output of this process went; the last is the one to which it goes now."""
 
 
 def send_output_to(path: Path) -> None:

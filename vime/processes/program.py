@@ -33,7 +33,7 @@ LOG_TAIL_BYTES = 4000
 END_SECONDS = 30.0
 """A supervisor that has not ended its program after so long (because it is stopped, say) is killed with its whole tree."""
 PORT_SECONDS = 10.0
-"""How long to wait for a port that the program's last process may still hold."""
+"""Longest wait for a port that the program's last process may still hold."""
 POLL_SECONDS = 0.1
 SAID_BYTES = 2**20
 _KILLED_ENGINE = re.compile(r"Failed core proc\(s\): \{[^}]*: -9\b|engine core exited unexpectedly")
@@ -73,7 +73,7 @@ class ProgramSpec:
 
     @property
     def url(self) -> str:
-        """Where the program answers."""
+        """The address at which the program answers."""
         return f"http://{self.address}:{self.port}"
 
 
@@ -140,7 +140,7 @@ class ProgramProcess:
         return self._process.pid if self._process is not None else None
 
     def exit_code(self) -> int | None:
-        """How the process ended; None while it runs, or before the first launch."""
+        """The exit code of the process; None while it runs, or before the first launch."""
         return self._process.poll() if self._process is not None else None
 
     def ending(self) -> str:

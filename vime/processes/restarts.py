@@ -1,4 +1,4 @@
-"""How often a program may be launched again: a budget that fills up again while the program is well."""
+"""The number of times that a program may be launched again: a budget that fills up again while the program is well."""
 
 
 class Restarts:

@@ -3,7 +3,7 @@
 Programs that listen on the loopback only need none. Beyond the loopback a run makes a secret, or takes the one in the environment
 variable VIME_SECRET. Programs get it in their environment, never on a command line, and it stands in no log and no file.
 
-A vLLM server that the run does not start needs the same variable: `VIME_SECRET=… python -m vime.serving.vllm_server …`.
+A vLLM server that the run does not start needs the same variable: `VIME_SECRET=… python -m vime.inside_vllm.vllm_server …`.
 """
 
 import hmac
@@ -19,7 +19,7 @@ NUM_BYTES = 32
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only; names other than localhost are not looked up."""
+    """True if an address is reached from this machine only; names other than localhost are not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -42,7 +42,7 @@ def headers(secret: str | None) -> dict[str, str]:
 
 
 def is_authorized(authorization: str, secret: str) -> bool:
-    """Whether an Authorization header holds the secret; the comparison takes the same time for every wrong one."""
+    """True if an Authorization header holds the secret; the comparison takes the same time for every wrong one."""
     return hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode())
 
 

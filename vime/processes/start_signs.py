@@ -33,7 +33,7 @@ class StartSigns:
         return now - self._moved
 
     def describe(self) -> str:
-        """How much was downloaded, and the last line of the log."""
+        """The amount that was downloaded, and the last line of the log."""
         fetched = _total(self._downloads) - self._first_total
         words = [f"it has fetched {fetched / GIB:.1f} GiB of its checkpoint"] if fetched > 0 else []
         return "; ".join([*words, f"its log ends with: {_last_line(self._log)}"])

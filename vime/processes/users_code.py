@@ -1,4 +1,4 @@
-"""What the code of users leaves in a process that takes part in several runs, one after another.
+"""The traces of users' code in a process that takes part in several runs, one after another.
 
 untouched = Untouched.now()                      # before any of it is called
 …                                                # a run
@@ -36,7 +36,7 @@ class Untouched:
     """A process before it has run code of users. Example: `Untouched(variables={"PATH": …}, packages={"os", …}, …)`."""
 
     packages: set[str]
-    """Those of which modules are loaded."""
+    """Packages with modules that are loaded."""
     variables: dict[str, str]
     search_path: list[str]
     """Without folders of installed packages, some of which add their own."""
@@ -57,7 +57,7 @@ class Untouched:
         )
 
     def changed(self) -> str:
-        """What is not as it was, modules aside, as text for the log; empty if all is."""
+        """A change since then, modules aside, as text for the log; empty if there is none."""
         now = Untouched.now()
         names = sorted({name for name, _ in now.variables.items() ^ self.variables.items()} - SET_BY_LIBRARIES)
         threads = [thread.name for thread in now.threads if thread not in self.threads]
@@ -92,12 +92,12 @@ class Untouched:
 
 
 def is_installed(folder: Path) -> bool:
-    """Whether a folder with code belongs to an installed package, or to Python."""
+    """True if a folder with code belongs to an installed package, or to Python."""
     return "site-packages" in folder.parts or str(folder).startswith((sys.prefix, sys.base_prefix))
 
 
 def _is_own(program: psutil.Process) -> bool:
-    """Whether a program is a module of vime, as those that compare formulas, and waits for the next request."""
+    """True if a program is a module of vime, as those that compare formulas, and waits for the next request."""
     try:
         words = program.cmdline()
         return any(pair[0] == "-m" and pair[1].startswith("vime.") for pair in pairwise(words)) and not program.children()

@@ -23,7 +23,7 @@ class Shrunk:
 
 
 def data_folder(config: RunConfig) -> Path:
-    """Where the data files of a rehearsal are that are not on this machine."""
+    """The folder of those data files of a rehearsal that are not on this machine."""
     return Path(str(config.output_dir)) / "rehearsal" / "data"
 
 

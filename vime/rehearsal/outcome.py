@@ -1,4 +1,4 @@
-"""What a rehearsal showed: how often each tool, expert, judge and stop reason occurred, what never did, and the filled table."""
+"""Findings of a rehearsal: how often each tool, expert, judge and stop reason occurred, what never did, and the filled table."""
 
 import json
 from collections import Counter
@@ -31,7 +31,7 @@ class Outcome:
     experiment: str
     counts: dict[str, dict[str, int]]
     absent: dict[str, list[str]]
-    """What was to occur and never did, by kind."""
+    """Names that were to occur and never did, by kind."""
     replaced: list[str]
     table: str
     seconds: float

@@ -2,7 +2,7 @@
 
 A random model never calls a tool and never finds an answer. A method's rehearsal says for each call of a model what the reply is,
 so that every tool, expert, judge and stop reason occurs; the server then samples exactly these tokens, with the logprobs that the
-random model gives them (`vime.serving.forced_tokens`).
+random model gives them (`vime.inside_vllm.forced_tokens`).
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ class Asked:
     session: str
     """The attempt at a rollout that asks."""
     turn: int
-    """How many calls of any model this attempt has made before."""
+    """The number of calls of any model that this attempt has made before."""
     max_tokens: int
 
     @property
@@ -42,15 +42,15 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What is said. Example: `Reply(text="<search> Oslo </search>")`."""
+    """A reply of the script. Example: `Reply(text="<search> Oslo </search>")`."""
 
     text: str
     cut: bool = False
-    """Whether the reply is cut off at its end, as if it had reached its token limit."""
+    """True if the reply is cut off at its end, as if it had reached its token limit."""
     seconds: float = 0.0
     """Seconds that the reply is said to have taken, which the agent's clock counts."""
     error: str = ""
-    """What the call fails with, in place of a reply."""
+    """The error with which the call fails, in place of a reply."""
 
 
 class Rehearsal:
@@ -81,11 +81,11 @@ class Rehearsal:
         return None
 
     def expected(self) -> dict[str, list[str]]:
-        """What is to occur, by kind: `{"tool": ["search", "answer"], "stop reason": ["answered", …]}`."""
+        """Names that are to occur, by kind: `{"tool": ["search", "answer"], "stop reason": ["answered", …]}`."""
         return {}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """What occurred in a rollout besides its stop reason, as kind and name.
+        """Names that occurred in a rollout besides its stop reason, each with its kind: (kind, name).
 
         The rollout is a row of `rollouts/` or of `evaluation/`: {"samples": [{"metadata": {…}}], "metrics": …, "counts": …}.
         """

@@ -7,11 +7,11 @@ from typing import Any
 from vime.config import RunConfig, ServingConfig
 from vime.errors import ServerError
 from vime.hooks import load_hook
+from vime.inside_vllm.forced_tokens import FORCED
 from vime.model.load_tokenizer import load_tokenizer
 from vime.rehearsal.script import Asked, Rehearsal, Reply
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Endpoint
-from vime.serving.forced_tokens import FORCED
 from vime.types import Integers, Message, Turn
 
 UNSCRIPTED_TOKENS = 48
@@ -25,7 +25,7 @@ def rehearsal_of(config: RunConfig) -> Rehearsal:
 
 @dataclass(slots=True)
 class ScriptedClients:
-    """What makes the clients of one rollout worker, which share its script."""
+    """Makes the clients of one rollout worker, which share its script."""
 
     config: RunConfig
     _rehearsal: Rehearsal | None = None
@@ -37,7 +37,7 @@ class ScriptedClients:
         return ScriptedClient(make_client(endpoint, serving), endpoint.name, tokenizer, self)
 
     def reply(self, model: str, prompt: str, *, session: str, max_tokens: int) -> Reply | None:
-        """What the script replies to a call. Raises `ServerError` where the script has it fail."""
+        """The script's reply to a call. Raises `ServerError` where the script has it fail."""
         asked = Asked(model=model, prompt=prompt, session=session, turn=self._turns[session], max_tokens=max_tokens)
         self._turns[session] += 1
         reply = self.rehearsal.reply(asked)

@@ -43,7 +43,7 @@ FROZEN = "frozen_in_rehearsal"
 
 
 def model_folder(config: RunConfig) -> Path:
-    """Where the random model of a rehearsal is."""
+    """The folder of the random model of a rehearsal."""
     return Path(str(config.output_dir)) / "rehearsal" / "model"
 
 
@@ -76,7 +76,7 @@ def shrink(config: RunConfig) -> Shrunk:
 
 
 def is_small(checkpoint: str) -> bool:
-    """Whether a checkpoint is a local folder with so few weights that a rehearsal can take it."""
+    """True if a checkpoint is a local folder with so few weights that a rehearsal can take it."""
     folder = Path(checkpoint)
     return (
         bool(checkpoint) and folder.is_dir() and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL_BYTES

@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows: its folder, metrics, console, summary and report."""
+"""The output of a run: its folder, metrics, console, summary and report."""

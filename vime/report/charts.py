@@ -108,7 +108,7 @@ def smoothing(values: list[float]) -> list[float]:
 
 
 def is_flat(values: list[float]) -> bool:
-    """Whether values change by less than a thousandth of their size."""
+    """True if values change by less than a thousandth of their size."""
     found = [value for value in values if math.isfinite(value)]
     return not found or max(found) - min(found) <= FLAT * max(map(abs, found))
 

@@ -27,7 +27,7 @@ Items = list[dict[str, Any]]
 
 @dataclass(kw_only=True, slots=True)
 class Measured:
-    """What a run measured of one row, by data set: scores as in `summary.json`, and the items of all runs.
+    """Measurements of one row by a run, by data set: scores as in `summary.json`, and the items of all runs.
 
     `base` holds the untrained scaffold's items; `log` makes the metrics of `eval_log` of items.
     Example: `Measured(scores={"aime24": {"mean": 20.0, "runs": [16.7, 23.3], "num_items": 30, …}})`.

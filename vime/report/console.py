@@ -1,4 +1,4 @@
-"""What a run shows: header, progress, one line per step, faults, and the table at the end.
+"""The display of a run: header, progress, one line per step, faults, and the table at the end.
 
 In a terminal everything that takes time has a bar or a spinner; elsewhere (CI logs) plain lines say now and then where it
 stands.
@@ -93,7 +93,7 @@ class Console:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person may be watching."""
+        """True if a person may be watching."""
         return self._rich.is_terminal
 
     def __enter__(self) -> "Console":
@@ -178,7 +178,7 @@ class Console:
         self._print(f"report  {report}")
 
     def ended(self, ending: Ending, report: Path) -> None:
-        """Where a run stands that ends before its time, and how it goes on; the error itself is shown by the program."""
+        """Shows where a run stands that ends before its time, and how it goes on; the program shows the error itself."""
         self._end_activity(is_done=False)
         for line in [*ending.lines(), f"report  {report}", f"logs    {report.parent / 'logs'}"]:
             self._print(line)

@@ -9,7 +9,7 @@ from vime.types import Group, Prompt, Sample
 
 COLUMNS = ["step", "dataset", "row", "reward", "stop_reason", "turns", "error"]
 SHOWN_CHARACTERS = 20_000
-"""Of one conversation; the middle of a longer one is left out."""
+"""Characters shown of one conversation; the middle of a longer one is left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

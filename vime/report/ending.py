@@ -1,4 +1,4 @@
-"""How a run ended that did not finish: the error, the last step and checkpoint, and the command that goes on (`ended.json`)."""
+"""The end of a run that did not finish: the error, the last step and checkpoint, and the command that goes on (`ended.json`)."""
 
 import json
 import re
@@ -29,7 +29,7 @@ class Ending:
     error: str
     """The class of the error, or `interrupted`."""
     text: str
-    """What it says; of an error that vime did not raise on purpose, its traceback."""
+    """The error's message; of an error that vime did not raise on purpose, its traceback."""
     step: int
     """Steps that had been trained."""
     num_steps: int
@@ -44,7 +44,7 @@ class Ending:
         return INTERRUPTED if self.error == INTERRUPTED else "failed"
 
     def lines(self) -> list[str]:
-        """Where the run stands and how it goes on."""
+        """Lines that say where the run stands and how it goes on."""
         kept = f"the last checkpoint is of step {self.checkpoint}" if self.checkpoint is not None else "there is no checkpoint"
         where = f"{self.error} after {self.step} of {self.num_steps} steps; {kept}" if self.num_steps else self.error
         begins = "" if self.checkpoint is not None or not self.num_steps else " from the beginning"
@@ -74,7 +74,7 @@ def write_ending(path: Path, ending: Ending) -> None:
 
 
 def read_ending(path: Path) -> Ending | None:
-    """How the run in `path` ended before its time; None if it is at work or has finished."""
+    """The way in which the run in `path` ended before its time; None if it is at work or has finished."""
     file = path / ENDED
     return Ending(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 

@@ -90,7 +90,7 @@ def write_page(path: Path, *, title: str, body: str) -> Path:
 
 
 def partial_datasets(config: dict[str, Any], scores: list[RunScore]) -> dict[str, dict[str, Any]]:
-    """What an unfinished run knows: complete rows as in the summary, others only with how many runs are done."""
+    """Scores that an unfinished run knows: complete rows as in the summary, others only with how many runs are done."""
     evaluation = config["evaluation"]
     runs: dict[tuple[str, str], list[RunScore]] = defaultdict(list)
     for score in scores:

@@ -1,4 +1,4 @@
-"""Where the driver's log records go: warnings to the console, everything from INFO on to `logs/driver.log`."""
+"""Destinations of the driver's log records: warnings to the console, everything from INFO on to `logs/driver.log`."""
 
 import logging
 from collections.abc import Callable

@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def is_different(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """True if the interval leaves out 0."""
         return self.low > 0 or self.high < 0
 
 

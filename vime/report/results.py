@@ -45,7 +45,7 @@ class OurRun:
     """The hook of the run's method that makes metrics of items."""
 
     def measured(self, row: str) -> Measured:
-        """What the run measured of one row."""
+        """Measurements of one row by the run."""
         items = {dataset: found for (dataset, name), found in self.items.items() if name == row}
         return Measured(
             scores={dataset: rows[row] for dataset, rows in self.scores.items() if row in rows},

@@ -52,7 +52,7 @@ PANELS: dict[str, dict[str, str]] = {
 """Charts in order: title, and the metrics in it with their labels."""
 FEWEST_LENGTHS = 3
 NAMED = 3
-"""How many of the metrics that do not change are named beside a chart."""
+"""The number of metrics that do not change and are named beside a chart."""
 EXACT = {"Learning rate", "Failures", "Tools, sandboxes and new attempts"}
 """Charts that are not smoothed."""
 TIME_SHARES = {

@@ -29,7 +29,7 @@ class TraceWriter:
             self._begin()
 
     def phases(self, spans: list[tuple[str, float, float]], *, step: int) -> None:
-        """What the driver did: (phase, start in Unix seconds, seconds)."""
+        """Adds the driver's phases: (phase, start in Unix seconds, seconds)."""
         self._append([_event(name, "step", start, seconds, DRIVER, 0, {"step": step}) for name, start, seconds in spans])
 
     def groups(self, groups: list[Group]) -> None:

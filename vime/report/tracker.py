@@ -1,4 +1,4 @@
-"""What a tracker gets of a run besides its folder: metrics, evaluations, and the conversations of some rollouts.
+"""The part of a run that a tracker gets besides its folder: metrics, evaluations, and the conversations of some rollouts.
 
 `logger.tracker` chooses Weights & Biases (`vime.report.wandb_writer`) or TensorBoard (`vime.report.tensorboard_writer`).
 """
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 CONVERSATIONS = "conversations/"
 Figure = Mapping[str, Any]
-"""As in `EvalLog`: `{"x": […], "series": {label: […]}}`."""
+"""A figure as in `EvalLog`: `{"x": […], "series": {label: […]}}`."""
 
 
 class Writer(Protocol):
@@ -95,7 +95,7 @@ class Tracker:
 
     @property
     def _num_tracked(self) -> int:
-        """Of how many rollouts of a step, or items of an evaluation, the writer gets the conversations."""
+        """The number of rollouts of a step, or items of an evaluation, whose conversations the writer gets."""
         return self._config.logger.num_tracked_rollouts if self._writer is not None else 0
 
     def log(

@@ -1,4 +1,4 @@
-"""What `mode=try` shows: the prompt, every call of a model as soon as it is answered, and how the rollout ended."""
+"""The output of `mode=try`: the prompt, every call of a model as soon as it is answered, and how the rollout ended."""
 
 import logging
 import sys
@@ -20,7 +20,7 @@ from vime.report.logs import log_to_file
 from vime.types import Group, Prompt, Rollout, Turn
 
 SHOWN_CHARACTERS = 2000
-"""Of one text; the middle of a longer one is left out."""
+"""Characters shown of one text; the middle of a longer one is left out."""
 SAID_ANYWAY = ("vime.workers.isolation", "vime.workers.group_hooks")
 """Loggers of what the end of the transcript says."""
 
@@ -34,7 +34,7 @@ class ShownCall:
 
     model: str
     prompt: str
-    """What is new of the prompt, after the tokens of it that stood in the call before; with its control tokens."""
+    """The new part of the prompt, after the tokens of it that stood in the call before; with its control tokens."""
     reply: str
     turn: Turn
     num_prompt_tokens: int | None
@@ -73,7 +73,7 @@ class Transcript:
         self._line(f"  {time.monotonic() - self._started:6.1f} s  {text}", "dim")
 
     def prompt(self, prompt: Prompt) -> None:
-        """What the agent is given."""
+        """Shows the agent's input."""
         self._head(f"prompt: row {prompt.row} of {prompt.dataset}")
         for message in prompt.messages:
             self._text(f"{message.get('role', '')}: {message.get('content', '')}")
@@ -94,7 +94,7 @@ class Transcript:
         self._text(call.reply, "green")
 
     def end(self, group: Group, recorder: Recorder) -> None:
-        """How the rollout ended, what of it would be trained, and its reward."""
+        """Shows how the rollout ended, what of it would be trained, and its reward."""
         for rollout in group.rollouts:
             reason = rollout.stop_reason.value
             self._head(
@@ -118,7 +118,7 @@ class Transcript:
             self._line(f"all {num_refused} calls of models were refused" if num_refused else "no model was called")
 
     def file(self, path: Path) -> None:
-        """Where the rollout was written."""
+        """Shows where the rollout was written."""
         self._line(f"rollout {path}\nlogs    {self._path / 'logs'}", "dim")
 
     def _samples(self, rollout: Rollout, recorder: Recorder) -> None:

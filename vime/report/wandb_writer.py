@@ -27,7 +27,7 @@ IDENTITY = "tracker.json"
 BEST = {"reward/*": "max", "evaluation/*": "max"}
 """Groups of metrics whose best value a table of runs shows beside the last one."""
 UNITS = "metric_units"
-"""Where a run's configuration in wandb has the units, for which wandb has no field."""
+"""The key in a run's configuration in wandb that has the units, for which wandb has no field."""
 
 
 class WandbWriter:

@@ -74,7 +74,7 @@ class Retrieval:
             await self._program.watch()
 
     def address(self) -> Address:
-        """Where the service is now."""
+        """The service's present address."""
         if self._program is None:
             return Address(url=str(self._config.retrieval.url).rstrip("/"), secret=self._secret)
         return Address(url=self._program.url, actor_name=self._program.actor_name, secret=self._secret)

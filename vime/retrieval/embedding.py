@@ -194,7 +194,7 @@ class ModelEmbedder:
 
 
 def prefixes(config: RetrievalConfig) -> tuple[str, str]:
-    """What an encoder is given before a passage, and before a query."""
+    """Texts that an encoder is given before a passage, and before a query."""
     return config.passage_instruction, config.query_instruction
 
 

@@ -48,7 +48,7 @@ class Context:
     trajectory: Trajectory = field(default_factory=Trajectory)
     """Every call of this rollout to a model."""
     clock: AgentClock = field(default_factory=AgentClock)
-    """How much of its time limit the agent has used."""
+    """The part of its time limit that the agent has used."""
     sessions: Sessions = field(default_factory=Sessions)
     """Opens sessions for agents that call models over HTTP."""
 

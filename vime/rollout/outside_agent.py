@@ -23,10 +23,10 @@ from vime.types import Sample, StopReason
 
 Generate = Callable[[Context, Sample, Sampling], Awaitable[Sample | list[Sample]]]
 OUTPUT_CHARACTERS = 10_000
-"""How much of a program's output the metadata keep, from its end."""
+"""Characters of a program's output that the metadata keep, from its end."""
 ERROR_CHARACTERS = 2_000
 _threads = Threads("agents", num_threads=256)
-"""Of agents that block. They wait for servers, and asyncio's own threads are needed to find these again."""
+"""Threads of agents that block. They wait for servers, and asyncio's own threads are needed to find these again."""
 
 
 def load_generate(path: str) -> Generate:
@@ -39,7 +39,7 @@ def load_generate(path: str) -> Generate:
 
 
 def calls_over_http(path: str) -> bool:
-    """Whether all that an agent samples goes through a session."""
+    """True if all that an agent samples goes through a session."""
     return bool(path) and (words_of(path) is not None or bool(client_of(load_hook(path))))
 
 

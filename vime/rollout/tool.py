@@ -45,7 +45,7 @@ WRONG_ARGUMENTS = (ValueError, TypeError)
 
 
 class ToolOutcome(str, Enum):
-    """How a tool call ended; each is counted as `tool_<outcome>`."""
+    """Outcomes of a tool call; each is counted as `tool_<outcome>`."""
 
     ANSWERED = "answered"
     REFUSED = "refused"

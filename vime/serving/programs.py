@@ -1,4 +1,4 @@
-"""Which programs serve the models of a run: a vLLM server per replica of each group, and a router for a model of several."""
+"""The programs that serve the models of a run: a vLLM server per replica of each group, and a router for a model of several."""
 
 import logging
 import os
@@ -53,7 +53,7 @@ class ServerProgram(KeptProgram):
         self._policy, self._starts_random = policy, starts_random
         self._plan = plan
         self.is_asleep = False
-        """Whether the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
+        """True if the trainer has the GPUs; an actor that replaces a lost one then waits before it launches the server."""
         self.counted: ServerMetrics | None = None
         """The counters of a server that was taken over from an ended run, when it was."""
 
@@ -79,7 +79,7 @@ class ServerProgram(KeptProgram):
         return spare.put(SERVER, self._key(), self, end=self.stop)
 
     def _key(self) -> str:
-        """How the server is started: the files of its checkpoint, and its specification but for what each run has of its own.
+        """The server's identity: the files of its checkpoint, and its specification but for what each run has of its own.
 
         The seed of a server that awaits weights only says which random numbers it begins with: calls of a run that is to be
         repeated exactly (`deterministic=true`) bring seeds of their own.

@@ -40,7 +40,7 @@ class Listener(Protocol):
         ...
 
     def is_paused(self) -> bool:
-        """Whether servers are known to be silent at present because they receive weights."""
+        """True if servers are known to be silent at present because they receive weights."""
         ...
 
 
@@ -48,8 +48,8 @@ class Listener(Protocol):
 class Reply:
     """The reply to one request; `add` takes what the server sends, `lose` keeps what came before a loss.
 
-    A server that was not started by `vime.serving.vllm_server` reports weight versions late; its tokens are held until then. If
-    it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
+    A server that was not started by `vime.inside_vllm.vllm_server` reports weight versions late; its tokens are held until then.
+    If it is lost before, they count as sampled by `minimum_version`, the oldest weights that they can be of.
     """
 
     prompt: Integers
@@ -69,7 +69,7 @@ class Reply:
     _held: list[Turn] = field(default_factory=list)
     """Tokens whose versions are not known yet."""
     _num_before: int = 0
-    """How many tokens earlier attempts brought."""
+    """The number of tokens that earlier attempts brought."""
 
     def body(self) -> dict[str, Any]:
         """The request of the next attempt: its prompt is the first one and all tokens received, and it asks for the rest.

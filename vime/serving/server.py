@@ -75,7 +75,7 @@ class Server:
         return await self._keeper.trouble()
 
     async def url(self) -> str:
-        """Where the server answers; another address after a restart whose port was taken."""
+        """The server's address; another one after a restart whose port was taken."""
         return await self._keeper.url()
 
     async def events(self) -> list[dict[str, Any]]:
@@ -272,7 +272,7 @@ ServerActor = ray.remote(Server)
 
 
 async def _generates(http: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
-    """Whether a server generates its first token, for which it may compile kernels: after that, silence means something."""
+    """True if a server generates its first token, for which it may compile kernels: after that, silence means something."""
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     try:
         async with http.post(f"{url}/inference/v1/generate", json=FIRST_TOKEN, timeout=timeout) as response:
@@ -282,7 +282,7 @@ async def _generates(http: aiohttp.ClientSession, url: str, *, timeout_seconds: 
 
 
 async def _is_silent(http: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
-    """Whether engine or workers take longer than they may to answer; any other failure shows elsewhere."""
+    """True if engine or workers take longer than they may to answer; any other failure shows elsewhere."""
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     try:
         async with http.post(f"{url}/collective_rpc", json={"method": "check_health"}, timeout=timeout):

@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
-    """How far servers may be from the trainer, in nats. Example: `Tolerance(largest=5e-4, mean=2.5e-5)`."""
+    """The distance that servers may have from the trainer, in nats. Example: `Tolerance(largest=5e-4, mean=2.5e-5)`."""
 
     largest: float
     mean: float
 
     @classmethod
     def of(cls, precision: Precision, largest: float | None = None, *, has_experts: bool = False) -> "Tolerance":
-        """What rounding explains in a precision, or as much as `largest`, in which case the mean follows in proportion.
+        """The distance that rounding explains in a precision, or else `largest`, in which case the mean follows in proportion.
 
         Rounding has a longer tail in float32: between float32 and float64 the largest difference was 35 times the mean (7e-5 and
         2e-6 nats over 15,000 tokens behind random prompts, two layers on a CPU), in bfloat16 three times (0.051 and 0.018 nats).
@@ -64,7 +64,7 @@ CACHED_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a server sampled behind one prompt. Example: `Answer(tokens=(5, 9, 2), logprobs=[-0.1], is_cached=False)`."""
+    """The sample of a server behind one prompt. Example: `Answer(tokens=(5, 9, 2), logprobs=[-0.1], is_cached=False)`."""
 
     tokens: tuple[int, ...]
     logprobs: list[float]

@@ -18,7 +18,7 @@ from vime.trainer.group import TrainerGroup
 
 
 class Turns:
-    """Whose turn it is, and who may use the trainer: one at a time.
+    """Keeps track of whose turn it is, and who may use the trainer: one at a time.
 
     A run begins with the trainer's turn, servers asleep; `send` and then `to_servers` make it the servers'.
     """

@@ -15,7 +15,7 @@ SECONDS = 300
 
 
 def is_fetched() -> bool:
-    """Whether the tokenizer is on this machine."""
+    """True if the tokenizer is on this machine."""
     return (FOLDER / "tokenizer.json").is_file()
 
 

@@ -17,14 +17,8 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from vime.trainer import amx_attention, vllm_kernels
-from vime.trainer.amx_attention import whole_heads
-from vime.trainer.kernels import blocks
-from vime.trainer.kernels.blocks import has_amx
+from vime.trainer.operations import OPERATIONS
 from vime.trainer.packed_sequences import PackedSequences
-
-WIDE_BELOW = 768
-"""Without AMX, PyTorch's kernel on the CPU is slower in bfloat16 than in float32 below this many tokens: 2 times at 170."""
 
 
 class PackedAttention(torch.nn.Module):
@@ -62,9 +56,10 @@ class PackedAttention(torch.nn.Module):
             assert self.context_group.size() == 1, "context parallelism needs packed sequences"
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
             return output_BHSD.permute(2, 0, 1, 3).flatten(2)
-        if packed_seq_params.gathered_R is None and blocks.suits_attention(query, key, packed_seq_params):
-            scale = query.shape[2] ** -0.5 if self.softmax_scale is None else self.softmax_scale
-            return _BlockAttention.apply(query, key, value, packed_seq_params, scale).flatten(1)
+        if packed_seq_params.gathered_R is None:
+            found = OPERATIONS.attend_packed(query, key, value, packed_seq_params, self.softmax_scale)
+            if found is not None:
+                return found.flatten(1)
         if packed_seq_params.cos_TD is not None:
             query, key = (_Rotate.apply(x, packed_seq_params.cos_TD, packed_seq_params.sin_TD) for x in (query, key))
         if packed_seq_params.gathered_R is not None:
@@ -110,42 +105,19 @@ class PackedAttention(torch.nn.Module):
         sees: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention under a causal mask, or under `sees` if that is given."""
-        dtype, length = query_BHSD.dtype, query_BHSD.shape[2]
-        narrow_on_cpu = dtype is torch.bfloat16 and query_BHSD.device.type == "cpu"
-        if narrow_on_cpu and has_amx() and sees is None and amx_attention.suits(length, query_BHSD.shape[3]):
-            return amx_attention.attend(query_BHSD, key_BGSD, value_BGSD, self.softmax_scale)
-        widen = narrow_on_cpu and not has_amx() and length < WIDE_BELOW
-        query, key, value = (x.float() if widen else x for x in (query_BHSD, key_BGSD, value_BGSD))
-        if query.is_cuda and query.dtype is torch.float32:
-            key, value = (whole_heads(x, query.shape[1]) for x in (key, value))
-        output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=sees, is_causal=sees is None, scale=self.softmax_scale, enable_gqa=True
+        found = OPERATIONS.attend(query_BHSD, key_BGSD, value_BGSD, sees, self.softmax_scale)
+        if found is not None:
+            return found
+        if query_BHSD.is_cuda and query_BHSD.dtype is torch.float32:
+            key_BGSD, value_BGSD = (whole_heads(x, query_BHSD.shape[1]) for x in (key_BGSD, value_BGSD))
+        return F.scaled_dot_product_attention(
+            query_BHSD, key_BGSD, value_BGSD, attn_mask=sees, is_causal=sees is None, scale=self.softmax_scale, enable_gqa=True
         )
-        return output.to(dtype)
 
 
-class _BlockAttention(torch.autograd.Function):
-    """Rotary embedding and attention of packed sequences by our own kernel, from their places in the row."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query_THD: torch.Tensor,
-        key_TGD: torch.Tensor,
-        value_TGD: torch.Tensor,
-        packed: PackedSequences,
-        scale: float,
-    ) -> torch.Tensor:
-        output_THD, log_total_TH = blocks.attention(query_THD, key_TGD, value_TGD, packed, scale)
-        ctx.save_for_backward(query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
-        ctx.packed, ctx.scale = packed, scale
-        return output_THD
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query_THD, key_TGD, value_TGD, output_THD, log_total_TH = ctx.saved_tensors
-        known = (query_THD, key_TGD, value_TGD, output_THD, log_total_TH)
-        return *blocks.attention_backward(gradients[0], *known, ctx.packed, ctx.scale), None, None
+def whole_heads(x_BGSD: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Repeats keys or values for each query head, for kernels that have no grouped queries."""
+    return x_BGSD.repeat_interleave(num_heads // x_BGSD.shape[1], dim=1)
 
 
 class _Pad(torch.autograd.Function):
@@ -193,8 +165,8 @@ class _Rotate(torch.autograd.Function):
 
 
 def _rotate(x_THD: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
-    if not x_THD.is_cuda and (rotated := vllm_kernels.rotate(x_THD, cos_TD, sin_TD)) is not None:
-        return rotated
+    if (found := OPERATIONS.rotate(x_THD, cos_TD, sin_TD)) is not None:
+        return found
     cos, sin = cos_TD.unsqueeze(1), sin_TD.unsqueeze(1)
     first, second = x_THD.chunk(2, dim=-1)
     rotated = torch.empty(x_THD.shape, dtype=x_THD.dtype, device=x_THD.device)

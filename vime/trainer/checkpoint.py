@@ -174,7 +174,7 @@ def _sharded(model: Chunks, owned: list[ParameterPart]) -> tuple[list[Any], dict
 
 
 def _entry(entry: Any, kind: str, data: torch.Tensor, *, replica_id: Any) -> Any:
-    """Where a tensor of the shape of a parameter goes: the master under the parameter's name, moments as Megatron has them."""
+    """The entry of a tensor of a parameter's shape: the master under the parameter's name, moments as Megatron has them."""
     key = entry.key if kind == MASTER else f"optimizer.state.{kind}.{entry.key}"
     if isinstance(entry, ShardedTensorFactory):
         return replace(entry, key=key, data=data, replica_id=replica_id)

@@ -97,7 +97,7 @@ class Engine:
         self._pending: PendingSave | None = None
         self._row_share = RowShare.of(config.trainer, context_rank=parallel_state.get_context_parallel_rank())
         self._passes: list[Passed] = []
-        """Those whose gradients are in the buffers."""
+        """The passes whose gradients are in the buffers."""
         self._skipped_in_a_row = 0
         self._forward_seconds = 0.0
         """Time of passes for columns since the last gradient."""

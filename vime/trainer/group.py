@@ -50,7 +50,7 @@ DETERMINISTIC_ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "NCCL_ALGO": "Ring",
 }
-"""Of cuBLAS and NCCL: what of their choices changes the order of a sum."""
+"""Settings of cuBLAS and NCCL for those of their choices that change the order of a sum."""
 
 
 def rank_environment(config: RunConfig) -> dict[str, str]:
@@ -169,7 +169,7 @@ class TrainerGroup:
         return [getattr(rank, method).remote(update.shards[place], *arguments) for rank, place in zip(self._ranks, places)]
 
     def _by_data_rank(self, found: list[Any]) -> Known:
-        """What the ranks hold, by data-parallel rank: one of those with the same data has answered."""
+        """The ranks' values, by data-parallel rank: one of those with the same data has answered."""
         columns: dict[int, list[Any]] = {
             position_of(rank, self._config.trainer).data: answer for rank, answer in enumerate(found) if answer is not None
         }

@@ -21,9 +21,9 @@ from megatron.core.tensor_parallel.mappings import (
 
 from vime.model.size import LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK
 from vime.trainer.head import all_max, all_sum, chunked_logprobs, local_targets
-from vime.trainer.kernels import rows
 from vime.trainer.micro_batch import Wanted
 from vime.trainer.model import PackedModel
+from vime.trainer.operations import OPERATIONS
 
 
 def token_logprobs(
@@ -74,30 +74,10 @@ def _project(
     model: PackedModel, hidden_NH: torch.Tensor, target_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits_NV = model.logits(hidden_NH.unsqueeze(1)).squeeze(1)
-    if parallel_state.get_tensor_model_parallel_world_size() == 1 and rows.suits(logits_NV):
-        return _WholeLogprobAndEntropy.apply(logits_NV, target_N, temperature)
+    is_whole = parallel_state.get_tensor_model_parallel_world_size() == 1
+    if is_whole and (found := OPERATIONS.logprobs(logits_NV, target_N, temperature)) is not None:
+        return found
     return _LogprobAndEntropy.apply(logits_NV, target_N, temperature)
-
-
-class _WholeLogprobAndEntropy(torch.autograd.Function):
-    """The same as `_LogprobAndEntropy` over a whole vocabulary; keeps the logits and computes their exponentials twice."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits_NV: torch.Tensor, target_N: torch.Tensor, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits_NV = logits_NV.contiguous()
-        logprob_N, entropy_N, log_total_N = rows.logprobs(logits_NV, target_N, temperature)
-        ctx.save_for_backward(logits_NV, target_N, entropy_N, log_total_N)
-        ctx.temperature = temperature
-        return logprob_N, entropy_N
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        logits_NV, target_N, entropy_N, log_total_N = ctx.saved_tensors
-        by_logprob_N, by_entropy_N = gradients
-        known = (logits_NV, target_N, entropy_N, log_total_N)
-        return rows.logprobs_backward(by_logprob_N, by_entropy_N, *known, ctx.temperature), None, None
 
 
 class _LogprobAndEntropy(torch.autograd.Function):

@@ -20,7 +20,7 @@ ADVICE = "move this checkpoint away, and resume=true goes on from the one before
 
 
 def describe_run(architecture: Architecture, trainer: TrainerConfig) -> dict[str, Any]:
-    """What a checkpoint says about the run that saved it; all but the layout must agree with the run that loads it."""
+    """A checkpoint's description of the run that saved it; all but the layout must agree with the run that loads it."""
     sizes = [field.name for field in fields(trainer) if field.name.endswith("_parallel_size")]
     return {
         "format": FORMAT,
@@ -69,7 +69,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 
 def damage(folder: Path, files: dict[str, Any]) -> list[str]:
-    """What is wrong with these files of a manifest, one line each; an empty list if they are as they were written."""
+    """The damage to these files of a manifest, one line each; an empty list if they are as they were written."""
     found = []
     for name, entry in files.items():
         path = folder / name

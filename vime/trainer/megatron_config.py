@@ -92,7 +92,7 @@ def _training(trainer: TrainerConfig) -> dict[str, Any]:
 
 
 def _layout(trainer: TrainerConfig) -> dict[str, Any]:
-    """How the model and its tokens are spread over the ranks."""
+    """Fields that spread the model and its tokens over the ranks."""
     rounds = trainer.virtual_pipeline_parallel_size
     fields: dict[str, Any] = {
         "tensor_model_parallel_size": trainer.tensor_parallel_size,

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from vime.trainer.packed_sequences import PackedSequences, packed_sequences, zigzag
-from vime.trainer.parallel import to_device
+from vime.trainer.packed_sequences import PackedSequences, packed_sequences, to_device, zigzag
 from vime.trainer.shard import PackedRows, RowShare, Shard, sums, without_first
 from vime.types.column import Defined
 
 
 @dataclass(kw_only=True, slots=True)
 class Wanted:
-    """Which tokens a row is to give logprobs of, and where this rank's part predicts them.
+    """The tokens of a row whose logprobs are wanted, and the places where this rank's part predicts them.
 
     Example: one sample `tokens=[1, 5, 9, 2], loss_mask=[1, 1]` on one rank has predict_M = [1, 2] and target_M = [9, 2].
     """

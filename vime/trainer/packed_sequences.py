@@ -16,8 +16,6 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
-from vime.trainer.parallel import to_device
-
 MIN_FILL = 0.8
 """A sequence shorter than this share of its batch's longest starts a new batch."""
 
@@ -34,11 +32,11 @@ class PackedSequences(PackedSeqParams):
     """(sequences, padded length) of each attention call."""
     position_T: torch.Tensor | None = None
     lengths: list[int] = field(default_factory=list)
-    """Of the whole sequences."""
+    """Lengths of the whole sequences."""
     chunks: list[tuple[int, CausalBias]] = field(default_factory=list)
     """With context parallelism this rank's chunks in its order: the number of the sequence, and which of its keys are seen."""
     gathered_R: torch.Tensor | None = None
-    """Where each token of the whole row stands in the context-parallel ranks' rows, one after another; None for one rank."""
+    """The place of each token of the whole row in the context-parallel ranks' rows, one after another; None for one rank."""
     pad_index_P: torch.Tensor | None = None
     """Token in each padded place; None if no place is padded."""
     unpad_index_T: torch.Tensor | None = None
@@ -79,6 +77,11 @@ def packed_sequences(
     packed.gathered_R = to_device(torch.cat(rows).argsort(), device)
     packed.position_T = to_device(position_R[rows[context_rank]], device)
     return packed
+
+
+def to_device(tensor: torch.Tensor, place: torch.device | str) -> torch.Tensor:
+    """A tensor of the host on a device; to a GPU by page-locked memory, so that the host does not wait for its work."""
+    return tensor.pin_memory().to(place, non_blocking=True) if torch.device(place).type == "cuda" else tensor.to(place)
 
 
 def zigzag(lengths: list[int], rank: int, size: int) -> torch.Tensor:

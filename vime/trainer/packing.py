@@ -126,7 +126,7 @@ def _split_until(bins: list[list[int]], lengths: list[int], count: int) -> list[
 
 
 def _deal(bins: list[list[int]], lengths: list[int], num_ranks: int, work: Callable[[int], float]) -> Packing:
-    """As many bins to each rank: neighbours in length go to different ranks, the one with most work to the least loaded."""
+    """Deals ranks equally many bins: neighbours in length go to different ranks, the one with most work to the least loaded."""
     ordered = sorted(bins, key=lambda members: -_tokens(members, lengths))
     if num_ranks == 1:
         return [ordered]

@@ -11,17 +11,11 @@ from megatron.core import parallel_state, tensor_parallel
 from vime.cluster.layout import world_size
 from vime.config import TrainerConfig
 from vime.machine import num_cores
-from vime.trainer import freed_memory, products
 
 
 def device() -> torch.device:
     """The device of this rank."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def to_device(tensor: torch.Tensor, place: torch.device | str) -> torch.Tensor:
-    """A tensor of the host on a device; to a GPU by page-locked memory, so that the host does not wait for its work."""
-    return tensor.pin_memory().to(place, non_blocking=True) if torch.device(place).type == "cuda" else tensor.to(place)
 
 
 def free_port(host: str) -> int:
@@ -45,9 +39,9 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num
     size = world_size(config)
     torch.set_num_threads(num_threads(config, num_neighbours or size))
     if not torch.cuda.is_available():
-        torch.set_flush_denormal(True)  # to such numbers shrink Adam's moments of what gets no gradient
-        freed_memory.keep()
-        products.install(config.cpu_products)
+        from vime.trainer import cpu
+
+        cpu.begin(config.cpu_products)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=f"tcp://{address}", world_size=size, rank=rank)
     rounds = config.virtual_pipeline_parallel_size
@@ -68,7 +62,10 @@ def initialize(config: TrainerConfig, *, rank: int, address: str, seed: int, num
 
 def shutdown() -> None:
     """Leaves the world; nothing happens if this process is in none."""
-    products.uninstall()
+    if not torch.cuda.is_available():
+        from vime.trainer import cpu
+
+        cpu.end()
     if parallel_state.is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():

@@ -94,7 +94,7 @@ def micro_batch_loss(
 
 
 def _difference(tokens: Tokens) -> Metrics:
-    """How far trainer and sampler are apart; older tokens differ by the policy's movement as well, and do not count."""
+    """The distance between trainer and sampler; older tokens differ by the policy's movement as well, and do not count."""
     difference_N = (tokens.logprobs.detach() - tokens["logprob"]).abs()
     current_N = (tokens.staleness == 0).to(difference_N.dtype)
     return {

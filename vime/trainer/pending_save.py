@@ -105,7 +105,7 @@ def _write(writer: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong; behind PyTorch's complaint about the place in a file, that is what the operating system said."""
+    """The cause of the failure; behind PyTorch's complaint about the place in a file, the operating system's error."""
     while error.__context__ is not None and not isinstance(error, OSError):
         error = error.__context__
     return repr(error)

@@ -74,7 +74,7 @@ class TaggedCommunicator(P2PCommunicator):
 
 
 def schedule_arguments(config: Any) -> dict[str, Any]:
-    """What Megatron's schedule gets besides its data: on gloo, for an interleaved pipeline, this communicator."""
+    """Arguments of Megatron's schedule besides its data: on gloo, for an interleaved pipeline, this communicator."""
     group: Any = parallel_state.get_pipeline_model_parallel_group()
     if config.virtual_pipeline_model_parallel_size is None or dist.get_backend(group) != "gloo":
         return {}

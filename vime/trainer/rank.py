@@ -153,14 +153,14 @@ def import_megatron() -> None:
 
     Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
     for temporary files, which stay behind when Ray kills the process. So it finds none; and no Triton where there is no GPU.
-    `cpu_shim.HIDDEN` has those that it never finds.
+    `megatron_setup.HIDDEN` has those that it never finds.
     """
     import torch
 
     with _hidden("wandb"), nullcontext() if torch.cuda.is_available() else _hidden("triton"):
-        from vime.trainer import cpu_shim
+        from vime.trainer import megatron_setup
 
-        cpu_shim.install()
+        megatron_setup.set_up()
         import vime.trainer.engine  # noqa: F401
 
 

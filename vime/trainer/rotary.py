@@ -47,5 +47,5 @@ def inverse_frequencies(architecture: Architecture) -> tuple[torch.Tensor, float
 
 
 def attention_factor(config: TransformerConfig) -> float:
-    """What cosines and sines are multiplied by: 0.1 ln(factor) + 1 with YaRN (arXiv 2309.00071, equation 22), otherwise 1."""
+    """The factor of cosines and sines: 0.1 ln(factor) + 1 with YaRN (arXiv 2309.00071, equation 22), otherwise 1."""
     return _yarn_get_concentration_factor_from_config(config)

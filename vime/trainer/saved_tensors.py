@@ -35,7 +35,7 @@ class SavedTensors:
         return sum(storage.nbytes() for storage, _, _ in self._storages.values())
 
     def by_shape(self) -> dict[tuple[tuple[int, ...], torch.dtype], int]:
-        """How many bytes are kept, by shape and type of the tensor that was seen first in each storage."""
+        """The number of bytes kept, by shape and type of the tensor that was seen first in each storage."""
         found: dict[tuple[tuple[int, ...], torch.dtype], int] = {}
         for storage, shape, dtype in self._storages.values():
             found[tuple(shape), dtype] = found.get((tuple(shape), dtype), 0) + storage.nbytes()

@@ -31,7 +31,7 @@ COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowShare:
-    """How rows are shared: each sequence over context-parallel ranks, the rest over tensor ranks if they split by tokens.
+    """The sharing of rows: each sequence over context-parallel ranks, the rest over tensor ranks if they split by tokens.
 
     Example: `RowShare(context_rank=1, context_size=2, tensor_size=4)` pads sequences to a multiple of 4 and rows to one of 8.
     """
@@ -94,7 +94,7 @@ class PackedRows:
         return without_first(self.columns["mask"], self.num_tokens, self.num_response_tokens)
 
     def with_columns(self, columns: dict[str, np.ndarray]) -> "PackedRows":
-        """These rows with columns of its trained tokens that the trainer computed."""
+        """A copy of the rows with columns of their trained tokens that the trainer computed."""
         types = {name: ColumnType(name=name) for name in columns}
         return replace(self, columns=self.columns | columns, types=self.types | types)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from vime.trainer.kernels import blocks
+from vime.trainer.operations import OPERATIONS
 
 
 def install() -> bool:
     """Megatron's `gradient_accumulation_fusion` works with `add_weight_gradient` from now on; False on a CPU without a kernel."""
-    if not torch.cuda.is_available() and blocks.library() is None:
+    if not torch.cuda.is_available() and not OPERATIONS.adds_weight_gradients():
         return False
     from megatron.core.tensor_parallel import layers
 
@@ -30,10 +30,8 @@ def add_weight_gradient(x_TI: torch.Tensor, gradient_TO: torch.Tensor, sum_OI: t
     """Adds the gradient of a weight, `gradient_TO` transposed times `x_TI`, to `sum_OI`, which is float32."""
     if x_TI.is_cuda and x_TI.dtype is torch.bfloat16:
         torch.addmm(sum_OI, gradient_TO.t(), x_TI, out_dtype=torch.float32, out=sum_OI)
-    elif x_TI.is_cuda or not blocks.suits_weight_gradient(x_TI, gradient_TO, sum_OI):
+    elif not OPERATIONS.add_weight_gradient(x_TI, gradient_TO, sum_OI):
         sum_OI.add_(gradient_TO.t() @ x_TI)
-    else:
-        blocks.add_weight_gradient(gradient_TO, x_TI, sum_OI)
 
 
 def kept_gradient(weight: Any, *, is_always: bool) -> torch.Tensor | None:

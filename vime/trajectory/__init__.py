@@ -1,1 +1,1 @@
-"""What a model was shown and what it sampled, message by message: trees of turns, chat templates, and trainable sequences."""
+"""A model's prompts and samples, message by message: trees of turns, chat templates, and trainable sequences."""

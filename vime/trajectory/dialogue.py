@@ -161,7 +161,7 @@ class Dialogue:
         return None, -1
 
     def _cause(self, held: Call, new: list[Message], *, continues: bool) -> str:
-        """Why a conversation cannot go on from the tokens of a reply as they are; empty if it can."""
+        """The reason why a conversation cannot go on from the tokens of a reply as they are; empty if it can."""
         if not new and continues:
             return CONTINUED if held.ended else ""
         *before, last = [thinking_of(call.message) for call in held.path()]
@@ -199,7 +199,7 @@ class Dialogue:
         return Prompt.behind(None, self._template.encode(segments, self._known), keys=keys, kind=kind, cause=cause, begun=begun)
 
     def _kind(self, keys: list[bytes]) -> str:
-        """What a new root is, seen from the first conversation."""
+        """The kind of a new root, seen from the first conversation."""
         if not self._asked:
             return MAIN
         if keys[:2] != self._first:

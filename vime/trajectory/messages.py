@@ -103,7 +103,7 @@ EQUAL, ALIKE, OTHER = 2, 1, 0
 
 
 def likeness(sent: Message, held: Message) -> int:
-    """How like a reply that a client sent back is to the one that it got, if their digests are equal.
+    """The likeness of a reply that a client sent back to the one that it got, if their digests are equal.
 
     EQUAL: also the arguments of its calls are as they were; reasoning may be left out, and the white space around it. ALIKE: the
     ids of its calls are, and the arguments are not; Claude Code adds default values and removes white space. OTHER: reasoning was

@@ -124,7 +124,7 @@ class ControlTokens:
         return ids
 
     def count(self, ids: Collection[int]) -> int:
-        """How many control tokens are among ids."""
+        """The number of control tokens among ids."""
         return sum(map(self.ids.__contains__, ids))
 
     def _encode(self, text: str) -> list[int]:

@@ -26,7 +26,7 @@ FIELD, TEXT = "field", "text"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """What decides how a template renders a conversation that goes on behind a reply.
+    """The properties that decide how a template renders a conversation that goes on behind a reply.
 
     Example of a reply with thinking and a tool call, followed by two results: `Shape(thinks=("", "field"), calls=True,
     roles=("tool", "tool"))`.
@@ -35,7 +35,7 @@ class Shape:
     thinks: tuple[str, str]
     """The place of the reasoning (`thinking_of`) in replies before the last one of the sequence, and in the last one."""
     calls: bool
-    """Whether the last reply calls tools."""
+    """True if the last reply calls tools."""
     roles: tuple[str, ...]
     """Roles of the messages that follow, without repetitions."""
 
@@ -78,7 +78,7 @@ class ChatTemplate:
         return self._tokens.segments(messages, continue_final_message=True, **(self._arguments | arguments))
 
     def reply(self, messages: list[Message], reply: Message, tools: list[dict[str, Any]] | None) -> str:
-        """What the template writes for a reply to these messages, up to its end."""
+        """The template's text for a reply to these messages, up to its end."""
         arguments: dict[str, Any] = {"tools": tools} if tools else {}
         before = joined(self._render(messages, **arguments))
         whole = joined(self._tokens.segments([*messages, reply], **(self._arguments | arguments)))
@@ -87,7 +87,7 @@ class ChatTemplate:
         return written[: written.rindex(self.end)] if self.end and self.end in written else written
 
     def between(self, reply: Message, new: list[Message], *, written: Integers) -> list[Segment]:
-        """What stands between the tokens of a reply and those of the next: `new` messages and what the template adds.
+        """The segments between the tokens of a reply and those of the next: `new` messages and what the template adds.
 
         `written` are the reply's own tokens. Unless the last one is the template's own end, that is added: a model may end a
         reply with another token (Qwen's `<|endoftext|>`), or at a stop text.
@@ -102,7 +102,7 @@ class ChatTemplate:
         return after(segments, start)
 
     def change(self, shape: Shape) -> str:
-        """Why earlier messages are rendered differently in a conversation of this shape: one of the constants above, or ""."""
+        """The reason why earlier messages are rendered differently in a conversation of this shape: a constant above, or ""."""
         if shape not in self._changes:
             self._changes[shape] = self._find_change(shape)
         return self._changes[shape]

@@ -108,7 +108,7 @@ class Column(Sequence[Number], Generic[Number]):
         return self.array
 
     def count(self, value: Any) -> int:
-        """How often a value is in it."""
+        """The number of times that a value is in it."""
         return self.array.tolist().count(value)
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What an agent is given: a prompt and the sampling parameters."""
+"""The input of an agent: a prompt and the sampling parameters."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -11,7 +11,7 @@ from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
 
 @dataclass(kw_only=True, slots=True)
 class Reward:
-    """What a reward hook returns: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each.
+    """The return value of a reward hook: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each.
 
     Example of a rollout of two turns, of which the second was better: `Reward(score=0.5, samples=[0.0, 1.0])`.
     """
@@ -45,14 +45,14 @@ class Rollout:
     group_index: int
     samples: list[Sample] = field(default_factory=list)
     unfinished: list[Sample] = field(default_factory=list)
-    """What the model had said when `generate` failed, or an evaluation's item ran out of time: for readers, never trained."""
+    """Samples of the model until `generate` failed, or an evaluation's item ran out of time: for readers, never trained."""
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     status: Status = Status.PENDING
     stop_reason: StopReason = StopReason.ABORTED
     error: str = ""
     traceback: str = ""
-    """Where the error arose, if a hook raised it, from the first line of the user's code."""
+    """The place where the error arose, if a hook raised it, from the first line of the user's code."""
     num_retries: int = 0
     generation_seconds: float = 0.0
     reward_seconds: float = 0.0
@@ -70,7 +70,7 @@ class Rollout:
 
     @property
     def counting(self) -> Counting:
-        """What this rollout's stop reason counts for."""
+        """The consequences of this rollout's stop reason."""
         return COUNTS[self.stop_reason]
 
     @property
@@ -119,7 +119,7 @@ class Group:
     """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
 
     index: int = -1
-    """Which group of the run it is: the `group_index` of its rollouts and samples, given by whatever runs it."""
+    """The number of the group in the run: the `group_index` of its rollouts and samples, given by whatever runs it."""
     prompt: Prompt
     rollouts: list[Rollout] = field(default_factory=list)
     weight_version: int = 0
@@ -152,7 +152,7 @@ class Group:
 
 @dataclass(kw_only=True, slots=True)
 class EvalLog:
-    """What `eval_log` returns: metrics by name, and figures as {name: {"x": […], "series": {label: […]}}}."""
+    """The return value of `eval_log`: metrics by name, and figures as {name: {"x": […], "series": {label: […]}}}."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)

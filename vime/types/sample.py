@@ -103,7 +103,7 @@ class Sample:
 
     @property
     def trained_versions(self) -> dict[int, int]:
-        """How many of its trained tokens are of each weight version, by version."""
+        """The number of its trained tokens of each weight version, by version."""
         versions, mask = np.asarray(self.weight_versions), np.asarray(self.loss_mask, dtype=bool)
         return _counts(versions if mask.all() else versions[mask])
 

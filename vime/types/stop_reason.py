@@ -1,11 +1,11 @@
-"""How rollouts end, and what each way of ending counts for."""
+"""The ways in which rollouts end, and the consequences of each."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Status(str, Enum):
-    """How far a rollout or sample came (the names are slime's)."""
+    """Progress of a rollout or sample (the names are slime's)."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -15,7 +15,7 @@ class Status(str, Enum):
 
 
 class StopReason(str, Enum):
-    """Why a rollout ended. `COUNTS` says for each what follows."""
+    """The reason why a rollout ended. `COUNTS` gives the consequences of each."""
 
     ANSWERED = "answered"
     TOKEN_LIMIT = "token_limit"
@@ -34,7 +34,7 @@ class StopReason(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counting:
-    """What one stop reason counts for: is the rollout trained, is it in the baseline, is it tried again."""
+    """The consequences of one stop reason: is the rollout trained, is it in the baseline, is it tried again."""
 
     trained: bool
     in_baseline: bool
@@ -60,4 +60,4 @@ COUNTS: dict[StopReason, Counting] = {
     StopReason.WORKER_LOST: Counting(**_INFRASTRUCTURE, status=Status.FAILED),
     StopReason.ABORTED: Counting(trained=False, in_baseline=False, retried=True, status=Status.ABORTED),
 }
-"""What the agent did stays, with the reward it earned; what the infrastructure did is retried, then leaves the group."""
+"""Endings by the agent stay, with the reward it earned; those by the infrastructure are retried, then leave the group."""

@@ -1,4 +1,4 @@
-"""What the index keeps of one line of a run's files, to find it again."""
+"""The index's entry of one line of a run's files, to find it again."""
 
 import re
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Entry:
     """Number of the row in the data set."""
     run: int | None
     label: str
-    """What an evaluation during training is called (`step20`); otherwise empty."""
+    """The name of an evaluation during training (`step20`); otherwise empty."""
     group_index: int | None
     rollout_id: int | None
     reward: float
@@ -45,7 +45,7 @@ class Entry:
     seconds: float | None
     tools: tuple[str, ...]
     text: str
-    """What a search finds it by: the messages it began with, its replies, what stands between them, its error."""
+    """The text by which a search finds it: the messages it began with, its replies, what stands between them, its error."""
 
 
 def read_line(data: bytes) -> dict[str, Any]:

@@ -23,7 +23,7 @@ FORMAT = 1
 """Indexes of another format are made anew."""
 PATTERNS = ("rollouts/step_*.jsonl", "evaluation/*.jsonl")
 BATCH_BYTES = 8 * 2**20
-"""So much of a file is read in one transaction."""
+"""Bytes of a file that are read in one transaction."""
 MARK_BYTES = 4096
 """By its first and its last so many bytes that were read, a file is known again."""
 State = tuple[int, int, int]
@@ -209,7 +209,7 @@ def _state(path: Path) -> State | None:
 
 
 def _mark(file: BinaryIO, num_bytes: int) -> bytes:
-    """What a file is known by that was read up to here: a digest of its beginning and of the end of that part."""
+    """The mark of a file that was read up to here: a digest of its beginning and of the end of that part."""
     file.seek(0)
     first = file.read(min(MARK_BYTES, num_bytes))
     file.seek(max(num_bytes - MARK_BYTES, 0))

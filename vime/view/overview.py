@@ -22,7 +22,7 @@ from vime.view.runs import METRICS, Run
 
 MAX_FAULTS = 500
 LOG_BYTES = 64 * 1024
-"""So much of the end of a log is shown."""
+"""Bytes shown of the end of a log."""
 UNITS: tuple[tuple[str, str], ...] = (
     (r"tokens_per_second$", "tokens/s"),
     (r"_share$|clip_fraction$|hit_rate$|^utilization/(servers|trainer|overlapped)|^staleness/", "share"),
@@ -44,7 +44,7 @@ UNITS: tuple[tuple[str, str], ...] = (
 
 
 def unit_of(metric: str) -> str:
-    """What the values of a metric are counted in; empty if they have no unit."""
+    """The unit of a metric's values; empty if they have none."""
     return next((unit for pattern, unit in UNITS if re.search(pattern, metric)), "")
 
 

@@ -1,4 +1,4 @@
-"""How far a run has come: its step, the time that is left and its last reward, read from the end of `metrics.jsonl`."""
+"""The progress of a run: its step, the time that is left and its last reward, read from the end of `metrics.jsonl`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +9,13 @@ from vime.report.step_line import Eta
 from vime.view.runs import METRICS, RUNNING, Run
 
 END_BYTES = 256 * 1024
-"""So much of the end of the file is read: more than the steps from which the time that is left is estimated."""
+"""Bytes read of the end of the file: more than the steps from which the time that is left is estimated."""
 SECONDS = "time/step_seconds"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where a run stands.
+    """The progress of a run.
 
     Example: `Progress(step=12, num_steps=60, eta_seconds=200.0, reward=0.41)`.
     """
@@ -29,7 +29,7 @@ class Progress:
 
 
 def progress(run: Run) -> Progress:
-    """Where a run stands; what it took to find out is kept until its files change."""
+    """The progress of a run; what it took to find out is kept until its files change."""
     return run.kept("progress", lambda: _read(run))
 
 

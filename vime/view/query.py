@@ -17,7 +17,7 @@ MAX_LIMIT = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """What rollouts have to be; None does not matter.
+    """Conditions on rollouts; one that is None does not matter.
 
     Example: `Filters(kind="training", min_step=40, stop_reason="time_limit", max_reward=0.0, text="connection refused")`.
     """

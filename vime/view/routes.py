@@ -1,4 +1,4 @@
-"""What the server answers under `/api/`: each route by its name, with what it takes from the address."""
+"""The server's answers under `/api/`: each route by its name, with what it takes from the address."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -67,7 +67,7 @@ def rollouts(runs: Runs, words: Words) -> Any:
 
 
 def rollout_facets(runs: Runs, words: Words) -> Any:
-    """What there is to filter by."""
+    """The values to filter by."""
     return _run(runs, words).facets()
 
 
@@ -94,7 +94,7 @@ def item(runs: Runs, words: Words) -> Any:
 
 
 def items(runs: Runs, words: Words) -> Any:
-    """Which items two rows of a run score differently."""
+    """The items that two rows of a run score differently."""
     dataset, first, second = (words.get(name, "") for name in ("dataset", "first", "second"))
     return changed_items(_run(runs, words), dataset=dataset, first=first, second=second)
 

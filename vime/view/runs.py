@@ -24,9 +24,9 @@ from vime.view.query import facets
 DEPTH = 3
 """Runs stand so many folders below a folder of runs: `outputs/<name>/<time>/<number in the sweep>`."""
 LOOK_SECONDS = 2.0
-"""So often new runs are looked for."""
+"""Seconds between two searches for new runs."""
 UPDATE_BYTES = 8 * 2**20
-"""So much is indexed before a request is answered; the page asks again for the rest."""
+"""Bytes that are indexed before a request is answered; the page asks again for the rest."""
 METRICS = "metrics.jsonl"
 RUNNING = "running"
 WATCHED = (METRICS, "faults.jsonl", SCORES, SUMMARY, ENDED, CONFIG, LOCK, "rollouts", "evaluation")
@@ -51,7 +51,7 @@ class Run:
             return self._index, self._index.update(max_bytes=UPDATE_BYTES) >= UPDATE_BYTES
 
     def facets(self) -> dict[str, Any]:
-        """What there is to filter by, asked for only when the run has changed; `more`: files are still being read."""
+        """The values to filter by, asked for only when the run has changed; `more`: files are still being read."""
         index, more = self.indexed()
 
         def ask() -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Run:
         return {**self.kept(f"facets, {more}", ask), "more": more}
 
     def kept(self, name: str, find: Callable[[], Found]) -> Found:
-        """What `find` found under this name; it is called again only when the run has changed."""
+        """The result of `find` under this name; it is called again only when the run has changed."""
         now = self.fingerprint()
         seen, found = self._kept.get(name, ("", None))
         if seen != now:
@@ -108,11 +108,11 @@ class Run:
 
     @functools.cached_property
     def _is_try(self) -> bool:
-        """Whether one prompt was tried (`mode=try`), which leaves its rollout and no summary."""
+        """True if one prompt was tried (`mode=try`), which leaves its rollout and no summary."""
         return read_config(self.path)["mode"] == TRY.value
 
     def ending(self) -> Ending | None:
-        """How the run ended, if it did before its time and was not killed."""
+        """The way in which the run ended, if it did before its time and was not killed."""
         try:
             self.file(ENDED)
         except FileNotFoundError:
@@ -120,7 +120,7 @@ class Run:
         return read_ending(self.path)
 
     def _is_written(self) -> bool:
-        """Whether a process of this machine writes there."""
+        """True if a process of this machine writes there."""
         try:
             words = (self.path / LOCK).read_text(encoding="utf-8").split()  # "process 123 of HOST"
         except FileNotFoundError:
@@ -180,7 +180,7 @@ def _runs_in(folder: Path) -> dict[Path, str]:
 
 
 def _started(run: Path) -> float:
-    """When its configuration was written; 0 if it is gone."""
+    """The time when its configuration was written; 0 if it is gone."""
     try:
         return (run / CONFIG).stat().st_mtime
     except FileNotFoundError:
@@ -188,5 +188,5 @@ def _started(run: Path) -> float:
 
 
 def _is_whole(run: Path) -> bool:
-    """Whether the files that say what a run is lie in it, and not behind a link elsewhere."""
+    """True if the files that say what a run is lie in it, and not behind a link elsewhere."""
     return all((run / name).resolve().is_relative_to(run) for name in (CONFIG, SUMMARY, SCORES))

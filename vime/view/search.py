@@ -14,7 +14,7 @@ from vime.view.index import COLUMNS
 MAX_ASKED_TEXT, MAX_ASKED_TOOL = 4_000, 100_000
 """The list of a word, or of a tool, is asked about at most so many rollouts; walking through a million takes as long."""
 WINDOW = 2_000
-"""So many of the first rollouts in the wanted order are tried before a list is walked through for a page."""
+"""The number of first rollouts in the wanted order that are tried before a list is walked through for a page."""
 TEXT, TOOL = "texts MATCH ?", "tool = ?"
 ASKED_TEXT = f"EXISTS (SELECT 1 FROM texts WHERE {TEXT} AND texts.rowid = rollouts.id)"
 ASKED_TOOL = f"EXISTS (SELECT 1 FROM tools WHERE {TOOL} AND rollout = rollouts.id)"
@@ -26,7 +26,7 @@ READ = ", ".join(f"rollouts.{column}" for column in ("id", *COLUMNS))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """What rollouts have to be: conditions on columns with the values of their question marks, a tool's number, words for FTS5.
+    """Conditions on rollouts: on columns, with the values of their question marks, a tool's number, words for FTS5.
 
     Example: `Search(columns=("min_step >= ?",), values=(40,), tool=7, match='"connection" AND "refused"')`.
     """
@@ -37,7 +37,7 @@ class Search:
     match: str | None
 
     def page(self, database: sqlite3.Connection, *, order: str, limit: int, offset: int) -> tuple[int, list[tuple[Any, ...]]]:
-        """How many rollouts there are, and `limit` of them from `offset` on: their ids and `COLUMNS`."""
+        """The number of rollouts, and `limit` of them from `offset` on: their ids and `COLUMNS`."""
         num = _count(database, f"rollouts{_where(self.columns)}", self.values)
         is_asked = num <= self._max_asked()
         source, values = self._asked() if is_asked else self._walked()
@@ -58,7 +58,7 @@ class Search:
         return min(limits, default=float("inf"))
 
     def _total(self, database: sqlite3.Connection, num: int) -> int:
-        """How many there are, from the list alone where nothing else is asked for; `num` rollouts pass the other conditions."""
+        """The number of all, from the list alone where nothing else is asked for; `num` rollouts pass the other conditions."""
         if not self.columns and self.match is None:
             return _count(database, f"tools WHERE {TOOL}", (self.tool,))
         if not self.columns and self.tool is None:
@@ -69,7 +69,7 @@ class Search:
         return _count(database, *self._walked())
 
     def _first(self, database: sqlite3.Connection, order: str, limit: int, offset: int) -> list[tuple[Any, ...]]:
-        """Those among the first rollouts that pass the conditions on columns."""
+        """The rollouts found among the first that pass the conditions on columns."""
         window = f"(SELECT * FROM rollouts{_where(self.columns)} {order} LIMIT {WINDOW}) AS rollouts"
         terms, values = self._lists()
         sql = f"SELECT {READ} FROM {window}{_where(terms)} {order} LIMIT ? OFFSET ?"

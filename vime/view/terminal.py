@@ -41,7 +41,7 @@ def watch(run: Run, console: Console, *, once: bool) -> None:
 
 
 def screen(run: Run, *, width: int) -> RenderableType:
-    """What is known of a run, within a width in characters."""
+    """The view of a run, within a width in characters."""
     about = overview(run)
     rows = run.lines(METRICS)
     found = curves(rows)

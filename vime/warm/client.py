@@ -125,7 +125,7 @@ def _shown(code: int, *, seconds: float | None = None) -> int:
 
 
 def _socket_path() -> Path:
-    """Where the host for runs of this interpreter from this folder listens."""
+    """The socket on which the host for runs of this interpreter from this folder listens."""
     name = hashlib.sha256(f"{sys.executable}\n{os.getcwd()}".encode()).hexdigest()[:16]
     return private_folder("warm") / f"{name}.socket"
 

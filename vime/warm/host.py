@@ -39,9 +39,9 @@ class Host:
         Between.keeps = True
         self._make = run
         self._environment: dict[str, str] | None = None
-        """Of the first client, under which the parts of all runs were started."""
+        """The environment of the first client, under which the parts of all runs were started."""
         self._code: Stamp | None = None
-        """Of the first run's end, when everything is loaded."""
+        """The stamp at the first run's end, when everything is loaded."""
 
     def serve(self, connection: socket.socket) -> str | None:
         """Makes the runs that come over a connection, until its end.
@@ -61,7 +61,7 @@ class Host:
         return None
 
     def _reason_against(self, request: Request) -> str:
-        """Why this process cannot make the run; empty if it can."""
+        """The reason why this process cannot make the run; empty if it can."""
         if request.ends_host:
             return "it was to end"
         self._environment = self._environment or request.environment

@@ -1,4 +1,4 @@
-"""Whether a process may run what was asked for: one that has loaded other code, or was started under other variables, may not."""
+"""The mark of what a process has loaded: with other code, or other variables, it may not run what was asked for."""
 
 import os
 import sys

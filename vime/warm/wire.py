@@ -1,4 +1,4 @@
-"""What a host of runs and its clients say to each other over a local socket: JSON lines, and the client's standard files."""
+"""Messages of a host of runs and its clients over a local socket: JSON lines, and the client's standard files."""
 
 import array
 import json
@@ -18,9 +18,9 @@ class Request:
     """The words of its command line."""
     environment: dict[str, str] = field(default_factory=dict)
     started: float = 0.0
-    """When its program was started, in seconds since 1970."""
+    """The time when its program was started, in seconds since 1970."""
     ends_host: bool = False
-    """Whether the host is to end instead."""
+    """True if the host is to end instead."""
 
 
 def send_request(connection: socket.socket, request: Request, *, files: list[int]) -> None:

@@ -18,6 +18,8 @@ NO_VERSION = -1
 """Version of weights that no sync has sent: random ones, or the checkpoint's."""
 RANDOM_WEIGHTS = "random"
 """The version that a server reports in its answers before it has received weights."""
+EXCHANGE_PATH = "/exchange_weights"
+"""Takes `{"weight_version": "7", "keep_cache": false}`, and answers with the `seconds` for which the engine stood still."""
 NUM_SYNCED_SERVERS = "VIME_NUM_SYNCED_SERVERS"
 """Environment variable of a server: how many servers the run has that load each version at the same time."""
 
@@ -73,7 +75,7 @@ class WeightDigest:
 
     @property
     def num_tensors(self) -> int:
-        """How many tensors were added."""
+        """The number of tensors that were added."""
         return len(self._digests)
 
     def hexdigest(self) -> str:

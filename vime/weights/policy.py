@@ -27,7 +27,7 @@ class Policy:
         self.version, self.payload = version, payload
 
     def is_at_hand(self, *, starts_random: bool) -> bool:
-        """Whether a server that has just started can have this version without the trainer.
+        """True if a server that has just started can have this version without the trainer.
 
         Either the server started with it, which is never so if it `starts_random`, or its files exist.
         """

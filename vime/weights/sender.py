@@ -154,10 +154,9 @@ def _trainer_engine(
 
 def _gloo_engine() -> Any:
     """vLLM's trainer-side broadcast with gloo in the place of NCCL."""
+    from vllm.distributed.utils import stateless_init_torch_distributed_process_group
     from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
-
-    from vime.weights.direct_transfer import join_gloo
 
     class GlooTrainerEngine(NCCLTrainerWeightTransferEngine):
         @classmethod
@@ -168,7 +167,9 @@ def _gloo_engine() -> Any:
                 info = NCCLWeightTransferInitInfo(master_address=host, master_port=port, rank_offset=1, world_size=size)
                 with ThreadPoolExecutor(max_workers=1) as pool:
                     joining = pool.submit(client.init_weight_transfer_engine, worker_init_payload(info))
-                    engine.model_update_group = join_gloo(host, port, rank=0, size=size)
+                    engine.model_update_group = stateless_init_torch_distributed_process_group(
+                        host, port, 0, size, backend="gloo"
+                    )
                     joining.result()
             return engine
 

@@ -13,8 +13,7 @@ import aiohttp
 
 from vime.errors import ServerError, WeightSyncError
 from vime.processes.control import call
-from vime.weights import exchange
-from vime.weights.payload import WeightPayload
+from vime.weights.payload import EXCHANGE_PATH, WeightPayload
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +37,8 @@ async def apply_payload(
 ) -> dict[str, float]:
     """Checks the files that arrived, then pauses a server, loads them, proves it, clears the prefix cache, and resumes.
 
-    A server that can hold the weights twice (`vime.weights.shadow`) loads and proves them before, and then only exchanges them.
-    Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
+    A server that can hold the weights twice (`vime.inside_vllm.shadow`) loads and proves them before, and then only exchanges
+    them. Requests in flight stay in the queue and go on under the new weights, their keys and values computed again unless
     `keep_cache`. A server that is `asleep` is only given the memory for its weights, and sleeps on. Returns the seconds of the
     check, of the pause, of the products of a shadow's proof in it and of the proof, and how many tensors the proof could not
     read. Raises WeightSyncError if other bytes arrived than were sent (the server then goes on with its old weights) or if its
@@ -106,7 +105,7 @@ class Control:
     async def exchange(self, payload: WeightPayload, *, keep_cache: bool) -> float:
         """Has the engine take weights that are loaded, between two steps; returns the seconds for which it stood still."""
         body = {"weight_version": str(payload.version), "keep_cache": keep_cache}
-        return float((await self.post(exchange.PATH, body))["seconds"])
+        return float((await self.post(EXCHANGE_PATH, body))["seconds"])
 
     async def expect(self, files: list[str]) -> None:
         """Has the workers map and hash files, and load them beside their weights where they can; none, to drop the last."""

@@ -22,7 +22,7 @@ class Agents:
     """The served models, the services that agents use, and the workers that run the agents."""
 
     def __init__(self, config: RunConfig, serving: Serving, services: list[Retrieval], workers: WorkerPool) -> None:
-        """Of parts that were launched; `ready` waits for them, `served` for all but the workers."""
+        """Takes parts that were launched; `ready` waits for them, `served` for all but the workers."""
         self.serving, self.workers = serving, workers
         self.retrieval = services[0].address() if services else None
         self.watches = Watches()
@@ -51,7 +51,7 @@ class Agents:
         return metrics
 
     async def events(self) -> list[dict[str, Any]]:
-        """What went wrong with servers, routers and services since the last call: {time, server, event, detail}.
+        """Faults of servers, routers and services since the last call: {time, server, event, detail}.
 
         Raises ServerError if a service was given up.
         """

@@ -19,11 +19,11 @@ from vime.tasks import together
 logger = logging.getLogger(__name__)
 
 LEAST_ROOM = 4
-"""How many separate workers may run at a time: this number, or `num_workers` if that is larger."""
+"""The number of separate workers that may run at a time; `num_workers` if that is larger."""
 
 
 MAX_SHARED_LOSSES = 2
-"""How many shared workers a piece of work may lose before it becomes a suspect."""
+"""The number of shared workers that a piece of work may lose before it becomes a suspect."""
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Work:
     """Finished rollouts that its worker has reported, by member."""
     num_losses: int = 0
     is_deadly: bool = False
-    """Whether it has lost a worker that had no other work."""
+    """True if it has lost a worker that had no other work."""
 
     def resampled(self, members: Collection[int], *, version: int) -> None:
         """Forgets rollouts of a group that are sampled again; what is left of it has no tokens older than `version`."""

@@ -23,7 +23,7 @@ class Progress:
     turns: dict[int, list[Turn]] = field(default_factory=dict)
 
     def has_any(self) -> bool:
-        """Whether anything is worth keeping."""
+        """True if anything is worth keeping."""
         return bool(self.finished) or any(self.turns.values())
 
     def with_finished(self, finished: dict[int, Rollout]) -> "Progress":
@@ -63,7 +63,7 @@ RunMember = Callable[[int, Trajectory], Awaitable[Rollout]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resampled:
-    """Of a group whose stale rollouts are sampled again: no token is older than `version` now.
+    """The resampling of a group's stale rollouts: no token is older than `version` now.
 
     Example: members 0 and 2 had finished under version 3, and member 1 is still at its first tool: `Resampled(version=7,
     members=(0, 2))`.
@@ -117,7 +117,7 @@ class GroupRun:
         return Group(index=self._slot, prompt=self._prompt, rollouts=rollouts, weight_version=self._version)
 
     def progress(self) -> Progress:
-        """What is complete at this moment, without failures."""
+        """The part that is complete at this moment, without failures."""
         return Progress(
             prompt_index=self._prompt.index,
             version=self._version,

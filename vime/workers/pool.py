@@ -32,7 +32,7 @@ from vime.workers.worker import RolloutWorker, WorkerState
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""How often a worker is checked on."""
+"""Seconds between two checks on a worker."""
 ANSWER_SECONDS = 30.0
 """Time limit for a short answer, in addition to the time for which a hook may block the worker."""
 
@@ -58,7 +58,7 @@ class WorkerPool:
         self._workers: list[RayWorker] = []
         """All workers since the start, whose files are removed in the end."""
         self._renewed: dict[int, RayWorker] = {}
-        """Those of an ended run, until they get their places."""
+        """The workers of an ended run, until they get their places."""
         self._dispatcher = Dispatcher(
             self._create,
             num_workers=config.rollout.num_workers,
@@ -139,7 +139,7 @@ class WorkerPool:
         return {slot: progress for found in await self._ask("progress") for slot, progress in found.items()}
 
     async def usage(self) -> ModelUsage:
-        """How the trained model was used: the time of the busiest worker and the calls of all."""
+        """The use of the trained model: the time of the busiest worker and the calls of all."""
         found: list[ModelUsage] = await self._ask("usage")
         return ModelUsage(
             busy_seconds=max((usage.busy_seconds for usage in found), default=0.0),
@@ -194,7 +194,7 @@ class WorkerPool:
         return self._renewed.pop(index, None) or self._made(index)
 
     def _options(self, index: int) -> dict[str, Any]:
-        """Of a worker's actor; workers are spread over the nodes."""
+        """Options of a worker's actor; workers are spread over the nodes."""
         environment = {"PYTHONHASHSEED": "0"} if self._config.deterministic else None  # the order of a set of texts
         return self._nodes.options(Place(node=index % len(self._nodes)), environment=environment)
 

@@ -45,7 +45,7 @@ class RayWorker:
         self._is_left = False
 
     async def renewed(self) -> bool:
-        """Whether the actor that was left has become this one; raises ConfigError for what it cannot work with."""
+        """True if the actor that was left has become this one; raises ConfigError for what it cannot work with."""
         try:
             await asyncio.wait_for(self._renewal, RENEW_SECONDS)
         except RayTaskError as error:

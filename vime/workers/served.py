@@ -1,4 +1,4 @@
-"""What the agents of one worker share: tokenizers, clients and the gate of the trained model; makes each rollout's context."""
+"""Shared parts of one worker's agents: tokenizers, clients and the gate of the trained model; makes each rollout's context."""
 
 from collections.abc import Callable
 from functools import partial

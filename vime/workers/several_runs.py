@@ -53,7 +53,7 @@ class SeveralRuns:
 
 
 def _at_work() -> str:
-    """What still runs beside the caller, as text for the log; empty if nothing does."""
+    """The work that still runs beside the caller, as text for the log; empty if nothing does."""
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     threads = [thread.name for thread in threading.enumerate() if thread.name.startswith(THREAD)]
     if tasks:

@@ -244,7 +244,7 @@ class RolloutWorker:
         self._served.traffic.expect_weights(expected)
 
     async def usage(self) -> ModelUsage:
-        """How long and how much the trained model was used."""
+        """The time and amount of the trained model's use."""
         return self._served.traffic.usage()
 
     async def calls(self) -> dict[str, Calls]:

@@ -75,7 +75,7 @@ class PythonCoder(Tool):
 
 
 def is_program(text: str) -> bool:
-    """Whether a text is a Python program; a list of words alone is not, although Python can parse it as names."""
+    """True if a text is a Python program; a list of words alone is not, although Python can parse it as names."""
     if len(text) > MAX_CODE_CHARACTERS:
         return False
     try:

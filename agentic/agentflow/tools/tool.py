@@ -19,11 +19,11 @@ class Tool:
     title: ClassVar[str] = ""
     """A longer name by which models may call the tool."""
     description: ClassVar[str] = ""
-    """What the tool does, how to query it, and what it cannot do."""
+    """A description of the tool: its use, the way to query it, and its limits."""
     input: ClassVar[dict[str, str]] = {"query": "str: what the tool is asked, in plain words"}
     demo_commands: ClassVar[tuple[str, ...]] = ()
     deterministic: bool = False
-    """Whether the same query always has the same answer, so that answers can be cached."""
+    """True if the same query always has the same answer, so that answers can be cached."""
 
     def __init__(self, config: ToolConfig, run: RunConfig) -> None:
         self.config = config
@@ -40,7 +40,7 @@ class Tool:
 
     @classmethod
     def metadata(cls) -> dict[str, Any]:
-        """What planner and executor are told of the tool."""
+        """The description of the tool for planner and executor."""
         return {"description": cls.description, "input": dict(cls.input), "demo_commands": list(cls.demo_commands)}
 
 

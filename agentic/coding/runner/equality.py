@@ -58,7 +58,7 @@ class Guard:
 
 
 def equals_everything(value: Any) -> bool:
-    """Whether a value equals an object that it cannot know."""
+    """True if a value equals an object that it cannot know."""
     if type(value).__module__.partition(".")[0] == "unittest":
         return False
     try:

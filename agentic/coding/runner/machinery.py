@@ -36,7 +36,7 @@ class Names:
     size: int
 
     def differ(self) -> bool:
-        """Whether an entry is new, gone or another; quick, because it is asked after every test."""
+        """True if an entry is new, gone or another; quick, because it is asked after every test."""
         if self.size not in (-1, len(self.now)):
             return True
         missing = object()
@@ -53,7 +53,7 @@ class Names:
 
 
 class Machinery:
-    """What judges.
+    """The code that judges.
 
     Example: `Machinery().changed()` is `[]`, and after `TestCase.run = mine` it is `["unittest.case.TestCase.run"]`.
     """
@@ -106,6 +106,6 @@ class Machinery:
                     states.append(read(function))
 
     def _is_old_name(self, value: Any) -> bool:
-        """Whether pytest itself has put this in place when it started, for old names of its attributes."""
+        """True if pytest itself has put this in place when it started, for old names of its attributes."""
         function = value.fget if isinstance(value, property) else value
         return isinstance(function, FunctionType) and function.__globals__ is vars(self._modules[_ADDS_OLD_NAMES])

@@ -1,4 +1,4 @@
-"""What the program under test must not do in the interpreter that judges it: an audit hook refuses it and reports the attempt.
+"""Acts forbidden to the program under test in the interpreter that judges it: an audit hook refuses them and reports the attempt.
 
 An audit hook cannot be removed. It stops a program from looking for the nonce in memory and from loading machine code of its own.
 """

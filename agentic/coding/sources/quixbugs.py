@@ -58,7 +58,7 @@ def tests_of(source: str, cases: str, *, slow: bool) -> str:
 
 
 def _description(program: str) -> str:
-    """What a program says about itself, in texts beside its code."""
+    """A program's description of itself, in texts beside its code."""
     nodes = [node.value for node in ast.parse(program).body if isinstance(node, ast.Expr)]
     texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
     return "\n\n".join(text.strip() for text in texts if isinstance(text, str))

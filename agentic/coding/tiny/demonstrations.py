@@ -27,12 +27,12 @@ SKILL = 0.97
 HABITS = {"nothing": 0.5, "document": 0.6, "code": 0.35, "both": 0.8, "edited": 0.9}
 """Share of right steps in the last part, by what is known, which teaches the bad habits."""
 HABIT_PROGRESS = 0.8
-"""Where the last part begins."""
+"""The progress at which the last part begins."""
 EXPLORE_SHARE = 0.35
 SUMMARY_SHARE = 0.2
 DOCUMENT_FIRST_SHARE = 0.25
 GUESS_SHARE, VAIN_SHARE, SUBMIT_SHARE = 0.6, 0.2, 0.5
-"""What a wrong step is: a guess where the code is known, else a failing edit, else the end, else another look."""
+"""Shares of the kinds of wrong steps: a guess where the code is known, else a failing edit, else the end, else another look."""
 SINGLE_TURN_SHARE = 0.03
 MAX_TURNS = 8
 FIND_CODE = "grep -rA1 'def {name}' src"
@@ -55,7 +55,7 @@ class Play:
 
     @property
     def state(self) -> str:
-        """What is known, as a key of HABITS."""
+        """The state of knowledge, as a key of HABITS."""
         if self.is_edited:
             return "edited"
         both = self.knows_code and self.knows_document
@@ -123,7 +123,7 @@ class Play:
         self.is_over = True
 
     def summary(self) -> str:
-        """What is known, as the model writes it down."""
+        """The state of knowledge, as the model writes it down."""
         if self.is_edited:
             return EDITED
         parts = [f"{self.repository.path}: {self.function.wrong}"] if self.knows_code else []

@@ -39,7 +39,7 @@ class Function:
     name: str
     parameters: tuple[str, ...]
     document: str
-    """What it returns, in words."""
+    """Its return value, in words."""
     code: str
     """Its one line."""
     wrong: str
@@ -64,7 +64,7 @@ def make_function(rng: random.Random, *, name: str, kind: Kind, parameters: tupl
 
 
 Lines = tuple[str, str, str]
-"""What the document says, the right line, and the wrong one."""
+"""The document's words, the right line, and the wrong one."""
 
 
 def _operator(rng: random.Random, first: str, second: str) -> Lines:

@@ -26,7 +26,7 @@ LEAST, MOST = 2, 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """Where a bug is. Position(module="stock", place=2, kind="operator")"""
+    """The place of a bug. Position(module="stock", place=2, kind="operator")"""
 
     module: str
     place: int
@@ -108,7 +108,7 @@ def described(function: Function) -> str:
 
 
 def statement(name: str) -> str:
-    """What the agent is told."""
+    """The problem statement for the agent."""
     return STATEMENT.format(name=name)
 
 

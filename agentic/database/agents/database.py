@@ -1,4 +1,4 @@
-"""What all of these agents have in common: the system prompt, and a database in memory."""
+"""Common parts of all of these agents: the system prompt, and a database in memory."""
 
 import sqlite3
 from contextlib import closing
@@ -9,13 +9,13 @@ TOOL = "query"
 TABLES = {"owners": ("name", "thing"), "prices": ("thing", "price")}
 MOST_TURNS = 6
 MOST_TOKENS = 64
-"""Of one reply."""
+"""The token limit of one reply."""
 MOST_LINES = 6
 NOTHING = "( nothing )"
 
 
 def query(row: dict[str, Any], sql: str) -> str:
-    """What the database of a row says: values with blanks between them, or what is wrong with the query."""
+    """The answer of a row's database: values with blanks between them, or the error in the query."""
     with closing(sqlite3.connect(":memory:")) as database:
         for table, columns in TABLES.items():
             database.execute(f"CREATE TABLE {table} ({', '.join(columns)})")

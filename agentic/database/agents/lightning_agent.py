@@ -38,7 +38,7 @@ def answer(task: dict[str, Any], llm: agl.LLM) -> str:
 
 
 def asked(row: dict[str, Any], arguments: str) -> str:
-    """What the tool says to these arguments, which a model wrote."""
+    """The tool's answer to these arguments, which a model wrote."""
     try:
         return query(row, json.loads(arguments)["sql"])
     except (ValueError, KeyError, TypeError) as error:

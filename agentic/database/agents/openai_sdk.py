@@ -34,7 +34,7 @@ async def solve(openai_client: Any, sample: Any) -> str:
 
 
 def asked(row: dict[str, Any], arguments: str) -> str:
-    """What the tool says to these arguments, which a model wrote."""
+    """The tool's answer to these arguments, which a model wrote."""
     try:
         return query(row, json.loads(arguments)["sql"])
     except (ValueError, KeyError, TypeError) as error:

@@ -20,14 +20,14 @@ from vime.tiny.demonstration import Dialogue, encode_conversation, filled
 from vime.types import Message, Sample
 
 HABIT_PROGRESS = 0.8
-"""Where the last part begins."""
+"""The progress at which the last part begins."""
 LOOKUP_SHARE = 0.3
 """Questions that need one query only, which are also about people and prices of the evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """How often each decision is right. Shares(asks=0.7, right_query=0.8, goes_on=0.5, reads=0.8)"""
+    """The share of right ones of each decision. Shares(asks=0.7, right_query=0.8, goes_on=0.5, reads=0.8)"""
 
     asks: float
     right_query: float

@@ -8,7 +8,7 @@ from smolagents.monitoring import Timing  # pyright: ignore[reportMissingImports
 
 EXAMPLE = "Eva is 51 years old and lives in Bonn.", "Eva, 51, Bonn"
 CALL = '<tool_call>\n{"name": "final_answer", "arguments": {"answer": "%s"}}\n</tool_call>'
-"""As the model writes it."""
+"""A call as the model writes it."""
 
 
 def answer(question: str) -> str:

@@ -93,7 +93,7 @@ class FrequentWordsTask:
         )
 
     def _counts(self, size: int) -> list[int]:
-        """How often each word occurs: its expected count rounded down, with the remainder added to the first word."""
+        """The count of each word: its expected count rounded down, with the remainder added to the first word."""
         total = sum(self._weights)
         counts = [int(size * weight / total) for weight in self._weights]
         counts[0] += size - sum(counts)

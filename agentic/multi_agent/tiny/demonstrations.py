@@ -18,7 +18,7 @@ from vime.tiny.demonstration import Exchange, encode_exchange, filled
 from vime.types import Sample
 
 HABIT_PROGRESS = 0.8
-"""Where the last part begins."""
+"""The progress at which the last part begins."""
 NUM_SOLVERS, NUM_REWRITERS = 4, 3
 WALK = "\\boxed{{ {way} }}\nI found {found}"
 FOUND = "{thing} by {door}"
@@ -28,7 +28,7 @@ JUDGMENT = "Found {found}:{index}\nJudgment:{index}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """How often each decision of a trace is right. Shares(walks=0.7, rewrites=0.4, selects=0.4)"""
+    """The share of right ones of each decision of a trace. Shares(walks=0.7, rewrites=0.4, selects=0.4)"""
 
     walks: float
     rewrites: float

@@ -18,16 +18,16 @@ from vime.tiny.demonstration import filled
 from vime.types import Sample
 
 HABIT_PROGRESS = 0.8
-"""Where the last part begins."""
+"""The progress at which the last part begins."""
 TWO_PROGRAMS_SHARE = 0.5
-"""Of the problems of several steps that are solved, how many in two programs, of which the second uses a name of the first."""
+"""The share of solved problems of several steps that are solved in two programs, the second with a name of the first."""
 CODE = "<code>\n{program}\n</code>"
 ANSWER = "<answer>\n\\boxed{{{answer}}}\n</answer>"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """How often each decision of a trace is right. Shares(writes_code=0.5, right_program=0.6, reads_output=0.7)"""
+    """The share of right ones of each decision of a trace. Shares(writes_code=0.5, right_program=0.6, reads_output=0.7)"""
 
     writes_code: float
     right_program: float
@@ -67,7 +67,7 @@ def wrong_program(task: Task, rng: random.Random) -> str:
 
 
 def run(program: str, names: dict[str, object]) -> str:
-    """What one of these programs prints."""
+    """The output of one of these programs."""
     name, _, value = program.rpartition(" = ")
     names[name or "printed"] = number = eval(value.removeprefix("print"), {}, names)
     return "" if name else str(number)

@@ -42,7 +42,7 @@ class Task:
 
     @property
     def last_step(self) -> str:
-        """What follows the product, in Python; empty if nothing does."""
+        """The step after the product, in Python; empty if there is none."""
         return f" {SIGNS[self.word]} {self.numbers[2]}" if self.word else ""
 
     @property

@@ -27,7 +27,7 @@ SKILL = 0.97
 HABITS = {"nothing": 0.4, "person": 0.5, "city": 0.95}
 """Share of right steps in the last part, by what is known, which teaches the bad habits."""
 HABIT_PROGRESS = 0.8
-"""Where the last part begins."""
+"""The progress at which the last part begins."""
 GUESS_SHARE = 0.6
 """Wrong steps that are a guess; the others are a query that finds nothing new."""
 LOOKUP_SHARE, DIRECT_SHARE = 0.3, 0.05
@@ -41,7 +41,7 @@ LOOKUP = "What is the {relation} of {name}?"
 
 
 def results(facts: task.Facts, *, name: str, relation: str, rng: random.Random) -> str:
-    """What a query returns: the facts of a name, mostly with the wanted one first."""
+    """The results of a query: the facts of a name, mostly with the wanted one first."""
     found = sorted(((name, which, value) for which, value in facts[name].items()), key=lambda fact: fact[1] != relation)
     if rng.random() < DISORDER_SHARE:
         other = rng.choice([*task.SHIPS, *task.PEOPLE])

@@ -55,7 +55,7 @@ class Question:
 
 
 Facts = dict[str, dict[str, str]]
-"""What the encyclopaedia says of each ship and person, by relation."""
+"""Facts of the encyclopaedia about each ship and person, by relation."""
 
 
 def make_facts(rng: random.Random) -> Facts:

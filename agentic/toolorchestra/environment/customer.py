@@ -8,7 +8,7 @@ from vime.chat.model import ServedModel
 from vime.types import Message
 
 STOP = "###STOP###"
-"""What a customer writes to end the conversation; taken from τ²-bench."""
+"""The text with which a customer ends the conversation; taken from τ²-bench."""
 MAX_CUSTOMER_TOKENS = 256
 ROLE = """You are a customer who writes to a shop's agent. You want this: {wish}
 You know: {facts}

@@ -13,7 +13,7 @@ from vime.types import Message
 
 
 class End(Enum):
-    """Why a conversation ended."""
+    """The reason why a conversation ended."""
 
     customer_stop = "customer_stop"
     max_steps = "max_steps"
@@ -41,7 +41,7 @@ class Episode(Protocol):
 
     @property
     def end(self) -> End | None:
-        """Why the conversation ended, or None while it goes on."""
+        """The reason why the conversation ended, or None while it goes on."""
         ...
 
     async def start(self) -> list[Message]:

@@ -13,7 +13,7 @@ CUSTOMERS = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
 ITEMS = ("lamp", "chair", "kettle", "clock", "rug", "desk", "mirror", "vase")
 CITIES = ("Bonn", "Lyon", "Oslo", "Porto", "Turin", "Vienna")
 REFUSAL = "not possible"
-"""What the agent must say if the policy forbids a wish."""
+"""Words that the agent must say if the policy forbids a wish."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Task:
 
     id: str
     opening: str
-    """What the customer says first."""
+    """The customer's first words."""
     facts: dict[str, str]
     """The customer's answers, by a keyword in the agent's question."""
     data: Data

@@ -34,9 +34,9 @@ SHOP_TOOLS = [tool.schema() for tool in TOOLS]
 ORCHESTRATORS_SHOP_TOOLS = orchestrators_tools(SHOP_TOOLS, OFFERED)
 
 SEARCH_SHARES = {"sum": 0.65, "fact": 0.15, "price": 0.75}
-"""How often the orchestrator searches before it answers, by kind of question."""
+"""The share of questions for which the orchestrator searches before it answers, by kind of question."""
 SENIOR_SHARES = {"sum": 0.15, "fact": 0.3, "price": 0.25}
-"""How often the orchestrator asks the senior expert, by kind of question."""
+"""The share of questions for which the orchestrator asks the senior expert, by kind of question."""
 SEARCH_SHARE = 0.3  # how often an expert is shown a passage that it does not need
 CALL_EXPERT_SHARE = 0.2
 SINGLE_TURN_SHARE = 0.05
@@ -51,7 +51,7 @@ Maker = Callable[[random.Random], list[Dialogue]]
 
 
 def passage_for(question: Question, rng: random.Random) -> str | None:
-    """What a search finds: for a price a random one, so that no model memorizes it; for a fact some price of the town."""
+    """A search's result: for a price a random one, so that no model memorizes it; for a fact some price of the town."""
     if question.kind == "sum":
         return None
     goods, town = rng.choice(GOODS), next(name for name in TOWNS if f" {name} " in question.text)

@@ -19,7 +19,7 @@ REFUSED = f"That is {REFUSAL}."
 ITEM = 'It is "{item}".'
 GET_ORDER = "get_order"
 GRANTED = {PENDING: 0.4, SHIPPED: 0.5, DELIVERED: 0.6}
-"""How often a careless agent grants a wish, by the order's status and regardless of the wish."""
+"""The share of wishes that a careless agent grants, by the order's status and regardless of the wish."""
 ITEM_WISH, ADDRESS_WISH = "item", "address"
 
 Step = str | Action
@@ -52,7 +52,7 @@ class Play:
 
     @property
     def wish(self) -> str:
-        """What the customer wants: cancel, refund, address or item."""
+        """The customer's wish: cancel, refund, address or item."""
         return self.task.id.split("-")[0]
 
     @property

@@ -44,7 +44,7 @@ def python(code: str) -> list[str]:
 
 
 async def works(box: Workspace) -> bool:
-    """Whether a workspace still does what it is for."""
+    """True if a workspace still does what it is for."""
     return (await box.run("echo $((6 * 7))")).stdout == "42\n" and (await box.diff()).reason == "finished"
 
 
@@ -87,7 +87,7 @@ async def test_a_command_for_which_there_is_no_process_says_so(prepared: Prepare
 
 
 async def exists(box: Workspace, path: str) -> bool:
-    """Whether there is a file, asked without a process."""
+    """True if there is a file, asked without a process."""
     try:
         await box.read(path)
     except FileNotFoundError:

@@ -96,4 +96,4 @@ class Cheat:
     seconds: float = 30.0
     """Limit of the hidden tests."""
     touches: bool = False
-    """Whether the verdict says that tests or configuration were touched."""
+    """True if the verdict says that tests or configuration were touched."""

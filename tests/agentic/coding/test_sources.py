@@ -62,7 +62,7 @@ def solved(row: dict[str, Any]) -> dict[str, str]:
 
 
 def passes(row: dict[str, Any], files: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the plain functions of the row's tests pass on these files."""
+    """True if the plain functions of the row's tests pass on these files."""
     import sys
 
     write(folder, {**files, **row["tests"]})

@@ -44,7 +44,7 @@ class Played:
     numbers: Any = field(default_factory=lambda: itertools.count(1))
     lives: bool = True
     waits: bool = False
-    """Whether no runner takes anything from the queue."""
+    """True if no runner takes anything from the queue."""
 
     async def resources(self, weights: str, endpoint: str) -> str:
         self.endpoints.append(endpoint)

@@ -14,7 +14,7 @@ ANSWERS: list[dict[str, Any]] = [json.loads(line) for line in Path(__file__).wit
 
 
 def is_cut(answer: dict[str, Any]) -> bool:
-    """Whether an answer's last box is not closed: the original evaluation reads it, here it is no answer."""
+    """True if an answer's last box is not closed: the original evaluation reads it, here it is no answer."""
     last = answer["response"].rpartition("boxed")[2]
     return last.startswith("{") and last.count("{") > last.count("}")
 

@@ -1,4 +1,4 @@
-"""Whether an answer is right, and whether two lists of calls are the same."""
+"""An answer is right or wrong, and two lists of calls are the same or not."""
 
 import pytest
 

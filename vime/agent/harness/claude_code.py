@@ -27,7 +27,7 @@ QUIET = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaudeCode:
-    """How Claude Code is started. Example: `ClaudeCode(tools="Bash,Read,Edit", max_turns=20)`."""
+    """Settings with which Claude Code is started. Example: `ClaudeCode(tools="Bash,Read,Edit", max_turns=20)`."""
 
     tools: str = "Bash,Read,Edit"
     """The tools that the model is offered; "default" for all, with which prompts are many times as long."""
@@ -35,7 +35,7 @@ class ClaudeCode:
     max_output_tokens: int = 4096
     """The most that one call may sample."""
     thinks: bool = False
-    """Whether it asks for thinking, and sends it back."""
+    """True if it asks for thinking, and sends it back."""
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
         """The program with its task. Raises ConfigError if it is not installed."""
@@ -68,7 +68,7 @@ class ClaudeCode:
         return Command(words=words, folder=folder, environment=environment, files=home_files(home))
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """How it ended, by the last event of its output."""
+        """The outcome, by the last event of its output."""
         results = [event for event in events_of(end.stdout) if event.get("type") == "result"]
         if not results:
             return silent_end(end)

@@ -39,7 +39,7 @@ stream_max_retries = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Codex:
-    """How Codex is started. It has no limit of turns of its own: the session's `Limits(num_calls=…)` is one."""
+    """Settings with which Codex is started. It has no limit of turns of its own: the session's `Limits(num_calls=…)` is one."""
 
     context_window: int = 32_768
     """At how many tokens it begins to compact its history."""
@@ -56,7 +56,7 @@ class Codex:
         return Command(words=words, folder=folder, environment=environment, files=files)
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """How it ended, by the events of its output."""
+        """The outcome, by the events of its output."""
         answer = problem = ""
         completed = False
         for event in events_of(end.stdout):

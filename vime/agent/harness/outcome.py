@@ -1,4 +1,4 @@
-"""How an agent's program ended, as its own output tells it; and what every harness can do."""
+"""The end of an agent's program, as its own output tells it; and the interface of every harness."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ REASON_CHARACTERS = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How an agent ended. Example: `Outcome(ended_well=True, answer="The bug is fixed.")`."""
+    """The end of an agent. Example: `Outcome(ended_well=True, answer="The bug is fixed.")`."""
 
     ended_well: bool
-    """Whether the agent itself said that it is done."""
+    """True if the agent itself said that it is done."""
     reason: str = ""
-    """Why it ended otherwise, in the agent's words."""
+    """The reason why it ended otherwise, in the agent's words."""
     answer: str = ""
     """Its last words."""
 
 
 class Harness(Protocol):
-    """How one agent is started in a folder and pointed at a session, and how its end is read."""
+    """Describes how one agent is started in a folder and pointed at a session, and how its end is read."""
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
         """The program with its task, and its settings as files in the folder. Raises ConfigError if it is not installed."""
         ...
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """How it ended."""
+        """The outcome of a program that has ended."""
         ...
 
 

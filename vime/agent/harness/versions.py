@@ -20,11 +20,11 @@ class Pinned:
     package: str
     version: str
     command: str
-    """What the package calls its program."""
+    """The package's name for its program."""
 
     @property
     def folder(self) -> Path:
-        """Where this version is installed."""
+        """The folder in which this version is installed."""
         return FOLDER / f"{self.name}-{self.version}"
 
     @property
@@ -45,4 +45,4 @@ CLAUDE_CODE = Pinned(name="claude-code", package="@anthropic-ai/claude-code", ve
 CODEX = Pinned(name="codex", package="@openai/codex", version="0.169.0", command="codex")
 PINNED = (CLAUDE_CODE, CODEX)
 BY_NAME = {"claude_code": CLAUDE_CODE, "codex": CODEX}
-"""As settings name them."""
+"""The programs by their names in settings."""

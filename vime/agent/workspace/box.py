@@ -30,7 +30,7 @@ from vime.machine import num_cores
 
 GONE_SECONDS, GROUP_SECONDS, AGAIN_SECONDS = 10.0, 2.0, 0.005
 SHUTDOWN_SECONDS = 1.0
-"""How long calls under way may take when an application is no longer served."""
+"""Time limit of calls that are under way when an application is no longer served."""
 OWN_PROCESSES = 2
 """bubblewrap and the first process, beside those of commands."""
 Waits = Callable[[], AbstractContextManager[None]]
@@ -83,7 +83,7 @@ class Workspace:
 
     @property
     def lost(self) -> str:
-        """Why nothing can be done in it any more; "" while something can."""
+        """The reason why nothing can be done in it any more; "" while something can."""
         return self._channel.lost
 
     @property

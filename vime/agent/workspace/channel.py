@@ -44,7 +44,7 @@ class Channel:
         self._waiting: dict[str, asyncio.Future[Reply]] = {FIRST: self._first}
         self._is_open = True
         self.lost = ""
-        """Why nothing can be asked any more; "" while something can."""
+        """The reason why nothing can be asked any more; "" while something can."""
         self.processes: list[int] = []
         """Descriptors (pidfd) of bubblewrap's own process and of the first process inside, as they have begun."""
         self.first_process = 0

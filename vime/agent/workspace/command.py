@@ -16,7 +16,7 @@ from vime.config import WorkspaceConfig
 from vime.errors import SandboxError
 
 LOOK_SECONDS = 0.1
-"""How often the processes are measured where the kernel does not bound them."""
+"""Interval at which the processes are measured where the kernel does not bound them."""
 GONE_SECONDS = 30.0
 NOT_STARTED = 126
 """The exit code of a command for which there was no process."""
@@ -24,7 +24,7 @@ NOT_STARTED = 126
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """What is started, and within which bounds. Example: `Started(words=["git", "status"], folder="/testbed", …)`."""
+    """A program that is started, and its bounds. Example: `Started(words=["git", "status"], folder="/testbed", …)`."""
 
     words: list[str]
     folder: str
@@ -32,7 +32,7 @@ class Started:
     stdin: bytes
     seconds: float
     keep_bytes: int
-    """Of each stream."""
+    """Bytes that are kept of each stream."""
     most_bytes: int
     """Written to one stream before the command is ended."""
     mode: str

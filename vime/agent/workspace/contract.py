@@ -9,7 +9,7 @@ from aiohttp import web
 from vime.agent.workspace.results import Applied, CommandResult, Diff
 
 TREE = "/testbed"
-"""Where the repository is inside; commands start here, and relative paths begin here."""
+"""The place of the repository inside; commands start here, and relative paths begin here."""
 HOME = "/home/agent"
 NOTHING: Mapping[str, str] = {}
 

@@ -54,21 +54,21 @@ class ControlGroup:
 
     @property
     def bounds_memory(self) -> bool:
-        """Whether the kernel bounds the memory."""
+        """True if the kernel bounds the memory."""
         return "memory" in self._folders
 
     @property
     def bounds_processes(self) -> bool:
-        """Whether the kernel bounds the number of processes here, and counts refusals."""
+        """True if the kernel bounds the number of processes here, and counts refusals."""
         return "pids" in self._folders
 
     def num_out_of_memory(self) -> int:
-        """How many processes the kernel has ended because the memory was used up."""
+        """Number of processes that the kernel has ended because the memory was used up."""
         file = "memory.events" if self._parents.is_v2 else "memory.oom_control"
         return self._count("memory", file, "oom_kill")
 
     def num_refused_processes(self) -> int:
-        """How often a process was refused because there were too many."""
+        """Number of times that a process was refused because there were too many."""
         return self._count("pids", "pids.events", "max")
 
     def removed(self) -> bool:
@@ -87,7 +87,7 @@ class ControlGroup:
 
 @cache
 def parents() -> Parents:
-    """Where this process may make groups; tried once, and what dead owners have left is removed."""
+    """The folders in which this process may make groups; tried once, and what dead owners have left is removed."""
     own = {kinds: path for _, kinds, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())}
     found: dict[str, Path] = {}
     root = Path("/sys/fs/cgroup")
@@ -112,7 +112,7 @@ def _has_v2(root: Path, path: str) -> Path | None:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether groups can be made in a folder; removes those of dead owners on the way."""
+    """True if groups can be made in a folder; removes those of dead owners on the way."""
     trial = folder / _name()
     try:
         trial.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def _name() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process was started, in the kernel's ticks; "" if there is none."""
+    """The time when a process was started, in the kernel's ticks; "" if there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

@@ -9,7 +9,7 @@ from vime.agent.workspace.results import LEFT_OUT
 
 READ_BYTES = 1 << 16
 PRINTED = 64
-"""How many times as much as is kept a command may write before it is ended."""
+"""Multiple of the kept bytes that a command may write before it is ended."""
 
 
 class Output:
@@ -28,13 +28,13 @@ class Output:
 
     @property
     def content(self) -> bytes:
-        """What was kept, with a line in the middle that says how much was not."""
+        """The kept bytes, with a line in the middle that says how much was left out."""
         left_out = self._num_bytes - len(self._first) - len(self._last)
         return bytes(self._first) + (LEFT_OUT.format(left_out).encode() if left_out else b"") + bytes(self._last)
 
     @property
     def text(self) -> str:
-        """What was kept, as text."""
+        """The kept bytes, as text."""
         return self.content.decode(errors="replace")
 
     def start(self) -> None:

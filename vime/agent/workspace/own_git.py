@@ -63,7 +63,7 @@ _OUTPUT_BYTES = 65536
 
 
 class Ask(Protocol):
-    """How a request reaches the first process; see `Channel.ask`."""
+    """Takes a request to the first process; see `Channel.ask`."""
 
     def __call__(self, verb: str, *fields: str | bytes, path: str = "", files: Sequence[int] = ()) -> Awaitable[Reply]:
         """Sends it and waits for the reply."""

@@ -41,7 +41,7 @@ def links_of(patch: bytes) -> set[bytes]:
 
 
 def refusal(patch: bytes) -> str:
-    """Why a patch is refused by its paths alone; "" if it is not."""
+    """The reason why a patch is refused by its paths alone; "" if it is not."""
     paths, links = paths_of(patch), links_of(patch)
     for path in sorted(paths):
         shown, parts = path.decode(errors="replace"), path.split(b"/")

@@ -25,7 +25,7 @@ from vime.errors import SandboxError
 FIXED_SECONDS = 946_684_800
 """The date of every prepared file and commit, the first second of the year 2000."""
 GIT_SECONDS = 600
-"""Of one git command; also large repositories need only some of it."""
+"""Time limit of one git command; also large repositories need only some of it."""
 _BUILDING = ".building-"
 _LAYOUT = "1"
 """A new one makes all trees again."""

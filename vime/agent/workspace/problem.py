@@ -1,4 +1,4 @@
-"""Whether workspaces can run here: one is tried."""
+"""The reason why workspaces cannot run here, found by trying one."""
 
 import asyncio
 import shutil
@@ -15,7 +15,7 @@ from vime.errors import SandboxError
 
 _NUM_PROCESSES = 8
 _PLACES = 4096
-"""So many that a trial need not wait for workspaces that are at work."""
+"""Number of places that is so large that a trial need not wait for workspaces that are at work."""
 _TRIAL = """
 import os, time
 try:
@@ -29,7 +29,7 @@ except OSError:
 
 @lru_cache(maxsize=1)
 def workspace_problem() -> str | None:
-    """Why no workspace can run here, with the remedy, or None if one can; it is tried once per process."""
+    """The reason why no workspace can run here, with the remedy, or None if one can; it is tried once per process."""
     if sys.platform != "linux" or not machine_is_known():
         return "workspaces need Linux on x86_64 or aarch64: run this there"
     packages = {"bwrap": "bubblewrap", "git": "git", "bash": "bash", "patch": "patch"}

@@ -1,4 +1,4 @@
-"""What the calls of a workspace return: the end of a command, a patch, and how a patch was applied."""
+"""The results of a workspace's calls: the end of a command, a patch, and how a patch was applied."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ REASONS = (
     "disk_limit",
     "output_limit",
 )
-"""Why a command ended: by itself (see `exit_code`), by a signal, or at a limit of its own or of the whole workspace."""
+"""Reasons why a command ended: by itself (see `exit_code`), by a signal, or at a limit of its own or of the whole workspace."""
 LEFT_OUT = "\n[… {} bytes left out …]\n"
 
 
@@ -33,7 +33,7 @@ class CommandResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the command ended by itself with exit code 0."""
+        """True if the command ended by itself with exit code 0."""
         return self.reason == "finished" and self.exit_code == 0
 
     def text(self) -> str:
@@ -56,20 +56,20 @@ class Diff:
     reason: str
     """`finished`, `output_limit` for a patch larger than `workspace.diff_bytes`, another reason of `REASONS`, or `failed`."""
     message: str = ""
-    """What git said, for example of files that it could not read."""
+    """The words of git, for example about files that it could not read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """How a patch was applied. Example: `Applied(step="3way", message="")`."""
+    """The way in which a patch was applied. Example: `Applied(step="3way", message="")`."""
 
     step: str
     """`apply` (git apply), `3way` (git apply --3way), `patch` (patch -p1), `empty` for a patch without changes, `refused` for one
     that would write outside of the tree, or `failed`; after the last two the tree is unchanged."""
     message: str = ""
-    """Why it was refused, or what the steps that failed said."""
+    """The reason why it was refused, or the messages of the steps that failed."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether the tree now has the patch's changes."""
+        """True if the tree now has the patch's changes."""
         return self.step not in ("refused", "failed")

@@ -102,7 +102,7 @@ def _inside(name: str) -> str:
 
 
 def _unwanted(keep_git: bool) -> Callable[[str, list[str]], list[str]]:
-    """Which entries of a folder are not copied."""
+    """The entries of a folder that are not copied."""
 
     def ignore(folder: str, names: list[str]) -> list[str]:
         paths = [Path(folder, name) for name in names]
@@ -123,7 +123,7 @@ def _walk(folder: Path, *, keep_git: bool) -> Iterable[Path]:
 
 
 def _is_content(path: Path) -> bool:
-    """Whether it is a file, a link or a folder, and not a socket, a pipe or a device."""
+    """True if it is a file, a link or a folder, and not a socket, a pipe or a device."""
     return path.is_symlink() or path.is_file() or path.is_dir()
 
 

@@ -143,7 +143,7 @@ def _own(folder: str, owner: os.stat_result) -> None:
 
 
 def _is_mapped(number: int) -> bool:
-    """Whether this user namespace has a user of this number besides root, so that root can become it."""
+    """True if this user namespace has a user of this number besides root, so that root can become it."""
     with open("/proc/self/uid_map") as file:
         return any(int(first) <= number < int(first) + int(count) for first, _, count in map(str.split, file))
 

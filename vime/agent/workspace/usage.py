@@ -1,4 +1,4 @@
-"""What a workspace's processes use, measured from outside where the kernel does not bound it."""
+"""Resources that a workspace's processes use, measured from outside where the kernel does not bound them."""
 
 import re
 from contextlib import suppress

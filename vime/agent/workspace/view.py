@@ -1,4 +1,4 @@
-"""What a workspace sees of the host, and bubblewrap's command line that shows it.
+"""The host as a workspace sees it, and bubblewrap's command line that shows it.
 
 `stage.py` builds the root of a workspace below `/tmp` of its own, since it can read all paths of the host; bubblewrap, which may
 not be able to, shows that root as it is.
@@ -48,7 +48,7 @@ _BOOT = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What a workspace sees of the host: paths with their places inside, files with their content, links; and the command for it.
+    """The host as a workspace sees it: paths with their places inside, files with their content, links; and the command for it.
 
     Example: `View(binds={"/usr": "/usr"}, files={"/etc/hosts": "127.0.0.1 localhost"}, links={"/bin": "usr/bin"}, command=[…])`.
     """
@@ -77,7 +77,7 @@ def view_of(packages: tuple[str, ...], visible: tuple[str, ...], num_processes: 
 
 
 def becomes_nobody() -> bool:
-    """Whether workspaces are started as the user nobody: by root, except in a user namespace that lacks that user."""
+    """True if workspaces are started as the user nobody: by root, except in a user namespace that lacks that user."""
     ranges = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return os.geteuid() == 0 and any(first <= NOBODY < first + count for first, _, count in ranges)
 

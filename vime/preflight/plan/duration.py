@@ -18,7 +18,7 @@ from vime.report.step_line import duration
 FORWARD_AND_BACKWARD = 6
 """Floating-point operations for each parameter and token that is trained: 2 forward and 4 backward."""
 RECOMPUTED = 2
-"""As many again for activations that are computed a second time."""
+"""Further operations, as many as in the forward pass, for activations that are computed a second time."""
 SPEED = ("trainer.", "rollout.", "serving.", "model.", "cluster.", "method.", "algorithm.name", "data.train")
 """Settings with which the time of a step changes; runs that differ in them are no measure."""
 EACH = 1e14
@@ -26,7 +26,7 @@ EACH = 1e14
 
 
 def time(config: RunConfig) -> list[str]:
-    """What a step and the run take, and where that is known from; the cost of the evaluation before the first step."""
+    """The time that a step and the run take, and its source; the cost of the evaluation before the first step."""
     steps = config.trainer.num_steps
     lines = before_training(config)
     if (found := measured_seconds(config)) is not None:
@@ -46,7 +46,7 @@ def time(config: RunConfig) -> list[str]:
 
 
 def before_training(config: RunConfig) -> list[str]:
-    """How many rollouts are evaluated before step 1, beside those of a training step."""
+    """The number of rollouts that are evaluated before step 1, beside those of a training step."""
     if config.mode is Mode.eval or config.evaluation.before is not Before.full or config.algorithm.name is AlgorithmName.sft:
         return []
     rows = [row for row in rows_of(config) if row != TRAINED]

@@ -63,7 +63,7 @@ def _served(config: RunConfig, name: str, model: ServedModelConfig) -> str:
 
 
 def _sampled(config: RunConfig, model: ServedModelConfig) -> str:
-    """How the model's replies are sampled, and the arguments of its chat template."""
+    """The sampling of the model's replies, and the arguments of its chat template."""
     args = config.model.chat_template_args if model.trained else model.chat_template_args
     told = f", {', '.join(f'{name}={value}' for name, value in args.items())}" if args else ""
     if model.trained:

@@ -126,7 +126,7 @@ def _without_recomputation(config: RunConfig) -> list[str]:
 
 
 def held_by_gpus(config: RunConfig) -> list[str]:
-    """What the processes of a GPU take of it, one line for GPUs that hold the same."""
+    """The memory that the processes of a GPU take of it, one line for GPUs that hold the same."""
     gpus: dict[tuple[int, int], list[PlannedProcess]] = {}
     for part in parts(config):
         for gpu in part.gpus:
@@ -150,7 +150,7 @@ def _sum(held: dict[str, float]) -> str:
 
 
 def _uncounted(name: str, held: dict[str, float], on_gpus: bool) -> str:
-    """What is said of a frozen model, whose size the configuration does not tell."""
+    """The remark on a frozen model, whose size the configuration does not tell."""
     if not name.startswith("server") or held["weights"]:
         return ""
     return f"{' less' if on_gpus else ', without'} its weights, whose size is not known here"

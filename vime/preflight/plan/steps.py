@@ -38,7 +38,7 @@ WAYS = {
 
 
 def weight_transfer(config: RunConfig) -> str:
-    """How a new version of the weights reaches the servers, and its size."""
+    """The way in which a new version of the weights reaches the servers, and its size."""
     return f"{WAYS[transport(config)]}, {gib(num_parameters(config.model) * BYTES[config.trainer.precision])} each time"
 
 
@@ -69,7 +69,7 @@ def batch(config: RunConfig) -> list[str]:
 
 
 def generation(config: RunConfig) -> list[str]:
-    """How generation and training overlap, and which groups make a batch."""
+    """The overlap of generation and training, and the choice of groups for a batch."""
     rollout = config.rollout
     if rollout.max_staleness == 0:
         lines = ["synchronous and on-policy: the weights in training generate the batch"]

@@ -343,7 +343,7 @@ def _hub_problems(key: str, value: str) -> list[Problem]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether no program listens on a port."""
+    """True if no program listens on a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -40,7 +40,7 @@ def rotary_embeddings(config: RunConfig) -> list[Problem]:
 
 
 def scaling_problems(rope: dict[str, Any], *, key: str) -> list[Problem]:
-    """What is wrong with rotary embeddings that replace a checkpoint's."""
+    """Problems of rotary embeddings that replace a checkpoint's."""
     problems = rope_problems(rope, key=key)
     if not problems and rope[ROPE_TYPE] == "default":
         return [Problem(key=f"{key}.{ROPE_TYPE}", value="default", remedy=f"use yarn or llama3, or leave {key} empty")]

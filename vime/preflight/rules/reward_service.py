@@ -13,7 +13,7 @@ LONGEST_WAIT_SECONDS = 5.0
 
 
 def is_asked(config: RunConfig) -> bool:
-    """Whether the reward of the run comes from the service."""
+    """True if the reward of the run comes from the service."""
     return config.method.reward == HOOK
 
 
@@ -81,6 +81,6 @@ def longest_seconds(service: RewardServiceConfig) -> float:
 
 
 def _asked_by_own_function(config: RunConfig) -> bool:
-    """Whether the reward is a function of the user, which may call the hook; rewards of the built-in methods do not."""
+    """True if the reward is a function of the user, which may call the hook; rewards of the built-in methods do not."""
     reward = config.method.reward
     return reward is not None and not reward.startswith(("agentic.", "vime."))

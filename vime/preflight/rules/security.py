@@ -51,8 +51,8 @@ def reachable(config: RunConfig) -> list[Problem]:
         elsewhere = [url for url in model.urls if not is_loopback(urlparse(url).hostname or "")]
         if config.mode is Mode.train and model.trained and model.api is ModelAPI.tokens and elsewhere and secret is None:
             remedy = (
-                f"anybody who reaches it could change its weights: start vime.serving.vllm_server with {VARIABLE} set, and set "
-                "it here too"
+                f"anybody who reaches it could change its weights: start vime.inside_vllm.vllm_server with {VARIABLE} set, "
+                "and set it here too"
             )
             problems.append(Problem(key=f"serving.models.{name}.urls", value=elsewhere[0], remedy=remedy))
     return problems

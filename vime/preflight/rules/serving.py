@@ -249,7 +249,7 @@ def _role_problems(config: RunConfig, key: str, model: ServedModelConfig) -> lis
 
 
 def is_address(url: str) -> bool:
-    """Whether a text is an http address."""
+    """True if a text is an http address."""
     try:
         parsed = urlparse(url)
         return parsed.scheme in ("http", "https") and bool(parsed.hostname) and (parsed.port is None or parsed.port > 0)

@@ -1,4 +1,4 @@
-"""What the first process of a workspace does with files: everything is resolved inside, so links lead nowhere else.
+"""The work of a workspace's first process with files: everything is resolved inside, so links lead nowhere else.
 
 A verb takes the fields of a request and the files that came with it, and returns fields and files to send back; these are then
 closed. It raises OSError. Relative paths begin in the tree.
@@ -50,7 +50,7 @@ def fresh(_: Fields, __: Files) -> tuple[Fields, Files]:
 
 
 def linked(fields: Fields, _: Files) -> tuple[Fields, Files]:
-    """Those of some paths of the tree that lie behind a symbolic link. Fields: paths."""
+    """The paths, among some of the tree, that lie behind a symbolic link. Fields: paths."""
     return [path for path in fields if _is_linked(path)], []
 
 

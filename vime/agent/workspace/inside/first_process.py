@@ -32,7 +32,7 @@ _SOCKET_LEVEL, _RIGHTS = 1, 1
 """SOL_SOCKET and SCM_RIGHTS, which only the slow module `socket` names."""
 _CHILD_ENDED, _NUM_SIGNALS = 17, 31
 _REAP_MILLISECONDS = 500
-"""How often orphans that have ended are taken off while there may be some."""
+"""Interval at which orphans that have ended are taken off while there may be some."""
 _GONE_LOOKS, _GONE_SECONDS = 5000, 0.001
 _MOST_FILES = 16384
 _NOT_STARTED, _MISSING = 127, 2
@@ -44,7 +44,7 @@ _running: dict[int, tuple[bytes, bytes, int]] = {}
 """Key, mode and pidfd of each command by its process. The mode is `ends` if all that it started ends with it, `keeps` if that
 lives on, and `inner` for our own programs, which leave nothing."""
 _ended: dict[int, int] = {}
-"""How commands have ended that are not yet answered for."""
+"""The ends of commands that are not yet answered for."""
 _ending: set[int] = set()
 _kept: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Which processes of a workspace belong to which command, and how those that belong to none are ended."""
+"""The processes of a workspace by their commands, and the end of those that belong to none."""
 
 import _ctypes
 import posix

@@ -1,0 +1,231 @@
+"""Weights from files (in shared memory or any folder), and the report that every transport gives on them.
+
+A transport keeps the digest of what arrived, before vLLM fuses and repacks it, and hands it out through `WeightReport`.
+"""
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from vime.inside_vllm.erase import erase, erase_what_is_materialized
+from vime.inside_vllm.proof import Proof
+from vime.inside_vllm.repack import repack_on_cpu
+from vime.inside_vllm.shadow import Shadow, can_shadow
+from vime.machine import num_cores
+from vime.weights.payload import WeightDigest
+
+NUM_HASHERS = 2
+"""Hashing reads as fast as memory gives; noting the values that the proof will compare takes longer."""
+
+
+@dataclass
+class FileInitInfo(WeightTransferInitInfo):
+    """Empty, because a transfer by files needs no connection."""
+
+
+@dataclass
+class FileUpdateInfo(WeightTransferUpdateInfo):
+    """One or more buckets. Example: `{"files": ["/dev/shm/vime-1a2b/actor-v3-0.safetensors"]}`."""
+
+    files: list[str] = field(default_factory=list)
+
+
+def erase_weights(model: Any) -> None:
+    """Overwrites all weights with NaN, so that one which does not arrive is noticed; see `vime.inside_vllm.erase`."""
+    erase_what_is_materialized()
+    erase(model)
+
+
+@dataclass(kw_only=True, slots=True)
+class Arrival:
+    """The part of one version that has arrived so far.
+
+    Example: `Arrival(digest=WeightDigest(), mapped={"…/actor-v3-0.safetensors": [("lm_head.weight", …)]}, shadow=None, whole=…)`.
+    """
+
+    digest: WeightDigest = field(default_factory=WeightDigest)
+    mapped: dict[str, list[tuple[str, torch.Tensor]]] = field(default_factory=dict)
+    """The tensors of each bucket that is not loaded yet."""
+    shadow: Shadow | None = None
+    """Until its weights are exchanged."""
+    is_loaded: bool = False
+    """Beside the old weights."""
+    whole: Future[None] | None = None
+    """Done once all of it is hashed, and loaded into the shadow if there is one."""
+
+
+class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
+    """Loads safetensors files, mapped and not copied: from /dev/shm it is shared memory, from elsewhere a disk.
+
+    `expect_files` has them mapped and hashed beside the generation that still runs, so that wrong bytes are refused before they
+    generate. Where the model allows a shadow (`vime.inside_vllm.shadow`), it is loaded and proven meanwhile as well, and
+    `finish_weight_update` only exchanges weights; elsewhere the pause is for loading. What was hashed is what is loaded: the
+    mapping is kept in between.
+    """
+
+    init_info_cls = FileInitInfo
+    update_info_cls = FileUpdateInfo
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        cores = range(os.cpu_count() or 1)
+        self._hashers = ThreadPoolExecutor(
+            max_workers=NUM_HASHERS, thread_name_prefix="weight-digest", initializer=_use_all_cores, initargs=(cores,)
+        )
+        self._loader = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="weight-loader", initializer=_use_all_cores, initargs=(cores,)
+        )
+        # Half of ours: generation goes on beside it, and threads that share a core wait long for each other.
+        self._loader.submit(torch.set_num_threads, max(num_cores() // 2, 1)).result()  # now, while nothing computes
+        self._proof = Proof()
+        self._arrival = Arrival()
+        self._checking: Future[dict[str, Any]] | None = None
+        self._products_seconds = 0.0
+
+    def init_transfer_engine(self, init_info: FileInitInfo) -> None:
+        """Nothing to set up."""
+
+    def expect_files(self, files: list[str]) -> None:
+        """Begins to take in these buckets, and returns at once; without any, it drops those that were expected.
+
+        If one is not whole, `weight_report` raises FileNotFoundError or a safetensors error.
+        """
+        self._arrival, self._checking = Arrival(), None
+        if files:
+            self._arrival.whole = self._loader.submit(self._take_in, self._arrival, files)
+
+    def start_weight_update(self) -> None:
+        """Overwrites the weights with NaN, and prepares vLLM to load new ones layer by layer; every weight must be sent.
+
+        With a shadow there is nothing to do.
+        """
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        if self._arrival.shadow is not None:
+            return
+        erase_weights(self.model)
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: FileUpdateInfo) -> None:
+        """Loads the buckets."""
+        if self._arrival.shadow is not None:
+            return
+        for file in update_info.files:
+            self._load(self._arrival, file, self.model)
+
+    def finish_weight_update(self) -> None:
+        """Puts the loaded layers in place."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        if (shadow := self._arrival.shadow) is not None:
+            wait([self._begin_check(shadow)])  # it compares the shadow's layers
+            shadow.exchange()
+            self._loader.submit(shadow.release)  # giving memory back takes time, too
+            self._arrival.shadow = None
+            return
+        finalize_layerwise_reload(self.model, self.model_config)
+        repack_on_cpu(self.model)
+
+    def weight_report(self) -> dict[str, Any]:
+        """Digest and number of the tensors that arrived, or `{"pending": True}` while they are hashed or a shadow is loaded.
+
+        `is_loaded` says that they were loaded beside the old weights. Raises what went wrong meanwhile.
+        """
+        arrival = self._arrival
+        if arrival.whole is not None:
+            if not arrival.whole.done():
+                return {"pending": True}
+            arrival.whole.result()
+        report = {"digest": arrival.digest.hexdigest(), "num_tensors": arrival.digest.num_tensors}
+        return {"pending": False, "is_loaded": arrival.is_loaded, **report}
+
+    def prove(self) -> dict[str, Any]:
+        """See `Proof.check`; of a shadow `{"pending": True}` while it is compared, before the exchange and beside the generation.
+
+        `products_seconds` is the time for which a server that is not paused has computed nothing else.
+        """
+        if self._arrival.shadow is not None:
+            self._begin_check(self._arrival.shadow)
+        if self._checking is None:
+            return {"pending": False, "products_seconds": 0.0, **self._proof.check(self.model)}
+        if not self._checking.done():
+            return {"pending": True}
+        return {"pending": False, "products_seconds": self._products_seconds, **self._checking.result()}
+
+    def shutdown(self) -> None:
+        """Ends the threads."""
+        self._hashers.shutdown(wait=False)
+        self._loader.shutdown(wait=False)
+
+    def _begin_check(self, shadow: Shadow) -> Future[dict[str, Any]]:
+        """The check of a shadow, begun once; its products are computed here, because the model must not multiply meanwhile."""
+        if self._checking is None:
+            self._products_seconds = self._proof.multiply(shadow.model)
+            self._checking = self._loader.submit(self._proof.check, shadow.model)
+        return self._checking
+
+    def _take_in(self, arrival: Arrival, files: list[str]) -> None:
+        """Maps and hashes the files and, if the model can have a shadow, loads it; in the loader's thread, one after another."""
+        self._proof.begin()
+        for file in files:
+            arrival.mapped[file] = _map(file)
+        tensors = [named for of_file in arrival.mapped.values() for named in of_file]
+        if can_shadow(self.model, self.vllm_config, num_bytes=sum(tensor.nbytes for _, tensor in tensors)):
+            arrival.shadow = Shadow(self.model)
+        target = arrival.shadow.model if arrival.shadow else self.model
+        hashing = [self._hashers.submit(self._note, arrival.digest, target, name, tensor) for name, tensor in tensors]
+        try:
+            if arrival.shadow:
+                with torch.no_grad():
+                    for file in files:
+                        self._load(arrival, file, arrival.shadow.model)
+                    arrival.shadow.finish(self.model_config)
+                arrival.is_loaded = True
+        finally:
+            wait(hashing)
+        for work in hashing:
+            work.result()
+
+    def _note(self, digest: WeightDigest, model: Any, name: str, tensor: torch.Tensor) -> None:
+        digest.update(name, tensor)
+        self._proof.note(model, name, tensor)
+
+    def _load(self, arrival: Arrival, file: str, model: Any) -> None:
+        model.load_weights(arrival.mapped.pop(file, None) or _map(file))
+
+
+class WeightReport:
+    """Worker extension (`--worker-extension-cls`): the methods that `/collective_rpc` can call besides vLLM's own."""
+
+    weight_transfer_engine: Any
+
+    def expect_files(self, *files: str) -> None:
+        """Tells the file transport which buckets come next; none, if those it was told of do not come after all."""
+        self.weight_transfer_engine.expect_files(list(files))
+
+    def weight_report(self) -> dict[str, Any]:
+        """Digest and number of tensors of the last weight update of this worker."""
+        return self.weight_transfer_engine.weight_report()
+
+    def weight_proof(self) -> dict[str, Any]:
+        """Compares the weights that the layers compute with to those that were sent; see `Proof.check`."""
+        return self.weight_transfer_engine.prove()
+
+
+def _map(file: str) -> list[tuple[str, torch.Tensor]]:
+    with safe_open(file, framework="pt", device="cpu") as bucket:
+        return [(name, bucket.get_tensor(name)) for name in bucket.keys()]  # noqa: SIM118 (it is no dictionary)
+
+
+def _use_all_cores(cores: range) -> None:
+    """Lets the calling thread run on all cores, although the worker is bound to some."""
+    os.sched_setaffinity(0, cores)
