@@ -199,7 +199,7 @@ def explain(arguments: argparse.Namespace) -> list[str]:
         "In bfloat16 ours and TRL keep float32 master weights; the Hugging Face step has bfloat16 weights and moments.",
         f"Medians of {arguments.repeats} turns, {arguments.threads} threads a side.",
         *([] if arguments.trl_python else ["TRL was not run: no `--trl-python`."]),
-        "MFU on Qwen2.5-7B's shapes (`--mfu`) needs a CUDA device and is not part of this page.",
+        "MFU on Qwen2.5-7B's shapes (`--mfu`) was not run: it needs a CUDA device.",
     ]
 
 

@@ -167,9 +167,8 @@ def _gloo_engine() -> Any:
                 info = NCCLWeightTransferInitInfo(master_address=host, master_port=port, rank_offset=1, world_size=size)
                 with ThreadPoolExecutor(max_workers=1) as pool:
                     joining = pool.submit(client.init_weight_transfer_engine, worker_init_payload(info))
-                    engine.model_update_group = stateless_init_torch_distributed_process_group(
-                        host, port, 0, size, backend="gloo"
-                    )
+                    join: Any = stateless_init_torch_distributed_process_group
+                    engine.model_update_group = join(host, port, 0, size, backend="gloo")
                     joining.result()
             return engine
 
