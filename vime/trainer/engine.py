@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from vime.errors import ConfigError, TrainingError
 from vime.model.architecture import check_shape, checkpoint_folder, read_architecture
 from vime.model.tokenizer import tokenizer_problems
 from vime.trainer import bridge, checkpoint, manifest, metrics, parallel, passes
+from vime.trainer.metrics import Passed
 from vime.trainer.micro_batch import MicroBatches
 from vime.trainer.model import build_model, build_optimizer, wrap_model
 from vime.trainer.offload import Offload
@@ -55,22 +56,6 @@ def _norm(_: int, __: torch.Tensor, tensors: list[list[torch.Tensor]], *___: Any
 
 
 clip_grads.l2_norm_impl = _norm
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Passed:
-    """The result of `forward_backward`: `Passed(sums={"train/loss": 0.2, "train/num_tokens": 90.0}, logprobs=[…])`."""
-
-    sums: dict[str, float]
-    """Metrics over all ranks as sums (`vime.trainer.metrics`); only `train/num_skipped_updates` if they are not finite and the
-    configuration skips such an update."""
-    columns: Any = None
-    """If they were asked for, the logprobs of the trained tokens as the column `trained`, in the form that `forward` returns."""
-
-    @property
-    def is_skipped(self) -> bool:
-        """True if the gradients are gone, and no step is to be made."""
-        return metrics.SKIPPED in self.sums
 
 
 class Engine:

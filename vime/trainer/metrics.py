@@ -1,6 +1,8 @@
 """Metrics of updates on the driver: sums over tokens become means, and several updates of a batch one value."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from vime.config import TrainerConfig
 from vime.trainer.shard import Shard
@@ -13,6 +15,22 @@ DIFFERENCE = "train/logprob_difference"
 LOSS = ("/loss", "_loss")
 """Ends of the names of sums that are weighted already, and thereby means."""
 MAXIMUM = "_max"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passed:
+    """The result of `forward_backward`: `Passed(sums={"train/loss": 0.2, "train/num_tokens": 90.0}, columns=[…])`."""
+
+    sums: dict[str, float]
+    """Metrics over all ranks as sums; only `train/num_skipped_updates` if they are not finite and the
+    configuration skips such an update."""
+    columns: Any = None
+    """If they were asked for, the logprobs of the trained tokens as the column `trained`, in the form that `forward` returns."""
+
+    @property
+    def is_skipped(self) -> bool:
+        """True if the gradients are gone, and no step is to be made."""
+        return SKIPPED in self.sums
 
 
 def added(parts: list[dict[str, float]]) -> dict[str, float]:

@@ -25,7 +25,7 @@ from vime.trainer.shard import Shard
 from vime.weights.payload import WeightPayload
 
 if TYPE_CHECKING:
-    from vime.trainer.engine import Passed
+    from vime.trainer.metrics import Passed
 
 logger = logging.getLogger(__name__)
 

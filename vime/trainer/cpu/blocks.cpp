@@ -1,4 +1,4 @@
-// Kernels in bfloat16 for processors that multiply it; `vime.trainer.kernels.blocks` compiles, loads and describes them.
+// Kernels in bfloat16 for processors that multiply it; `vime.trainer.cpu.blocks` compiles, loads and describes them.
 //
 // Attention works on one sequence and one key-value head at a time, by whose blocks threads share the work. Sums are float32, and
 // the number of threads changes none of them.

@@ -1,4 +1,4 @@
-// Kernels that pass over rows once, for processors with AVX-512; `vime.trainer.kernels.rows` compiles, loads and describes them.
+// Kernels that pass over rows once, for processors with AVX-512; `vime.trainer.cpu.rows` compiles, loads and describes them.
 //
 // `VALUE` is what rows hold, float or bf16. Sums are float32, and the number of threads changes none of them but the norm's
 // weight gradient.
