@@ -1,11 +1,14 @@
 """The plan's activations are those that autograd saves, counted on real models."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vime.config import RunConfig
 from vime.memory.activations import activation_bytes
@@ -56,3 +59,21 @@ def whole_layer(config: RunConfig, tokens: int) -> float:
     one.trainer.recompute = none.trainer.recompute = False
     one.model.num_layers, none.model.num_layers = 1, 0
     return activation_bytes(one, tokens) - activation_bytes(none, tokens)
+
+
+class Mark:
+    """Stays as long as the node of a graph that holds it."""
+
+
+def test_a_count_leaves_no_graph_behind() -> None:
+    from vime.trainer.saved_tensors import SavedTensors
+
+    linear = torch.nn.Linear(4, 4)
+    with SavedTensors(linear) as saved:
+        result = linear(torch.ones(2, 4)).exp()  # keeps its own output
+    assert result.grad_fn is not None
+    mark = Mark()
+    result.grad_fn.metadata["mark"], left = mark, weakref.ref(mark)
+    del result, mark
+    gc.collect()
+    assert saved.num_bytes and left() is None

@@ -129,7 +129,7 @@ def _updates(setting: Setting, trained: Any, lengths: Sequence[tuple[int, int]],
 
 
 def _moves(setting: Setting, trained: Any) -> Iterator[Finding]:
-    """Rates at which a rank's memory leaves the device and comes back, once its host memory is page-locked."""
+    """Seconds in which a rank's memory leaves the device and comes back; the first time host memory is page-locked for it."""
     if not setting.on_cuda:
         return
     before = torch.cuda.memory_allocated()

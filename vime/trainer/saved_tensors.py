@@ -45,7 +45,7 @@ class SavedTensors:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._own and storage.nbytes():
             self._storages.setdefault(storage.data_ptr(), (storage, tensor.shape, tensor.dtype))
-        return tensor.detach()  # an output that were kept as it is would keep its own graph, and the model, alive
+        return tensor.detach()  # an output kept as it is would hold its own graph, and with it the model
 
 
 def forward(model: Chunks, lengths: list[int]) -> torch.Tensor:

@@ -14,10 +14,10 @@ from vime.trainer.operations import OPERATIONS
 def install() -> None:
     """Makes Megatron-core run on the CPU for the rest of this process, with our operations. Safe to call twice."""
     shim.install()
-    from vime.trainer.cpu import attention, blocks, logprob, norm, swiglu  # they import Megatron
+    from vime.trainer.cpu import attention, blocks, logprob, norm, swiglu, vllm_kernels  # they import Megatron
 
     swiglu.install()
-    OPERATIONS.rms_norm, OPERATIONS.rotate, OPERATIONS.logprobs = norm.rms_norm, attention.rotate, logprob.logprobs
+    OPERATIONS.rms_norm, OPERATIONS.rotate, OPERATIONS.logprobs = norm.rms_norm, vllm_kernels.rotate, logprob.logprobs
     OPERATIONS.attend_packed, OPERATIONS.attend = attention.attend_packed, attention.attend
     OPERATIONS.add_weight_gradient, OPERATIONS.adds_weight_gradients = blocks.add_if_suited, blocks.is_there
 

@@ -13,15 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from vime.trainer.attention import whole_heads
-from vime.trainer.cpu import blocks, vllm_kernels
+from vime.trainer.cpu import blocks
 from vime.trainer.packed_sequences import PackedSequences
 
 NARROW_HEAD = 32
 """Largest number of channels for which blocks of 64 queries are small."""
 WIDE_BELOW = 768
 """Without AMX, PyTorch's kernel is slower in bfloat16 than in float32 below this many tokens: 2 times at 170."""
-
-rotate = vllm_kernels.rotate
 
 
 def attend_packed(
