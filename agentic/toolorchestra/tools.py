@@ -100,20 +100,11 @@ class QuestionTools:
             query = self._question[: prompts.MAX_QUERY_CHARACTERS]
         retriever = self._context.retriever
         assert retriever is not None, "checked by problems()"
-        lost: list[ServerError] = []
-
-        async def search(query: str, topk: int) -> list[Passage]:
-            try:
-                return await retriever.search(query, topk)
-            except ServerError as error:
-                lost.append(error)
-                raise
-
-        found = await run_tool(self._context, "retrieval", search, query, self._limits.documents)
+        found = await run_tool(self._context, "retrieval", retriever.search, query, self._limits.documents)
         if found.outcome is not ToolOutcome.ANSWERED:
             self._context.trace.count("retrieval_failed")
-            if lost:
-                raise lost[-1]
+            if found.lost is not None:
+                raise found.lost
             return ToolOutput(text=NO_SEARCH, failed=True)
         cut = self._limits.document_characters
         documents = [f"{passage.title}: {passage.text}"[:cut] for passage in found.output]

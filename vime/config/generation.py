@@ -59,6 +59,8 @@ class RolloutConfig:
     """Time limit of one call of a tool (`vime.rollout.tool.run_tool`)."""
     max_tool_retries: Natural = 1
     """New calls of a tool that failed for another reason than its arguments."""
+    max_tool_characters: Count = 50_000
+    """Longest result of a tool that a `ToolBox` shows to an agent, in characters; of a longer one the middle is left out."""
     sandbox_timeout_seconds: Positive = 120.0
     """Time limit of one call of a sandbox (`vime.rollout.tool.run_sandbox`)."""
     max_sandbox_retries: Natural = 2

@@ -10,7 +10,8 @@
         talk.add(await toolbox.results(calls))
     return context.samples(sample)
 
-A failure of a tool is reported to the agent; a failure of a sandbox is the infrastructure's fault and ends the rollout.
+A failure of a tool is reported to the agent. A lost server or sandbox is the infrastructure's fault: it ends the rollout, which
+is run again.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import wraps
 from typing import Any, cast
@@ -32,7 +33,7 @@ from vime.agent.sandbox import Sandbox
 from vime.blame import users_traceback
 from vime.chat.agent_clock import AgentClock
 from vime.chat.trace import Trace
-from vime.errors import SandboxError, ToolLimitError
+from vime.errors import SandboxError, ServerError, ToolLimitError, VimeError
 from vime.rollout.context import Context
 from vime.rollout.within import HookTimeout, describe, within
 from vime.trajectory.messages import parsed
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 WRONG_ARGUMENTS = (ValueError, TypeError)
 """Errors of a tool that was called wrongly by the agent, so that a retry would not help."""
+INFRASTRUCTURE = (SandboxError, ServerError)
+"""Errors that are not the agent's fault, and not to be learned from."""
 
 
 class ToolOutcome(str, Enum):
@@ -65,6 +68,8 @@ class ToolResult:
     output: Any = None
     error: str = ""
     num_retries: int = 0
+    lost: VimeError | None = None
+    """The failure of the infrastructure, if that is why the tool did not answer; raised, it ends the rollout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,10 +127,14 @@ class ToolBox:
     """The tools of one rollout: makes the calls of a reply, and messages of their results."""
 
     def __init__(self, context: Context, tools: Iterable[Tool | Callable[..., Any]], *, max_calls: int | None = None) -> None:
-        """Functions become tools by `Tool.of`. With `max_calls` the rollout ends when more are made."""
+        """Functions become tools by `Tool.of`. With `max_calls` the rollout ends when more are made.
+
+        Raises ValueError for two tools of one name, because an agent could not tell them apart.
+        """
         found = [tool if isinstance(tool, Tool) else Tool.of(tool) for tool in tools]
         self.tools = {tool.name: tool for tool in found}
-        assert len(self.tools) == len(found), f"two tools have one name: {sorted(tool.name for tool in found)}"
+        if len(self.tools) < len(found):
+            raise ValueError(f"two tools have one name: {sorted(tool.name for tool in found)}")
         self.num_calls = 0
         self._context, self._max_calls = context, max_calls
 
@@ -137,8 +146,11 @@ class ToolBox:
     async def results(self, calls: list[dict[str, Any]]) -> list[Message]:
         """The messages that answer the calls of a reply (`turn.tool_calls`), in their order; the calls are made side by side.
 
-        Whatever goes wrong is said in the message: an unknown tool, arguments that are none, an error or the time limit. Raises
-        ToolLimitError, which ends the rollout as `turn_limit`, if the calls are more than `max_calls` allows.
+        Whatever goes wrong is said in the message: an unknown tool, arguments that are none, an error or the time limit. Results
+        are text, at most `rollout.max_tool_characters` of them.
+
+        Raises ToolLimitError, which ends the rollout as `turn_limit`, if the calls are more than `max_calls` allows; ServerError
+        or SandboxError if a tool has lost its server or sandbox.
         """
         self.num_calls += len(calls)
         if self._max_calls is not None and self.num_calls > self._max_calls:
@@ -159,13 +171,25 @@ class ToolBox:
             return f"Error: the arguments of {tool.name} are not a JSON object"
         attempts = 1 + (self._context.config.rollout.max_tool_retries if tool.repeatable else 0)
         result = await _run(self._context, tool.name, tool.call, (), arguments, seconds=tool.seconds, attempts=attempts)
-        return shown(result.output) if result.outcome is ToolOutcome.ANSWERED else f"Error: {result.error}"
+        if result.lost is not None:
+            raise result.lost
+        content = shown(result.output) if result.outcome is ToolOutcome.ANSWERED else f"Error: {result.error}"
+        most = self._context.config.rollout.max_tool_characters
+        if len(content) <= most:
+            return content
+        self._context.trace.count("tool_cut")
+        return f"{content[: most - most // 4]}\n[{len(content) - most} characters are left out here]\n{content[-(most // 4) :]}"
 
 
 def shown(output: Any) -> str:
-    """A tool's output as a message has it: text as it is, everything else as JSON."""
+    """A tool's output as a message has it: text as it is, bytes as the text that they encode, everything else as JSON."""
     if isinstance(output, str):
         return output
+    if isinstance(output, (bytes, bytearray, memoryview)):
+        try:
+            return bytes(output).decode()
+        except UnicodeDecodeError:
+            return f"[{len(bytes(output))} bytes that are not text]"
     try:
         return orjson.dumps(output, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
     except TypeError:
@@ -176,6 +200,8 @@ async def run_tool(context: Context, name: str, tool: Callable[..., Any], /, *ar
     """Calls `tool(*arguments, **named)`, async or not, and returns its outcome.
 
     ValueError and TypeError are the agent's mistake (refused); everything else is tried again `rollout.max_tool_retries` times.
+    A lost server or sandbox is in the result's `lost`.
+
     A function that is not async runs in a thread of its own, so that it cannot hold up other rollouts; what it returns is awaited
     if it can be.
     """
@@ -195,18 +221,22 @@ async def _run(
 ) -> ToolResult:
     limit = context.config.rollout.tool_timeout_seconds if seconds is None else seconds
     limit_named = f"rollout.tool_timeout_seconds={limit:g}" if seconds is None else f"its limit of {limit:g} s"
-    result = ToolResult(outcome=ToolOutcome.RAISED)
+    result, lost = ToolResult(outcome=ToolOutcome.RAISED), None
     for attempt in range(attempts):
         with context.trace.span(name, kind="tool") as details:
             result = await _call_tool(name, tool, arguments, named, limit, limit_named, attempt, context.clock)
             details["outcome"] = result.outcome.value
+        lost = result.lost or lost
         if result.outcome in (ToolOutcome.ANSWERED, ToolOutcome.REFUSED):
+            lost = None
             break
     context.trace.count("tool_calls")
     context.trace.count(f"tool_{result.outcome.value}")
     for _ in range(result.num_retries):
         context.trace.count("tool_retries")
-    return result
+    if lost is not None:
+        context.trace.count("tool_lost")
+    return replace(result, lost=lost)
 
 
 def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,7 +303,8 @@ async def _call_tool(
         return ToolResult(outcome=ToolOutcome.REFUSED, error=error, num_retries=attempt)
     except Exception as raised:  # the boundary of a tool: the agent is told, the rollout goes on
         logger.warning("tool %s raised\n%s", name, users_traceback(raised))
-        return ToolResult(outcome=ToolOutcome.RAISED, error=describe(raised), num_retries=attempt)
+        lost = raised if isinstance(raised, INFRASTRUCTURE) else None
+        return ToolResult(outcome=ToolOutcome.RAISED, error=describe(raised), num_retries=attempt, lost=lost)
 
 
 def _what_is_wrong(error: ValidationError) -> str:

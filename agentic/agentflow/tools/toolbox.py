@@ -9,7 +9,7 @@ from typing import Any
 from agentic.agentflow.tools.config import ToolConfig
 from agentic.agentflow.tools.tool import Tool, seconds_of
 from vime.config import RunConfig
-from vime.errors import ConfigError, Problem, SandboxError, ServerError
+from vime.errors import ConfigError, Problem
 from vime.hooks import load_hook
 from vime.rollout.context import Context
 from vime.rollout.tool import ToolOutcome, ToolResult, run_tool
@@ -21,8 +21,6 @@ BUILT_IN = {
     "web_search": "agentic.agentflow.tools.search.WebSearch",
     "google_search": "agentic.agentflow.tools.google_search.GoogleSearch",
 }
-INFRASTRUCTURE = (SandboxError, ServerError)
-"""Infrastructure failures: the agent is not told of them; they end the rollout, which is repeated."""
 
 
 class ToolBox:
@@ -69,25 +67,17 @@ class ToolBox:
             kept.move_to_end(query)
             context.trace.count(f"tool_{name}_cache_hits")
             return ToolResult(outcome=ToolOutcome.ANSWERED, output=kept[query])
-        lost: list[Exception] = []
-
-        async def execute(asked: str) -> str:
-            try:
-                return await tool.execute(context, asked)
-            except INFRASTRUCTURE as error:
-                lost.append(error)
-                raise
-
-        result = await run_tool(_with_limit(context, seconds_of(tool.config, context)), name, execute, query)
+        limited = _with_limit(context, seconds_of(tool.config, context))
+        result = await run_tool(limited, name, tool.execute, context, query)
         if result.outcome is ToolOutcome.ANSWERED:
             if tool.deterministic and tool.config.cache_size:
                 kept[query] = result.output
                 while len(kept) > tool.config.cache_size:
                     kept.popitem(last=False)
             return result
-        if result.outcome in (ToolOutcome.RAISED, ToolOutcome.TIMED_OUT) and lost:
+        if result.lost is not None:
             context.trace.count(f"tool_{name}_outages")
-            raise lost[-1]
+            raise result.lost
         context.trace.count(f"tool_{name}_{'timeouts' if result.outcome is ToolOutcome.TIMED_OUT else 'failures'}")
         return result
 
