@@ -11,8 +11,6 @@ from agentic.toolorchestra.experts import ExpertReply, Experts
 from agentic.toolorchestra.offer import ALIAS, ANSWER, CALL_EXPERT, ENHANCE_REASONING, SEARCH
 from agentic.toolorchestra.tool_calls import ToolCall
 from vime.agent.sandbox import Sandbox
-from vime.errors import ServerError
-from vime.retrieval.client import Passage
 from vime.rollout.context import Context
 from vime.rollout.tool import ToolOutcome, run_sandbox, run_tool
 from vime.thinking import after_thinking

@@ -154,10 +154,10 @@ class ServedModel:
         more = ({"stop": list(stop)} if stop else {}) | ({"structured_outputs": constraint} if constraint else {})
         call = self._begin(prompt)
         if turn is None:
-            turn = replace(await self._sample(call, prompt.ids, max_tokens, seed, more, hear), key=key)
+            turn = await self._sample(call, prompt.ids, max_tokens, seed, more, hear)
         else:
             self.trace.count("turns_kept")
-        call.finish(turn)
+        call.finish(turn, key=key)
         return call
 
     async def reader(self, *, reads_calls: bool = False) -> Reader | None:

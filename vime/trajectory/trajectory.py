@@ -102,9 +102,9 @@ class Call:
         """Records tokens that have arrived."""
         self._pieces.append(piece)
 
-    def finish(self, turn: Turn, message: Message | None = None) -> None:
-        """Replaces the pieces with the complete reply."""
-        self._pieces, self.is_finished = [replace(turn, prompt_ids=self.environment)], True
+    def finish(self, turn: Turn, message: Message | None = None, *, key: str = "") -> None:
+        """Replaces the pieces with the complete reply; `key` identifies the call to another attempt (`call_key`)."""
+        self._pieces, self.is_finished = [replace(turn, prompt_ids=self.environment, key=key or turn.key)], True
         self.message = message or {}
 
     def versions(self, unknown: int) -> set[int]:
@@ -315,4 +315,4 @@ def _text(path: list[Call]) -> str:
 
 
 def _end_to_end(parts: list[Any], dtype: Any) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype), *(np.asarray(part, dtype) for part in parts)])
+    return np.concatenate([np.asarray(part, dtype) for part in parts]) if parts else np.zeros(0, dtype)

@@ -11,6 +11,7 @@ from vime.types.column import Column, Integers, Reals
 Message = dict[str, Any]
 NUMBERS = {"prompt_ids": np.int32, "output_ids": np.int32, "logprobs": np.float32, "weight_versions": np.int32}
 """Fields of a turn with one number per token, and the type of these numbers."""
+_EMPTY: dict[Any, Column[Any]] = {dtype: Column(np.zeros(0, dtype), dtype) for dtype in NUMBERS.values()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +26,10 @@ class Turn:
     `prompt_ids` are what was added behind the node before it, and a turn that an agent gets has the whole prompt.
     """
 
-    prompt_ids: Integers = field(default_factory=list)
-    output_ids: Integers = field(default_factory=list)
-    logprobs: Reals = field(default_factory=list)
-    weight_versions: Integers = field(default_factory=list)
+    prompt_ids: Integers = field(default_factory=lambda: _EMPTY[np.int32])
+    output_ids: Integers = field(default_factory=lambda: _EMPTY[np.int32])
+    logprobs: Reals = field(default_factory=lambda: _EMPTY[np.float32])
+    weight_versions: Integers = field(default_factory=lambda: _EMPTY[np.int32])
     finish_reason: str = ""
     """`stop`, `length`, or the reason that an endpoint gives; empty if the reply is not complete."""
     message: Message = field(default_factory=dict)
@@ -77,4 +78,5 @@ class Turn:
 
 
 def _end_to_end(columns: list[Integers] | list[Reals], dtype: Any) -> Column[Any]:
-    return Column(np.concatenate([np.zeros(0, dtype), *map(np.asarray, columns)]), dtype)
+    arrays = [column for column in columns if len(column)]
+    return Column(np.concatenate(arrays), dtype) if len(arrays) > 1 else Column(arrays[0] if arrays else _EMPTY[dtype], dtype)
