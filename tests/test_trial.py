@@ -1,5 +1,7 @@
 """`mode=try` on a real server: an agent is shown turn by turn, and one that raises ends with its line and without a trainer.
 
+With scripted replies there is no server.
+
 A client that is listened to answers as its own, and tells what was new of each prompt.
 """
 
@@ -7,14 +9,25 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vime.config import TRY, Mode, RunConfig, ServingConfig, TrialConfig, TrialEngine
+from vime.errors import ConfigError
+from vime.inside_vllm.forced_tokens import FORCED
+from vime.model.load_tokenizer import load_tokenizer
+from vime.preflight.rules.method import trial
+from vime.rehearsal.script import Asked, Rehearsal, Reply, WrittenScript
+from vime.rehearsal.scripted_client import UNSCRIPTED, ScriptedClients
 from vime.report.transcript import ShownCall
+from vime.serving.endpoint import Endpoint
 from vime.trial import HeardClient
 from vime.types import Turn
+
+TINY = Path(__file__).parent.parent / "agentic" / "memagent" / "tiny" / "actor"
 
 AGENT = """
 import logging
@@ -70,6 +83,118 @@ def test_a_function_that_raises_ends_it_with_its_line(served: dict[str, Any], tm
     shown = try_it(tmp_path, row, *words)
     assert shown.returncode == 1 and "(mine.py:9)" in shown.stdout and "reward: 0.25" not in shown.stdout, shown.stderr
     assert not (tmp_path / "run" / "logs" / "actor-0.log").exists()
+
+
+TOOL_AGENT = """
+from vime import ToolBox
+
+def add(first: int, second: int) -> int:
+    '''Adds two numbers.'''
+    return first + second
+
+async def generate(context, sample, sampling):
+    toolbox = ToolBox(context, [add], max_calls=4)
+    talk = context.models["actor"].conversation(sample.prompt, tools=toolbox.schemas)
+    while calls := (await talk.reply(max_tokens=64)).tool_calls:
+        talk.add(await toolbox.results(calls))
+    return context.samples(sample)
+
+async def reward(context, samples):
+    return float(samples[-1].label[0] in samples[-1].response)
+"""
+
+
+def scripted(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "vime.run", "mode=try", "trial.engine=scripted", f"output_dir={folder / 'run'}", *words]
+    path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=environment)
+
+
+@pytest.mark.slow
+def test_an_agent_with_a_tool_is_tried_with_written_replies_and_no_server(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TOOL_AGENT)
+    (tmp_path / "questions.jsonl").write_text('{"question": "What is 2 + 5?", "answer": "7"}\n')
+    lines = ['{"text": "I add.", "tool_calls": [{"name": "add", "arguments": {"first": 2, "second": 5}}]}', '"It is 7."']
+    (tmp_path / "replies.jsonl").write_text("\n".join(lines) + "\n")
+    words = ["method.generate=mine.py:generate", "method.reward=mine.py:reward", "data.train.path=questions.jsonl"]
+    words += ["+method=coding", "method.rehearsal=null", "trial.replies=replies.jsonl"]
+    shown = scripted(tmp_path, *words)
+    assert shown.returncode == 0 and "reward: 1" in shown.stdout, shown.stdout + shown.stderr
+    assert "I add." in shown.stdout and '"name": "add"' in shown.stdout
+    assert not list((tmp_path / "run" / "logs").glob("actor*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["+method=agentflow"], ["+method=memagent", "method.rehearsal=null"]])
+def test_a_method_is_tried_with_the_replies_of_its_rehearsal_or_its_demonstrations(tmp_path: Path, words: list[str]) -> None:
+    shown = scripted(tmp_path, *words)
+    assert shown.returncode == 0 and "call 2: actor" in shown.stdout, shown.stdout + shown.stderr
+
+
+def replies_of(folder: Path, *lines: str, **trial: str) -> RunConfig:
+    (folder / "replies.jsonl").write_text("\n".join(lines))
+    return RunConfig(mode=TRY, trial=TrialConfig(engine=TrialEngine.scripted, replies=str(folder / "replies.jsonl"), **trial))
+
+
+def test_each_call_of_a_model_takes_its_next_line(tmp_path: Path) -> None:
+    script = WrittenScript(replies_of(tmp_path, '"one"', "", '{"text": "two", "cut": true}', '{"error": "lost"}'))
+    asked = Asked(model="actor", prompt="?", session="s", turn=0, max_tokens=8)
+    assert [script.reply(asked) for _ in range(3)] == [
+        Reply(text="one"),
+        Reply(text="two", cut=True),
+        Reply(text="", error="lost"),
+    ]
+    assert "has 3 replies of actor: add one more" in script.reply(asked).error
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2 is none"),
+        ("7", "line 2 is none"),
+        ('{"txt": "a"}', "has no field txt"),
+        ('{"text": "a", "model": "judge"}', "judge"),
+    ],
+)
+def test_a_line_that_is_no_reply_is_named(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        WrittenScript(replies_of(tmp_path, '"one"', line))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trial": TrialConfig(replies="a.jsonl")}, "trial.engine=scripted only"),
+        ({"mode": Mode.train}, "is for mode=try"),
+        ({"rehearse": True}, "leave one out"),
+        ({}, "trial.replies=FILE"),
+    ],
+)
+def test_scripted_replies_that_cannot_be_are_refused_before_anything_starts(changes: dict[str, Any], words: str) -> None:
+    config = replace(RunConfig(mode=TRY, trial=TrialConfig(engine=TrialEngine.scripted)), **changes)
+    (problem,) = trial(config)
+    assert words in problem.remedy
+
+
+async def test_a_player_ends_a_reply_at_its_limit_its_stop_text_or_its_end() -> None:
+    tokenizer = load_tokenizer(str(TINY))
+    player = ScriptedClients(RunConfig(), Rehearsal(RunConfig()), has_servers=False)(endpoint(), ServingConfig()).client
+    ids = [*tokenizer.encode("The owner of Halin is Jorg.", add_special_tokens=False), tokenizer.eos_token_id]
+
+    async def said(**sampling: Any) -> Turn:
+        options = {"max_tokens": 64, "extra_args": {FORCED: ids}, **sampling}
+        return await player.generate([1, 2], sampling=options, session_id="s", request_id="r", minimum_version=3)
+
+    whole, cut, stopped = await said(), await said(max_tokens=3), await said(stop=["Halin"])
+    assert (list(whole.output_ids), whole.finish_reason, set(whole.weight_versions)) == (ids, "stop", {3})
+    assert (list(cut.output_ids), cut.finish_reason) == (ids[:3], "length")
+    assert stopped.finish_reason == "stop" and tokenizer.decode(stopped.output_ids).endswith("Halin")
+    assert UNSCRIPTED in tokenizer.decode((await said(extra_args={})).output_ids, skip_special_tokens=True)
+
+
+def endpoint() -> Endpoint:
+    return Endpoint(name="actor", url="", worker_urls=(), model="actor", tokenizer=str(TINY), max_model_len=512, trained=True)
 
 
 class Letters:

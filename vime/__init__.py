@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from vime.config import MethodConfig, RunConfig
     from vime.errors import ConfigError, HookError, Problem, SampleError, VimeError
     from vime.rollout.context import Context
-    from vime.rollout.tool import Tool, ToolBox, ToolOutcome, ToolResult
+    from vime.rollout.mcp_tools import McpServer
+    from vime.rollout.tool import Tool, ToolBox, ToolOutcome, ToolRefusal, ToolResult
     from vime.types import (
         ColumnType,
         Defined,
@@ -40,6 +41,7 @@ __all__ = [
     "Group",
     "HookError",
     "Loss",
+    "McpServer",
     "Message",
     "MethodConfig",
     "Problem",
@@ -55,6 +57,7 @@ __all__ = [
     "Tool",
     "ToolBox",
     "ToolOutcome",
+    "ToolRefusal",
     "ToolResult",
     "Turn",
     "VimeError",
@@ -65,7 +68,8 @@ _PLACES = {
     "vime.config": ("MethodConfig", "RunConfig"),
     "vime.errors": ("ConfigError", "HookError", "Problem", "SampleError", "VimeError"),
     "vime.rollout.context": ("Context",),
-    "vime.rollout.tool": ("Tool", "ToolBox", "ToolOutcome", "ToolResult"),
+    "vime.rollout.mcp_tools": ("McpServer",),
+    "vime.rollout.tool": ("Tool", "ToolBox", "ToolOutcome", "ToolRefusal", "ToolResult"),
 }
 """Modules of names that are not in `vime.types`."""
 

@@ -2,26 +2,32 @@
 
 No trainer is started: the served models are the checkpoints as they are. The agent runs in this process, so its prints appear
 here and `breakpoint()` works. A hook that fails is not called again.
+
+With `trial.engine=scripted` no server is started either: models reply what a script says, so that an agent's code runs within
+seconds. Tokenizers, chat templates, parsers, limits and the retrieval service are real.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vime.config import RolloutDetail, RunConfig, ServingConfig
+from vime.config import RolloutDetail, RunConfig, ServingConfig, TrialEngine
 from vime.files.record import Recorder
 from vime.hooks import load_hook
 from vime.model.load_tokenizer import load_tokenizer
 from vime.model.pieces import TokenPieces
 from vime.preflight.compose import Composed
+from vime.rehearsal.script import Rehearsal, script_of
 from vime.rehearsal.scripted_client import ScriptedClients
 from vime.report.run_directory import RunDirectory
 from vime.report.transcript import ShownCall, Transcript
 from vime.runtime import Runtime
 from vime.serving.clients import make_client
 from vime.serving.endpoint import Endpoint
+from vime.serving.flags import endpoint_of
 from vime.types import Group, Integers, Message, Turn
 from vime.workers.agents import launched
 from vime.workers.served import MakeClient
@@ -34,10 +40,11 @@ PATIENT_SECONDS = 24 * 3600.0
 def try_once(composed: Composed) -> bool:
     """Runs one rollout and shows it; returns whether it counts, which a hook that raises prevents."""
     config = _for_one_rollout(composed.config)
+    script = script_of(config) if config.trial.engine is TrialEngine.scripted else None
     source = load_hook(config.data.source)(config)
     directory = RunDirectory.create(config, composed.overrides)
     with Transcript(config, directory.path) as transcript:
-        group = asyncio.run(_rollout(config, source, directory.path, transcript))
+        group = asyncio.run(_rollout(config, script, source, directory.path, transcript))
         pieces = TokenPieces.of(config.model.checkpoint)
         recorder = Recorder(RolloutDetail.turns, pieces.text if pieces is not None else None)
         transcript.end(group, recorder)
@@ -45,21 +52,31 @@ def try_once(composed: Composed) -> bool:
     return all(rollout.counting.in_baseline for rollout in group.rollouts)
 
 
-async def _rollout(config: RunConfig, source: Any, run_dir: Path, transcript: Transcript) -> Group:
-    with Runtime(config, say=transcript.say) as runtime:
-        async with launched(config, run_dir, runtime, policy=None) as agents:
+async def _rollout(config: RunConfig, script: Rehearsal | None, source: Any, run_dir: Path, transcript: Transcript) -> Group:
+    async with AsyncExitStack() as stack:
+        started = config if script is None else replace(config, serving=replace(config.serving, models={}))
+        agents = None
+        if script is None or config.retrieval.is_there:
+            runtime = stack.enter_context(Runtime(started, say=transcript.say))
+            agents = await stack.enter_async_context(launched(started, run_dir, runtime, policy=None))
             await agents.served(transcript.say)
+        if script is None:
+            assert agents is not None
             endpoints = agents.serving.endpoints()
-            made = ScriptedClients(config) if config.rehearse else make_client
-            clients = heard_clients(transcript.call, made)
-            worker = RolloutWorker(config, endpoints, make_client=clients, retrieval=agents.retrieval)
-            await worker.ready()
-            prompt = source.next()
-            transcript.prompt(prompt)
-            try:
-                return await worker.run_group(prompt=prompt, slot=0, num_rollouts=1, version=0)
-            finally:
-                await worker.close()
+            made: MakeClient = ScriptedClients(config) if config.rehearse else make_client
+        else:
+            endpoints = {name: endpoint_of(config, name) for name in config.serving.models}
+            made = ScriptedClients(config, script, has_servers=False)
+        clients = heard_clients(transcript.call, made)
+        retrieval = agents.retrieval if agents is not None else None
+        worker = RolloutWorker(config, endpoints, make_client=clients, retrieval=retrieval)
+        await worker.ready()
+        prompt = source.next()
+        transcript.prompt(prompt)
+        try:
+            return await worker.run_group(prompt=prompt, slot=0, num_rollouts=1, version=0)
+        finally:
+            await worker.close()
 
 
 def _for_one_rollout(config: RunConfig) -> RunConfig:

@@ -36,6 +36,7 @@ from vime.config.choices import (
     ServerRole,
     Surrogate,
     TrackerName,
+    TrialEngine,
     VectorSearch,
     WeightTransfer,
 )
@@ -57,6 +58,7 @@ from vime.config.surroundings import (
     RetrievalConfig,
     RewardServiceConfig,
     SandboxConfig,
+    TrialConfig,
     WorkspaceConfig,
 )
 
@@ -111,6 +113,8 @@ __all__ = [
     "Surrogate",
     "TrackerName",
     "TrainerConfig",
+    "TrialConfig",
+    "TrialEngine",
     "VectorSearch",
     "WeightTransfer",
     "WorkspaceConfig",
@@ -166,5 +170,7 @@ class RunConfig:
     """Machines and GPUs."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """The evaluation protocol."""
+    trial: TrialConfig = field(default_factory=TrialConfig)
+    """One prompt through the agent, with `mode=try`."""
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     """Metrics trackers, rollout files and traces."""

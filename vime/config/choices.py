@@ -15,6 +15,15 @@ class Mode(Enum):
 TRY = Mode("try")
 
 
+class TrialEngine(Enum):
+    """The answerer of model calls in `mode=try`."""
+
+    served = "served"
+    """Servers of the models, as in training."""
+    scripted = "scripted"
+    """Replies that are written down, of `trial.replies` or of the method; no server is started."""
+
+
 class Family(Enum):
     """Architectures that the trainer supports."""
 

@@ -3,7 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from vime.config.choices import Before, Pooling, RetrievalBackend, RolloutDetail, TrackerName, VectorSearch, WeightTransfer
+from vime.config.choices import (
+    Before,
+    Pooling,
+    RetrievalBackend,
+    RolloutDetail,
+    TrackerName,
+    TrialEngine,
+    VectorSearch,
+    WeightTransfer,
+)
 from vime.config.ranges import Count, Natural, NonNegative, Port, Positive, PositiveShare, Range, Share
 
 SandboxMemory = Annotated[int, Range(least=32 * 2**20, why="Python itself needs 32 MiB")]
@@ -240,3 +249,16 @@ class LoggerConfig:
     the share is 0."""
     max_trace_bytes: LogBytes = 256 * 2**20
     """Size limit of `trace.json` and its earlier parts together; the oldest part is removed to make room."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TrialConfig:
+    """One prompt through the agent with `mode=try`."""
+
+    engine: TrialEngine = TrialEngine.served
+    """The answerer of model calls: servers as in training, or `scripted` replies, with which an agent's code is tried within
+    seconds, without a server."""
+    replies: str | None = None
+    """File of scripted replies, one JSON line each: a text, or `{"text": …, "model": "actor", "tool_calls": [{"name": …,
+    "arguments": {…}}], "cut": false, "error": ""}`. Each call of a model takes its next line. null takes the replies of the
+    method's rehearsal or of its demonstrations."""

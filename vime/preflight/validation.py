@@ -8,7 +8,7 @@ has its own configuration.
 from collections.abc import Callable
 from dataclasses import replace
 
-from vime.config import Mode, RunConfig
+from vime.config import TRY, Mode, RunConfig, TrialEngine
 from vime.errors import ConfigError, Problem, written
 from vime.preflight.rules import (
     algorithm,
@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     method.hooks_fit,
     method.own_rules,
     method.run_name,
+    method.trial,
     machine.run_folder_can_be_made,
     algorithm.own_object,
     algorithm.essence,
@@ -129,6 +130,14 @@ BY_SERVER: tuple[Rule, ...] = (
     machine.host_memory,
 )
 """Rules that go through all servers and their GPUs; they are left out while a number of servers is out of range."""
+OF_SERVERS: tuple[Rule, ...] = (
+    machine.gpus,
+    machine.ports_free,
+    machine.api_keys,
+    machine.shared_memory,
+    machine.host_memory,
+)
+"""Rules about this machine that a trial with scripted replies leaves out: it starts no server."""
 
 
 def find_problems(config: RunConfig) -> list[Problem]:
@@ -149,6 +158,8 @@ def _problems_by(rules: tuple[Rule, ...], config: RunConfig) -> list[Problem]:
     wrong = [problem.key for problem in numbers.ranges(config)]
     if any(key.startswith("serving.models.") and key.endswith(SERVER_SIZES) for key in wrong):
         rules = tuple(rule for rule in rules if rule not in BY_SERVER)
+    if config.mode is TRY and config.trial.engine is TrialEngine.scripted:
+        rules = tuple(rule for rule in rules if rule not in OF_SERVERS)
     return list(dict.fromkeys(_hashable(problem) for rule in rules for problem in rule(config)))
 
 

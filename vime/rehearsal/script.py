@@ -1,20 +1,30 @@
-"""Scripted replies of the models in a rehearsal: `Rehearsal`, of which a method may have one, named by `method.rehearsal`.
+"""Scripted replies of models: `Rehearsal`, which a method names by `method.rehearsal`, and scripts of a trial without servers.
 
 A random model never calls a tool and never finds an answer. A method's rehearsal says for each call of a model what the reply is,
 so that every tool, expert, judge and stop reason occurs; the server then samples exactly these tokens, with the logprobs that the
 random model gives them (`vime.inside_vllm.forced_tokens`).
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
 from vime.data.rows import load_rows, to_prompt
+from vime.errors import ConfigError, Problem
+from vime.hooks import load_hook
+from vime.model.load_tokenizer import load_tokenizer
+from vime.trajectory.messages import ASSISTANT
+from vime.trajectory.template import ChatTemplate
+from vime.types import Sample
 
 Row = dict[str, Any]
+REPLY_KEYS = ("text", "tool_calls", "model", "cut", "error")
+"""Fields of a line of `trial.replies`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,3 +121,106 @@ class Rehearsal:
             self._gold = {prompt.question.strip(): prompt.ground_truth for prompt in prompts}
         asked = max((question for question in self._gold if question and question in text), key=len, default="")
         return (self._gold.get(asked) or ["unknown"])[0]
+
+
+class WrittenScript(Rehearsal):
+    """The replies of a file (`trial.replies`): each call of a model takes its next line."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Raises ConfigError for a file that cannot be read."""
+        super().__init__(config)
+        assert config.trial.replies is not None
+        self._rows = read_replies(config)
+        self._num_asked: Counter[str] = Counter()
+
+    def reply(self, asked: Asked) -> Reply:
+        """The model's next line."""
+        rows = [row for row in self._rows if row["model"] == asked.model]
+        number, self._num_asked[asked.model] = self._num_asked[asked.model], self._num_asked[asked.model] + 1
+        if number >= len(rows):
+            found = f"{len(rows)} {'reply' if len(rows) == 1 else 'replies'}"
+            return Reply(text="", error=f"trial.replies={self.config.trial.replies} has {found} of {asked.model}: add one more")
+        row = rows[number]
+        text = row.get("text") or ""
+        return Reply(text=text + self._written(asked.model, row), cut=row.get("cut", False), error=row.get("error", ""))
+
+    def _written(self, name: str, row: Row) -> str:
+        """The calls of a line as the model's chat template writes them."""
+        if not row.get("tool_calls"):
+            return ""
+        served = self.config.serving.models[name]
+        tokenizer = load_tokenizer(served.checkpoint or self.config.model.checkpoint)
+        arguments = self.config.model.chat_template_args if served.trained else served.chat_template_args
+        calls = [{"id": f"call{n:05}", "type": "function", "function": call} for n, call in enumerate(row["tool_calls"])]
+        message = {"role": ASSISTANT, "content": "", "tool_calls": calls}
+        return ChatTemplate(tokenizer, arguments).reply([{"role": "user", "content": "?"}], message, None)
+
+
+class DemonstratedScript(Rehearsal):
+    """The trained spans of a method's demonstrations as replies of the trained model, in their order."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        assert config.data.demonstrations is not None
+        tokenizer = load_tokenizer(config.model.checkpoint)
+        make, trainer = load_hook(config.data.demonstrations), config.trainer
+        samples = make(tokenizer, 0, trainer.num_steps, trainer.sft_tokens_per_step, config.seed)
+        self._texts = [tokenizer.decode(ids, skip_special_tokens=True) for sample in samples for ids in _spans(sample)]
+        self._num_asked = 0
+
+    def reply(self, asked: Asked) -> Reply | None:
+        """The next span, and after the last one the first; None for other models."""
+        if asked.model != "actor" or not self._texts:
+            return None
+        self._num_asked += 1
+        return Reply(text=self._texts[(self._num_asked - 1) % len(self._texts)])
+
+
+def read_replies(config: RunConfig) -> list[Row]:
+    """The lines of `trial.replies`, each with its model. Raises ConfigError that names the line that is wrong."""
+    path, key = config.trial.replies, "trial.replies"
+    assert path is not None
+    try:
+        lines = [line for line in Path(path).read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            [Problem(key=key, value=path, remedy=f"cannot be read ({error}); give a file of JSON lines")]
+        ) from error
+    found: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        row = {"text": row} if isinstance(row, str) else row
+        if not isinstance(row, dict) or (unknown := row.keys() - REPLY_KEYS) or not row.keys() & {"text", "tool_calls", "error"}:
+            wrong = (
+                f"has no field {', '.join(sorted(unknown))}" if isinstance(row, dict) and row.keys() - REPLY_KEYS else "is none"
+            )
+            remedy = (
+                f"line {number} {wrong}: a reply is a JSON string or an object of {', '.join(REPLY_KEYS)}, with a text or calls"
+            )
+            raise ConfigError([Problem(key=key, value=path, remedy=remedy)])
+        row = {"model": "actor", **row}
+        if row["model"] not in config.serving.models:
+            remedy = f"line {number}: no model {row['model']} is served: {', '.join(config.serving.models)}"
+            raise ConfigError([Problem(key=key, value=path, remedy=remedy)])
+        found.append(row)
+    return found
+
+
+def script_of(config: RunConfig) -> Rehearsal | None:
+    """The script of a trial without servers: its file, the method's rehearsal or its demonstrations; None without any."""
+    if config.trial.replies is not None:
+        return WrittenScript(config)
+    if config.method.rehearsal:
+        return load_hook(config.method.rehearsal)(config)
+    return DemonstratedScript(config) if config.data.demonstrations else None
+
+
+def _spans(sample: Sample) -> Iterable[list[int]]:
+    """Runs of trained tokens of a sequence."""
+    response = list(sample.tokens)[-len(sample.loss_mask) :] if len(sample.loss_mask) else []
+    for is_trained, run in groupby(zip(response, sample.loss_mask, strict=True), key=lambda pair: pair[1]):
+        if is_trained:
+            yield [token for token, _ in run]

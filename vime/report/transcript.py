@@ -13,7 +13,7 @@ from rich.console import Console as RichConsole
 from rich.text import Text
 
 from vime.blame import is_users
-from vime.config import RunConfig
+from vime.config import RunConfig, TrialEngine
 from vime.files.record import Recorder
 from vime.report.console import LOG_WIDTH
 from vime.report.logs import log_to_file
@@ -54,7 +54,8 @@ class Transcript:
 
     def __enter__(self) -> "Transcript":
         model = self._config.model
-        self._line(f"try: one prompt on {model.name} ({model.checkpoint}), without a trainer")
+        engine = "scripted replies" if self._config.trial.engine is TrialEngine.scripted else model.checkpoint
+        self._line(f"try: one prompt on {model.name} ({engine}), without a trainer")
         self._line(f"  folder  {self._path}", "dim")
         screen = logging.StreamHandler(sys.stderr)
         screen.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,8 @@ class Context:
     """The part of its time limit that the agent has used."""
     sessions: Sessions = field(default_factory=Sessions)
     """Opens sessions for agents that call models over HTTP."""
+    kept: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """Closed with the worker: for connections that its rollouts share."""
 
     def samples(self, sample: Sample, /, **metadata: Any) -> list[Sample]:
         """Trainable sequences with every token of the trained model exactly once, whatever agents and sub-agents did.

@@ -47,6 +47,10 @@ INFRASTRUCTURE = (SandboxError, ServerError)
 """Errors that are not the agent's fault, and not to be learned from."""
 
 
+class ToolRefusal(ValueError):
+    """Raised by a tool whose call was wrong; the agent is shown its words as they are."""
+
+
 class ToolOutcome(str, Enum):
     """Outcomes of a tool call; each is counted as `tool_<outcome>`."""
 
@@ -299,7 +303,7 @@ async def _call_tool(
         return ToolResult(outcome=ToolOutcome.TIMED_OUT, error=error, num_retries=attempt)
     except WRONG_ARGUMENTS as raised:
         logger.info("tool %s refused its arguments\n%s", name, users_traceback(raised))
-        error = _what_is_wrong(raised) if isinstance(raised, ValidationError) else describe(raised)
+        error = _what_is_wrong(raised)
         return ToolResult(outcome=ToolOutcome.REFUSED, error=error, num_retries=attempt)
     except Exception as raised:  # the boundary of a tool: the agent is told, the rollout goes on
         logger.warning("tool %s raised\n%s", name, users_traceback(raised))
@@ -307,8 +311,10 @@ async def _call_tool(
         return ToolResult(outcome=ToolOutcome.RAISED, error=describe(raised), num_retries=attempt, lost=lost)
 
 
-def _what_is_wrong(error: ValidationError) -> str:
-    """The arguments that do not fit a tool, in one line."""
+def _what_is_wrong(error: ValueError | TypeError) -> str:
+    """The reason why a tool refuses its arguments, in one line if it is their types."""
+    if not isinstance(error, ValidationError):
+        return str(error) if isinstance(error, ToolRefusal) else describe(error)
     found = [f"{'.'.join(map(str, one['loc'])) or 'the arguments'}: {one['msg']}" for one in error.errors()]
     return "; ".join(found)
 

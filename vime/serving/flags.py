@@ -14,13 +14,14 @@ from typing import Any
 from safetensors import safe_open
 
 from vime.cluster.placement import memory_share, server_groups, takes_turns, transport
-from vime.config import RunConfig, ServedModelConfig, ServerRole, WeightTransfer
+from vime.config import ModelAPI, RunConfig, ServedModelConfig, ServerRole, WeightTransfer
 from vime.inside_vllm import forced_tokens
 from vime.inside_vllm.fixed_products import ENVIRONMENT
 from vime.machine import memory_bytes, num_cores
 from vime.model.architecture import scaled_length
 from vime.model.size import num_parameters
 from vime.processes.program import FREE_PORT, LISTEN, PORT
+from vime.serving.endpoint import Endpoint
 from vime.surroundings import private_folder
 from vime.weights.payload import NUM_SYNCED_SERVERS
 
@@ -203,6 +204,21 @@ def max_model_len_of(config: RunConfig, model: ServedModelConfig) -> int:
     if is_trained_checkpoint(config, model):
         return min(model.max_model_len, config.model.max_position_embeddings)
     return model.max_model_len
+
+
+def endpoint_of(config: RunConfig, name: str) -> Endpoint:
+    """The endpoint of a served model as far as the configuration knows it, without addresses."""
+    model = config.serving.models[name]
+    return Endpoint(
+        name=name,
+        url="",
+        worker_urls=(),
+        model=model.served_name or name,
+        tokenizer=checkpoint_of(config, model),
+        max_model_len=max_model_len_of(config, model),
+        trained=model.trained,
+        chat=model.chat if model.api is ModelAPI.chat else None,
+    )
 
 
 def _drafts(arguments: Mapping[str, Any]) -> bool:

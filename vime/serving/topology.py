@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from vime.cluster.nodes import Nodes
-from vime.config import ChatConfig, ModelAPI, RunConfig
+from vime.config import ChatConfig, RunConfig
 from vime.errors import ServerError
 from vime.processes.kept import START_MARGIN_SECONDS, KeptProgram
 from vime.processes.secret import given_secret, run_secret
 from vime.processes.spare import Spare
 from vime.serving.endpoint import Endpoint
 from vime.serving.external import until_answering
-from vime.serving.flags import checkpoint_of, max_model_len_of
+from vime.serving.flags import endpoint_of
 from vime.serving.fleet import Fleet, reach
 from vime.serving.programs import SERVER, Planner, ServerProgram
 from vime.tasks import cancel
@@ -210,19 +210,15 @@ class Serving:
         urls = tuple(url.rstrip("/") for url in model.urls) or tuple(server.url for server in servers)
         front = fleet.front()
         url = front.url if front is not None else urls[0] if urls else ""
-        return Endpoint(
-            name=name,
+        endpoint = replace(
+            endpoint_of(self._config, name),
             url=url,
             worker_urls=urls,
-            model=model.served_name or name,
-            tokenizer=checkpoint_of(self._config, model),
-            max_model_len=max_model_len_of(self._config, model),
-            trained=model.trained,
             actor_name=front.actor_name if front is not None else "",
             worker_actor_names=tuple(server.actor_name for server in servers),
-            chat=self._share(model.chat) if model.api is ModelAPI.chat else None,
             secret=given_secret() if model.urls else self.secret,
         )
+        return replace(endpoint, chat=self._share(endpoint.chat)) if endpoint.chat is not None else endpoint
 
     def _share(self, chat: ChatConfig) -> ChatConfig:
         """The limits of one rollout worker at an endpoint with a chat API."""

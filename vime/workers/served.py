@@ -1,6 +1,7 @@
 """Shared parts of one worker's agents: tokenizers, clients and the gate of the trained model; makes each rollout's context."""
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -49,6 +50,7 @@ class ServedModels:
         self._make_client = make_client
         self._clients: dict[str, Any] = {}
         self._sessions = Sessions(_parsers(config))
+        self._kept = AsyncExitStack()
         self._retriever = Retriever(retrieval, config.retrieval) if retrieval is not None else None
 
     def context(
@@ -85,6 +87,7 @@ class ServedModels:
             trajectory=trajectory,
             clock=clock,
             sessions=self._sessions,
+            kept=self._kept,
         )
 
     async def prepare_sessions(self) -> None:
@@ -105,10 +108,11 @@ class ServedModels:
                     client.finish(session)
 
     async def close(self) -> None:
-        """Closes the connections to all models, and the sessions' listener."""
-        for client in self._clients.values():
-            await client.close()
-        await self._sessions.stop()
+        """Closes the connections to all models, the sessions' listener, and what agents have kept."""
+        async with self._kept:
+            for client in self._clients.values():
+                await client.close()
+            await self._sessions.stop()
 
     def calls(self) -> dict[str, Calls]:
         """The calls to each model and to the retrieval service since the last call of this method."""

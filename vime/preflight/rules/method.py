@@ -4,7 +4,7 @@ import re
 from functools import partial
 
 from vime.agent.entry import entry_problems
-from vime.config import AlgorithmName, RunConfig
+from vime.config import TRY, AlgorithmName, RunConfig, TrialEngine
 from vime.errors import Problem
 from vime.hooks import HOOKS, check_hook
 from vime.preflight.rules.numbers import value_at
@@ -54,3 +54,21 @@ def run_name(config: RunConfig) -> list[Problem]:
 def own_rules(config: RunConfig) -> list[Problem]:
     """The rules of the method itself."""
     return config.method.problems(config)
+
+
+def trial(config: RunConfig) -> list[Problem]:
+    """Scripted replies are for `mode=try`, and there are some."""
+    own, key = config.trial, "trial.engine"
+    if own.engine is not TrialEngine.scripted:
+        if own.replies is None:
+            return []
+        return [Problem(key="trial.replies", value=own.replies, remedy="is read with trial.engine=scripted only: add it")]
+    if config.mode is not TRY or config.rehearse:
+        wrong = (
+            "rehearse=true has replies and servers of its own: leave one out" if config.rehearse else "is for mode=try: add it"
+        )
+        return [Problem(key=key, value=own.engine.value, remedy=wrong)]
+    if own.replies or config.method.rehearsal or config.data.demonstrations:
+        return []
+    remedy = "needs replies, and the method has none: write one JSON line per reply to a file and add trial.replies=FILE"
+    return [Problem(key=key, value=own.engine.value, remedy=remedy)]
