@@ -6,6 +6,7 @@ from typing import Any
 
 from vime.thinking import CLOSE, OPEN
 from vime.types import Message, Turn
+from vime.vllm_parts import call_parser, parsed_request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +37,8 @@ class ToolCallReader:
 
     def __init__(self, tokenizer: Any, *, parser: str = "hermes") -> None:
         """Raises KeyError if vLLM has no such parser."""
-        from vllm.tool_parsers import ToolParserManager
-
         self._tokenizer = tokenizer
-        self._parser: Any = ToolParserManager.get_tool_parser(parser)
+        self._parser: Any = call_parser(parser)
 
     def read(self, turn: Turn, tools: list[dict[str, Any]], *, starts_thinking: bool = False) -> ParsedReply:
         """The reply's content and its calls, checked against the schemas of `tools` (OpenAI's form).
@@ -57,9 +56,7 @@ class ToolCallReader:
         return ParsedReply(content=(found.content or "").strip(), thinking=thinking, calls=calls, malformed=malformed)
 
     def _extract(self, text: str, tools: list[dict[str, Any]]) -> Any:
-        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-
-        request = ChatCompletionRequest.model_validate({"messages": [], "model": "", "tools": tools or None})
+        request = parsed_request({"tools": tools or None})
         return self._parser(self._tokenizer, request.tools).extract_tool_calls(text, request)
 
     def _start_word(self) -> str:

@@ -1,6 +1,6 @@
 """Step 1, one call: the agent asks the trained model, and everything that the model sampled becomes a sample to train on.
 
-    python -m vime.run +experiment=tutorial method.generate=agentic.tutorial.one_call.generate mode=try
+python -m vime.run +experiment=tutorial method.generate=agentic.tutorial.one_call.generate mode=try
 """
 
 from vime import Context, Sample, Sampling

@@ -9,7 +9,7 @@ import pytest
 
 from vime.config import ServingConfig
 from vime.errors import ServerError
-from vime.weights.server_clients import ServerClients
+from vime.weights.sender import ServerClients
 
 QUICK = ServingConfig(health_interval_seconds=0.05, health_failures=3)
 

@@ -5,9 +5,7 @@ happens with the first reader that needs one.
 """
 
 import json
-import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +20,7 @@ from vime.trajectory.messages import ASSISTANT, calls_of, parsed
 from vime.trajectory.plain_text import encodable
 from vime.trajectory.template import ChatTemplate
 from vime.types import Integers, Message
+from vime.vllm_parts import MOST_KEPT, parsed_request, parser_tokenizer, reply_parsers
 
 
 class Reader:
@@ -51,17 +50,10 @@ class Reader:
         self._asked: dict[bytes, Any] = {}
         """Parts of requests that parsers look at, by tools and choices; to make one takes as long as to read a reply."""
         if tool_parser or reasoning_parser:
-            from vllm.parser.parser_manager import ParserManager
-
-            logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # a traceback for each call that a model botches
             self.tokenizer = parser_tokenizer(tokenizer)
-            try:
-                self._parser_class, self._constrained_class = (
-                    ParserManager.get_parser(tool_parser, reasoning, True, tokenizer=self.tokenizer)
-                    for reasoning in (reasoning_parser, None)
-                )
-            except (TypeError, KeyError, ValueError) as error:
-                raise ValueError(f"tool_parser={tool_parser}, reasoning_parser={reasoning_parser}: {error}") from error
+            self._parser_class, self._constrained_class = reply_parsers(
+                self.tokenizer, tool_parser=tool_parser, reasoning_parser=reasoning_parser
+            )
         self.marks = self._find_marks()
         """The marks that divide replies while they arrive."""
 
@@ -131,11 +123,9 @@ class Reader:
         body |= {"structured_outputs": request.structured_outputs} if request.structured_outputs else {}
         key = orjson.dumps([request.is_constrained, body])
         if key not in self._asked:
-            from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-
             if len(self._asked) >= MOST_KEPT:
                 self._asked.clear()
-            asked = ChatCompletionRequest(messages=[], model="", **body)
+            asked = parsed_request(body)
             self._asked[key] = self._make_parser(kind, asked.tools).adjust_request(asked) if kind is not None else asked
         return self._asked[key]
 
@@ -282,37 +272,6 @@ def check_parser(reader: Reader | None, name: str) -> None:
 def parser_key(name: str) -> str:
     """The setting that names a model's parser of tool calls."""
     return "model.tool_parser" if name == "actor" else f"serving.models.{name}.tool_parser"
-
-
-MOST_KEPT = 64
-"""Lexers that are kept; parsers whose configuration is a new object each time would otherwise fill the memory."""
-
-
-def parser_tokenizer(tokenizer: Any) -> Any:
-    """A copy of a tokenizer that keeps its vocabulary. From now on this process prepares each kind of lexer once."""
-    from vllm.parser.engine import streaming_parser_engine as engine
-    from vllm.tokenizers.hf import get_cached_tokenizer
-
-    if not isinstance(engine._build_drop_info, Kept):
-        engine._build_drop_info = Kept(engine._build_drop_info)
-    return get_cached_tokenizer(tokenizer)
-
-
-class Kept:
-    """A function of two objects, which keeps what it returned for the same two; their contents need not be hashable."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self._function = function
-        self._kept: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        """With the objects themselves, whose ids are theirs as long as they live."""
-
-    def __call__(self, first: Any, second: Any) -> Any:
-        key = (id(first), id(second))
-        if key not in self._kept:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = (first, second, self._function(first, second))
-        return self._kept[key][2]
 
 
 class ArrivingText:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vime.surroundings import cache_folder
+from vime.vllm_parts import server_arguments
 
 ASK_SECONDS = 300.0
 """Importing vLLM takes seconds, on a busy machine a minute."""
@@ -44,16 +45,7 @@ def known_flags(folder: Path | None = None) -> dict[str, list[str] | None] | Non
 
 def main() -> None:
     """Prints the arguments of vLLM's parser."""
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    found: dict[str, list[str] | None] = {}
-    for action in make_arg_parser(FlexibleArgumentParser())._actions:
-        choices = [str(choice) for choice in action.choices] if action.choices is not None else None
-        for flag in action.option_strings:
-            if flag.startswith("--"):
-                found[flag.removeprefix("--").replace("-", "_")] = choices
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(server_arguments()) + "\n")
 
 
 def _version(package: str) -> str | None:
