@@ -30,7 +30,7 @@ test-gpu: setup  ## Run the tests that need a CUDA device, one after another
 gpu-build-check: setup  ## Resolve, install and import the GPU build, and configure its servers, without a GPU
 	@.venv/bin/python tools/gpu_build_check.py
 
-check: setup  ## Lint (scripts as well), formats, types, a reader for every field of the configuration, beginnings of docstrings
+check: setup  ## Lint (scripts as well), formats, types, a reader for every setting, prose of docstrings, the page of settings
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/pyright
@@ -38,6 +38,7 @@ check: setup  ## Lint (scripts as well), formats, types, a reader for every fiel
 	@.venv/bin/hadolint scripts/Containerfile
 	@.venv/bin/python tools/check_fields.py
 	@.venv/bin/python tools/check_prose.py
+	@.venv/bin/python tools/settings_page.py --check
 
 faults: setup  ## Break real runs in every known way and count what is lost
 	@.venv/bin/python tools/faults.py
