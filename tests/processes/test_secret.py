@@ -20,10 +20,8 @@ from vime.preflight.rules.security import arguments, reachable
 from vime.processes.program import LISTEN, PORT, ProgramSpec
 from vime.processes.secret import VARIABLE, RequireSecret, headers, is_authorized, is_loopback, run_secret
 from vime.serving.endpoint import Endpoint
-from vime.serving.fleet import Fleet
-from vime.serving.programs import Planner
 from vime.serving.server import Server
-from vime.weights.policy import Policy
+from vime.serving.topology import Serving
 
 SERVER_PATHS = ("/collective_rpc", "/update_weights", "/pause?mode=keep", "/v1/completions", "/inference/v1/generate", "/metrics")
 ROUTER_PATHS = ("/inference/v1/generate", "/v1/completions", "/add_worker?url=http://127.0.0.1:9", "/list_workers", "/liveness")
@@ -143,18 +141,20 @@ async def test_a_websocket_needs_it_too_and_a_start_of_the_server_does_not(monke
     assert await answers({"type": "lifespan"}, monkeypatch) == [{"type": "reached"}]
 
 
-def planner(config: RunConfig, folder: Path, *, secret: str | None) -> Planner:
-    """A planner over one node of a cluster."""
+def planned(config: RunConfig, folder: Path) -> Serving:
+    """The served models of a run over one node of a cluster."""
     nodes: Any = SimpleNamespace(
         host=lambda node: "10.0.0.7", listen=lambda node: "10.0.0.7", gpus=lambda place: [0], take_port=lambda *_: 20000
     )
-    return Planner(config, nodes, run_dir=folder, run_id="run", payload_folder=folder, secret=secret, policy=Policy())
+    return Serving(config, folder, "run", nodes, secret=LONG)
 
 
 def test_on_two_nodes_every_program_listens_on_the_nodes_address_and_has_the_secret(tmp_path: Path):
     config = compose_run(["+method=memagent", "mode=plan", "model=qwen2.5-7b", "cluster=two_nodes"]).config
     actor = config.serving.models["actor"]
-    programs = Fleet("actor", actor, planner(config, tmp_path, secret=LONG)).programs
+    serving = planned(config, tmp_path)
+    serving.plan()
+    programs = serving.programs()
     assert len(programs) == actor.num_replicas + 1
     for program in programs:
         command = program.spec.command
@@ -162,7 +162,9 @@ def test_on_two_nodes_every_program_listens_on_the_nodes_address_and_has_the_sec
         assert command[command.index("--host") + 1] == LISTEN
         assert LONG not in " ".join(command) and LONG not in str(program.spec.environment)
     with pytest.raises(AssertionError, match="without a secret"):
-        Fleet("actor", actor, planner(config, tmp_path, secret=None))
+        serving = planned(config, tmp_path)
+        serving.secret = None
+        serving.plan()
 
 
 def two_nodes(*words: str) -> RunConfig:

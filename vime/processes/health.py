@@ -1,6 +1,6 @@
 """The health of one program: its process runs and its health check answers.
 
-Further conditions, such as a server's first token, are given to its keeper (`vime.processes.keeper`).
+Further conditions, such as a server's first token, are those of its keeper (`vime.processes.keeper`).
 """
 
 import asyncio
@@ -26,8 +26,8 @@ class Health:
     def __init__(self, process: ProgramProcess, http: aiohttp.ClientSession) -> None:
         self._process, self._http = process, http
 
-    async def until_started(self, has_started: Callable[[], Awaitable[bool]] | None) -> Fault | None:
-        """Waits after a launch until the program is healthy and, if that is given, `has_started` is true.
+    async def until_started(self, has_started: Callable[[], Awaitable[bool]]) -> Fault | None:
+        """Waits after a launch until the program is healthy and `has_started` is true.
 
         Returns the fault if the program ended, showed no sign of progress for too long, or took too long in all; otherwise None.
         """
@@ -37,7 +37,7 @@ class Health:
         while True:
             if self._process.exit_code() is not None:
                 return "died", f"while starting, {self._process.ending()}"
-            if await self._is_healthy(START_CHECK_SECONDS) and (has_started is None or await has_started()):
+            if await self._is_healthy(START_CHECK_SECONDS) and await has_started():
                 return None
             taken = time.monotonic() - started
             if signs.silent_seconds() > silence_limit:

@@ -1,12 +1,11 @@
 """Keeps one program alive: launches it, watches it, launches it again, and gives it up after too many faults.
 
-By itself a program is ready once it is healthy. The owner of a keeper can add three functions: `has_started` (a further condition
-of a start), `prepare` (work to do before the program is ready) and `watch` (returns a fault that neither the process nor the
-health check shows).
+By itself a program is ready once it is healthy. A program that needs more has a subclass, which overrides `has_started` (a
+further condition of a start), `prepare` (work to do before the program is ready) and `until_fault` (a fault that neither the
+process nor the health check shows).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
@@ -40,21 +39,12 @@ class State(Enum):
 class Keeper:
     """One program from launch to stop. All methods are coroutines of one event loop."""
 
-    def __init__(
-        self,
-        spec: ProgramSpec,
-        *,
-        is_successor: bool = False,
-        has_started: Callable[[], Awaitable[bool]] | None = None,
-        prepare: Callable[[], Awaitable[Fault | None]] | None = None,
-        watch: Callable[[], Coroutine[Any, Any, Fault]] | None = None,
-    ) -> None:
+    def __init__(self, spec: ProgramSpec, *, is_successor: bool = False) -> None:
         """A successor takes the place of a lost keeper: it restarts the program also if its own first start fails."""
         self.state = State.down
         self.process = ProgramProcess(spec)
         self._events = Events(spec.name)
         self._is_successor = is_successor
-        self._has_started, self._prepare, self._watch = has_started, prepare, watch
         self._http: aiohttp.ClientSession | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._may_launch = asyncio.Event()
@@ -79,6 +69,18 @@ class Keeper:
         """The HTTP client for the program, whose requests carry its secret."""
         assert self._http is not None, "start comes first"
         return self._http
+
+    async def has_started(self) -> bool:
+        """True once a healthy program has really started."""
+        return True
+
+    async def prepare(self) -> Fault | None:
+        """Prepares a healthy program; returns the fault if that fails."""
+        return None
+
+    async def until_fault(self) -> Fault:
+        """Waits for a fault that only a subclass can see."""
+        return await asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Launches the program and returns at once."""
@@ -114,7 +116,7 @@ class Keeper:
         if restart:
             await self.process.kill()
 
-    def renew(self, log: str) -> None:
+    def forget(self, *, log: str) -> None:
         """Forgets past events; the log of the program is found under this name from now on."""
         self._events.take()
         self.process.share_log(log)
@@ -161,8 +163,8 @@ class Keeper:
             while not self._may_launch.is_set():
                 await self._may_launch.wait()
             fault = await self._launched(health)
-            if fault is None and self._prepare is not None:
-                fault = await self._prepare()
+            if fault is None:
+                fault = await self.prepare()
             was_ready = fault is None
             failed_starts = 0 if was_ready else failed_starts + 1
             if fault is None:
@@ -189,15 +191,13 @@ class Keeper:
         if await self.process.take_port():
             self._events.record("moved", f"its port was taken, it answers at {self.process.spec.url}")
         self.process.launch()
-        fault = await health.until_started(self._has_started)
+        fault = await health.until_started(self.has_started)
         self.state = State.healthy if fault is None else State.down
         return fault
 
     async def _until_lost(self, health: Health) -> Fault:
-        """Whichever shows first: the process ends, its health check fails, `watch` finds a fault."""
-        watches = [asyncio.create_task(health.until_lost())]
-        if self._watch is not None:
-            watches.append(asyncio.create_task(self._watch()))
+        """Whichever shows first: the process ends, its health check fails, or a subclass finds a fault."""
+        watches = [asyncio.create_task(health.until_lost()), asyncio.create_task(self.until_fault())]
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()

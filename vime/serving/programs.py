@@ -1,25 +1,18 @@
-"""The programs that serve the models of a run: a vLLM server per replica of each group, and a router for a model of several."""
+"""`ServerProgram`: a vLLM server as the driver sees it, with its weights, and left by one run to the next."""
 
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from vime.cluster.nodes import Nodes
-from vime.cluster.placement import Place, ServerGroup, server_groups, server_places
-from vime.config import RunConfig, ServedModelConfig, ServerRole
-from vime.machine import num_cores
-from vime.processes.kept import KeptProgram, program_spec
+from vime.cluster.placement import ServerGroup
+from vime.processes.kept import KeptProgram
 from vime.processes.program import ProgramSpec
 from vime.processes.spare import Spare
-from vime.serving.flags import DUMMY, checkpoint_of, is_cpu, server_arguments, server_command, server_environment
-from vime.serving.router import router_command
 from vime.serving.server import ServerActor
 from vime.serving.server_metrics import ServerMetrics
 from vime.weights.policy import Policy
@@ -102,96 +95,3 @@ class ServerProgram(KeptProgram):
         node = self.place.node
         stays = self.nodes.host(node) == self.spec.address
         return self._plan(self.spec.port if stays else self.nodes.take_port(node, 0, self.spec.name))
-
-
-class Planner:
-    """Plans the servers and routers of a run."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        nodes: Nodes,
-        *,
-        run_dir: Path,
-        run_id: str,
-        payload_folder: Path,
-        secret: str | None,
-        policy: Policy,
-        awaits_weights: bool = False,
-        spare: Spare | None = None,
-    ) -> None:
-        """Servers of an ended run are in `spare`.
-
-        With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
-        self._config, self._nodes, self._run_id = config, nodes, run_id
-        self._policy, self._awaits_weights = policy, awaits_weights
-        self._spare = spare or Spare()
-        self._places = server_places(config)
-        self._spec = partial(
-            program_spec,
-            nodes=nodes,
-            run_dir=run_dir,
-            secret=secret,
-            settings=config.serving,
-            remove=[str(payload_folder)],
-        )
-
-    def servers(self, name: str, model: ServedModelConfig) -> list[ServerProgram]:
-        """The servers of one model. Raises ServerError if a chosen port is in use."""
-        servers: list[ServerProgram] = []
-        for group in server_groups(name, model):
-            for index in range(group.settings.num_replicas):
-                number = len(servers)
-                place, awaits = self._places[name][number], self._awaits_weights and group.settings.trained
-                arguments = server_arguments(
-                    self._config, name, group.settings, number=number, role=group.role, awaits_weights=awaits
-                )
-                server = ServerProgram(
-                    group,
-                    self._take_port(name, group, index, place),
-                    plan=partial(self._server_spec, f"{group.name}-{index}", group, place, arguments),
-                    policy=self._policy if group.settings.trained else Policy(),
-                    starts_random=awaits and arguments.get("load_format") == DUMMY,
-                    place=place,
-                    nodes=self._nodes,
-                    run_id=self._run_id,
-                )
-                server.take_over(self._spare)
-                servers.append(server)
-        return servers
-
-    def router(self, name: str, urls: Mapping[ServerRole, list[str]]) -> KeptProgram:
-        """The router of a model before these servers, on the first node."""
-        place, port = Place(node=0), self._nodes.take_port(0, 0, f"serving.models.{name} (router)")
-        command = router_command(self._config.serving, urls=urls)
-        # /health is the health of its servers too, and fails while one of them is down
-        spec = self._spec(f"{name}-router", command, port=port, place=place, health_path="/liveness")
-        return KeptProgram(spec, place=place, nodes=self._nodes, run_id=self._run_id)
-
-    def _server_spec(self, name: str, group: ServerGroup, place: Place, arguments: Mapping[str, Any], port: int) -> ProgramSpec:
-        """The specification of a server, on the machine that its place is on now."""
-        config, settings = self._config, group.settings
-        cpus: list[int] = []
-        if is_cpu(config):
-            on_node = [of is place for places in self._places.values() for of in places if of.node == place.node]
-            cpus = _cpus(on_node.index(True), len(on_node))
-        address, gpus = self._nodes.host(place.node), self._nodes.gpus(place)
-        environment = server_environment(config, settings, cpus=cpus, gpus=gpus, role=group.role, address=address)
-        checkpoint = checkpoint_of(config, settings)
-        hub_id = None if Path(checkpoint).is_dir() else checkpoint
-        return self._spec(name, server_command(arguments), port=port, place=place, environment=environment, hub_id=hub_id)
-
-    def _take_port(self, model: str, group: ServerGroup, index: int, place: Place) -> int:
-        of_group = "" if group.name == model else f".groups.{group.name.removeprefix(f'{model}-')}"
-        wanted = group.settings.port + index if group.settings.port else 0
-        return self._nodes.take_port(place.node, wanted, f"serving.models.{model}{of_group}.port")
-
-
-def _cpus(position: int, num_servers: int) -> list[int]:
-    """The cores of one of several servers on this machine; empty for a single server, which vLLM places best itself."""
-    if num_servers == 1:
-        return []
-    cores = sorted(os.sched_getaffinity(0))[: num_cores()]
-    share = max(1, len(cores) // num_servers)
-    first = position * share % len(cores)
-    return cores[first : first + share]

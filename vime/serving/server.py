@@ -1,4 +1,4 @@
-"""A vLLM server: its keeper, the weights of each sync, the last ones again after a restart, and sleep on shared GPUs.
+"""The keeper of a vLLM server: the weights of each sync, the last ones again after a restart, and sleep on shared GPUs.
 
 `ServerActor` is the Ray actor around it. A server counts as ready once it is healthy, has generated a token and holds the last
 version that it was given.
@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 import ray
@@ -32,7 +31,7 @@ CHECKS_PER_TIMEOUT = 4
 """Number of checks of the engine within the time that it may be silent."""
 
 
-class Server:
+class Server(Keeper):
     """One server from launch to stop. All methods are coroutines of one event loop."""
 
     def __init__(
@@ -48,8 +47,7 @@ class Server:
 
         A successor takes the place of a lost actor. If the other servers are asleep, its launch waits for `may_start`.
         """
-        duties = {"has_started": self._has_generated, "prepare": self._take_weights, "watch": self._until_engine_silent}
-        self._keeper = Keeper(spec, is_successor=is_successor, **duties)
+        super().__init__(spec, is_successor=is_successor)
         self._keep_cache = spec.settings.keep_cache
         self._policy, self._starts_random = policy or Policy(), starts_random
         self._lock = asyncio.Lock()
@@ -60,31 +58,7 @@ class Server:
         self._sleeping: int | None = None
         """Number of the launch whose program has freed its GPU memory."""
         if asleep:
-            self._keeper.hold_launches()
-
-    async def start(self) -> None:
-        """Launches the server and returns at once."""
-        await self._keeper.start()
-
-    async def ready(self) -> None:
-        """Waits until the server is ready; raises ServerError, with the log's end, if it was given up."""
-        await self._keeper.ready()
-
-    async def trouble(self) -> str:
-        """Empty if the server is ready, else what happened to it last; raises ServerError if it was given up."""
-        return await self._keeper.trouble()
-
-    async def url(self) -> str:
-        """The server's address; another one after a restart whose port was taken."""
-        return await self._keeper.url()
-
-    async def events(self) -> list[dict[str, Any]]:
-        """The faults since the last call."""
-        return await self._keeper.events()
-
-    async def pid(self) -> int | None:
-        """See `Keeper.pid`."""
-        return await self._keeper.pid()
+            self.hold_launches()
 
     async def renew(self, log: str) -> ServerMetrics | None:
         """Becomes a server of another run: drops all requests, the prefix cache, and the weights that it should hold.
@@ -92,7 +66,7 @@ class Server:
         Its log goes on under the name `log` as well. Returns its counters, or None if it is not ready now; then it must be ended.
         """
         async with self._lock:
-            if not self._keeper.is_ready or self._is_asleep:
+            if not self.is_ready or self._is_asleep:
                 return None
             try:
                 await self._control.post("/pause?mode=abort&clear_cache=true")
@@ -101,12 +75,8 @@ class Server:
                 return None
             self._policy, self._asked_for = Policy(), None
             self._wants_weights.clear()
-            self._keeper.renew(log)
+            self.forget(log=log)
             return await self.metrics()
-
-    async def stop(self) -> None:
-        """Ends the server and its processes."""
-        await self._keeper.stop()
 
     async def sync(self, payload: WeightPayload) -> dict[str, float]:
         """Brings a payload to the server and remembers it for restarts.
@@ -114,11 +84,11 @@ class Server:
         Returns `apply_payload`'s metrics, or nothing if the server is down: it gets the payload when it comes back.
         Raises WeightSyncError if it received other bytes, ServerError if it was given up.
         """
-        self._keeper.raise_if_given_up()
+        self.raise_if_given_up()
         async with self._lock:
             self._policy.expect(max(payload.version, self._policy.version), payload)
             self._asked_for = None
-            if self._keeper.is_ready:
+            if self.is_ready:
                 async with self._restarted_on_failure(f"version {payload.version}"):
                     return await self._apply(payload)
             return {}
@@ -129,13 +99,13 @@ class Server:
         Returns the id of this launch of the program, or 0 if the server is down: then none of the two follows, and it
         asks for weights when it is back. Raises ServerError if it was given up.
         """
-        self._keeper.raise_if_given_up()
+        self.raise_if_given_up()
         await self._lock.acquire()
         self._policy.version, self._update_started = version, time.monotonic()
-        if self._keeper.is_ready:
+        if self.is_ready:
             async with self._restarted_on_failure(f"version {version}"):
                 await self._control.stop_generation(asleep=self._is_asleep, keep_cache=self._keep_cache)
-                return self._keeper.process.launch_id
+                return self.process.launch_id
         self._lock.release()
         return 0
 
@@ -145,7 +115,7 @@ class Server:
         Raises WeightSyncError if it received other bytes or its layers compute with others.
         """
         try:
-            if self._keeper.is_ready:
+            if self.is_ready:
                 async with self._restarted_on_failure(f"version {sent.version}"):
                     await self._control.check(sent)
                     proof = await self._control.prove(sent)
@@ -159,7 +129,7 @@ class Server:
     async def fail_update(self, reason: str) -> None:
         """Starts the program again: half updated, it must not serve."""
         try:
-            await self._keeper.restart("sync_failed", reason)
+            await self.restart("sync_failed", reason)
         finally:
             self._lock.release()
 
@@ -174,12 +144,12 @@ class Server:
         A server that is just starting is waited for, since it cannot give back what it is taking; one that cannot sleep is
         ended. One that is down starts again after `may_start`.
         """
-        self._keeper.hold_launches()
-        while self._keeper.state is State.starting:
+        self.hold_launches()
+        while self.state is State.starting:
             await asyncio.sleep(POLL_SECONDS)
         async with self._lock:
-            if self._keeper.is_healthy and not self._is_asleep:
-                launch = self._keeper.process.launch_id
+            if self.is_healthy and not self._is_asleep:
+                launch = self.process.launch_id
                 async with self._restarted_on_failure("sleep"):
                     await self._control.post(f"/sleep?level={level}&mode=keep")
                     self._sleeping = launch
@@ -187,7 +157,7 @@ class Server:
     async def wake(self) -> None:
         """Takes the GPU's memory back, all that it does not have yet, and goes on generating; one that is down stays so."""
         async with self._lock:
-            if self._keeper.is_healthy and self._is_asleep:
+            if self.is_healthy and self._is_asleep:
                 self._sleeping = None
                 async with self._restarted_on_failure("wake"):
                     await self._control.post("/wake_up")
@@ -195,27 +165,29 @@ class Server:
 
     async def may_start(self) -> None:
         """The GPU has room for a whole server: a program that is down is launched again."""
-        self._keeper.allow_launches()
+        self.allow_launches()
 
     async def metrics(self) -> ServerMetrics | None:
         """vLLM's counters, None if the server does not answer now."""
-        return await read_metrics(self._keeper.http, self._keeper.process.spec.url)
+        return await read_metrics(self.http, self.process.spec.url)
 
-    async def _has_generated(self) -> bool:
-        spec = self._keeper.process.spec
-        return await _generates(self._keeper.http, spec.url, timeout_seconds=spec.settings.start_timeout_seconds)
+    async def has_started(self) -> bool:
+        """True once it has generated a token."""
+        spec = self.process.spec
+        return await _generates(self.http, spec.url, timeout_seconds=spec.settings.start_timeout_seconds)
 
-    async def _until_engine_silent(self) -> Fault:
-        limit = self._keeper.process.spec.settings.engine_timeout_seconds
+    async def until_fault(self) -> Fault:
+        """Waits until the engine is silent for too long."""
+        limit = self.process.spec.settings.engine_timeout_seconds
         while True:
             # Rarely: after every call, a worker in a process of its own spins for a second in wait of the next.
             await asyncio.sleep(limit / CHECKS_PER_TIMEOUT)
             async with self._lock:  # during an update it may be silent, and an update does not begin on a silent engine
-                if await _is_silent(self._keeper.http, self._keeper.process.spec.url, timeout_seconds=limit):
-                    self._keeper.withdraw()
+                if await _is_silent(self.http, self.process.spec.url, timeout_seconds=limit):
+                    self.withdraw()
                     return "hung", f"its engine gave no answer for {limit:.0f} s"
 
-    async def _take_weights(self) -> Fault | None:
+    async def prepare(self) -> Fault | None:
         """Waits until the server holds the weights that it should; asks for them if there are no files of them."""
         while True:
             async with self._lock:  # a sync that comes meanwhile waits, then brings its own payload
@@ -224,7 +196,7 @@ class Server:
             if self._asked_for != self._policy.version:
                 self._asked_for = self._policy.version
                 self._wants_weights.set()
-            if (code := self._keeper.process.exit_code()) is not None:
+            if (code := self.process.exit_code()) is not None:
                 return "died", f"while it waited for its weights, exit code {code}"
             await asyncio.sleep(POLL_SECONDS)
 
@@ -242,29 +214,29 @@ class Server:
         try:
             yield
         except (*UNREACHABLE, ServerError) as error:
-            await self._keeper.restart("sync_failed", f"{doing}: {describe(error)}")
+            await self.restart("sync_failed", f"{doing}: {describe(error)}")
 
     async def _apply(self, payload: WeightPayload) -> dict[str, float]:
-        spec = self._keeper.process.spec
+        spec = self.process.spec
         return await apply_payload(
-            self._keeper.http,
+            self.http,
             spec.url,
             payload,
             name=spec.name,
             timeout_seconds=SYNC_TIMEOUT_SECONDS,
             asleep=self._is_asleep,
             # After a restart it has answered with the checkpoint's weights, under the name of the version that was asked for.
-            keep_cache=self._keep_cache and self._keeper.is_ready,
+            keep_cache=self._keep_cache and self.is_ready,
         )
 
     @property
     def _is_asleep(self) -> bool:
-        return self._sleeping == self._keeper.process.launch_id
+        return self._sleeping == self.process.launch_id
 
     @property
     def _control(self) -> Control:
-        spec = self._keeper.process.spec
-        return Control(self._keeper.http, spec.url, name=spec.name, timeout_seconds=SYNC_TIMEOUT_SECONDS)
+        spec = self.process.spec
+        return Control(self.http, spec.url, name=spec.name, timeout_seconds=SYNC_TIMEOUT_SECONDS)
 
 
 ServerActor = ray.remote(Server)

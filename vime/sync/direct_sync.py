@@ -11,8 +11,7 @@ from typing import Any
 from ray.exceptions import RayTaskError
 
 from vime.errors import ServerError, WeightSyncError
-from vime.serving.fleet import reach
-from vime.serving.topology import Serving
+from vime.serving.topology import Serving, reach
 from vime.trainer.group import TrainerGroup
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
 from vime.weights.policy import Policy

@@ -15,8 +15,7 @@ from vime.config import RunConfig
 from vime.errors import ServerError, describe
 from vime.processes.control import UNREACHABLE
 from vime.processes.secret import given_secret, headers
-from vime.serving.fleet import reach
-from vime.serving.topology import Serving
+from vime.serving.topology import Serving, reach
 from vime.trainer.group import TrainerGroup
 from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightPayload
 from vime.weights.policy import Policy
