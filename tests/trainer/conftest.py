@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from vime.config import Family, ModelConfig, Precision, RunConfig, TrainerConfig
+from vime.model.families import family_of
 from vime.types import Sample
 
 VOCAB = 160
@@ -35,35 +36,9 @@ def write_checkpoint(folder: Path, family: str, *, tied: bool = False) -> Path:
     import transformers
 
     torch.manual_seed(0)
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "qwen2": (transformers.Qwen2Config, {"rope_parameters": {"rope_type": "default", "rope_theta": 50000.0}}),
-        "qwen3": (transformers.Qwen3Config, {"head_dim": 24}),
-        "llama": (
-            transformers.LlamaConfig,
-            {
-                "rope_parameters": {
-                    "rope_type": "llama3",
-                    "rope_theta": 10000.0,
-                    "factor": 4.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 8192,
-                }
-            },
-        ),
-        "qwen3_moe": (
-            transformers.Qwen3MoeConfig,
-            {
-                "head_dim": 16,
-                "num_experts": 4,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-                "norm_topk_prob": True,
-            },
-        ),
-    }
-    kind, options = kinds[family]
-    model = transformers.AutoModelForCausalLM.from_config(kind(**SHAPE, **options, tie_word_embeddings=tied))
+    own = family_of(family)
+    kind, options = getattr(transformers, own.config_class), {**SHAPE, **own.test_shape, "tie_word_embeddings": tied}
+    model = transformers.AutoModelForCausalLM.from_config(kind(**options))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)

@@ -22,7 +22,7 @@ class ModelConfig:
     """Name of the model in run names, plans and result tables."""
     checkpoint: str = ""
     """Hugging Face id or folder of the checkpoint that training starts from."""
-    family: Family = Family.qwen3
+    family: Family = Family["qwen3"]
     """Architecture of the model."""
     num_layers: Count = 2
     """Number of transformer layers."""

@@ -1,6 +1,7 @@
 """Settings with a fixed set of values: one enumeration each, whose members have the names that are written in YAML."""
 
 from enum import Enum
+from pathlib import Path
 
 
 class Mode(Enum):
@@ -24,13 +25,9 @@ class TrialEngine(Enum):
     """Replies that are written down, of `trial.replies` or of the method; no server is started."""
 
 
-class Family(Enum):
-    """Architectures that the trainer supports."""
-
-    qwen2 = "qwen2"
-    qwen3 = "qwen3"
-    qwen3_moe = "qwen3_moe"
-    llama = "llama"
+_FAMILIES = sorted(file.stem for file in (Path(__file__).parent.parent / "model" / "families").glob("[a-z]*.py"))
+Family = Enum("Family", {name: name for name in _FAMILIES})
+"""Families of models that the trainer supports: the names of the files in `vime/model/families`."""
 
 
 class AlgorithmName(Enum):

@@ -4,12 +4,13 @@ The formula counts the tensors that autograd saves in the layers; a test holds i
 layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the feed-forward network,
 k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
 
-- two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
+- two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism),
+  twice as much in a family with norms behind attention and feed-forward network;
 - attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
   row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well
   `(q + g)·b/T`, and a float32 number per head (our own kernels in bfloat16 keep less: no rotated ones, and one output);
 - the feed-forward network keeps both halves before the gate and the gated product, `3·w·b/T`; where the gate is not one fused
-  operation (`megatron_args.bias_activation_fusion=false`), two more intermediate results;
+  operation (GELU, or `megatron_args.bias_activation_fusion=false`), two more intermediate results;
 - experts keep their inputs too, `k·(h + 3·f)·b`, without fusion three more intermediate results of width f; their router keeps
   `5·E + 24·k` bytes.
 
@@ -21,7 +22,8 @@ Besides: the last norm, cosines and sines, and the states from which tokens are 
 
 from vime.cluster.layout import splits_tokens
 from vime.config import ModelConfig, RunConfig, TrainerConfig
-from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK, has_qk_norm
+from vime.model.families import family_of
+from vime.model.size import BYTES, LOGITS_IN_CHUNK, LOGITS_IN_CUDA_CHUNK
 
 FLOAT32 = 4
 
@@ -65,9 +67,10 @@ def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
     """Bytes per token of a layer's norms and attention."""
     ranks, heads, groups = trainer.tensor_parallel_size, model.num_attention_heads, model.num_key_value_heads
     values, numbers = (4 * heads + 3 * groups) * model.head_dim, float(heads)
-    if has_qk_norm(model):
+    family = family_of(model.family)
+    if family.qk_norm:
         values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
-    norms = 4 * model.hidden_size * BYTES[trainer.precision] + 2 * FLOAT32
+    norms = family.norms_per_layer * (2 * model.hidden_size * BYTES[trainer.precision] + FLOAT32)
     return norms / _split(trainer) + (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
 
 
@@ -97,5 +100,7 @@ def _split(trainer: TrainerConfig) -> int:
 
 
 def _is_fused(config: RunConfig) -> bool:
-    """True if activation and gate are one fused operation: unless `trainer.megatron_args` says otherwise."""
-    return bool(config.trainer.megatron_args.get("bias_activation_fusion", True))
+    """True if activation and gate are one fused operation, as SiLU's are unless `trainer.megatron_args` says otherwise."""
+    return family_of(config.model.family).activation == "silu" and bool(
+        config.trainer.megatron_args.get("bias_activation_fusion", True)
+    )

@@ -1,12 +1,13 @@
 """The architecture of a Hugging Face checkpoint, read from its `config.json` without importing transformers."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vime.config import Family, ModelConfig
 from vime.errors import ConfigError, Problem
+from vime.model.families import ModelFamily, family_of
 
 ROPE_TYPE, ROPE_THETA = "rope_type", "rope_theta"
 ROPE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -16,6 +17,8 @@ ROPE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Supported scalings of rotary embeddings: fields that each needs, and fields that it may have. YaRN's attention factor is always
 the one that follows from `factor`."""
+OF_CHECKPOINTS = ROPE_FIELDS | {"linear": (("factor",), ())}
+"""Scalings that a checkpoint may bring."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,16 +43,18 @@ class Architecture:
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
     norm_topk_prob: bool = False
+    window: int = 0
+    """Tokens that local attention sees, the present one among them; 0 without local attention."""
+    local_layers: list[bool] = field(default_factory=list)
+    """True for each layer of local attention; empty without."""
+    local_rope_theta: float = 0.0
+    softmax_scale: float | None = None
+    """Factor of the attention scores; None for one over the square root of the heads' width."""
 
     @property
-    def has_qkv_bias(self) -> bool:
-        """Qwen2 adds a bias to queries, keys and values."""
-        return self.family is Family.qwen2
-
-    @property
-    def has_qk_norm(self) -> bool:
-        """Qwen3 normalizes queries and keys per head."""
-        return self.family in (Family.qwen3, Family.qwen3_moe)
+    def of(self) -> ModelFamily:
+        """The family."""
+        return family_of(self.family)
 
     def rope_fields(self) -> dict[str, Any]:
         """The fields of `config.json` about rotary embeddings."""
@@ -72,17 +77,25 @@ def read_architecture(folder: Path, *, rope_parameters: dict[str, Any] | None = 
     Raises `ConfigError` for what has no Megatron counterpart here.
     """
     raw = json.loads((folder / "config.json").read_text())
-    own = raw.get("rope_parameters") or {ROPE_THETA: raw.get(ROPE_THETA, 10000.0), **(raw.get("rope_scaling") or {})}
+    family = family_of(raw["model_type"]) if raw.get("model_type") in [each.value for each in Family] else None
+    own = (
+        (family.rope(raw) if family is not None else {})
+        or raw.get("rope_parameters")
+        or {ROPE_THETA: raw.get(ROPE_THETA, 10000.0), **(raw.get("rope_scaling") or {})}
+    )
     rope = {**(rope_parameters or own)}
     rope[ROPE_TYPE] = rope.get(ROPE_TYPE) or rope.pop("type", None) or "default"
     rope.pop("type", None)
-    problems = _unsupported(raw, rope)
+    problems = _unsupported(raw, family, rope)
     if rope_parameters and rope.get(ROPE_THETA) != own[ROPE_THETA]:
         remedy = f"the checkpoint was trained with {own[ROPE_THETA]}: use that"
         problems.append(Problem(key="model.rope_parameters.rope_theta", value=rope.get(ROPE_THETA), remedy=remedy))
-    if problems:
+    if rope_parameters and family is not None and family.rope(raw):
+        remedy = f"{raw['model_type']} has rotary embeddings for each kind of layer: leave it empty"
+        problems.append(Problem(key="model.rope_parameters", value=rope_parameters, remedy=remedy))
+    if problems or family is None:
         raise ConfigError(problems)
-    return Architecture(
+    fields: dict[str, Any] = dict(
         family=Family(raw["model_type"]),
         num_layers=raw["num_hidden_layers"],
         hidden_size=raw["hidden_size"],
@@ -101,6 +114,7 @@ def read_architecture(folder: Path, *, rope_parameters: dict[str, Any] | None = 
         moe_intermediate_size=raw.get("moe_intermediate_size") or 0,
         norm_topk_prob=raw.get("norm_topk_prob", False),
     )
+    return Architecture(**(fields | family.read(raw)))
 
 
 def check_shape(architecture: Architecture, model: ModelConfig) -> None:
@@ -127,12 +141,14 @@ def scaled_length(rope_parameters: dict[str, Any]) -> int:
     return int(rope_parameters["factor"] * rope_parameters["original_max_position_embeddings"])
 
 
-def rope_problems(rope: dict[str, Any], *, key: str) -> list[Problem]:
+def rope_problems(
+    rope: dict[str, Any], *, key: str, kinds: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = ROPE_FIELDS
+) -> list[Problem]:
     """Problems of the parameters of rotary embeddings, whose type is `rope["rope_type"]`."""
     kind = rope.get(ROPE_TYPE)
-    if kind not in ROPE_FIELDS:
-        return [Problem(key=f"{key}.{ROPE_TYPE}", value=kind, remedy=f"supported rotary embeddings: {', '.join(ROPE_FIELDS)}")]
-    needed, possible = ROPE_FIELDS[kind]
+    if kind not in kinds:
+        return [Problem(key=f"{key}.{ROPE_TYPE}", value=kind, remedy=f"supported rotary embeddings: {', '.join(kinds)}")]
+    needed, possible = kinds[kind]
     missing = [name for name in needed if rope.get(name) is None]
     strange = [name for name in rope if name not in (ROPE_TYPE, ROPE_THETA, *needed, *possible)]
     problems = [Problem(key=f"{key}.{name}", value=None, remedy=f"{kind} needs this number") for name in missing]
@@ -140,15 +156,17 @@ def rope_problems(rope: dict[str, Any], *, key: str) -> list[Problem]:
     return problems + [Problem(key=f"{key}.{name}", value=rope[name], remedy=remedy) for name in strange if kind != "default"]
 
 
-def _unsupported(raw: dict[str, Any], rope: dict[str, Any]) -> list[Problem]:
+def _unsupported(raw: dict[str, Any], family: ModelFamily | None, rope: dict[str, Any]) -> list[Problem]:
     problems = []
-    families = [family.value for family in Family]
-    if raw.get("model_type") not in families:
-        problems.append(
-            Problem(key="model.checkpoint", value=raw.get("model_type"), remedy=f"families with a bridge: {families}")
-        )
-    problems += rope_problems(rope, key="rope_parameters")
+    if family is None:
+        families = ", ".join(each.value for each in Family)
+        remedy = f"supported families: {families}; another one is a file of vime/model/families"
+        problems.append(Problem(key="model.checkpoint", value=raw.get("model_type"), remedy=remedy))
+    problems += rope_problems(rope, key="rope_parameters", kinds=OF_CHECKPOINTS)
     for name in ("use_sliding_window", "attention_bias", "mlp_bias"):
-        if raw.get(name) and not (name == "attention_bias" and raw.get("model_type") == "qwen2"):
+        if raw.get(name) and not (family is not None and name in family.allowed):
             problems.append(Problem(key=name, value=raw[name], remedy="not supported; use a checkpoint without it"))
+    for name, instead in (family.refused if family is not None else {}).items():
+        if raw.get(name):
+            problems.append(Problem(key=name, value=raw[name], remedy=f"not supported; use a checkpoint with {instead}"))
     return problems

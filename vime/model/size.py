@@ -1,6 +1,7 @@
 """Numbers of parameters and bytes of a model, from its shape alone."""
 
-from vime.config import Family, ModelConfig, Precision
+from vime.config import ModelConfig, Precision
+from vime.model.families import family_of
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
 LOGITS_IN_CHUNK = 2**26
@@ -15,21 +16,17 @@ def num_parameters(model: ModelConfig) -> int:
     hidden, width = model.hidden_size, model.head_dim
     queries, keys = model.num_attention_heads * width, model.num_key_value_heads * width
     attention = hidden * (queries + 2 * keys) + queries * hidden
-    if model.family is Family.qwen2:
+    family = family_of(model.family)
+    if family.qkv_bias:
         attention += queries + 2 * keys
-    if has_qk_norm(model):
+    if family.qk_norm:
         attention += 2 * width
     if model.num_experts:
         feed_forward = model.num_experts * (3 * hidden * model.moe_intermediate_size + hidden)
     else:
         feed_forward = 3 * hidden * model.intermediate_size
     embeddings = hidden * model.vocab_size * (1 if model.tie_word_embeddings else 2)
-    return embeddings + model.num_layers * (attention + feed_forward + 2 * hidden) + hidden
-
-
-def has_qk_norm(model: ModelConfig) -> bool:
-    """True if queries and keys are normalized per head, as in Qwen3."""
-    return model.family in (Family.qwen3, Family.qwen3_moe)
+    return embeddings + model.num_layers * (attention + feed_forward + family.norms_per_layer * hidden) + hidden
 
 
 def num_expert_parameters(model: ModelConfig) -> int:

@@ -8,14 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from vime.config import Family, ModelConfig
+from vime.config import ModelConfig
+from vime.model.families import family_of
 from vime.rehearsal.shrink import own_positions
 from vime.tiny import qwen3_tokenizer, tiny_model
 
-ROPE_THETA = {Family.llama: 500000.0}
-QWEN_THETA = 1000000.0
 NUM_QWEN_TOKENS = 151669
-QWEN = (Family.qwen2, Family.qwen3, Family.qwen3_moe)
 SEED = 0
 
 
@@ -42,13 +40,14 @@ def tokenizer_of(model: ModelConfig) -> tuple[Any, str]:
     """The tokenizer for a model, and which one it is in words."""
     from transformers import Qwen2Tokenizer
 
-    if model.family in QWEN and model.vocab_size >= NUM_QWEN_TOKENS:
+    family = family_of(model.family)
+    if family.tokenizer is not None and model.vocab_size >= NUM_QWEN_TOKENS:
         try:
             loaded: Any = Qwen2Tokenizer.from_pretrained(qwen3_tokenizer.fetched())
         except (OSError, subprocess.SubprocessError):
             words = "tokenizer: bytes and a short chat template, because Qwen3's cannot be fetched"
             return tiny_model.tokenizer_of_texts([]), words
-        if model.family is not Family.qwen2:
+        if family.tokenizer == "qwen3":
             return loaded, "tokenizer: Qwen3's own, with its chat template"
         loaded.chat_template = tiny_model.CHAT_TEMPLATE
         return loaded, "tokenizer: Qwen3's, which has Qwen2.5's tokens, with a chat template in Qwen2.5's form"
@@ -58,22 +57,11 @@ def tokenizer_of(model: ModelConfig) -> tuple[Any, str]:
 
 def architecture(model: ModelConfig, tokenizer: Any) -> Any:
     """The `config.json` of the model, by the class that transformers has for its family."""
-    from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+    import transformers
 
-    classes: dict[Family, Any] = {
-        Family.qwen2: Qwen2Config,
-        Family.qwen3: Qwen3Config,
-        Family.qwen3_moe: Qwen3MoeConfig,
-        Family.llama: LlamaConfig,
-    }
-    theta = model.rope_parameters.get("rope_theta", ROPE_THETA.get(model.family, QWEN_THETA))
-    experts = {
-        "num_experts": model.num_experts,
-        "num_experts_per_tok": model.num_experts_per_token,
-        "moe_intermediate_size": model.moe_intermediate_size,
-        "norm_topk_prob": True,
-    }
-    return classes[model.family](
+    family = family_of(model.family)
+    theta = model.rope_parameters.get("rope_theta", family.rope_theta)
+    fields: dict[str, Any] = dict(
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,
         intermediate_size=model.intermediate_size,
@@ -88,5 +76,5 @@ def architecture(model: ModelConfig, tokenizer: Any) -> Any:
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         dtype="float32",
-        **(experts if model.num_experts else {}),
     )
+    return getattr(transformers, family.config_class)(**(fields | family.random(model)))

@@ -3,7 +3,8 @@
 It follows the plan of `PackedSequences`. Rotary embedding is applied here too, with cosines and sines computed once per
 micro-batch from Megatron's own frequencies. With context parallelism queries stay, keys and values are gathered, and each of a
 rank's two chunks of a sequence sees the keys up to its end: causal attention aligned at the last key, for which PyTorch has flash
-kernels on CUDA, so nowhere there are scores of all pairs of tokens.
+kernels on CUDA, so nowhere there are scores of all pairs of tokens. Layers of local attention have a mask where a sequence is
+longer than their window.
 
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, H heads (G key-value groups),
 D channels of a head, S sequence, Q the part of a sequence on this rank, B batch.
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import is_layer_window_attention
+from torch.nn.attention.bias import CausalBias
 
 from vime.trainer.operations import OPERATIONS
 from vime.trainer.packed_sequences import PackedSequences
@@ -37,6 +40,9 @@ class PackedAttention(torch.nn.Module):
         super().__init__()
         assert attention_type == "self", f"attention_type={attention_type}"
         self.softmax_scale = softmax_scale
+        is_local = is_layer_window_attention(config.window_size, config.window_attn_skip_freq or 1, layer_number)
+        self.window = config.window_size[0] + 1 if is_local and config.window_size else 0
+        """Tokens that a token sees, itself among them, in a layer of local attention; 0 for all before it."""
         self.context_group = pg_collection.cp
         assert self.context_group.size() == config.context_parallel_size, f"{self.context_group.size()} context-parallel ranks"
 
@@ -52,11 +58,14 @@ class PackedAttention(torch.nn.Module):
         packed_seq_params: PackedSequences | None = None,
     ) -> torch.Tensor:
         """Returns [T, H * D] for packed [T, H, D], otherwise [S, B, H * D] for [S, B, H, D]; the mask is always causal."""
+        if packed_seq_params is not None and self.window and packed_seq_params.local is not None:
+            packed_seq_params = packed_seq_params.local
         if packed_seq_params is None:
+            assert not self.window, "local attention needs packed sequences"
             assert self.context_group.size() == 1, "context parallelism needs packed sequences"
             output_BHSD = self._attend(*(x.permute(1, 2, 0, 3) for x in (query, key, value)))
             return output_BHSD.permute(2, 0, 1, 3).flatten(2)
-        if packed_seq_params.gathered_R is None:
+        if packed_seq_params.gathered_R is None and not self._cuts(packed_seq_params.lengths[0]):
             found = OPERATIONS.attend_packed(query, key, value, packed_seq_params, self.softmax_scale)
             if found is not None:
                 return found.flatten(1)
@@ -65,6 +74,10 @@ class PackedAttention(torch.nn.Module):
         if packed_seq_params.gathered_R is not None:
             return self._attend_gathered(query, key, value, packed_seq_params)
         return self._attend_packed(query, key, value, packed_seq_params)
+
+    def _cuts(self, num_keys: int) -> bool:
+        """True if the last of a sequence of this length does not see all of it."""
+        return 0 < self.window < num_keys
 
     def _attend_gathered(
         self, query_THD: torch.Tensor, key_TGD: torch.Tensor, value_TGD: torch.Tensor, packed: PackedSequences
@@ -78,7 +91,10 @@ class PackedAttention(torch.nn.Module):
         for query, (number, sees) in zip(queries, packed.chunks):
             key, value = (x[number][: sees.seq_len_kv] for x in (keys, values))
             heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
-            output_BHQD = self._attend(*heads_first, sees=sees)
+            seen: torch.Tensor = sees
+            if self._cuts(sees.seq_len_kv):
+                seen = packed.window(sees.seq_len_q, sees.seq_len_kv, self.window)
+            output_BHQD = self._attend(*heads_first, sees=seen)
             outputs.append(output_BHQD.squeeze(0).transpose(0, 1).flatten(1))
         return torch.cat(outputs)
 
@@ -93,7 +109,8 @@ class PackedAttention(torch.nn.Module):
         outputs = []
         for (count, length), *qkv in zip(packed.batches, *parts):
             batch = (x.view(count, length, *x.shape[1:]).transpose(1, 2) for x in qkv)
-            outputs.append(self._attend(*batch).transpose(1, 2).reshape(count * length, -1))
+            sees = packed.window(length, length, self.window) if self._cuts(length) else None
+            outputs.append(self._attend(*batch, sees=sees).transpose(1, 2).reshape(count * length, -1))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return output if pad is None else _Unpad.apply(output, unpad)
 
@@ -105,10 +122,11 @@ class PackedAttention(torch.nn.Module):
         sees: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention under a causal mask, or under `sees` if that is given."""
-        found = OPERATIONS.attend(query_BHSD, key_BGSD, value_BGSD, sees, self.softmax_scale)
+        is_window = sees is not None and not isinstance(sees, CausalBias)
+        found = None if is_window else OPERATIONS.attend(query_BHSD, key_BGSD, value_BGSD, sees, self.softmax_scale)
         if found is not None:
             return found
-        if query_BHSD.is_cuda and query_BHSD.dtype is torch.float32:
+        if query_BHSD.is_cuda and (query_BHSD.dtype is torch.float32 or is_window):
             key_BGSD, value_BGSD = (whole_heads(x, query_BHSD.shape[1]) for x in (key_BGSD, value_BGSD))
         return F.scaled_dot_product_attention(
             query_BHSD, key_BGSD, value_BGSD, attn_mask=sees, is_causal=sees is None, scale=self.softmax_scale, enable_gqa=True

@@ -147,7 +147,8 @@ def _mapped(model: Chunks, *, expert_rank: int) -> Iterator[tuple[names.Mapping,
     for part in model.parts:
         layer_offset = get_transformer_layer_offset(model.config, part.vp_stage)
         for name, parameter in part.named_parameters():
-            yield names.mapping(name, layer_offset=layer_offset, expert_offset=expert_rank * num_experts), parameter
+            found = names.mapping(name, part.family, layer_offset=layer_offset, expert_offset=expert_rank * num_experts)
+            yield found, parameter
 
 
 def _gathered(own: torch.Tensor, group: Any) -> list[torch.Tensor]:

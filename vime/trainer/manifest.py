@@ -56,7 +56,8 @@ def check_same_model(folder: Path, saved: dict[str, Any], run: dict[str, Any]) -
     differing = [
         f"{name} is {saved_fields.get(name)} there and {own_fields.get(name)} here"
         for name in sorted(saved_fields.keys() | own_fields.keys())
-        if saved_fields.get(name) != own_fields.get(name)
+        # an older checkpoint lacks the fields of families that came later
+        if (saved_fields.get(name) or None) != (own_fields.get(name) or None)
     ]
     if differing:
         remedy = "resume with the model and precision of the saved run, or start a new run"

@@ -20,6 +20,11 @@ def torch_dtype(precision: Precision) -> torch.dtype:
     return torch.bfloat16 if precision is Precision.bfloat16 else torch.float32
 
 
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    """GELU in its tanh form (arXiv 1606.08415), as Gemma has it."""
+    return F.gelu(x, approximate="tanh")
+
+
 def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
     """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS`.
 
@@ -43,6 +48,7 @@ def _refuse(trainer: TrainerConfig) -> None:
 
 def _shape(architecture: Architecture) -> dict[str, Any]:
     """The fields that the checkpoint determines."""
+    family = architecture.of
     fields: dict[str, Any] = {
         "num_layers": architecture.num_layers,
         "hidden_size": architecture.hidden_size,
@@ -53,11 +59,19 @@ def _shape(architecture: Architecture) -> dict[str, Any]:
         "normalization": "RMSNorm",
         "layernorm_epsilon": architecture.rms_norm_eps,
         "gated_linear_unit": True,
-        "activation_func": F.silu,
+        "activation_func": F.silu if family.activation == "silu" else gelu_tanh,
+        "bias_activation_fusion": family.activation == "silu",  # on the CPU `vime.trainer.cpu.swiglu`
         "add_bias_linear": False,
-        "add_qkv_bias": architecture.has_qkv_bias,
-        "qk_layernorm": architecture.has_qk_norm,
+        "add_qkv_bias": family.qkv_bias,
+        "qk_layernorm": family.qk_norm,
+        "layernorm_zero_centered_gamma": family.norm_adds_one,
+        "softmax_scale": architecture.softmax_scale,
     }
+    if architecture.window:
+        fields |= {
+            "window_size": (architecture.window - 1, 0),
+            "window_attn_skip_freq": [int(is_local) for is_local in architecture.local_layers],
+        }
     if architecture.num_experts:
         fields |= {
             "num_moe_experts": architecture.num_experts,
@@ -83,7 +97,6 @@ def _training(trainer: TrainerConfig) -> dict[str, Any]:
         "perform_initialization": False,
         "gradient_accumulation_fusion": dtype is torch.bfloat16 and weight_gradient.install(),
         "bias_dropout_fusion": False,
-        "bias_activation_fusion": True,  # on the CPU `vime.trainer.swiglu`
         "masked_softmax_fusion": False,
     }
     if trainer.recompute:

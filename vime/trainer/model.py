@@ -13,7 +13,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer.optimizer import MegatronOptimizer
-from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.tensor_parallel.layers import RowParallelLinear, set_tensor_model_parallel_attributes
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -21,6 +21,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from vime.cluster.layout import num_copies
 from vime.config import TrainerConfig
 from vime.model.architecture import Architecture
+from vime.model.families import ModelFamily
 from vime.trainer import names
 from vime.trainer.attention import PackedAttention
 from vime.trainer.experts import GroupedExperts
@@ -28,7 +29,7 @@ from vime.trainer.megatron_config import torch_dtype, transformer_config
 from vime.trainer.norm import RMSNorm
 from vime.trainer.packed_sequences import PackedSequences, fill_rotary
 from vime.trainer.parallel import device
-from vime.trainer.rotary import attention_factor, scale_rotary
+from vime.trainer.rotary import attention_factor, local_frequencies, scale_rotary
 
 HEAD_ROWS = 8192
 """Rows of the head that are converted at a time where logits are wanted in float32."""
@@ -37,14 +38,24 @@ HEAD_ROWS = 8192
 class PackedModel(GPTModel):
     """GPTModel on packed rows. `forward` of the last pipeline stage returns hidden states, [T, 1, hidden]."""
 
+    family: ModelFamily
+    local_frequencies_D: torch.Tensor | None = None
+    """Angle per position of each pair of channels in layers of local attention; None without such layers."""
+
     def _preprocess(self, *args: Any, packed_seq_params: Any = None, **kwargs: Any) -> Any:
         """The rotary angles are looked up once per micro-batch instead of in every layer."""
-        outputs: Any = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
+        hidden, angles, *others = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
+        if self.pre_process and self.family.scales_embeddings:
+            hidden = hidden * float(torch.tensor(self.config.hidden_size**0.5).to(hidden.dtype))
         if not isinstance(packed_seq_params, PackedSequences):
-            return outputs
-        hidden, angles, *others = outputs
-        factor = attention_factor(self.config)
-        fill_rotary(packed_seq_params, angles[:, 0, 0], self.config.params_dtype, factor=factor)
+            return (hidden, angles, *others)
+        fill_rotary(
+            packed_seq_params,
+            angles[:, 0, 0],
+            self.config.params_dtype,
+            factor=attention_factor(self.config),
+            local_frequencies_D=self.local_frequencies_D,
+        )
         return (hidden, None, *others)
 
     def _postprocess(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -73,6 +84,19 @@ class PackedModel(GPTModel):
         return weight_VH
 
 
+class NormedProduct(RowParallelLinear):
+    """Megatron's row-parallel product, whose output is normalized before it is added to the hidden states."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **more: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **more)
+        self.post_norm = RMSNorm(config, output_size, config.layernorm_epsilon)
+
+    def forward(self, input_: torch.Tensor) -> Any:
+        """Returns the normalized output, and no bias."""
+        output, bias = super().forward(input_)
+        return self.post_norm(output), bias
+
+
 class Chunks(torch.nn.ModuleList):
     """This rank's parts of the model, `PackedModel` each: one, or as many as an interleaved pipeline has rounds."""
 
@@ -93,15 +117,19 @@ class Chunks(torch.nn.ModuleList):
 
 def _layer_spec(architecture: Architecture) -> ModuleSpec:
     experts = architecture.num_experts or None
-    spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=architecture.has_qk_norm, normalization="RMSNorm")
+    family = architecture.of
+    spec = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=family.qk_norm, normalization="RMSNorm")
     layer: Any = spec.submodules
     layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
     if experts:
         layer.mlp.submodules.experts.module = GroupedExperts
     attention = layer.self_attention.submodules
     attention.core_attention = PackedAttention
-    if architecture.has_qk_norm:
+    if family.qk_norm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
+    if family.post_norms:
+        assert not experts, "experts without norms behind them"
+        attention.linear_proj = layer.mlp.submodules.linear_fc2 = NormedProduct
     return spec
 
 
@@ -131,8 +159,11 @@ def _build_chunk(architecture: Architecture, config: TransformerConfig, vp_stage
         rotary_base=architecture.rope_theta,  # type: ignore[arg-type]
         vp_stage=vp_stage,
     )
+    model.family = architecture.of
     if architecture.rope_scaling:
         scale_rotary(model, architecture)
+    if architecture.window:
+        model.local_frequencies_D = local_frequencies(architecture).to(device())
     _mark_shards(model)
     if model.post_process:  # `vime.trainer.logprob` gathers the hidden states itself, before it chooses among them
         model.output_layer.sequence_parallel = False
@@ -146,7 +177,7 @@ def _mark_shards(model: PackedModel) -> None:
     only with expert parallelism: with sequence parallelism alone, each tensor-parallel rank would keep its tokens' gradient.
     """
     for name, parameter in model.named_parameters():
-        mapping = names.mapping(name, layer_offset=0)
+        mapping = names.mapping(name, model.family, layer_offset=0)
         if mapping.layout is not names.Layout.replicated and not getattr(parameter, "tensor_model_parallel", False):
             dim = 1 if mapping.layout is names.Layout.columns else 0
             set_tensor_model_parallel_attributes(parameter, True, dim, 1)

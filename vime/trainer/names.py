@@ -12,6 +12,7 @@ from enum import Enum
 import torch
 
 from vime.model.architecture import Architecture
+from vime.model.families import ModelFamily
 
 
 class Layout(Enum):
@@ -77,11 +78,16 @@ _TABLE: list[tuple[str, tuple[str, ...], Layout]] = [
         Layout.columns,
     ),
 ]
+_OF_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 _PATTERNS = [(re.compile(pattern), names, layout) for pattern, names, layout in _TABLE]
 
 
-def mapping(parameter: str, *, layer_offset: int, expert_offset: int = 0) -> Mapping:
+def mapping(parameter: str, family: ModelFamily, *, layer_offset: int, expert_offset: int = 0) -> Mapping:
     """The mapping of a Megatron parameter by its name; the offsets are the first layer and expert that this rank holds."""
+    of_layer = _OF_LAYER.fullmatch(parameter)
+    if of_layer is not None and of_layer[2] in family.tensors:
+        name = f"model.layers.{int(of_layer[1]) + layer_offset}.{family.tensors[of_layer[2]]}"
+        return Mapping(names=(name,), layout=Layout.replicated)
     for pattern, names, layout in _PATTERNS:
         match = pattern.fullmatch(parameter)
         if match:

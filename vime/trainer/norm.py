@@ -1,7 +1,8 @@
 """RMSNorm (arXiv 1910.07467) for Megatron's local layer spec, with few passes over memory.
 
-y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32. PyTorch has kernels for it on CUDA, whose wrapper in Megatron
-refuses sequence parallelism; processors have ours (`vime.trainer.cpu`).
+y = x / rms(x) * weight, with rms(x)² = mean(x²) + eps, in float32; in some families (1 + weight) takes the place of weight.
+PyTorch has kernels for it on CUDA, whose wrapper in Megatron refuses sequence parallelism; processors have ours
+(`vime.trainer.cpu`).
 
 Shape suffix: C channels.
 """
@@ -19,15 +20,25 @@ class RMSNorm(torch.nn.Module):
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.adds_one = eps, config.layernorm_zero_centered_gamma
         self.weight = torch.nn.Parameter(torch.ones(hidden_size))
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.is_cuda:
-            return _FusedRMSNorm.apply(x, self.weight, self.eps)
-        found = OPERATIONS.rms_norm(x, self.weight, self.eps)
-        return torch.nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps) if found is None else found
+        if not self.adds_one:
+            return _normalized(x, self.weight, self.eps)
+        if x.dtype is torch.float32:
+            return _normalized(x, self.weight + 1, self.eps)
+        # rounded once, as in Gemma: 1 + weight in bfloat16 would lose what a step adds to the weight
+        normalized = torch.nn.functional.rms_norm(x.float(), self.weight.shape, None, self.eps)
+        return (normalized * (self.weight.float() + 1)).to(x.dtype)
+
+
+def _normalized(x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Tensor:
+    if x.is_cuda:
+        return _FusedRMSNorm.apply(x, weight_C, eps)
+    found = OPERATIONS.rms_norm(x, weight_C, eps)
+    return torch.nn.functional.rms_norm(x, weight_C.shape, weight_C, eps) if found is None else found
 
 
 class _FusedRMSNorm(torch.autograd.Function):

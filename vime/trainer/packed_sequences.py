@@ -9,7 +9,7 @@ ranks have the same share of the causal triangle.
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, S sequence, B batch, D channels.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -43,6 +43,18 @@ class PackedSequences(PackedSeqParams):
     cos_TD: torch.Tensor | None = None
     """Cosine of the rotary angle, half as wide as a head; None until the model fills it in."""
     sin_TD: torch.Tensor | None = None
+    local: "PackedSequences | None" = None
+    """The same with the rotary angles of layers of local attention; None if there are none."""
+    windows: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
+    """Masks of local attention by the numbers of queries, keys and tokens that are seen."""
+
+    def window(self, queries: int, keys: int, size: int) -> torch.Tensor:
+        """The keys that the last `queries` positions see, [queries, keys]: `size` of them up to their own."""
+        if (queries, keys, size) not in self.windows:
+            own = torch.arange(keys - queries, keys, device=self.cu_seqlens_q.device).unsqueeze(1)
+            key = torch.arange(keys, device=own.device)
+            self.windows[queries, keys, size] = (key <= own) & (key > own - size)
+        return self.windows[queries, keys, size]
 
 
 def packed_sequences(
@@ -120,11 +132,24 @@ def _batches(lengths: list[int]) -> list[tuple[int, int]]:
     return batches
 
 
-def fill_rotary(packed: PackedSequences, angles_SD: torch.Tensor, dtype: torch.dtype, *, factor: float = 1.0) -> None:
+def fill_rotary(
+    packed: PackedSequences,
+    angles_SD: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    factor: float = 1.0,
+    local_frequencies_D: torch.Tensor | None = None,
+) -> None:
     """Looks up cosine and sine of every token's position, times `factor` (`vime.trainer.rotary`).
 
-    `angles_SD` are Megatron's, [longest, D] with equal halves.
+    `angles_SD` are Megatron's, [longest, D] with equal halves; `local_frequencies_D`, half as wide, are those of local attention.
     """
     half_SD = angles_SD[:, : angles_SD.shape[1] // 2]
     packed.cos_TD = (half_SD.cos() * factor).to(dtype)[packed.position_T]
     packed.sin_TD = (half_SD.sin() * factor).to(dtype)[packed.position_T]
+    if local_frequencies_D is not None:
+        positions_S = torch.arange(len(half_SD), dtype=torch.float32, device=half_SD.device)
+        local_SD = torch.outer(positions_S, local_frequencies_D)
+        packed.local = replace(packed, local=None)
+        packed.local.cos_TD = local_SD.cos().to(dtype)[packed.position_T]
+        packed.local.sin_TD = local_SD.sin().to(dtype)[packed.position_T]

@@ -46,6 +46,12 @@ def inverse_frequencies(architecture: Architecture) -> tuple[torch.Tensor, float
     return ROPE_INIT_FUNCTIONS[architecture.rope_scaling[ROPE_TYPE]](config, torch.device("cpu"))
 
 
+def local_frequencies(architecture: Architecture) -> torch.Tensor:
+    """Angle per position of each pair of channels in layers of local attention, [head_dim / 2], never scaled."""
+    channels = torch.arange(0, architecture.head_dim, 2, dtype=torch.float32)
+    return 1.0 / architecture.local_rope_theta ** (channels / architecture.head_dim)
+
+
 def attention_factor(config: TransformerConfig) -> float:
     """The factor of cosines and sines: 0.1 ln(factor) + 1 with YaRN (arXiv 2309.00071, equation 22), otherwise 1."""
     return _yarn_get_concentration_factor_from_config(config)
