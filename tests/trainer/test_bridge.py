@@ -17,7 +17,7 @@ Models = Callable[..., Path]
 MakeConfig = Callable[..., RunConfig]
 
 VOCAB = 160
-FAMILIES = [("qwen2", False), ("qwen2", True), ("qwen3", False), ("llama", True), ("qwen3_moe", False)]
+FAMILIES = [("qwen2", False), ("qwen2", True), ("qwen3", False), ("llama", True), ("qwen3_moe", False), ("gemma3_text", True)]
 
 
 def hugging_face_logprobs(folder: Path, sequences: list[list[int]]) -> list[list[float]]:

@@ -26,6 +26,7 @@ OF_FAMILY = {
     "qwen2_tied": ("tensor", "pipeline", "tensor_pipeline"),
     "qwen3": ("tensor", "pipeline", "tensor_pipeline", "context"),
     "llama_tied": ("tensor_pipeline", "context"),
+    "gemma3_text_tied": ("tensor", "tensor_pipeline", "context"),
 }
 DENSE = {f"{family} {name}": BASIC[name] for family, names in OF_FAMILY.items() for name in names}
 EXPERTS = {
@@ -38,6 +39,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "qwen3 sequence recompute": TENSOR | SEQUENCE | RECOMPUTE,
     "llama_tied tensor_context": TENSOR | CONTEXT,
     "qwen3 sequence_context": TENSOR | SEQUENCE | CONTEXT,
+    "gemma3_text_tied sequence recompute": TENSOR | SEQUENCE | RECOMPUTE,
     "qwen2_tied sequence_data": TENSOR | SEQUENCE | DATA,
     "qwen2_tied pipeline_context": PIPELINE | CONTEXT,
     "qwen3 context_data": CONTEXT | DATA,

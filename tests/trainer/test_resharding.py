@@ -39,7 +39,10 @@ CHANGES = [
     *[("tied", "interleaved", "tensor"), ("tied", "single", "interleaved")],
 ]
 EXPORTS = [
-    *(("tensor", family, tied) for family, tied in (("qwen2", True), ("qwen3", False), ("llama", True), ("qwen3_moe", False))),
+    *(
+        ("tensor", family, tied)
+        for family, tied in (("qwen2", True), ("qwen3", False), ("llama", True), ("qwen3_moe", False), ("gemma3_text", True))
+    ),
     *(("pipeline", family, tied) for family, tied in (("qwen2", True), ("qwen3_moe", False))),
 ]
 

@@ -4,8 +4,8 @@ The formula counts the tensors that autograd saves in the layers; a test holds i
 layer, with h hidden channels, q those of all query heads and g those of all key heads, w the width of the feed-forward network,
 k chosen of E experts of width f, T tensor-parallel ranks and b bytes of the training precision:
 
-- two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism),
-  twice as much in a family with norms behind attention and feed-forward network;
+- two norms keep their normalized input, and their outputs are the inputs of products: `4·h·b` (over T with sequence parallelism);
+  norms behind attention and feed-forward network keep their input, `2·h·b`;
 - attention keeps the product of queries, keys and values, rotated queries and keys, and its output in its own order and (where a
   row takes several calls, as almost all do) in that of the row: `(4·q + 3·g)·b/T`, normalized queries and keys as well
   `(q + g)·b/T`, and a float32 number per head (our own kernels in bfloat16 keep less: no rotated ones, and one output);
@@ -70,7 +70,8 @@ def _attention(model: ModelConfig, trainer: TrainerConfig) -> float:
     family = family_of(model.family)
     if family.qk_norm:
         values, numbers = values + (heads + groups) * model.head_dim, numbers + heads + groups
-    norms = family.norms_per_layer * (2 * model.hidden_size * BYTES[trainer.precision] + FLOAT32)
+    kept = 2 + family.norms_per_layer  # inputs of all norms, and outputs of those before products
+    norms = kept * model.hidden_size * BYTES[trainer.precision] + family.norms_per_layer * FLOAT32
     return norms / _split(trainer) + (values * BYTES[trainer.precision] + numbers * FLOAT32) / ranks
 
 

@@ -3,8 +3,8 @@
 It follows the plan of `PackedSequences`. Rotary embedding is applied here too, with cosines and sines computed once per
 micro-batch from Megatron's own frequencies. With context parallelism queries stay, keys and values are gathered, and each of a
 rank's two chunks of a sequence sees the keys up to its end: causal attention aligned at the last key, for which PyTorch has flash
-kernels on CUDA, so nowhere there are scores of all pairs of tokens. Layers of local attention have a mask where a sequence is
-longer than their window.
+kernels on CUDA, so nowhere there are scores of all pairs of tokens. Layers of local attention compute sequences longer
+than their window in blocks.
 
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, H heads (G key-value groups),
 D channels of a head, S sequence, Q the part of a sequence on this rank, B batch.
@@ -91,10 +91,8 @@ class PackedAttention(torch.nn.Module):
         for query, (number, sees) in zip(queries, packed.chunks):
             key, value = (x[number][: sees.seq_len_kv] for x in (keys, values))
             heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
-            seen: torch.Tensor = sees
-            if self._cuts(sees.seq_len_kv):
-                seen = packed.window(sees.seq_len_q, sees.seq_len_kv, self.window)
-            output_BHQD = self._attend(*heads_first, sees=seen)
+            is_local = self._cuts(sees.seq_len_kv)
+            output_BHQD = self._attend_local(*heads_first, packed) if is_local else self._attend(*heads_first, sees=sees)
             outputs.append(output_BHQD.squeeze(0).transpose(0, 1).flatten(1))
         return torch.cat(outputs)
 
@@ -109,10 +107,26 @@ class PackedAttention(torch.nn.Module):
         outputs = []
         for (count, length), *qkv in zip(packed.batches, *parts):
             batch = (x.view(count, length, *x.shape[1:]).transpose(1, 2) for x in qkv)
-            sees = packed.window(length, length, self.window) if self._cuts(length) else None
-            outputs.append(self._attend(*batch, sees=sees).transpose(1, 2).reshape(count * length, -1))
+            output_BHSD = self._attend_local(*batch, packed) if self._cuts(length) else self._attend(*batch)
+            outputs.append(output_BHSD.transpose(1, 2).reshape(count * length, -1))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return output if pad is None else _Unpad.apply(output, unpad)
+
+    def _attend_local(
+        self, query_BHQD: torch.Tensor, key_BGSD: torch.Tensor, value_BGSD: torch.Tensor, packed: PackedSequences
+    ) -> torch.Tensor:
+        """Each query, of which the last is that of the last key, sees `window` keys.
+
+        Blocks of as many queries see the keys of their own block and of the one before, so work and masks do not grow with the
+        square of the length.
+        """
+        outputs, before = [], key_BGSD.shape[2] - query_BHQD.shape[2]
+        for start in range(0, query_BHQD.shape[2], self.window):
+            query = query_BHQD[:, :, start : start + self.window]
+            keys = slice(max(0, before + start - self.window + 1), before + start + query.shape[2])
+            key, value = key_BGSD[:, :, keys], value_BGSD[:, :, keys]
+            outputs.append(self._attend(query, key, value, sees=packed.window(query, key, self.window)))
+        return torch.cat(outputs, dim=2)
 
     def _attend(
         self,

@@ -30,16 +30,19 @@ def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> Tr
 
     Raises `ConfigError` for those, and on a CUDA device for what `vime.trainer.cuda_limits` refuses.
     """
-    _refuse(trainer)
+    _refuse(architecture, trainer)
     return TransformerConfig(**(_shape(architecture) | _training(trainer) | _layout(trainer) | trainer.megatron_args))
 
 
-def _refuse(trainer: TrainerConfig) -> None:
+def _refuse(architecture: Architecture, trainer: TrainerConfig) -> None:
     refused = [
         Problem(key=f"trainer.megatron_args.{name}", value=trainer.megatron_args[name], remedy=REFUSED_ARGS[name])
         for name in REFUSED_ARGS
         if name in trainer.megatron_args
     ]
+    if architecture.of.activation != "silu" and trainer.megatron_args.get("bias_activation_fusion"):
+        remedy = f"there is no fused operation for the gate of {architecture.family.value}: leave it out"
+        refused.append(Problem(key="trainer.megatron_args.bias_activation_fusion", value=True, remedy=remedy))
     if torch.cuda.is_available():
         refused += cuda_problems(trainer)
     if refused:

@@ -29,9 +29,7 @@ class RMSNorm(torch.nn.Module):
             return _normalized(x, self.weight, self.eps)
         if x.dtype is torch.float32:
             return _normalized(x, self.weight + 1, self.eps)
-        # rounded once, as in Gemma: 1 + weight in bfloat16 would lose what a step adds to the weight
-        normalized = torch.nn.functional.rms_norm(x.float(), self.weight.shape, None, self.eps)
-        return (normalized * (self.weight.float() + 1)).to(x.dtype)
+        return _OffsetRMSNorm.apply(x, self.weight, self.eps)
 
 
 def _normalized(x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Tensor:
@@ -39,6 +37,26 @@ def _normalized(x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Te
         return _FusedRMSNorm.apply(x, weight_C, eps)
     found = OPERATIONS.rms_norm(x, weight_C, eps)
     return torch.nn.functional.rms_norm(x, weight_C.shape, weight_C, eps) if found is None else found
+
+
+class _OffsetRMSNorm(torch.autograd.Function):
+    """The norm with (1 + weight) in half precision, rounded once: 1 + weight in bfloat16 would lose small weights."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight_C: torch.Tensor, eps: float) -> torch.Tensor:
+        whole = x.float()
+        inverse = (whole.square().mean(-1, keepdim=True) + eps).rsqrt_()
+        ctx.save_for_backward(x, inverse, weight_C)
+        return whole.mul(inverse).mul_(weight_C.float() + 1).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        x, inverse, weight_C = ctx.saved_tensors
+        normalized, gradient = x.float().mul_(inverse), gradients[0].float()
+        of_weight_C = (gradient * normalized).flatten(0, -2).sum(0).to(weight_C.dtype)
+        gradient = gradient * (weight_C.float() + 1)
+        along = (gradient * normalized).mean(-1, keepdim=True)
+        return gradient.sub_(normalized.mul_(along)).mul_(inverse).to(x.dtype), of_weight_C, None
 
 
 class _FusedRMSNorm(torch.autograd.Function):

@@ -46,14 +46,16 @@ class PackedSequences(PackedSeqParams):
     local: "PackedSequences | None" = None
     """The same with the rotary angles of layers of local attention; None if there are none."""
     windows: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
-    """Masks of local attention by the numbers of queries, keys and tokens that are seen."""
+    """Masks of blocks of local attention by the numbers of queries, keys and tokens that are seen."""
 
-    def window(self, queries: int, keys: int, size: int) -> torch.Tensor:
-        """The keys that the last `queries` positions see, [queries, keys]: `size` of them up to their own."""
+    def window(self, query: torch.Tensor, key: torch.Tensor, size: int) -> torch.Tensor:
+        """What is added to the scores, [queries, keys], so that the last positions see `size` keys up to their own."""
+        queries, keys = query.shape[-2], key.shape[-2]
         if (queries, keys, size) not in self.windows:
-            own = torch.arange(keys - queries, keys, device=self.cu_seqlens_q.device).unsqueeze(1)
-            key = torch.arange(keys, device=own.device)
-            self.windows[queries, keys, size] = (key <= own) & (key > own - size)
+            own = torch.arange(keys - queries, keys, device=query.device).unsqueeze(1)
+            place = torch.arange(keys, device=query.device)
+            hidden = (place > own) | (place <= own - size)
+            self.windows[queries, keys, size] = query.new_zeros(queries, keys).masked_fill_(hidden, -torch.inf)
         return self.windows[queries, keys, size]
 
 
