@@ -2,8 +2,10 @@
 
 import json
 import logging
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from vime.config import RolloutDetail, RunConfig, TrackerName
 from vime.evaluation.conditions import Job
 from vime.files.record import Recorder
-from vime.report import wandb_writer
+from vime.report.tracked_run import kept_id
 from vime.report.tracker import Tracker
 from vime.report.units import unit_of
 from vime.types import Group, Prompt, Rollout, Sample, StopReason
@@ -190,16 +192,15 @@ def test_a_resumed_run_keeps_its_id_and_another_run_of_that_name_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    ids = []
+    made, ids = iter("abc"), []
     for folder in ("sweep_1/0", "sweep_1/0", "sweep_2/0"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        ids.append(wandb_writer.run_id(tmp_path / folder))
-    assert ids[0] == ids[1] != ids[2]
+        ids.append(kept_id(tmp_path / folder, "wandb", lambda: next(made)))
+    assert ids == ["a", "a", "b"] and kept_id(tmp_path / "sweep_1" / "0", "mlflow", lambda: next(made)) == "c"
     (tmp_path / "run").mkdir()
     starts = [track_offline(tmp_path / "run") for _ in range(2)]
-    assert {record.run.run_id for start in starts for record in start if record.HasField("run")} == {
-        wandb_writer.run_id(tmp_path / "run")
-    }
+    kept = kept_id(tmp_path / "run", "wandb", lambda: "none")
+    assert {record.run.run_id for start in starts for record in start if record.HasField("run")} == {kept}
 
 
 def test_tensorboard_reads_its_files_back(tmp_path: Path) -> None:
@@ -220,6 +221,48 @@ def test_tensorboard_reads_its_files_back(tmp_path: Path) -> None:
     assert "&lt;b>&#124;" in texts["conversations/training/text_summary"]
     assert "| 2 | 1 |" in texts["eval_log/docs_20/recall/text_summary"]
     assert "not for the tracker" not in texts["configuration/text_summary"]
+
+
+def track_twice(tmp_path: Path, tracker: TrackerName) -> None:
+    """One step with a conversation, an evaluation of an earlier step with a figure, and a later step after a resume."""
+    config = make_config()
+    config.logger.tracker = tracker
+    rollout = Rollout(rollout_id=0, group_index=0, reward=1.0, stop_reason=StopReason.ANSWERED, error="<b>|")
+    figure = {"x": [1, 2], "series": {"recall": [0.5, 1.0]}}
+    (tmp_path / "run").mkdir()
+    with Tracker(config, tmp_path / "run") as tracking:
+        tracking.step(4, {"train/loss": 0.5}, [Group(prompt=PROMPT, rollouts=[rollout])], Recorder(RolloutDetail.turns))
+        tracking.log(3, {"evaluation/docs_20": 50.0}, figures={"eval_log/docs_20/recall": figure})
+    with Tracker(config, tmp_path / "run") as tracking:
+        tracking.log(5, {"train/loss": 0.25})
+
+
+def test_mlflow_reads_its_run_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'vime[loggers]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    track_twice(tmp_path, TrackerName.mlflow)
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("vime").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("demo/run", "FINISHED")
+    found = [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, "train/loss")]
+    assert found == [(4, 0.5), (5, 0.25)] and run.data.metrics["evaluation/docs_20"] == 50.0
+    files = [file.read_text() for file in (tmp_path / "mlruns").rglob("*.json")]
+    files += [file.read_text() for file in (tmp_path / "mlruns").rglob("*.yaml")]
+    assert any("2+2?" in text for text in files) and any("recall" in text for text in files)
+    assert not any("not for the tracker" in text for text in files)
+
+
+def test_trackio_reads_its_run_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "database"))
+    trackio = pytest.importorskip("trackio", reason="pip install 'vime[loggers]'")
+    track_twice(tmp_path, TrackerName.trackio)
+    assert "trackio show" not in capfd.readouterr().out
+    (run,) = trackio.Api().runs("vime")
+    assert "demo/run" in str(run) and "not for the tracker" not in str(run.config)
+    with closing(sqlite3.connect(tmp_path / "database" / "vime.db")) as database:
+        rows = database.execute("SELECT step, metrics FROM metrics ORDER BY step").fetchall()
+    assert [step for step, _ in rows] == [3, 4, 5] and "2+2?" in str(rows) and "0.25" in str(rows[-1])
 
 
 def test_every_metric_of_a_step_has_the_unit_that_its_name_says() -> None:

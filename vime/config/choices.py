@@ -248,6 +248,8 @@ class TrackerName(Enum):
     none = "none"
     wandb = "wandb"
     tensorboard = "tensorboard"
+    mlflow = "mlflow"
+    trackio = "trackio"
 
 
 class RolloutDetail(Enum):

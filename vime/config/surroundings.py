@@ -230,9 +230,10 @@ class LoggerConfig:
     """The destination of metrics besides the run folder. Keys are read from the environment."""
 
     tracker: TrackerName = TrackerName.none
-    """The receiver of metrics, evaluations and some conversations: Weights & Biases, or TensorBoard's files in the run folder."""
+    """The receiver of metrics, evaluations and some conversations: Weights & Biases, TensorBoard's files in the run folder,
+    MLflow (`MLFLOW_TRACKING_URI`, by default `mlflow.db` in this folder), or Trackio's database on this machine."""
     project: str = "vime"
-    """Name of the project in Weights & Biases."""
+    """Name of the project in Weights & Biases and Trackio, of the experiment in MLflow."""
     offline: bool = False
     """True if Weights & Biases writes to the run folder only, to be uploaded later; `WANDB_MODE=offline` in the environment does
     the same."""

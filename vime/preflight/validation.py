@@ -116,6 +116,7 @@ MACHINE_RULES: tuple[Rule, ...] = (
     machine.interpreter,
     machine.ray_answers,
     security.reachable,
+    machine.tracker_package,
     machine.tracker_key,
 )
 SERVER_SIZES = ("num_replicas", "tensor_parallel_size")

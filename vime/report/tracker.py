@@ -1,6 +1,6 @@
 """The part of a run that a tracker gets besides its folder: metrics, evaluations, and the conversations of some rollouts.
 
-`logger.tracker` chooses Weights & Biases (`vime.report.wandb_writer`) or TensorBoard (`vime.report.tensorboard_writer`).
+`logger.tracker` chooses Weights & Biases, TensorBoard, MLflow or Trackio, each with a writer of its own.
 """
 
 import logging
@@ -14,7 +14,9 @@ from vime.config import RunConfig, TrackerName
 from vime.evaluation.conditions import SCAFFOLD, TRAINED, Job
 from vime.files.record import Recorder
 from vime.report.conversations import Table, of_items, of_rollouts
+from vime.report.mlflow_writer import MlflowWriter
 from vime.report.tensorboard_writer import TensorBoardWriter
+from vime.report.trackio_writer import TrackioWriter
 from vime.report.wandb_writer import WandbWriter
 from vime.types import Group, Prompt
 
@@ -38,6 +40,8 @@ class Writer(Protocol):
 WRITERS: dict[TrackerName, Callable[[RunConfig, Path], Writer]] = {
     TrackerName.wandb: WandbWriter,
     TrackerName.tensorboard: TensorBoardWriter,
+    TrackerName.mlflow: MlflowWriter,
+    TrackerName.trackio: TrackioWriter,
 }
 
 

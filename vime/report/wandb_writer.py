@@ -4,7 +4,6 @@ The key comes from the environment (`WANDB_API_KEY`); without one, or with `WAND
 folder, for `wandb sync` later. A run that is resumed goes on under the id that `tracker.json` in its folder keeps.
 """
 
-import json
 import logging
 import os
 import uuid
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vime.config import RunConfig
-from vime.files.jsonl import write_text
 from vime.files.provenance import plain, without_secrets
 from vime.report.conversations import COLUMNS, Table
+from vime.report.tracked_run import kept_id
 from vime.report.units import unit_of
 
 logger = logging.getLogger(__name__)
@@ -23,7 +22,6 @@ logger = logging.getLogger(__name__)
 INIT_TIMEOUT_SECONDS = 60.0
 AXIS = "step"
 """The metric on the x axis of all others; wandb's own step can only grow, and would drop metrics that come late or again."""
-IDENTITY = "tracker.json"
 BEST = {"reward/*": "max", "evaluation/*": "max"}
 """Groups of metrics whose best value a table of runs shows beside the last one."""
 UNITS = "metric_units"
@@ -44,7 +42,7 @@ class WandbWriter:
         self._run = wandb.init(
             project=settings.project,
             name=f"{config.name}/{path.name}",
-            id=run_id(path),
+            id=kept_id(path, "wandb", lambda: uuid.uuid4().hex[:12]),
             group=settings.group,
             job_type=config.mode.name,
             tags=[text for text in (config.method.name, config.model.name, config.algorithm.name.value) if text],
@@ -90,14 +88,6 @@ def tracking_mode(config: RunConfig) -> str:
     if config.logger.offline:
         return "offline"
     return os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
-
-
-def run_id(path: Path) -> str:
-    """The id of the run in the folder `path`, which is made once and kept there."""
-    file = path / IDENTITY
-    if not file.exists():
-        write_text(file, json.dumps({"wandb": uuid.uuid4().hex[:12]}) + "\n")
-    return json.loads(file.read_text(encoding="utf-8"))["wandb"]
 
 
 def _charts(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

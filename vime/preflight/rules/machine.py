@@ -11,6 +11,7 @@ import socket
 import stat
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -292,6 +293,15 @@ def address(config: RunConfig) -> list[Problem]:
             remedy = f"servers cannot listen there ({error.strerror or error}): use 127.0.0.1, or an address of this machine"
             return [Problem(key="cluster.host", value=cluster.host, remedy=remedy)]
     return []
+
+
+def tracker_package(config: RunConfig) -> list[Problem]:
+    """The tracker's package is installed; those of MLflow and Trackio are not part of the set-up."""
+    name = config.logger.tracker.value
+    if config.logger.tracker not in (TrackerName.mlflow, TrackerName.trackio) or find_spec(name) is not None:
+        return []
+    remedy = f"the package {name} is not installed: pip install 'vime[loggers]', or choose logger=tensorboard"
+    return [Problem(key="logger.tracker", value=name, remedy=remedy)]
 
 
 def tracker_key(config: RunConfig) -> list[Problem]:
