@@ -7,8 +7,10 @@ A client that is listened to answers as its own, and tells what was new of each 
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,23 +87,12 @@ def test_a_function_that_raises_ends_it_with_its_line(served: dict[str, Any], tm
     assert not (tmp_path / "run" / "logs" / "actor-0.log").exists()
 
 
-TOOL_AGENT = """
-from vime import ToolBox
-
-def add(first: int, second: int) -> int:
-    '''Adds two numbers.'''
-    return first + second
-
-async def generate(context, sample, sampling):
-    toolbox = ToolBox(context, [add], max_calls=4)
-    talk = context.models["actor"].conversation(sample.prompt, tools=toolbox.schemas)
-    while calls := (await talk.reply(max_tokens=64)).tool_calls:
-        talk.add(await toolbox.results(calls))
-    return context.samples(sample)
-
-async def reward(context, samples):
-    return float(samples[-1].label[0] in samples[-1].response)
-"""
+def shown_in_the_guide(name: str) -> str:
+    """A file of the section "An agent with tools" of `agentic/README.md`."""
+    text = (Path(__file__).parent.parent / "agentic" / "README.md").read_text().split("## An agent with tools")[1]
+    blocks = [textwrap.dedent(block).strip("\n") for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", text, re.M)]
+    (found,) = [block for block in blocks if block.startswith(f"# {name}\n")]
+    return found.split("\n", 1)[1] + "\n"
 
 
 def scripted(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -113,15 +104,14 @@ def scripted(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.slow
 def test_an_agent_with_a_tool_is_tried_with_written_replies_and_no_server(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(TOOL_AGENT)
-    (tmp_path / "questions.jsonl").write_text('{"question": "What is 2 + 5?", "answer": "7"}\n')
-    lines = ['{"text": "I add.", "tool_calls": [{"name": "add", "arguments": {"first": 2, "second": 5}}]}', '"It is 7."']
-    (tmp_path / "replies.jsonl").write_text("\n".join(lines) + "\n")
-    words = ["method.generate=mine.py:generate", "method.reward=mine.py:reward", "data.train.path=questions.jsonl"]
-    words += ["+method=coding", "method.rehearsal=null", "trial.replies=replies.jsonl"]
+    for name in ("shop.py", "replies.jsonl"):
+        (tmp_path / name).write_text(shown_in_the_guide(name))
+    (tmp_path / "questions.jsonl").write_text('{"question": "What does a harp cost?", "answer": "37"}\n')
+    words = ["method.generate=shop.py:generate", "method.reward=shop.py:reward", "data.train.path=questions.jsonl"]
+    words += ["model.tool_parser=hermes", "trial.replies=replies.jsonl"]
     shown = scripted(tmp_path, *words)
     assert shown.returncode == 0 and "reward: 1" in shown.stdout, shown.stdout + shown.stderr
-    assert "I add." in shown.stdout and '"name": "add"' in shown.stdout
+    assert "I look it up." in shown.stdout and '"name": "price"' in shown.stdout
     assert not list((tmp_path / "run" / "logs").glob("actor*"))
 
 

@@ -2,7 +2,7 @@
 
     python -m vime.run +experiment=tutorial method.generate=agentic.tutorial.tool.generate \
         method.reward=agentic.tutorial.tool.reward trainer.num_steps=4 \
-        algorithm.name=custom algorithm.object=agentic.tutorial.algorithm.FewQueries algorithm.options.price=0.05
+        algorithm.name=custom algorithm.object=agentic.tutorial.algorithm.FewQueries +algorithm.options.price=0.05
 """
 
 from dataclasses import dataclass
