@@ -13,9 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 VIME, AGENTIC = ROOT / "vime", ROOT / "agentic"
 OF_ALL_METHODS = {"integrations"}
 """Folders beside those of the methods, which every method may use."""
-METHODS = sorted({file.parent.name for file in AGENTIC.glob("*/__init__.py")} - OF_ALL_METHODS)
+TUTORIAL = {"tutorial"}
+"""Uses the task of a method."""
+METHODS = sorted({file.parent.name for file in AGENTIC.glob("*/__init__.py")} - OF_ALL_METHODS - TUTORIAL)
 FLOORS = (
-    {"blame", "errors", "machine", "surroundings", "tasks", "thinking", "threads"},
+    {"blame", "errors", "machine", "surroundings", "tasks", "thinking", "threads", "vllm_parts"},
     {"types"},
     {"config"},
     {"hooks"},

@@ -22,7 +22,7 @@ from vime.trainer.packing import Packing, pack, sequence_flops, useful_share
 GOAL_USEFUL, GOAL_IMBALANCE = 97.0, 5.0
 SHAPE = ModelConfig(
     name="qwen2.5-7b",
-    family=Family.qwen2,
+    family=Family["qwen2"],
     num_layers=28,
     hidden_size=3584,
     num_attention_heads=28,

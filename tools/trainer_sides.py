@@ -38,7 +38,7 @@ def ours(case: Case, folder: Path, num_threads: int) -> Callable[[], None]:
     names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size")
     model = ModelConfig(
         checkpoint=str(folder),
-        family=Family.qwen3,
+        family=Family["qwen3"],
         num_layers=shape["num_hidden_layers"],
         **{name: shape[name] for name in names},
     )

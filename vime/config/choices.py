@@ -2,18 +2,12 @@
 
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-
-class Mode(Enum):
-    """The program's task."""
-
-    train = "train"
-    eval = "eval"
-    plan = "plan"
-    locals()["try"] = "try"  # Python's own word, so that the member has no name after a dot: `TRY`
-
-
-TRY = Mode("try")
+Mode = Enum("Mode", {"train": "train", "eval": "eval", "plan": "plan", "try": "try"})
+"""The program's task."""
+TRY = Mode["try"]
+"""A word of Python, which is no name behind a dot."""
 
 
 class TrialEngine(Enum):
@@ -25,9 +19,14 @@ class TrialEngine(Enum):
     """Replies that are written down, of `trial.replies` or of the method; no server is started."""
 
 
-_FAMILIES = sorted(file.stem for file in (Path(__file__).parent.parent / "model" / "families").glob("[a-z]*.py"))
-Family = Enum("Family", {name: name for name in _FAMILIES})
-"""Families of models that the trainer supports: the names of the files in `vime/model/families`."""
+if TYPE_CHECKING:
+
+    class Family(Enum):
+        """The members are the files of a folder, which a type checker does not read."""
+else:
+    _FAMILIES = sorted(file.stem for file in (Path(__file__).parent.parent / "model" / "families").glob("[a-z]*.py"))
+    Family = Enum("Family", {name: name for name in _FAMILIES})
+    """Families of models that the trainer supports: the names of the files in `vime/model/families`."""
 
 
 class AlgorithmName(Enum):

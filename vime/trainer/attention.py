@@ -92,7 +92,7 @@ class PackedAttention(torch.nn.Module):
             key, value = (x[number][: sees.seq_len_kv] for x in (keys, values))
             heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
             is_local = self._cuts(sees.seq_len_kv)
-            output_BHQD = self._attend_local(*heads_first, packed) if is_local else self._attend(*heads_first, sees=sees)
+            output_BHQD = self._attend_local(*heads_first, packed=packed) if is_local else self._attend(*heads_first, sees=sees)
             outputs.append(output_BHQD.squeeze(0).transpose(0, 1).flatten(1))
         return torch.cat(outputs)
 
@@ -107,13 +107,13 @@ class PackedAttention(torch.nn.Module):
         outputs = []
         for (count, length), *qkv in zip(packed.batches, *parts):
             batch = (x.view(count, length, *x.shape[1:]).transpose(1, 2) for x in qkv)
-            output_BHSD = self._attend_local(*batch, packed) if self._cuts(length) else self._attend(*batch)
+            output_BHSD = self._attend_local(*batch, packed=packed) if self._cuts(length) else self._attend(*batch)
             outputs.append(output_BHSD.transpose(1, 2).reshape(count * length, -1))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return output if pad is None else _Unpad.apply(output, unpad)
 
     def _attend_local(
-        self, query_BHQD: torch.Tensor, key_BGSD: torch.Tensor, value_BGSD: torch.Tensor, packed: PackedSequences
+        self, query_BHQD: torch.Tensor, key_BGSD: torch.Tensor, value_BGSD: torch.Tensor, *, packed: PackedSequences
     ) -> torch.Tensor:
         """Each query, of which the last is that of the last key, sees `window` keys.
 

@@ -44,7 +44,8 @@ class PackedModel(GPTModel):
 
     def _preprocess(self, *args: Any, packed_seq_params: Any = None, **kwargs: Any) -> Any:
         """The rotary angles are looked up once per micro-batch instead of in every layer."""
-        hidden, angles, *others = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
+        outputs: Any = super()._preprocess(*args, packed_seq_params=packed_seq_params, **kwargs)
+        hidden, angles, *others = outputs
         if self.pre_process and self.family.scales_embeddings:
             hidden = hidden * float(torch.tensor(self.config.hidden_size**0.5).to(hidden.dtype))
         if not isinstance(packed_seq_params, PackedSequences):

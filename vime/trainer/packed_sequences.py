@@ -49,7 +49,7 @@ class PackedSequences(PackedSeqParams):
     """Masks of blocks of local attention by the numbers of queries, keys and tokens that are seen."""
 
     def window(self, query: torch.Tensor, key: torch.Tensor, size: int) -> torch.Tensor:
-        """What is added to the scores, [queries, keys], so that the last positions see `size` keys up to their own."""
+        """The mask that is added to the scores, [queries, keys]: each of the last positions sees `size` keys up to its own."""
         queries, keys = query.shape[-2], key.shape[-2]
         if (queries, keys, size) not in self.windows:
             own = torch.arange(keys - queries, keys, device=query.device).unsqueeze(1)
