@@ -210,7 +210,7 @@ def interrupted() -> int:
 
 
 def end_in_order(*_: object) -> None:
-    """Interrupts the run as Ctrl-C does, once: whoever else terminates it meanwhile would break off its end."""
+    """Turns the first SIGTERM or SIGHUP into Ctrl-C; later ones are ignored so that shutdown can finish."""
     signal.signal(signal.SIGTERM, ignore)
     signal.signal(signal.SIGHUP, ignore)
     signal.raise_signal(signal.SIGINT)

@@ -122,8 +122,8 @@ class Between:
 async def running(config: RunConfig, *, say: Callable[[str], None]) -> AsyncIterator[Runtime]:
     """The runtime of a run: a new one, which ends with the run, unless this process keeps the parts of its runs.
 
-    Then it may be that of an earlier run, and stays if this one ends well. Parts on shared GPUs, which belong now to the trainer
-    and now to the servers, are never kept. Raises what `Runtime` raises.
+    If it does, the runtime may come from an earlier run, and it is kept if this run succeeds. Parts on shared GPUs are never
+    kept, because trainer and servers use these GPUs alternately. Raises what `Runtime` raises.
     """
     runtime, Between.runtime = Between.runtime, None
     if runtime is not None and not runtime.fits(config):

@@ -25,7 +25,7 @@ class Threads:
         return self._executor._work_queue.qsize()
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """The result of `function(*arguments)`; a caller who gives up leaves its call to end by itself in its thread."""
+        """The result of `function(*arguments)`. If the caller is cancelled, the call still runs to its end in its thread."""
         places = self._places_of_this_loop()
         await places.acquire()
         work = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)

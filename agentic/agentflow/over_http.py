@@ -27,12 +27,12 @@ class ClientModel:
 
     @property
     def shows_tokens(self) -> bool:
-        """False."""
+        """False: the client returns text without token ids."""
         return False
 
     @property
     def untrained(self) -> "ClientModel":
-        """Itself: what is trained of a session is for `generate` to say."""
+        """Itself; `generate` decides what is trained of a session."""
         return self
 
     async def chat(self, messages: list[Message], *, max_tokens: int, tools: list[dict[str, Any]] | None = None) -> Turn:

@@ -16,7 +16,7 @@ class Options:
     """Settings below `algorithm.options`, typed and checked before anything starts."""
 
     price: float = 0.05
-    """What a query costs, in units of the reward."""
+    """Cost of a query, in units of the reward."""
 
 
 class FewQueries(Algorithm):

@@ -100,7 +100,7 @@ class Evaluator:
         return [finished[prompt.index] for prompt in prompts]
 
     def _shown(self, prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
-        """Fields that only a reader of the file wants to know: of a long evaluation they would fill the memory."""
+        """Fields written to the file but not kept in memory, which they would fill in a long evaluation."""
         if self._recorder.detail is RolloutDetail.none:
             return {}
         samples, unfinished = ([self._recorder.row(one) for one in found] for found in (rollout.samples, rollout.unfinished))

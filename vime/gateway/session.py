@@ -353,7 +353,7 @@ class AgentSession:
             call.replies.append(sent)
 
     async def _passed_on(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        """Gets as many answers as the request asks for, each said at once. Raises Refused for logprobs."""
+        """Gets as many answers as the request asks for and sends each in one go. Raises Refused for logprobs."""
         if request.wants_logprobs:
             raise Refused(f"logprobs: {self.model.name} is an endpoint with a chat API, whose tokens are not known; leave it out")
         answers = await together([self._answer_of_endpoint(request) for _ in range(request.num_answers)])

@@ -25,7 +25,7 @@ PATTERNS = ("rollouts/step_*.jsonl", "evaluation/*.jsonl")
 BATCH_BYTES = 8 * 2**20
 """Bytes of a file that are read in one transaction."""
 MARK_BYTES = 4096
-"""By its first and its last so many bytes that were read, a file is known again."""
+"""Bytes at either end of the part of a file that was read; a hash of them identifies the file."""
 State = tuple[int, int, int]
 """Inode, size and time of change of a file."""
 SCHEMA = """

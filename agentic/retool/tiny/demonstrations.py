@@ -20,7 +20,7 @@ from vime.types import Sample
 HABIT_PROGRESS = 0.8
 """The progress at which the last part begins."""
 TWO_PROGRAMS_SHARE = 0.5
-"""The share of solved problems of several steps that are solved in two programs, the second with a name of the first."""
+"""Share of solved multi-step problems that use two programs, the second reusing a name of the first."""
 CODE = "<code>\n{program}\n</code>"
 ANSWER = "<answer>\n\\boxed{{{answer}}}\n</answer>"
 

@@ -64,7 +64,7 @@ def is_there() -> bool:
 
 @lru_cache(maxsize=1)
 def flops_per_thread() -> int:
-    """A further thread is woken for so many of a weight gradient, a third of a millisecond: for fewer, waking it takes longer."""
+    """FLOPs of a weight gradient per extra thread (a third of a millisecond); below that, waking one costs more than it saves."""
     return 1 << (29 if _may_use_amx() else 26)
 
 
