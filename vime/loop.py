@@ -35,7 +35,7 @@ from vime.types import Sample
 logger = logging.getLogger(__name__)
 
 MAX_EMPTY_STEPS = 2
-"""After so many steps in a row without a trained token the run ends."""
+"""Number of steps in a row without a trained token after which the run ends."""
 
 
 def train(composed: Composed) -> None:
@@ -180,7 +180,7 @@ async def hand_over(config: RunConfig, algorithm: Algorithm, trainer: TrainerGro
 async def make_steps(
     config: RunConfig, algorithm: Algorithm, trainer: TrainerGroup, updates: list[Update], first: Any, step: int, *, keep: bool
 ) -> tuple[dict[str, float], list[list[dict[str, Any]]]]:
-    """The optimizer steps of a batch, of which the trainer holds the `first` gradient.
+    """Makes the optimizer steps of a batch; the trainer already holds the `first` gradient.
 
     Returns metrics, and with `keep` the trainer's logprobs by update and sequence.
     """
@@ -227,7 +227,7 @@ async def save_if_due(session: Session, system: Learner, batches: Batches, step:
 
 
 def is_saved_after(config: RunConfig, step: int) -> bool:
-    """True if a checkpoint is due after so many batches."""
+    """True if a checkpoint is due after `step` batches."""
     return step % config.trainer.save_every == 0 or step == config.trainer.num_steps
 
 

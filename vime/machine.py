@@ -1,9 +1,9 @@
-"""The share of this machine that is ours: memory and cores.
+"""This process's share of the machine: memory and cores.
 
-Those of a container or a batch job are what its control groups (cgroup v1 and v2) and its processor affinity grant, elsewhere the
-host's.
+In a container or a batch job the share is what control groups (cgroup v1 and v2) and processor affinity grant; elsewhere it is
+all of the host's.
 
-Libraries that ask the system get the host's numbers, of which a container may have a hundredth.
+Libraries that ask the system get the host's numbers; a container may have only a hundredth of them.
 """
 
 import os

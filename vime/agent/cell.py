@@ -190,7 +190,7 @@ def _wait(listener: _socket.socket, program: _Program) -> None:
 
 
 def _follow(copy: int, connection: _socket.socket, copys_end: _socket.socket) -> None:
-    """Exits when a successor has come out of the copy; returns when the copy was ended, or nobody waits for it any more."""
+    """Exits when a successor has come out of the copy; returns when the copy was ended or the other side has gone."""
     ended = posix.pidfd_open(copy)
     events = poll()
     events.register(copys_end, POLLIN)
@@ -247,7 +247,7 @@ def _answer(connection: _socket.socket, status: int) -> None:
 
 
 def _run(connection: _socket.socket, program: _Program) -> int:
-    """Reads a piece and runs it with the output of whoever has sent it; returns its status."""
+    """Reads a piece and runs it, with its output going to the streams that its sender passed along; returns its status."""
     length, ((_, _, sent),), *_ = connection.recvmsg(_LENGTH_BYTES, _socket.CMSG_SPACE(2 * _FILE_BYTES))
     output, errors = (int.from_bytes(sent[at : at + _FILE_BYTES], sys.byteorder) for at in (0, _FILE_BYTES))
     piece = b""

@@ -118,7 +118,7 @@ async def _read(stream: asyncio.StreamReader, kept: bytearray) -> None:
 
 
 def _kill(mark: str) -> None:
-    """Kills every process that has inherited a mark, also those that have left their parents; gives up on the unkillable."""
+    """Kills every process that has inherited a mark, including those detached from their parents; gives up on unkillable ones."""
     limit = time.monotonic() + GONE_SECONDS
     while (found := _marked(f"{MARK}={mark}".encode())) and time.monotonic() < limit:
         for process in found:

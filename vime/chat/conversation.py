@@ -64,10 +64,11 @@ class Conversation:
         """Tokens that the environment has written into the message that the next reply continues; None if that is a new one."""
 
     def add(self, new: list[Message] | Message | str) -> None:
-        """Adds messages of the user, a tool or the environment, or text that stands in the model's own message.
+        """Adds messages of the user, a tool or the environment, or text inside the model's own message.
 
-        The model continues such a text: the output of a program in the middle of its answer, say. It is never a control token.
-        Raises ValueError for text before the first reply, and for messages where the conversation began with a plain text.
+        The model continues such a text, for example the output of a program in the middle of its answer. It is never read as
+        control tokens. Raises ValueError for text before the first reply, and for messages where the conversation began with a
+        plain text.
         """
         if not isinstance(new, str):
             if not self.messages and self._written is not None:

@@ -36,9 +36,10 @@ class Marks:
 
 
 def reasoning_marks(parser: Any, extract: Callable[[str], tuple[str | None, str | None]]) -> tuple[str, str] | None:
-    """Begin and end of reasoning by one of vLLM's parsers, ("", "") if it reads none.
+    """Begin and end marks of reasoning of one of vLLM's parsers; ("", "") if it reads no reasoning.
 
-    `extract` is what the parser makes of a whole text. None if it does not simply take what stands before the end for reasoning.
+    `extract` returns the parser's result for a whole text. None if the parser does more than take the text before the end mark as
+    reasoning.
     """
     start, end = getattr(parser, "reasoning_start_str", None), getattr(parser, "reasoning_end_str", None)
     read = {text: extract(text) for text in ("x", f"x{end}y", f"{start}x{end}y", f"{start}x")}

@@ -1,6 +1,6 @@
 """A served model as an agent sees it: a `conversation`, or a single call by `chat` with messages or `complete` with token ids.
 
-Sampled ids are the truth: they are kept as the server sent them and never tokenized again. Every call stands in the rollout's
+Sampled ids are the truth: they are kept as the server sent them and never tokenized again. Every call is in the rollout's
 trajectory from the moment it is sent.
 """
 
@@ -39,7 +39,7 @@ class ServedModel:
     """Tokens in, tokens out (`vime.serving.client.TokenClient`), or messages (`vime.serving.external.ChatClient`)."""
     max_model_len: int
     tokenizer: Any = None
-    """Its own, or for an endpoint in the trained model's place that one's, to count and to cut."""
+    """Its own tokenizer. An endpoint in the trained model's place has the trained model's, to count and to cut."""
     temperature: float = 1.0
     top_p: float = 1.0
     session: str = ""
@@ -175,7 +175,7 @@ class ServedModel:
         return reader
 
     def as_baseline(self, sampling: Sampling, tokenizer: Callable[[], Any]) -> "ServedModel":
-        """The model in the trained one's place, with the sampling that that one would have here.
+        """The model as a baseline in the trained model's place, with the sampling that the trained model would have here.
 
         An endpoint counts and cuts in the tokens of the trained model's `tokenizer`, so that both get the same sections of a
         document.

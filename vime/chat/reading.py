@@ -44,11 +44,11 @@ class Reader:
         (`vime.chat.reading`)."""
         self._parser_class: Any = None
         self._constrained_class: Any = None
-        """The class of parsers for replies that are constrained from their first token on, so that no reasoning stands before
+        """The class of parsers for replies that are constrained from their first token on, so that no reasoning comes before
         them."""
         self._counter: Any = None
         self._asked: dict[bytes, Any] = {}
-        """Parts of requests that parsers look at, by tools and choices; to make one takes as long as to read a reply."""
+        """Cached parts of requests that parsers look at, by tools and choices; making one takes as long as reading a reply."""
         if tool_parser or reasoning_parser:
             self.tokenizer = parser_tokenizer(tokenizer)
             self._parser_class, self._constrained_class = reply_parsers(

@@ -1,8 +1,8 @@
 """The machines of a run: this one, or nodes of a Ray cluster whose GPUs a placement group reserves for the length of the run.
 
 Places (`vime.cluster.placement`) are numbers; this turns them into actor options, addresses, ports and GPU ids. GPUs are held by
-one agent per node; all other actors ask Ray for none and are told theirs by `CUDA_VISIBLE_DEVICES`, so that trainer and servers
-can share one.
+one agent per node. All other actors ask Ray for none and get theirs by `CUDA_VISIBLE_DEVICES`, so that trainer and servers can
+share a GPU.
 """
 
 import os

@@ -14,7 +14,7 @@ NUM_EXAMPLE_CHARACTERS = 100
 
 
 def check_overlap(config: RunConfig, training: Iterable[Prompt], evaluation: Mapping[str, Sequence[Prompt]]) -> None:
-    """Raises `ConfigError`, with one problem for each evaluation set of which an item is among the training prompts."""
+    """Raises `ConfigError` with one problem for each evaluation set that shares an item with the training prompts."""
     identities = config.method.identities
     wanted: dict[str, set[tuple[str, int]]] = {}
     for name, prompts in evaluation.items():

@@ -68,7 +68,7 @@ class RowSource:
         self._position = state["position"]
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raises `ConfigError` if `state` counts prompts of another order, of which some would be skipped and others repeated."""
+        """Raises `ConfigError` if `state` belongs to another order of prompts; some would be skipped and others repeated."""
         found = []
         if state.get("rows", self.digest) != self.digest:
             remedy = "its rows are not those of the checkpoint"

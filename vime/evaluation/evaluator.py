@@ -1,8 +1,8 @@
 """Runs an evaluation, data sets x runs. Items are written as they finish, so an interrupted evaluation can be continued.
 
 All rows (`vime.evaluation.conditions`) are scored alike. A failure stays in the denominator with a score of 0. The settings that
-a score depends on stand beside the items (`vime.evaluation.protocol`); `vime.report.items` reads complete evaluations. An
-evaluation during training runs beside the generation, on the same servers, which keep their weights until it is over
+a score depends on are written beside the items (`vime.evaluation.protocol`); `vime.report.items` reads complete evaluations. An
+evaluation during training runs beside the generation, on the same servers, which keep their weights until it ends
 (`vime.evaluation.pin`).
 """
 

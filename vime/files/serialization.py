@@ -27,9 +27,9 @@ def to_json(data: Any, *, compact: bool = False) -> bytes:
 
 
 def json_pieces(data: Any, *, depth: int) -> Iterator[bytes]:
-    """`to_json(data, compact=True)` in pieces: dictionaries down to `depth` are taken apart, so that no piece holds all.
+    """`to_json(data, compact=True)` in pieces: dictionaries down to `depth` are split, so that no piece holds all the data.
 
-    Whoever writes them from a thread lets others work between two of them.
+    A thread that writes the pieces lets other threads work between two of them.
     """
     if not depth or not isinstance(data, dict) or not all(type(key) is str for key in data):
         yield to_json(data, compact=True)

@@ -15,7 +15,7 @@ from vime.types import Message
 
 ROLES = {"system": "system", "developer": "system", "user": "user", ASSISTANT: ASSISTANT}
 CUSTOM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""Parameters of the function that stands for a custom tool, which takes one text."""
+"""Parameters of the function that represents a custom tool, which takes one text."""
 COMPACTION, COMPACTION_TRIGGER = "compaction", "compaction_trigger"
 COMPACT = (
     "Sum up this conversation, so that somebody can go on with its work who sees nothing but your summary: what was asked for, "
@@ -27,7 +27,7 @@ Item = dict[str, Any]
 
 
 def messages_of(given: Any, find: Callable[[str], Item]) -> list[Message]:
-    """The messages for which items stand; `find` knows the items of earlier answers.
+    """The messages that items represent; `find` looks up the items of earlier answers.
 
     Reasoning, text and calls that follow one another are one message of the assistant. Raises Refused for images and files.
     """
@@ -95,7 +95,7 @@ def tools_of(given: list[Any], found: Tools | None = None) -> Tools:
 
 
 def compaction_item(summary: str, item_id: str) -> Item:
-    """An item that stands for a conversation; its content is opaque to clients, which send it back."""
+    """An item that represents a conversation; its content is opaque to clients, which send it back."""
     return {"type": COMPACTION, "id": item_id, "encrypted_content": base64.b64encode(summary.encode()).decode()}
 
 

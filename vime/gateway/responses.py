@@ -183,7 +183,7 @@ class Compacting:
         return request
 
     def answer(self, request: ChatRequest, answers: list[ChatAnswer]) -> dict[str, Any]:
-        """The messages of the user, and an item that stands for all the rest."""
+        """The messages of the user, and an item that represents all others."""
         found = self._responses.answer(request, answers)
         kept = {key: found[key] for key in ("id", "created_at", "usage")}
         asked = [{"type": "message", "status": "completed", **item, "id": new_id("msg")} for item in request.options["asked"]]

@@ -7,7 +7,7 @@
     /health                              answers 200
 
 A client whose base URL lacks /v1 finds the same there. Nothing else is served: the routes of vLLM itself cannot be reached from
-here, and a client that asks for another one is told so in the form of its protocol.
+here, and a client that asks for another route gets an error in the form of its protocol.
 """
 
 import asyncio

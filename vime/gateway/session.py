@@ -39,7 +39,7 @@ SESSION_OVER = "session_over"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """The most that one session may ask for; None for no limit. Example: `Limits(num_calls=20)`."""
+    """Limits on one session's requests; None for no limit. Example: `Limits(num_calls=20)`."""
 
     num_calls: int | None = None
     num_tokens: int | None = None
@@ -117,10 +117,10 @@ class AgentSession:
         return self.url
 
     def call(self, route: str, body: bytes, request: ChatRequest, *, retried: bool) -> PendingCall:
-        """The call of a request: a new one, or that of the same request if its client is a client's retry.
+        """The call of a request: a new one, or the earlier call of the same request if this is a client's retry.
 
         A request is a retry if the client says so (`retried`), or if the same one was sent before and its connection was lost.
-        Every other request is new, also if it is the same as one before.
+        Every other request is new, even if it equals an earlier one.
         """
         digest = hashlib.sha256(route.encode() + b"\0" + body).digest()
         held = self._calls.get(digest)
@@ -263,7 +263,7 @@ class AgentSession:
         self.notes.add(f"{what}: the trained model samples freely, and the client gets what comes (gateway.constraints=free)")
 
     async def _sampled(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        """Samples as many answers as the request asks for; their pieces are said while they arrive.
+        """Samples the number of answers that the request asks for; their pieces are sent while they arrive.
 
         Raises Refused if the chat template does not take the messages, or the context has no room for an answer. Raises
         ConfigError, which ends the run, if tools are offered that no reply could call.
@@ -353,7 +353,7 @@ class AgentSession:
             call.replies.append(sent)
 
     async def _passed_on(self, request: ChatRequest, call: PendingCall) -> list[ChatAnswer]:
-        """Gets as many answers as the request asks for and sends each in one go. Raises Refused for logprobs."""
+        """Gets the number of answers that the request asks for and sends each one whole. Raises Refused for logprobs."""
         if request.wants_logprobs:
             raise Refused(f"logprobs: {self.model.name} is an endpoint with a chat API, whose tokens are not known; leave it out")
         answers = await together([self._answer_of_endpoint(request) for _ in range(request.num_answers)])

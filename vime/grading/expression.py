@@ -17,7 +17,7 @@ from vime.grading.number import TOLERANCE
 
 DIGITS = 400
 LOG_BASE = "base of log"
-"""The variable that stands for the unwritten base of a logarithm."""
+"""The variable for the unwritten base of a logarithm."""
 NUM_POINTS = 6
 MAX_BITS = 200_000
 """Size of powers that are computed exactly."""
@@ -83,7 +83,7 @@ def bound(expression: Expression, **values: Number) -> Expression:
 def compare(first: Expression, second: Expression, *, digits: int | None = None) -> bool | None:
     """True if two expressions are equal; None if they are so at some points only, or cannot be computed.
 
-    With `digits` numbers are equal if they agree when rounded to so many significant digits.
+    With `digits` numbers are equal if they agree when rounded to that number of significant digits.
     """
     names = first.names | second.names
     if LOG_BASE not in names:

@@ -24,7 +24,7 @@ class Infinity:
 class Row:
     """Answers between brackets: `( (1,2), [0,1), \\{1,2\\}`, or with `opening=""` a list in any order.
 
-    `joined` is what stands between its items: a comma, `and`, or `or`.
+    `joined` is the separator of its items: a comma, `and`, or `or`.
     """
 
     items: "tuple[Answer, ...]"

@@ -110,7 +110,7 @@ def _solutions(chain: Chain) -> Region:
 
 
 _PLACES = (Fraction(1), Fraction(-3, 7), Fraction(-1031, 5), Fraction(2, 3), Fraction(4409, 8), Fraction(10**7))
-"""Points at which a line is told from other functions."""
+"""Points at which a line is distinguished from other functions."""
 
 
 def _half_line(difference: Expression, sign: str, name: str) -> Region:

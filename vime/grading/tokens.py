@@ -239,7 +239,7 @@ def _command(text: str, position: int, found: list[Token]) -> int:
 
 
 def _font(text: str, position: int, found: list[Token]) -> int:
-    """Reads what stands in `\\text{…}` and the like: a formula, or words."""
+    """Reads the content of `\\text{…}` and the like: a formula, or words."""
     content, end = group(text, position)
     bare = content.strip()
     word = bare.strip(", ").lower()

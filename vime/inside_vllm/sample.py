@@ -23,7 +23,7 @@ class ValueSample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A comparison whose outcome nobody has asked the device for yet.
+    """A comparison whose outcome has not yet been read from the device.
 
     Example: `Comparison(is_right=tensor(True, device="cuda:0"), fault=lambda: "lm_head.weight: nothing was loaded")`.
     """

@@ -1,6 +1,6 @@
-"""On a CPU, layers that take new weights beside those that generate.
+"""Layers that take new weights on a CPU, beside those that generate.
 
-A server that loads in its pause stands still while every weight is copied and packed. A shadow is a second set of the layers that
+A server that loads during its pause is idle while every weight is copied and packed. A shadow is a second set of the layers that
 hold weights: it is loaded and proven while the server goes on under the old weights, and in the pause each layer only exchanges
 its weights with its shadow's. It takes the memory of the weights a second time, until the old ones are freed.
 """

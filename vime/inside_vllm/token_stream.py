@@ -2,7 +2,7 @@
 
 vLLM reports weight versions with the last token only, so those of a reply that a lost server has cut short would be unknown. It
 sends nothing while a request waits in the queue, its prompt is read, or generation is paused for a weight sync, so a busy server
-could not be told from a lost one.
+could not be distinguished from a lost one.
 """
 
 import logging

@@ -40,7 +40,7 @@ class FileUpdateInfo(WeightTransferUpdateInfo):
 
 
 def erase_weights(model: Any) -> None:
-    """Overwrites all weights with NaN, so that one which does not arrive is noticed; see `vime.inside_vllm.erase`."""
+    """Overwrites all weights with NaN, so that a missing weight is noticed; see `vime.inside_vllm.erase`."""
     erase_what_is_materialized()
     erase(model)
 
@@ -209,7 +209,7 @@ class WeightReport:
     weight_transfer_engine: Any
 
     def expect_files(self, *files: str) -> None:
-        """Tells the file transport which buckets come next; none, if those it was told of do not come after all."""
+        """Tells the file transport which buckets come next; without arguments, the announced ones will not come after all."""
         self.weight_transfer_engine.expect_files(list(files))
 
     def weight_report(self) -> dict[str, Any]:

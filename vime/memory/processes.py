@@ -10,7 +10,7 @@ and E expert-parallel sizes:
 - host memory of a rank on GPUs that it shares with servers, page-locked: what it keeps there while they work, `b·R` and the
   optimizer; and `b·R` for the reference;
 - the optimizer's step takes nothing on top, because Adam is fused;
-- a reserve on each GPU, for what no formula counts: a context and NCCL's buffers of each process, also of those that sleep;
+- a reserve on each GPU, for what no formula counts: a context and NCCL's buffers of each process, including sleeping ones;
 - weights of a server: `b·P / T_server`; the KV cache has what is left of `gpu_memory_utilization`, at
   `2·layers·kv_heads·head_dim·b / T_server` bytes per token.
 """

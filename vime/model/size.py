@@ -4,7 +4,7 @@ from vime.config import Family, ModelConfig, Precision
 
 BYTES = {Precision.float32: 4, Precision.bfloat16: 2}
 LOGITS_IN_CHUNK = 2**26
-"""The trainer projects so many logits at once on a CPU: 256 MiB in float32."""
+"""Logits that the trainer computes at once on a CPU: 256 MiB in float32."""
 LOGITS_IN_CUDA_CHUNK = 2**28
 """The same on a GPU, where they are never held in float32: 512 MiB in bfloat16. Each chunk adds to the gradient of the head's
 weight once, and in small chunks that takes longer than the products."""

@@ -33,7 +33,7 @@ class ClaudeCode:
     """The tools that the model is offered; "default" for all, with which prompts are many times as long."""
     max_turns: int | None = None
     max_output_tokens: int = 4096
-    """The most that one call may sample."""
+    """Maximum number of tokens that one call may sample."""
     thinks: bool = False
     """True if it asks for thinking, and sends it back."""
 

@@ -102,7 +102,7 @@ class Channel:
         return key, reply
 
     async def tell(self, verb: str, *fields: str | bytes) -> None:
-        """Sends what gets no reply."""
+        """Sends a message that gets no reply."""
         key, _ = await self.send(verb, *fields)
         self.forget(key)
 
@@ -111,7 +111,7 @@ class Channel:
         self._waiting.pop(key, None)
 
     def close(self) -> None:
-        """Closes the socket, whereupon the first process ends; whoever waits for a reply is told that it is lost."""
+        """Closes the socket, which ends the first process; callers that wait for a reply get an error that it is lost."""
         if self._is_open:
             self._is_open = False
             self._lose("the workspace was closed")

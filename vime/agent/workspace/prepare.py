@@ -49,7 +49,7 @@ _SETTINGS = """\
 \temail = agent@localhost
 """
 _ATTRIBUTES = "* !text !eol !crlf !ident !filter !diff !merge !working-tree-encoding !whitespace !export-subst\n"
-"""Stands above all .gitattributes of a tree: contents are compared byte by byte, and no program is run for them."""
+"""Attributes that override all .gitattributes of a tree: contents are compared byte by byte, and no program is run for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
