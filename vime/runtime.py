@@ -168,8 +168,8 @@ def signals_end() -> Iterator[None]:
 def signals_wait() -> Iterator[None]:
     """Within the block SIGINT and SIGTERM wait for its end, and Ray sets no handlers of its own.
 
-    Half of a Ray would end with a dump of its stack, and its handler would end the program where it stands. The third
-    signal breaks off the block.
+    Otherwise a half-started Ray would end with a stack dump, and its handler would end the program on the spot. The third signal
+    aborts the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

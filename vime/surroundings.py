@@ -1,8 +1,8 @@
-"""The process's surroundings, made bearable in one place: streams, home folder, temporary folders, proxies.
+"""Workarounds for a process's surroundings, in one place: streams, home folder, temporary folders, proxies.
 
-Terminals that are not UTF-8 or are gone, a HOME that cannot be written, a TMPDIR too long for sockets and a proxy between two
-programs of one machine belong to whoever starts us; none of them may end a run. Everything here is handed on by environment
-variables, so that servers, trainer ranks and the libraries in them have it too.
+None of these may end a run: a terminal that is not UTF-8 or is gone, a HOME that cannot be written, a TMPDIR too long for
+sockets, a proxy between two programs of one machine. All of them are the choice of the user or the system that starts the
+process. Every fix is handed on by environment variables, so that servers, trainer ranks and the libraries in them have it too.
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""Waiting for several things of which one may fail: none is left behind when the wait is over."""
+"""Waiting for several tasks, any of which may fail: none is left running when the wait ends."""
 
 import asyncio
 import logging

@@ -97,8 +97,7 @@ def server_places(config: RunConfig) -> dict[str, list[Place]]:
 def _place(
     found: dict[str, list[Place]], config: RunConfig, owners: list[tuple[str, int]], *, first: int, num_shared: int = 0
 ) -> None:
-    """Adds the places of servers (model, number of GPUs) to `found`, from GPU `first` on; `num_shared` GPUs are used
-    round-robin."""
+    """Adds places of servers (model, number of GPUs) to `found`, from GPU `first` on; `num_shared` GPUs are used round-robin."""
     sizes = [size for _, size in owners]
     places = _in_turn(config, sizes, first, num_shared) if num_shared else _on_gpus(config, sizes, first=first)
     for (name, _), place in zip(owners, places, strict=True):

@@ -120,7 +120,7 @@ class OwnProducer:
                 self._own.load(state["own"])
 
     async def stop(self) -> None:
-        """Lets the user's object end what it still runs; an error is only logged, because the run is over."""
+        """Lets the user's object stop what it still runs; an error is only logged, because the run has ended."""
         if hasattr(self._own, "stop"):
             try:
                 await asyncio.wait_for(self._own.stop(), self._config.max_blocked_seconds)

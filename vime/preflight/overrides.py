@@ -61,7 +61,7 @@ class Composition:
         return tree
 
     def _prefer_paths(self, values: list[Override], tree: DictConfig) -> None:
-        """A path of data that a word gives stands in place of the generator, with its number of rows, that an option brought."""
+        """Lets a data path that a word gives replace the generator, and its number of rows, that an option has set."""
         given = {override.key_or_group for override in values if not override.is_delete()}
         for key in given:
             dataset = node_at(tree, key.removesuffix(".path"))

@@ -35,7 +35,7 @@ from vime.report.tables import measured_rows, spread_text
 from vime.warm.client import OwnHost
 
 PIPE_WIDTH = 10_000
-"""Columns where nobody's terminal breaks lines."""
+"""Columns, more than any terminal has, so that lines are not broken."""
 SWEEP_NAME = "sweep_%Y-%m-%d_%H-%M-%S"
 
 

@@ -49,7 +49,7 @@ class Keeper:
         prepare: Callable[[], Awaitable[Fault | None]] | None = None,
         watch: Callable[[], Coroutine[Any, Any, Fault]] | None = None,
     ) -> None:
-        """A successor takes the place of a lost keeper: it restarts the program also if its own first start fails."""
+        """A successor takes the place of a lost keeper: it restarts the program even if its own first start fails."""
         self.state = State.down
         self.process = ProgramProcess(spec)
         self._events = Events(spec.name)

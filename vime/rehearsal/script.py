@@ -76,7 +76,7 @@ class Rehearsal:
     def files(cls, config: RunConfig) -> dict[str, list[Row]]:
         """Two rows for each data file of the configuration, by the name of the file, in its published or prepared layout.
 
-        They stand in for files that are not on this machine. By default they are questions with answers.
+        They replace files that are not on this machine. By default they are questions with answers.
         """
         paths = [Path(dataset.path).name for dataset in (config.data.train, *config.data.evaluation) if dataset.path]
         return {name: [{"question": f"{name}: {n} + 4 ?", "answer": str(n + 4)} for n in (2, 3)] for name in paths}
@@ -102,7 +102,7 @@ class Rehearsal:
         return ()
 
     def act(self, asked: Asked, acts: Sequence[str]) -> str:
-        """The part that this attempt at a rollout plays: those of `acts` in turn, one attempt after another."""
+        """The part that this attempt at a rollout plays; attempts take the parts in `acts` round-robin."""
         if asked.session not in self._acts:
             self._acts[asked.session] = acts[self._num_acts[tuple(acts)] % len(acts)]
             self._num_acts[tuple(acts)] += 1

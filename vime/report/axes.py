@@ -94,7 +94,7 @@ def grid(axes: Axes, x_label: str, names: list[str] | None, percent: bool = Fals
 
 
 def tick_text(value: float, ticks: list[float]) -> str:
-    """A mark with as many digits as tell it from its neighbours."""
+    """Text of a mark, with just enough digits to distinguish it from its neighbours."""
     value = 0.0 if abs(value) < 1e-12 else value
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"

@@ -35,7 +35,7 @@ def line_chart(
 ) -> str:
     """Lines over a common x axis; with `names` x counts through those categories. Values that are not finite leave a gap.
 
-    The y axis is logarithmic if positive values span more than three decades. `note` stands beside the title.
+    The y axis is logarithmic if positive values span more than three decades. `note` is shown beside the title.
     """
     values = [y for s in series for y in s.y if math.isfinite(y)]
     if not values:

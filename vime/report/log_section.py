@@ -27,7 +27,7 @@ def eval_log_section(logs: Logs, datasets: Sequence[str]) -> str:
 
 
 def _by_dataset(logs: Logs, datasets: Sequence[str]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """The logs by data set, then by row and label; a log of no known data set stands under its own name."""
+    """The logs by data set, then by row and label; a log of no known data set is under its own name."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, log in logs.items():
         dataset = max((each for each in datasets if name.startswith(f"{each}-")), key=len, default=name)

@@ -205,7 +205,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
-    """Returns the run folders in `paths`; the folder of a sweep stands for its runs, in the order of their numbers.
+    """Returns the run folders in `paths`; the folder of a sweep is replaced by its runs, in the order of their numbers.
 
     Raises `FileNotFoundError`, naming the folder, for one that is neither.
     """

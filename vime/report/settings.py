@@ -4,7 +4,7 @@ from typing import Any
 
 WITHOUT_MEANING = {"output_dir", "resume"}
 MAX_NAMING = 4
-"""Most settings of which the name of a sweep's run is made."""
+"""Maximum number of settings in the name of a sweep's run."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, str]:

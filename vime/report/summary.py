@@ -163,8 +163,8 @@ def _check_complete(config: RunConfig, dataset: str, rows: dict[str, list[RunSco
 def summarize_runs(runs: list[RunScore], pass_at: Sequence[int] = ()) -> dict[str, Any]:
     """Mean, standard deviation and runs of one row on one data set, in percent; all runs have the same items.
 
-    `best_of_runs` is never the score of a table. With `pass_at` also the share of items that k
-    runs solve at least once (pass@k) and every time (pass^k), both without bias for k below the number of runs.
+    `best_of_runs` is never the score of a table. With `pass_at` there are also the shares of items that k runs solve at least
+    once (pass@k) and every time (pass^k), both without bias for k below the number of runs.
     """
     strict = [fmean(score.strict) for score in runs]
     lenient = [fmean(score.lenient) for score in runs]

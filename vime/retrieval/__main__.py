@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def command(config: RetrievalConfig, *, host: str, port: str, index_folder: str) -> list[str]:
-    """The command line that serves a configuration, with `port` as it stands."""
+    """The command line that serves a configuration, with `port` unchanged."""
     words = [sys.executable, "-m", "vime.retrieval", "serve", str(config.corpus), "--index-folder", index_folder, "--host", host]
     for name in OPTIONS:
         value = getattr(config, name)

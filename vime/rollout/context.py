@@ -31,8 +31,8 @@ SHOWN_SECONDS = 0.01
 class Context:
     """Given to every hook.
 
-    `config.method` holds the method's own settings; `models["actor"]` is the trained model and every other served model
-    stands beside it by its name, also those behind a chat API, which refuse `complete`; `retriever` asks the retrieval service;
+    `config.method` holds the method's own settings; `models["actor"]` is the trained model and every other served model is beside
+    it by its name, including those behind a chat API, which refuse `complete`; `retriever` asks the retrieval service;
     `evaluation` is True outside training; `session_id` names this rollout to the router; `trace` takes what the timeline should
     show.
     """

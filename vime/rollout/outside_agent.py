@@ -1,7 +1,7 @@
 """Agents that know nothing of vime: a function that is given a client of its model, or a program with the address of its model.
 
-`load_generate` makes an agent's `generate` of whatever `method.generate` names (`vime.agent.entry`). Everything that the agent
-calls its model for is trained; what it returns or prints stands in the samples' metadata as `output`, for the reward.
+`load_generate` makes an agent's `generate` of whatever `method.generate` names (`vime.agent.entry`). All of the agent's calls to
+its model are trained. The value that it returns or prints is `output` in the samples' metadata, for the reward.
 """
 
 import inspect
@@ -55,7 +55,7 @@ def session_environment(session: AgentSession) -> dict[str, str]:
 
 
 def row_of(sample: Sample) -> dict[str, Any]:
-    """The fields of a row that a program is told: everything but the label."""
+    """The fields of a row that are passed to a program: all but the label."""
     return {**sample.metadata, "prompt": sample.prompt, "question": sample.question}
 
 

@@ -75,7 +75,7 @@ def _result(task: "asyncio.Task[T]") -> T:
 
 
 def _retrieve(task: "asyncio.Task[T]") -> None:
-    """Retrieves the exception, so that asyncio does not log that nobody did."""
+    """Retrieves the exception, so that asyncio does not log it as never retrieved."""
     if not task.cancelled():
         task.exception()
 

@@ -251,7 +251,7 @@ def _is_large(config: RunConfig, model: ServedModelConfig) -> bool:
 
 
 def _num_stored(file: Path) -> int:
-    """Numbers in the tensors of a file, of which only the head is read."""
+    """Count of the numbers in a file's tensors; only its header is read."""
     with safe_open(file, framework="numpy") as tensors:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (it is no dictionary)
 

@@ -1,4 +1,4 @@
-"""One reply as it arrives, over as many attempts as it takes; each attempt continues from the tokens received so far."""
+"""One reply as it arrives, in one or more attempts; each attempt continues from the tokens received so far."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -19,7 +19,7 @@ class Silence:
         data = await response.content.readany()
         silence.heard()
 
-    The block raises Silent if it was not called for so many seconds, unless the silence `is_explained`.
+    The block raises Silent if `heard` was not called for this number of seconds, unless the silence `is_explained`.
     """
 
     def __init__(self, seconds: float, *, is_explained: Callable[[], bool]) -> None:

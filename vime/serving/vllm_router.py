@@ -47,7 +47,7 @@ def start_key_check(secret: str) -> str:
 
 
 def main() -> None:
-    """Runs the router until it is told to stop."""
+    """Runs the router until a signal stops it."""
     secret = os.environ.pop(VARIABLE, None)
     url = start_key_check(secret) if secret else None
     from vllm_router import router

@@ -37,7 +37,7 @@ class Turns:
 
     @asynccontextmanager
     async def awake(self) -> AsyncIterator[TrainerGroup]:
-        """The trainer, able to work (to save, say); whoever had the turn has it again afterwards, with the same weights."""
+        """The trainer, able to work, for example to save; the side that had the turn gets it back, with the same weights."""
         async with self._lock:
             if not self.shared or self._trainers:
                 yield self._trainer

@@ -34,7 +34,7 @@ class Wanted:
 
 @dataclass(kw_only=True, slots=True)
 class MicroBatch:
-    """Sequences in one packed row, of which this rank holds a part. Everything of shape N is the same on all of its ranks.
+    """Sequences in one packed row; this rank holds a part of the row. Everything of shape N is the same on all ranks of the row.
 
     Example: one sequence `tokens=[1, 5, 9, 2], loss_mask=[1, 1]` has T = 4 and N = 2.
     """

@@ -74,7 +74,7 @@ class PackedModel(GPTModel):
 
 
 class Chunks(torch.nn.ModuleList):
-    """This rank's parts of the model, `PackedModel` each: one, or as many as an interleaved pipeline has rounds."""
+    """This rank's parts of the model, each a `PackedModel`: one, or one for each round of an interleaved pipeline."""
 
     @property
     def parts(self) -> list[PackedModel]:

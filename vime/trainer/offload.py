@@ -45,7 +45,7 @@ class HostMemory:
         self._kept, self._num_used = [], 0
 
     def _block(self, found: dict[int, tuple[torch.Tensor, torch.UntypedStorage]], size: int) -> torch.Tensor:
-        """Page-locked memory of so many bytes that no content lies in: that of last time, if it is as large."""
+        """Page-locked memory of `size` bytes that holds no content; the memory of last time is reused if it is large enough."""
         if self._num_used == len(self._blocks):
             self._blocks.append(torch.empty(0, dtype=torch.uint8))
         if self._blocks[self._num_used].numel() < size:

@@ -3,8 +3,8 @@
 A row holds its sequences one after another, longest first. Neighbours of similar length share one attention call as a batch
 padded on the right: under a causal mask no real token sees the padding, so no mask is needed.
 
-With context parallelism each sequence is cut into 2·C chunks for C ranks, of which rank r holds chunks r and 2·C-1-r: then all
-ranks have the same share of the causal triangle.
+With context parallelism each sequence is cut into 2·C chunks for C ranks. Rank r holds chunks r and 2·C-1-r, so all ranks have
+the same share of the causal triangle.
 
 Shape suffixes: T tokens of this rank's row, R tokens of the whole row, P tokens with padding, S sequence, B batch, D channels.
 """

@@ -1,7 +1,7 @@
 """The writing of a checkpoint in Megatron's distributed format: a thread of each rank, and the completion of the folder.
 
-Megatron plans the files and its format is theirs. Its own writing forks processes and starts a manager process, neither of
-which is safe where other threads compute, as in a Ray actor; so that part is done here.
+Megatron plans the files, and their format is Megatron's. Its own writing forks processes and starts a manager process. Neither is
+safe while other threads compute, as in a Ray actor, so the writing is done here.
 """
 
 import queue

@@ -24,7 +24,7 @@ from vime.types.column import ADVANTAGE, LOGPROB, MASK, TOKEN, VERSION, WEIGHT
 ACTOR = "actor"
 """The name of the trained policy's weights."""
 BLOCK_TOKENS = 2**22
-"""A block ends with the row that reaches so many tokens: at most 13 bytes of each are joined at once."""
+"""Number of tokens at which a block ends, with the row that reaches it; at most 13 bytes of each token are joined at once."""
 COLUMNS = (TOKEN, MASK, LOGPROB, VERSION, ADVANTAGE, WEIGHT)
 """Columns of every shard."""
 
@@ -167,10 +167,9 @@ class PackedUpdate:
         columns: Sequence[ColumnType] = (),
         with_logprobs: bool = True,
     ) -> None:
-        """`version` is that of the weights in training, `columns` are those that an algorithm adds to `COLUMNS`.
+        """`version` is the version of the weights in training; `columns` are those that an algorithm adds to `COLUMNS`.
 
-        Raises `SampleError` if a sequence lacks an entry of a column; of demonstrations (`with_logprobs=False`) nobody knows
-        logprobs.
+        Raises `SampleError` if a sequence lacks an entry of a column; demonstrations need no logprobs (`with_logprobs=False`).
         """
         fills = {"version": version} if with_logprobs else {"version": version, "logprob": 0.0}
         types = [replace(kind, fill=fills.get(kind.name, kind.fill)) for kind in COLUMNS[2:]]

@@ -1,4 +1,4 @@
-"""`Dialogue`: finds in a trajectory what it already holds of a conversation, and renders what is new.
+"""`Dialogue`: finds the part of a conversation that a trajectory already holds, and renders the rest.
 
 Clients send the whole conversation with each request. The part that is already known is found by digests, so its token ids are
 those that were sampled, and only new messages are rendered and tokenized. A request that goes on from an earlier reply becomes

@@ -103,11 +103,11 @@ EQUAL, ALIKE, OTHER = 2, 1, 0
 
 
 def likeness(sent: Message, held: Message) -> int:
-    """The likeness of a reply that a client sent back to the one that it got, if their digests are equal.
+    """The likeness between a reply that a client sent back and the one that it got, if their digests are equal.
 
-    EQUAL: also the arguments of its calls are as they were; reasoning may be left out, and the white space around it. ALIKE: the
-    ids of its calls are, and the arguments are not; Claude Code adds default values and removes white space. OTHER: reasoning was
-    edited, or long arguments were left out.
+    EQUAL: the arguments of its calls are unchanged as well; reasoning may be left out, and so may the white space around it.
+    ALIKE: the ids of its calls are unchanged, but the arguments are not; Claude Code adds default values and removes white space.
+    OTHER: reasoning was edited, or long arguments were left out.
     """
     reasoning = (sent.get("reasoning_content") or "").strip()
     if reasoning and reasoning != (held.get("reasoning_content") or "").strip():

@@ -54,8 +54,8 @@ class ChatTemplate:
     def fitted(self, messages: list[Message]) -> list[Message]:
         """The messages with those of the system where the template takes them.
 
-        Some templates take a system message only at the beginning: several that stand there become one, and a later one becomes
-        a message of the user.
+        Some templates take a system message only at the beginning: several at the beginning become one, and a later one becomes a
+        message of the user.
         """
         late = [place for place, message in enumerate(messages) if place and message["role"] == SYSTEM]
         if not late or self._takes_late_system():
@@ -185,7 +185,7 @@ def shape_of(thinks: tuple[str, str], reply: Message, new: list[Message]) -> Sha
 
 
 def _stand_in(reply: Message, *, content: str) -> Message:
-    """A reply with as many calls, by the same ids, and another text: what the model wrote is not rendered.
+    """A reply with the same number of calls, the same ids, and another text: the model's own text is not rendered.
 
     The calls have this text for a name, because some templates leave out the text beside calls.
     """

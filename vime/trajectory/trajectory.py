@@ -79,7 +79,7 @@ class Call:
 
     @property
     def environment(self) -> Integers:
-        """Token ids that nobody sampled: the whole prompt of a root, or what stands between the parent's reply and this one."""
+        """Token ids that were not sampled: the whole prompt of a root, or those between the parent's reply and this one."""
         return self._pieces[0].prompt_ids
 
     @property
@@ -137,9 +137,9 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """Token ids up to the place where a reply begins, and where in the tree they stand.
+    """Token ids up to the place where a reply begins, and their place in the tree.
 
-    Example of a prompt that goes on behind a reply with two tokens of a tool: `Prompt(ids=[5, 6, 9, 8, 2, 7, 7], parent=first,
+    Example of a prompt that continues a reply with two tokens of a tool: `Prompt(ids=[5, 6, 9, 8, 2, 7, 7], parent=first,
     environment=[7, 7])`.
     """
 
@@ -274,7 +274,7 @@ def call_key(model: str, token_ids: Integers, max_tokens: int) -> str:
 
 
 def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[str, Any]) -> Sample:
-    """The tokens of a path up to its last reply, of which those of the calls in `own` are trained.
+    """The tokens of a path up to its last reply; those of the calls in `own` are trained.
 
     Tokens of the environment count as of the same weights as the reply before them.
     """
@@ -304,7 +304,7 @@ def _sequence(template: Sample, path: list[Call], own: set[int], metadata: dict[
 
 
 def _text(path: list[Call]) -> str:
-    """The text of the last message, of which several replies may be parts, and what stands between them."""
+    """The text of the last message: one reply, or several replies with the text between them."""
     text = ""
     for call in reversed(path):
         text = call.text + text

@@ -50,7 +50,7 @@ class Column(Sequence[Number], Generic[Number]):
 
     @classmethod
     def read(cls, value: Any, dtype: Any) -> "Column[Any]":
-        """A column from its text, or from a list, in which null stands for NaN."""
+        """A column from its text, or from a list in which null means NaN."""
         return cls.from_text(value, dtype) if isinstance(value, str) else cls(np.array(value, dtype=dtype), dtype)
 
     def to_text(self) -> str:

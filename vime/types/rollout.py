@@ -13,7 +13,7 @@ from vime.types.stop_reason import COUNTS, Counting, Status, StopReason
 class Reward:
     """The return value of a reward hook: `score` trains; `metrics` (strict, lenient, …) are averaged and shown, 0 to 1 each.
 
-    Example of a rollout of two turns, of which the second was better: `Reward(score=0.5, samples=[0.0, 1.0])`.
+    Example of a rollout of two turns, the second being better: `Reward(score=0.5, samples=[0.0, 1.0])`.
     """
 
     score: float

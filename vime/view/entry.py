@@ -45,7 +45,7 @@ class Entry:
     seconds: float | None
     tools: tuple[str, ...]
     text: str
-    """The text by which a search finds it: the messages it began with, its replies, what stands between them, its error."""
+    """The text that a search looks at: the messages it began with, its replies, the text between them, its error."""
 
 
 def read_line(data: bytes) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """An index on disk of all rollouts of a run, which follows its files as they grow and writes nothing into its folder.
 
-Each entry says in which file and where its line stands; the line itself stays there. Step files are replaced whole and items of
+Each entry has the file and the place of its line; the line itself stays in the file. Step files are replaced whole and items of
 evaluations are appended, so a file is read on from where it was read last, or anew if it is another one under the same name.
 Offset and entries change in one transaction: a viewer that is killed leaves an index that equals a beginning of the files.
 """
@@ -67,7 +67,7 @@ class Index:
         """The files as they were when they were last read to their ends, so that nothing new costs no query."""
         self._names: dict[str, int] = {}
         self.problems: dict[str, str] = {}
-        """Files that hold a line which cannot be read, and why; what stands before its batch is indexed."""
+        """Files with an unreadable line, and the reason; everything before its batch is indexed."""
         self._prepare()
 
     def connection(self) -> sqlite3.Connection:

@@ -23,7 +23,7 @@ MAX_SHOWN = 256
 
 
 def read_rollout(run: Run, rollout: int) -> dict[str, Any]:
-    """The line of an entry as it stands in the file, but for the numbers of its tokens, with its branches and its timeline.
+    """The line of an entry as in the file, but without the numbers of its tokens, with its branches and its timeline.
 
     Raises FileNotFoundError if there is no such entry.
     """
@@ -176,13 +176,13 @@ def _column(row: dict[str, Any], name: str) -> list[Any] | None:
 
 
 def _exact(value: Any) -> list[float]:
-    """Float32 as the shortest decimals that stand for them, as the file's own numbers would be written."""
+    """Float32 values as the shortest decimals that represent them, as the file's own numbers would be written."""
     array = Column.read(value, np.float32).array
     return [float(str(number)) for number in array]
 
 
 def _texts(run: Run, tokens: list[int]) -> list[str] | None:
-    """The text of each token; a character that several tokens share stands with the last of them."""
+    """The text of each token; a character that several tokens share belongs to the last of them."""
     try:
         file = run.file(VOCABULARY)
     except FileNotFoundError:

@@ -56,7 +56,7 @@ def screen(run: Run, *, width: int) -> RenderableType:
 
 
 def chart(curve: Curve, width: int) -> Text:
-    """A curve in block characters, `HEIGHT` lines high, smoothed as in the report, between the ends that stand beside it."""
+    """A curve in block characters, `HEIGHT` lines high, smoothed as in the report, with its range beside it."""
     steps, values = curve[0], [math.nan if value is None else value for value in curve[1]]
     if len(values) >= 20:
         values = smoothing(values)

@@ -98,9 +98,9 @@ def run_on_waiting_host(words: list[str]) -> int | None:
 
 
 def run_on_new_host(words: list[str], *, seconds: float, started: float) -> int | None:
-    """Starts a host that waits for runs from this folder, for so many seconds after each, and has it make this one.
+    """Starts a host that waits `seconds` after each run for another from this folder, and has it make this one.
 
-    Returns the exit code; None if a host is at work already, or if it cannot be started.
+    Returns the exit code; None if another host is already at work, or if it cannot be started.
     """
     with _taken(_socket_path()) as path, socket.socket(socket.AF_UNIX) as connection:
         if path is None:

@@ -3,8 +3,8 @@
     python -m vime.warm.host --run MODULE.FUNCTION --descriptor N
     python -m vime.warm.host --run MODULE.FUNCTION --listen PATH --seconds 600
 
-The first serves a sweep, whose connection it inherits, and ends with it; the second, for `cluster.keep_warm`, waits so long for
-the next run. `vime.warm.client` starts both.
+The first serves a sweep, whose connection it inherits, and ends with it. The second, for `cluster.keep_warm`, waits `--seconds`
+for the next run. `vime.warm.client` starts both.
 
 A run that fails or is interrupted leaves nothing. A host whose code has changed on disk since it was loaded, or that was started
 under other environment variables than its client has, ends without running anything; the client then starts another one.
@@ -126,7 +126,7 @@ def _interrupted_with(connection: socket.socket) -> Iterator[None]:
 
 
 def listen(host: Host, path: Path, *, seconds: float) -> None:
-    """Serves one client after another, until none has come for so many seconds."""
+    """Serves one client after another, until none has come for `seconds`."""
     with socket.socket(socket.AF_UNIX) as server:
         path.unlink(missing_ok=True)
         server.bind(str(path))

@@ -1,7 +1,8 @@
 """Sums over the 32-bit words of tensors in a GPU's memory, computed where they are: the device's part of `WeightDigest`.
 
-Small tensors are copied side by side into a buffer and summed together, and nobody waits for the device before the end: a model
-of experts has ten thousands of tensors, for each of which a dozen kernels and a wait would take longer than its bytes.
+Small tensors are copied side by side into a buffer and summed together, and the host waits for the device only at the end. A
+mixture-of-experts model has tens of thousands of tensors, and for each of them a dozen kernels and a wait would take longer than
+reading its bytes.
 
 Shape suffixes: B bytes, C chunks, F factors, one per word of a chunk; N tensors.
 """

@@ -51,7 +51,7 @@ class Work:
 
 
 def companies(lost: Sequence[Work], *, culprit: int) -> list[list[Work]]:
-    """Groups the suspects of a lost worker into companies, each of which gets a worker of its own; other work is left out.
+    """Groups the suspects of a lost worker into companies; each company gets a worker of its own, and other work is left out.
 
     `culprit` is the number of the work in whose code the worker died, 0 if there was none.
     """

@@ -15,7 +15,7 @@ STOP_REASONS = {
     Status.ABORTED: StopReason.ABORTED,
     Status.FAILED: StopReason.GENERATE_RAISED,
 }
-"""The stop reason that a status stands for where none is set; `pending` is the status of an untouched sample."""
+"""The stop reason of a status if none is set; `pending` is the status of an untouched sample."""
 
 
 def stop_reason_of(sample: Sample) -> StopReason | None:

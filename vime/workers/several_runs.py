@@ -27,7 +27,7 @@ class SeveralRuns:
         self._threads: ThreadPoolExecutor | None = None
 
     def begin(self) -> None:
-        """A run begins, in this event loop. Its threads are not asyncio's own, whose end nobody can wait for.
+        """Begins a run in this event loop, with a thread pool of its own: the end of asyncio's own threads cannot be awaited.
 
         Python's cycle collector runs less often from now on: by default it takes half of the time with many rollouts in flight.
         """

@@ -96,7 +96,7 @@ def pipeline(config: RunConfig) -> list[Problem]:
 
 
 def trainer_gpus(config: RunConfig) -> list[Problem]:
-    """On a cluster with GPUs, there are as many trainer ranks as trainer GPUs."""
+    """On a cluster with GPUs, each trainer GPU has one trainer rank."""
     trainer, cluster = config.trainer, config.cluster
     ranks = world_size(trainer)
     if cluster.gpus_per_node == 0 or ranks == cluster.num_trainer_gpus:

@@ -80,6 +80,6 @@ def _compiled(source: Path, compiler: str, flags: list[str], openmp: Path) -> Pa
 
 
 def _openmp() -> Path | None:
-    """The OpenMP that PyTorch has loaded; with another there would be twice as many threads."""
+    """The OpenMP library that PyTorch has loaded; a second one would double the number of threads."""
     folder = Path(torch.__file__).parent
     return next((file for place in ("lib", "../torch.libs") for file in sorted((folder / place).glob("libgomp*.so*"))), None)

@@ -20,7 +20,7 @@ _installed: list[bool] = []
 
 
 class _CpuStream:
-    """Stands for a CUDA stream and its events; a class, because libraries derive from and test against `torch.cuda.Stream`."""
+    """Replaces a CUDA stream and its events; a class, because libraries derive from and test against `torch.cuda.Stream`."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
