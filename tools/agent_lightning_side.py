@@ -88,7 +88,7 @@ def faulty_agent(folder: Path) -> Any:
 
 
 def is_first(file: Path) -> bool:
-    """True if nobody has made this file yet."""
+    """True if this file does not exist yet; creates it."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def free_port() -> int:
-    """A port that nobody uses."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

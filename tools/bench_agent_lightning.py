@@ -3,8 +3,8 @@
     python tools/bench_agent_lightning.py --environment          # makes the environments of 0.3.0 and, with Python 3.12, 1.0.2
     python tools/bench_agent_lightning.py [--steps 10] [--seed 0] [--faults] [--out FOLDER] [--json PATH] [--markdown PATH]
 
-Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. What stands
-on the page of Agent Lightning's side comes from its own store (`agent_lightning_side.py`).
+Both use the same data, seed and settings; the agents are `lightning_agent.py`, in two runners, and `openai_sdk.py`. The page's
+numbers of Agent Lightning's side come from its own store (`agent_lightning_side.py`).
 """
 
 import argparse

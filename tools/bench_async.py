@@ -76,7 +76,7 @@ class ProcessorClock:
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._used: dict[int, float] = {}
-        """By process, also of those that have ended."""
+        """Processor seconds by process, including processes that have ended."""
         self._samples: list[tuple[float, float]] = [(time.time(), 0.0)]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)

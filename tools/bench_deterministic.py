@@ -123,7 +123,7 @@ def configured(checkpoint: Path, precision: str, way: str) -> RunConfig:
 
 @asynccontextmanager
 async def served(checkpoint: Path, precision: str, folder: Path) -> AsyncIterator[dict[str, str]]:
-    """Addresses of servers, one for each way, of which one works at a time."""
+    """Addresses of servers, one for each way; only one works at a time."""
     urls: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         for way in WAYS:

@@ -55,7 +55,7 @@ class Gaps:
 
 
 def long_text(num_tokens: int) -> str:
-    """More than so many tokens."""
+    """A text of more than `num_tokens` tokens."""
     return " ".join(random.choices(WORDS, k=num_tokens))
 
 

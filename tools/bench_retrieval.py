@@ -93,7 +93,7 @@ async def ask(session: aiohttp.ClientSession, query: str) -> set[str]:
 
 
 async def throughput(session: aiohttp.ClientSession, queries: list[str], seconds: float, clients: int) -> float:
-    """Queries per second with so many clients that each send one query after the other."""
+    """Queries per second with `clients` clients that each send one query after the other."""
     deadline, counts = time.monotonic() + seconds, [0] * clients
 
     async def work(number: int) -> None:

@@ -4,10 +4,10 @@
     python tools/bench_rollout.py --against FOLDER [--concurrency 16 64] [--pairs 8] [--rounds 2] [--hidden 128] [--layers 2]
 
 Two real vLLM servers of a random model. Throughput: the same requests go once as rollouts, and once straight from one process to
-the two servers in turn, as many at a time; the sides alternate, and the worker that runs the rollouts has started before.
-Prefix cache: conversations of several turns in groups of a common prompt, by the router's session affinity and by random
-routing, beside the most that can be hit: all whole blocks of what one of the servers has read or written before, if a group
-stays on one server.
+the two servers alternately, with the same number at a time; the sides alternate, and the worker that runs the rollouts has
+started before. Prefix cache: conversations of several turns in groups of a common prompt, by the router's session affinity and by
+random routing, beside the most that can be hit: all whole blocks of what one of the servers has read or written before, if a
+group stays on one server.
 
 `--against` puts the same requests through another checkout of this project instead (`against.py`), and `--numbers` measures this
 one alone: tokens per second by the clock, and per CPU second of driver and worker, which the servers do not hide.

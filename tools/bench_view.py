@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def make(folder: Path, num_rollouts: int) -> None:
-    """A run folder with so many rollouts; step files that exist are kept."""
+    """Makes a run folder with `num_rollouts` rollouts; existing step files are kept."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.yaml", "mode: train\nname: generated\n")
     for step in range(1, -(-num_rollouts // PER_STEP) + 1):
@@ -117,7 +117,7 @@ def rollouts(step: int) -> Iterator[dict[str, Any]]:
 
 
 def words(dice: random.Random, count: int) -> str:
-    """Words of which few are common and most are rare, as in a language."""
+    """Random words; few are common and most are rare, as in a language."""
     return " ".join(WORDS[int(len(WORDS) * dice.random() ** 4)] for _ in range(count))
 
 

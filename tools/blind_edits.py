@@ -33,7 +33,7 @@ EDITS = {
     "`+` becomes `*`": r"s/ + \([a-z]\)/ * \1/",
     "`-` becomes `+`": "s/ - / + /",
 }
-"""Commands of sed for a line, the first four of which can be made together."""
+"""Commands of sed for a line; the first four can be made together."""
 TOGETHER = 4
 AT_ONCE = 4
 

@@ -1,10 +1,10 @@
-"""Finds docstrings that begin as none should: with a question word, instead of a noun phrase or a verb.
+"""Finds docstrings that do not begin with a noun phrase or a verb, or that contain a phrase that plain English does without.
 
     python tools/check_prose.py
 
-A docstring is a string that stands by itself: of a module, a class or a function, or below a constant or a field. `make check`
-runs it over all Python of `vime`, `agentic`, `tools` and `conf`; it prints file, line and text of each, and ends with 1 if there
-is one.
+A docstring is a string that is a statement by itself: of a module, a class or a function, or below a constant or a field.
+`make check` runs it over all Python of `vime`, `agentic`, `tools` and `conf`; it prints file, line and text of each, and ends
+with 1 if there is one.
 """
 
 import ast
@@ -21,7 +21,7 @@ WRONG = re.compile(rf"({'|'.join(BEGINNINGS)})\b")
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Lines and texts of all strings that stand by themselves."""
+    """Lines and texts of all strings that are statements by themselves."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value.strip()

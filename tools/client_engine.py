@@ -19,7 +19,7 @@ REPLY = "<|im_start|>assistant\n"
 END = "<|im_end|>"
 LOST = "My script has ended."
 FOLDER = "{folder}"
-"""Stands in a script for the client's working folder."""
+"""Placeholder in a script for the client's working folder."""
 PIECE_TOKENS = 3
 TURN_STEP = 10_000
 """The logprob of a scripted token is -(turn × step + place), so that no two are equal."""
@@ -31,7 +31,7 @@ class Part:
 
     replies: tuple[str, ...]
     marker: str = ""
-    """A text of its prompts. Of several parts the first is taken whose marker stands in a prompt."""
+    """A text of its prompts. The first part whose marker is in a prompt is taken."""
     by_order: bool = False
     """True if its replies follow each other call by call, because the client does not show them in its prompts."""
 

@@ -49,7 +49,7 @@ class Environment:
         return dict(self.variables)
 
     def build(self) -> None:
-        """Makes it if it is not there; also one that is there reads this checkout's vime."""
+        """Makes the environment if it is missing; in any case it then reads this checkout's vime."""
         finished = self.folder / "finished"
         if not finished.exists():
             self._install()

@@ -92,7 +92,7 @@ class Aider(ByExitCode):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MiniSweAgent(ByExitCode):
-    """mini-swe-agent; it wants to be told that nobody knows what its model costs."""
+    """mini-swe-agent; it needs a setting that the cost of its model is unknown."""
 
     def command(self, prompt: str, *, openai_url: str, anthropic_url: str, secret: str, folder: Path) -> Command:
         """The program with its task."""

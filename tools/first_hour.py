@@ -30,9 +30,9 @@ PAGE = "results/gpu.md"
 REHEARSAL_PAGE = "results/gpu_rehearsal.md"
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 MARK = "VIME_FIRST_HOUR"
-"""A variable by which the processes of a step are found, also those that have left its session."""
+"""A variable that marks the processes of a step, including those that have left its session."""
 STOP_SECONDS = 60.0
-"""Time for a step that is over its limit to end what it has started."""
+"""Time for a step that has exceeded its limit to end what it has started."""
 NUM_LINES = 15
 """Lines of the log of what has failed that the page shows."""
 CARDS = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
@@ -125,7 +125,7 @@ class Hour:
             raise Interrupted
 
     def states(self, state: str) -> list[str]:
-        """Names of the steps that ended like this; one of which a part has failed has failed."""
+        """Names of the steps that ended like this; a step with a failed part has failed."""
         order = (SKIPPED, PASSED, FAILED)
         ends = {step: max((one.state for one in self.outcomes if one.step == step), key=order.index) for step in self._taken()}
         return [step for step in ends if ends[step] == state]

@@ -2,7 +2,7 @@ r"""Compares our verdicts about mathematical answers with those of math-verify a
 
     python tools/grading_table.py [--json PATH] [--markdown PATH] [--earlier PATH]
 
-The pairs stand in `grading_pairs.jsonl`, one per line: `{"kind": "radicals", "answer": "3\\sqrt{2}", "reference": "\\sqrt{18}",
+The pairs are in `grading_pairs.jsonl`, one per line: `{"kind": "radicals", "answer": "3\\sqrt{2}", "reference": "\\sqrt{18}",
 "verdict": "equal"}`. The verdict is `equal`, `different`, or `undecided` where a text is no formula or has several meanings.
 Those with `unseen` were written after the grader that is graded; `first` is the verdict of the commit that graded them first.
 math-verify is called as its README shows, with both texts between dollars; it is undecided where it reads nothing. `--earlier`

@@ -5,8 +5,8 @@
     python tools/make_tables.py agentflow --out tables         # without runs: the published tables, ours not run
 
 The page is written into the folder of the first run unless `--out` names another. A page that is there keeps its runs; one with
-the same name, seed and command is replaced, so without runs it is written anew. A sweep's folder stands for all its runs.
-An incomplete run is refused by name. The papers' data are results/papers/METHOD.yaml.
+the same name, seed and command is replaced, so without runs it is written anew. A sweep's folder means all its runs. An
+incomplete run is refused by name. The papers' data are results/papers/METHOD.yaml.
 """
 
 import argparse

@@ -236,7 +236,7 @@ def bare(text: str, marks: tuple[str, ...]) -> str:
 
 
 async def played(num_replies: int, seed: int, *, show: bool = False) -> Findings:
-    """Plays conversations until there were so many replies."""
+    """Plays conversations until there were `num_replies` replies."""
     found, draw = Findings(), random.Random(seed)
     gateway = Gateway()
     await gateway.start()

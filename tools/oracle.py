@@ -184,7 +184,7 @@ def _compare_metrics(differences: Differences, ours: list[dict[str, Any]], other
 
 
 def _compare_updates(differences: Differences, method: str, ours: Side, oracle: Side) -> None:
-    """Batches are those of the oracle's run of three steps, of which each has an optimizer step."""
+    """Batches are those of the oracle's run of three steps; each has an optimizer step."""
     run = oracle.run(method, "steps", TRAINED)
     oracle.recorded(run)
     folders: list[Path] = []

@@ -4,9 +4,9 @@
     python tools/oracle_side.py updates RECORDED.json FOLDER [WORD…]
 
 Each checkout has its own, so that only the form of RECORDED.json is common to both: a list of rollouts in the order of their
-files, `{"step": 1, "group_index": 0, "reward": 1.0, …, "samples": [{"advantage": 0.5, …, "columns": {"tokens": [5, 9], …}}]}`.
-Of `updates`, the words compose the run's configuration, and FOLDER gets the gradients that stand before each optimizer step, the
-weights after the last, and metrics.
+files, `{"step": 1, "group_index": 0, "reward": 1.0, …, "samples": [{"advantage": 0.5, …, "columns": {"tokens": [5, 9], …}}]}`. Of
+`updates`, the words compose the run's configuration, and FOLDER gets the gradients before each optimizer step, the weights after
+the last, and metrics.
 """
 
 import json

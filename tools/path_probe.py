@@ -27,8 +27,8 @@ THINGS = {
     },
     WEIGHT: {"vime": {"WeightPayload", "FileUpdateInfo"}},
 }
-"""Classes of what a sample is made of and made into from the client's answer on, of this version and of earlier ones, and of what
-stands for weights, by the beginning of their module."""
+"""Classes that a sample is made of or made into, from the client's answer on, and classes that represent weights, by the
+beginning of their module. They include those of earlier versions."""
 IDS = {"_held_ids", "_rest", "columns", "environment", "ids", "output_ids", "tokens", "tokens_T"}
 """Attributes and slots under which such a class holds token ids, and is no property of what another one holds."""
 LOSSES = {"policy_loss", "sft_loss"}
@@ -136,7 +136,7 @@ class Probe:
         return next((kind for value in values if (kind := self._kind(value, depth - 1)) is not None), None)
 
     def _caller(self, frame: FrameType, kind: str) -> str:
-        """The file of vime that called, past functions of other packages if the caller has such a thing; nobody's otherwise."""
+        """The file of vime that called, past functions of other packages if the caller has such a thing; otherwise `OUTSIDE`."""
         before = frame.f_back
         while before is not None and self._file(before.f_code) is None:
             before = before.f_back

@@ -1,6 +1,6 @@
 """The metrics of a method's `eval_log` about a whole run: all data sets of a row together, and each by itself.
 
-Which of its metrics stand in a results page is data: `logs` of `results/papers/METHOD.yaml`, with a title for each.
+Data decide which of its metrics are in a results page: `logs` of `results/papers/METHOD.yaml`, with a title for each.
 """
 
 from pathlib import Path
@@ -51,7 +51,7 @@ def read_logs(path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def figure_of(logs: dict[str, Any], about: dict[str, Any]) -> str:
-    """The figure of a run as a whole SVG file; what all lines have in common stands at the axis."""
+    """The figure of a run as a whole SVG file; a name that all lines have in common is the axis label."""
     names = {name for figure in logs["figure"].values() for name in figure["series"]}
     series = [
         Series(label=row if len(names) == 1 else f"{row}: {name}", x=list(figure["x"]), y=list(values))

@@ -71,7 +71,7 @@ def others_of(name: str, entry: dict[str, Any], table: dict[str, dict[str, Any]]
 
 
 async def verified(rows: list[dict[str, Any]], *, seconds: float, console: Console) -> list[Verified]:
-    """Verifies rows in their order, as many at a time as there are cores."""
+    """Verifies rows in their order, one per core at a time."""
     places, config = asyncio.Semaphore(os.cpu_count() or 1), GradingConfig(seconds=seconds)
     opened = fresh_workspaces(WorkspaceConfig())
     with Progress(console=console, transient=True) as progress:

@@ -5,13 +5,13 @@
     python tools/staleness.py --long-tail --lr-schedule linear --output results/staleness_long_tail_decay
 
 In the asynchronous runs the servers change weights between two tokens. The first of them is repeated with the cache kept over
-each sync (`serving.keep_cache`): what that costs shows in the logprobs of tokens of the weights in training, of which a lower
-bound on the age leaves more. With `--long-tail` nothing is repeated; instead the agents of the asynchronous runs first call a
-tool that now and then takes many steps (`long_tail.py`), so that rollouts of late groups are sampled again. With a learning rate
-that falls to 0 (`--lr-schedule`) the end of a run is no accident of its last updates. Writes PATH.md and PATH.json after every
-seed; run folders stand under outputs/staleness, and one that is complete is not run again. Every mode is compared with the first:
-paired differences over the same items of all data sets, with their 95 % interval over items. The goal is about the modes that
-clear the cache, each against each.
+each sync (`serving.keep_cache`): its cost shows in the logprobs of tokens that were sampled under the weights in training; a
+lower bound on the age leaves more of these tokens. With `--long-tail` nothing is repeated; instead the agents of the asynchronous
+runs first call a tool that now and then takes many steps (`long_tail.py`), so that rollouts of late groups are sampled again.
+With a learning rate that falls to 0 (`--lr-schedule`) the end of a run is no accident of its last updates. Writes PATH.md and
+PATH.json after every seed; run folders are under outputs/staleness, and a complete one is not run again. Every mode is compared
+with the first: paired differences over the same items of all data sets, with their 95 % interval over items. The goal is about
+the modes that clear the cache, each against each.
 """
 
 import argparse

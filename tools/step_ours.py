@@ -54,7 +54,7 @@ class Step:
 
 
 class Source:
-    """A case's prompts, in their order and without end; agents are told how long their replies are."""
+    """A case's prompts, in their order and without end; agents get the length of their replies."""
 
     def __init__(self, case: StepCase, first: int) -> None:
         self._case, self._numbers = case, itertools.count()

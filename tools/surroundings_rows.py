@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 NO_PORT = "127.0.0.1:9"
-"""Nobody listens there, neither a proxy nor Ray."""
+"""Address on which nothing listens, neither a proxy nor Ray."""
 PROXIES = {
     name: f"http://{NO_PORT}" for names in ("http_proxy", "https_proxy", "all_proxy") for name in (names, names.upper())
 } | {"no_proxy": None, "NO_PROXY": None}

@@ -101,7 +101,7 @@ def padded_batches(case: Case) -> list[list[dict[str, Any]]]:
 
 
 def flops(size: str, rows: list[tuple[int, int]]) -> float:
-    """Forward and backward FLOPs of rows of (places, of which are projected onto the vocabulary).
+    """Forward and backward FLOPs of rows; a row is (number of places, number of places projected onto the vocabulary).
 
     6 per parameter and place, and causal attention; recomputation in the backward pass is not counted.
     """

@@ -111,11 +111,11 @@ class Turns(transformers.TrainerCallback):
         self.ended = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Waits for the first."""
+        """Waits until the first step is wanted."""
         self.wanted.acquire()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Says that one is done, and waits."""
+        """Reports that a step is done, and waits for the next."""
         self.done.release()
         self.wanted.acquire()
         control.should_training_stop = self.ended

@@ -52,7 +52,7 @@ class ClientModel:
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One sample per planner turn, as natively: the session's calls stand in the rollout's trajectory."""
+    """One sample per planner turn, as natively, because the session's calls are part of the rollout's trajectory."""
     method = AgentFlowConfig.of(context.config)
     planner = context.models[method.roles.planner]
     async with context.session(method.roles.planner) as session:

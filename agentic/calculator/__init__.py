@@ -63,7 +63,7 @@ ConfigStore.instance().store(group="schema/method", name="calculator", node=Calc
 
 
 async def generate(context: "Context", sample: Sample, sampling: Sampling, *, calculates: bool = True) -> Sample:
-    """One rollout: lines and values in turn; `values` and `answer` of the sample are what was computed and answered."""
+    """One rollout, in which lines and values alternate; the sample's `values` and `answer` are the results and the answer."""
     method = CalculatorConfig.of(context.config)
     most = method.max_calculations if calculates else 0
     examples = [line for line in EXAMPLES.splitlines(keepends=True) if most or not line.startswith(CALCULATION)]
@@ -92,7 +92,7 @@ async def single_turn(context: "Context", sample: Sample, sampling: Sampling) ->
 
 
 async def reward(context: "Context", samples: list[Sample]) -> Reward:
-    """`strict` is 1 for the right answer, `lenient` also where the last value of the calculator is right."""
+    """`strict` is 1 for the right answer; `lenient` is also 1 if the last value of the calculator is right."""
     about, label = samples[-1].metadata, samples[-1].label[0]
     strict = is_number(about["answer"], label)
     lenient = strict or (bool(about["values"]) and is_number(about["values"][-1], label))

@@ -22,7 +22,7 @@ class ClassificationConfig(MethodConfig):
     single_turn: str = "agentic.classification.generate.generate"
     rehearsal: str | None = "agentic.classification.rehearsal.ClassificationRehearsal"
     template: str = "{text}\nLabel:"
-    """The prompt, in which `{text}` stands for the text of an item; the completion goes on directly behind it."""
+    """The prompt, in which `{text}` is replaced by the text of an item; the completion follows it directly."""
     labels: list[str] = field(default_factory=list)
     """Names of the classes, as the answers of the data have them."""
     max_tokens: Count = 4

@@ -20,7 +20,7 @@ MOST_PROCESSES = 12
 
 
 class Agents:
-    """Processes of one agent, each of which answers a question at a time."""
+    """Processes of one agent; each answers one question at a time."""
 
     def __init__(self, module: str, environment: str) -> None:
         self._module, self._environment = module, environment

@@ -1,4 +1,4 @@
-"""ReTool's rehearsal: programs that end, raise and run too long, as many as are allowed, and responses that are cut off."""
+"""ReTool's rehearsal: programs that end, raise and run too long, up to the allowed number, and responses that are cut off."""
 
 import json
 from collections import Counter

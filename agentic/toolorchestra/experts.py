@@ -1,7 +1,7 @@
 """Calls of experts, each with a time limit and booked with its tokens, dollars and milliseconds.
 
-If an expert fails, the orchestrator is told and the rollout goes on. After `limits.expert_errors` failures in a row the expert's
-model counts as unavailable and is not asked again in this rollout.
+If an expert fails, the orchestrator gets a message and the rollout goes on. After `limits.expert_errors` failures in a row the
+expert's model counts as unavailable and is not asked again in this rollout.
 """
 
 from collections import Counter

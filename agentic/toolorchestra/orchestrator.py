@@ -45,7 +45,7 @@ _readers: dict[tuple[int, str], tuple[Any, ToolCallReader]] = {}
 
 
 def reader_of(tokenizer: Any, parser: str) -> ToolCallReader:
-    """The reader of a model's replies, of which a process makes one."""
+    """The reader of a model's replies; a process makes only one."""
     key = (id(tokenizer), parser)
     if key not in _readers:
         _readers[key] = (tokenizer, ToolCallReader(tokenizer, parser=parser))

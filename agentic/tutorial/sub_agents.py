@@ -13,7 +13,7 @@ from vime import Context, Reward, Sample, Sampling, ToolBox
 
 
 async def generate(context: Context, sample: Sample, sampling: Sampling) -> list[Sample]:
-    """One sample for each conversation: every sampled token is trained once, whoever has asked for it."""
+    """One sample for each conversation: every sampled token is trained once, no matter which agent has asked for it."""
 
     def query(sql: str) -> str:
         """Asks the database."""

@@ -1,10 +1,10 @@
-"""A scripted engine: a server that answers every request with the same reply, as fast or as slowly as it is told.
+"""A scripted engine: a server that answers every request with the same reply, at a given pace.
 
     python -m gateway_bench.engine SCRIPT.json          prints its port
 
 It speaks what vime's TokenClient and the training client of verifiers ask of vLLM (`/inference/v1/generate`, streamed and whole)
-and OpenAI's Chat Completions, so that every gateway can stand in front of it. `POST /pace` sets how long a reply takes; `POST
-/log` returns, and forgets, when each request came and went by the machine's monotonic clock.
+and OpenAI's Chat Completions, so that every gateway can use it. `POST /pace` sets how long a reply takes; `POST /log` returns,
+and forgets, when each request came and went by the machine's monotonic clock.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class Engine:
         return response
 
     def _token_events(self, interval: int) -> list[tuple[int, bytes]]:
-        """The first token at once, then so many at a time, as vLLM sends them."""
+        """The first token at once, then `interval` tokens at a time, as vLLM sends them."""
         if interval not in self._events:
             ids, found = self._script.ids, []
             for start, end in _pieces(len(ids), interval):

@@ -33,7 +33,7 @@ class OurSide:
         self._number = 0
 
     async def open(self, count: int) -> list[dict[str, str]]:
-        """Opens so many sessions, each of a rollout of its own."""
+        """Opens `count` sessions, each of a rollout of its own."""
         for _ in range(count):
             self._number += 1
             context = self._models.context(f"s{self._number}", sampling=Sampling(temperature=1.0, top_p=1.0), version=0)

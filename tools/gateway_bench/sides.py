@@ -136,7 +136,7 @@ class Sessions(Process):
         self.read()
 
     def open(self, count: int) -> Targets:
-        """Opens so many sessions."""
+        """Opens `count` sessions."""
         return self.ask("open", count)
 
     def close(self) -> dict[str, float]:
@@ -174,7 +174,7 @@ Side = Direct | Sessions | LiteLLM
 
 
 def free_port() -> int:
-    """A port that nobody listens on at present."""
+    """A port that no program listens on at present."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

@@ -36,7 +36,7 @@ class VerifiersSide:
         self._sessions: list[RolloutSession] = []
 
     async def open(self, count: int) -> list[dict[str, str]]:
-        """Opens so many sessions."""
+        """Opens `count` sessions."""
         found: list[dict[str, str]] = []
         for _ in range(count):
             session = RolloutSession(ctx=self._context, trace=make_trace())

@@ -1,7 +1,7 @@
 """A client for the HTTP services of tools. A service that does not answer is an infrastructure failure: the rollout is repeated.
 
-If the agent were told of an outage instead, the rollout would be trained as if the agent had made a mistake, and the run would go
-on unnoticed.
+If the agent saw the outage instead, the rollout would be trained as if the agent had made a mistake, and the run would go on
+without anyone noticing.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The way of verdicts out of the interpreter that runs the program under test: lines that begin with a nonce.
+"""The channel of verdicts out of the interpreter that runs the program under test: lines that begin with a nonce.
 
 The nonce is read in a thread of its own before any code of the repository is imported. From then on this thread is inside one
-call of C functions that prefix lines of a queue with the nonce and write them. The nonce stands on this thread's evaluation stack
+call of C functions that prefix lines of a queue with the nonce and write them. The nonce is on this thread's evaluation stack
 only: no variable of a frame, no object with attributes and no file holds it.
 """
 

@@ -33,7 +33,7 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out the tests that nobody asked for."""
+        """Leaves out the tests that were not requested."""
         left_out = [item for item in items if self._wanted and item.nodeid not in self._wanted]
         if left_out:
             config.hook.pytest_deselected(items=left_out)

@@ -56,7 +56,7 @@ def _configuration(paths: set[str]) -> dict[str, str]:
 
 
 def _remove(path: str) -> None:
-    """Removes a file, a link, or a folder in the place of a file; what stands in the way of its folder is another such path."""
+    """Removes a file, a link, or a folder in the place of a file. A file that blocks a needed folder is such a path as well."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):

@@ -177,7 +177,7 @@ def _repository(rng: random.Random) -> Repository:
 
 
 def _step(play: Play, rng: random.Random) -> list[Dialogue]:
-    """The right next step; also the conversation of a sub-agent, if one is asked."""
+    """The right next step, together with the conversation of a sub-agent if one is asked."""
     if play.is_edited:
         play.submit()
     elif play.knows_code and play.knows_document:

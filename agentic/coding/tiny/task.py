@@ -147,7 +147,7 @@ def sample_repository(rng: random.Random, *, split: Split) -> Repository:
 
 
 def generate_rows(*, split: Split, num_items: int, seed: int) -> list[dict[str, Any]]:
-    """num_items rows of a split, no two of which are about the same bug of the same function."""
+    """`num_items` rows of a split; no two are about the same bug of the same function."""
     rng, found = random.Random(f"coding/{split}/{seed}"), dict[str, dict[str, Any]]()
     while len(found) < num_items:
         row = sample_repository(rng, split=split).row()
@@ -156,7 +156,7 @@ def generate_rows(*, split: Split, num_items: int, seed: int) -> list[dict[str, 
 
 
 def _documents(rng: random.Random, modules: dict[str, list[Function]]) -> dict[str, list[Function]]:
-    """The functions of all modules, mixed, in as many documents."""
+    """The functions of all modules, mixed, in the same number of documents."""
     functions = [function for found in modules.values() for function in found]
     rng.shuffle(functions)
     chosen = rng.sample(DOCUMENTS, NUM_MODULES)

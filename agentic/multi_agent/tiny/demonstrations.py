@@ -1,9 +1,9 @@
 """Generated traces of all roles for the supervised training of the tiny model, right only part of the time.
 
-A solver walks through any door and says at the end what it has found, by which door. A rewriter who reads that somebody has found
-the sought thing takes the same way, otherwise a door that nobody has tried. The selector looks for the thing in the solutions and
-names the one that has found it. In the last part of the training come bad habits: to lose the way, to take over any solution
-or none, and to name any solution. A batch depends on seed and step.
+A solver walks through any door and says at the end what it has found, by which door. A rewriter that reads that a solver has
+found the sought thing takes the same way, otherwise a door that no solver has tried. The selector looks for the thing in the
+solutions and names the one that has found it. The last part of the training adds bad habits: losing the way, taking over any
+solution or none, and naming any solution. A batch depends on seed and step.
 """
 
 import random
