@@ -124,7 +124,7 @@ def entries_by_line(file: str) -> tuple[tuple[str, ...], ...]:
 
 @cache
 def is_row(entries: tuple[str, ...], file: str) -> bool:
-    """True if the entries stand in one line of a file, in this order."""
+    """True if the entries are in one line of a file, in this order."""
     for line in entries_by_line(file):
         rest = iter(line)
         if all(any(same(entry, other) for other in rest) for entry in entries):

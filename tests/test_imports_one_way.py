@@ -38,7 +38,7 @@ FLOORS = (
     {"rehearse"},
     {"run"},
 )
-"""The rooms of vime from the ground up: folders, and the modules that stand beside them."""
+"""The rooms of vime from the ground up: folders, and the modules beside them."""
 
 
 def modules(folder: Path) -> list[Path]:
@@ -52,7 +52,7 @@ class Contents(NamedTuple):
     imports: set[str]
     """Dotted names of all that it imports, also inside functions; `from vime import x` counts as vime.x."""
     executed_imports: set[str]
-    """The imports without what stands under `if TYPE_CHECKING:`."""
+    """The imports except those under `if TYPE_CHECKING:`."""
     words: list[tuple[int, str]]
     """Strings and names with their lines, without documentation."""
 
@@ -101,7 +101,7 @@ def rooms_of(file: Path) -> set[str]:
 
 
 def room_of(file: Path) -> str:
-    """The room of vime that a file stands in."""
+    """The room of vime that a file is in."""
     return file.relative_to(VIME).parts[0].removesuffix(".py")
 
 

@@ -5,7 +5,7 @@
 Beside them, in turns, the plain ways without any confinement: a copy of the tree (`cp -a`) and a `git worktree`, each changed by
 a shell, diffed by git and removed. All sides get the same repository and the same number at a time, by default two per core, like
 the commands of a run: while one waits for the kernel, which takes several milliseconds to put a process into a control group,
-another uses the core. `--alive` workspaces are then open at once, in each of which a shell has answered. Their memory is measured
+another uses the core. `--alive` workspaces are then open at once, and a shell has answered in each. Their memory is measured
 twice, before and while they are open: that of the machine (MemTotal - MemAvailable), which other programs change as well, and
 what is known to be theirs: their processes (proportional set size), files in memory, and the kernel's own.
 """

@@ -1,4 +1,4 @@
-"""Waiting for several tasks, any of which may fail: none is left running when the wait ends."""
+"""Waiting for several tasks that may fail: none is left running when the wait ends."""
 
 import asyncio
 import logging

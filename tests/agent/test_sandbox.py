@@ -57,7 +57,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def started_processes() -> set[psutil.Process]:
-    """All below this process, and all of the host that are in a sandbox, whoever their parent is, but those of other workers."""
+    """All descendants of this process, and all sandboxed processes of the host with any parent, except those of other workers."""
     this = psutil.Process()
     workers = {*psutil.Process(os.getppid()).children()} - {this}
     inside = {process for process in psutil.process_iter() if is_inside(process) and not is_below(process, workers)}

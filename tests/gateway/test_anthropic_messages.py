@@ -1,4 +1,4 @@
-"""The gateway over Messages, with Anthropic's own client and Qwen3's tokenizer; the model says what it is told."""
+"""The gateway over Messages, with Anthropic's own client and Qwen3's tokenizer; the model's replies are scripted."""
 
 from collections.abc import Callable
 from typing import Any

@@ -55,7 +55,7 @@ class Agent:
     url: str
     rng: random.Random
     arrived: set[int] = field(default_factory=set)
-    """Numbers of the calls of which something arrived, from the logprobs of their tokens."""
+    """Numbers of the calls that have arrived at least in part, from the logprobs of their tokens."""
 
     async def ask(self, messages: list[Any], *, num_answers: int = 1) -> list[Any]:
         """The messages of the answers, or none if the agent has lost its connection for good."""

@@ -35,7 +35,7 @@ async def played(asked: Asked, shape: tuple[int | None, ...]) -> list[Sample]:
 
 
 def weights_of(rollouts: list[list[Sample]], aggregation: Aggregation, credit: Credit) -> list[float]:
-    """The sum of weight times advantage over the trained tokens of each of two rollouts, of which the first is better."""
+    """The sum of weight times advantage over the trained tokens of each of two rollouts; the first rollout is better."""
     members = [
         Rollout(rollout_id=number, group_index=0, samples=samples, reward=reward, stop_reason=StopReason.ANSWERED)
         for number, (samples, reward) in enumerate(zip(rollouts, REWARDS, strict=True))

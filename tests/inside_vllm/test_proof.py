@@ -43,7 +43,7 @@ DROPPED = {
 
 
 class Trainer:
-    """Stands in for the trainer: float32 masters that move as Adam moves them, seen by the servers in bfloat16."""
+    """Stand-in for the trainer: float32 masters that move as Adam moves them, seen by the servers in bfloat16."""
 
     def __init__(self, checkpoint: Path, folder: Path, serving: ServingConfig) -> None:
         with safe_open(checkpoint / "model.safetensors", framework="pt") as file:

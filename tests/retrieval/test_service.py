@@ -23,7 +23,7 @@ GOOD = {"queries": ["record 17", "record 18"], "topk": 3, "return_scores": True}
 
 
 def silent(phase: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Discards reports of progress."""
 
 
 async def until_ready(client: Any) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def as_written(message: Message) -> str:
 
 
 class Played:
-    """A trajectory with a model that says what it is told; the logprob of a token says which one of which turn it is."""
+    """A trajectory with a model with scripted replies; the logprob of a token encodes its turn and its place in the turn."""
 
     def __init__(self, tokenizer: Any, *, fork: bool = True, **arguments: Any) -> None:
         self.tokenizer, self.arguments = tokenizer, arguments

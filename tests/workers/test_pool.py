@@ -1,4 +1,4 @@
-"""The pool on real Ray: a worker that dies or stands still is replaced, its groups are run, and cancelled work ends in it."""
+"""The pool on real Ray: a worker that dies or hangs is replaced, its groups are run, and cancelled work ends in it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Seeds of model calls: the same whenever a rollout is run, different for everything that is told apart."""
+"""Seeds of model calls: the same whenever a rollout is run, and different for all calls that must differ."""
 
 import asyncio
 from dataclasses import replace

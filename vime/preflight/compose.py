@@ -34,7 +34,7 @@ REHEARSALS = "rehearsals"
 """Folder beside those of runs."""
 PROCESSOR = Path("/proc/cpuinfo")
 BFLOAT16_PRODUCTS = {"amx_bf16", "avx512_bf16"}
-"""Processor capabilities, by Linux's names, any of which enables products of bfloat16."""
+"""Processor capabilities, by Linux's names; any of them enables products of bfloat16."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

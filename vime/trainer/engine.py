@@ -1,8 +1,10 @@
 """One trainer rank without Ray: model, optimizer and second weights, and the verbs that the driver composes.
 
-    forward columns of the trained tokens, under present or second weights; changes nothing forward_backward adds gradients to
-    those that are there; the weights stay, and may be exported or asked for logprobs step one optimizer step with all gradients
-    since the last one, and clears them export the weights, under Hugging Face's names save, load an exact checkpoint
+    forward           columns of the trained tokens, under present or second weights; changes nothing
+    forward_backward  adds gradients to those that are there; the weights stay, and may be exported or asked for logprobs
+    step              one optimizer step with all gradients since the last one; afterwards no gradients are left
+    export            the weights, under Hugging Face's names
+    save, load        an exact checkpoint
 
 All public methods are collectives: every rank of the world calls them in the same order. `of` names the weights.
 """

@@ -6,7 +6,7 @@ its child. Where a conversation does not go on from a reply (a sub-agent, a comp
 earlier messages), a new root begins.
 
     dialogue = Dialogue(trajectory, chat_template(tokenizer, {"enable_thinking": True}))
-    prompt = dialogue.prompt(messages, tools)                  # token ids, of which only the new part was tokenized
+    prompt = dialogue.prompt(messages, tools)                  # token ids; only the new part was tokenized
     call = await model.call(prompt, max_tokens=512)
     dialogue.answered(call, prompt, message, ended=True)       # `message` is what the client is answered
 """

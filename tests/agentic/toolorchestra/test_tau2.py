@@ -60,7 +60,7 @@ def retail_ids() -> list[str]:
 
 
 def scripted_user(task: Any, *, also: tuple[tuple[str, dict[str, Any]], ...] = ()) -> Any:
-    """A user of tau2's that says what it wants, does what the task has the user do, and stops when it is told of the end."""
+    """A user of tau2's that says what it wants, does what the task has the user do, and stops when the agent reports the end."""
     base: Any = tau2.tau2_module("user.user_simulator_base").HalfDuplexUser
     data = tau2.tau2_module("data_model.message")
 
