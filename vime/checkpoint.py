@@ -188,7 +188,7 @@ class Checkpoints:
         self._warn(text)
 
     def _remove_old(self) -> None:
-        """All but the newest `trainer.keep_checkpoints` and the best."""
+        """Removes all checkpoints but the newest `trainer.keep_checkpoints` and the best."""
         best = self._best()
         for old in self._complete()[: -self._config.keep_checkpoints]:
             if best is None or old.name != f"step_{best['step']:06d}":

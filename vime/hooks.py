@@ -128,15 +128,15 @@ HOOKS: dict[str, type] = {
 }
 """Configuration key of every hook, and its protocol."""
 INSTANCES: dict[str, type] = {"rollout.producer": RolloutProducer}
-"""Hooks that are classes, and the protocol of what they make."""
+"""Hooks that are classes, and the protocol of their instances."""
 NEEDED = ("batch",)
-"""The other methods of such a protocol may be left out."""
+"""Methods of this protocol that are required; the others may be left out."""
 
 
 def load_hook(path: str) -> Callable[..., Any]:
     """The object at a dotted path or at `file.py:name`.
 
-    Raises ImportError with the reason in one line, whatever the user's module raised.
+    Raises ImportError with the reason in one line, for any error of the user's module.
     """
     try:
         return _find(path)
@@ -145,7 +145,7 @@ def load_hook(path: str) -> Callable[..., Any]:
 
 
 def load_named(key: str, path: str) -> Callable[..., Any]:
-    """The function at a path, as one that raises `HookError` with key, path and place for whatever it raises."""
+    """The function at a path, wrapped so that any error it raises becomes a `HookError` with key, path and place."""
     hook = load_hook(path)
 
     def named(*arguments: Any, **keywords: Any) -> Any:

@@ -122,7 +122,7 @@ async def _train_supervised(session: Session) -> None:
 
 
 async def train_step(session: Session, system: Learner, batches: Batches, step: int) -> None:
-    """One batch: wait for it, train, and bring the weights to the servers once nothing pins those that they have.
+    """Waits for a batch, trains, and brings the weights to the servers once nothing pins the present ones.
 
     The probe of the last sync goes on beside generation and gradient; the optimizer step, which must not follow a failure, waits.
     """
@@ -201,7 +201,7 @@ def _records(config: RunConfig) -> bool:
 
 
 def check_trained(session: Session, step: int, metrics: dict[str, float]) -> None:
-    """Warns of a step that has trained no token. Raises TrainingError for the second in a row: such a run learns nothing."""
+    """Warns of a step that has trained no token. Raises TrainingError for the second in a row: the run learns nothing."""
     if metrics.get("train/num_tokens") != 0 or metrics.get("train/num_skipped_updates"):
         session.num_empty_steps = 0
         return
@@ -272,7 +272,7 @@ def _saved(session: Session) -> dict[str, Any] | None:
 
 
 def _open_journal(session: Session, step: int) -> Journal | None:
-    """The journal of a run that begins at `step`, with what finished after it before the run was interrupted."""
+    """The journal of a run that begins at `step`, with the groups that finished after it before an interruption."""
     config = session.config
     if not config.rollout.journal or config.rollout.producer:
         return None

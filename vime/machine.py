@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 PROC = Path("/proc")
 NO_LIMIT = "max"
-"""Control groups of version 2 write this where there is no limit."""
+"""Value of a control group of version 2 that means no limit."""
 
 
 def memory_bytes() -> int:
@@ -103,7 +103,7 @@ def _counter(file: Path, name: str) -> int:
 
 
 def _lines(file: Path) -> list[str]:
-    """A file's lines; none of what cannot be read, as where there is no /proc."""
+    """A file's lines; none if it cannot be read, for example without /proc."""
     try:
         return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -34,7 +34,7 @@ from vime.weights.payload import payload_folder
 
 STOP_TIMEOUT_SECONDS = 30.0
 IMPATIENT = 3
-"""Number of signals that break off the start of Ray."""
+"""Number of signals that abort the start of Ray."""
 
 
 class Runtime:

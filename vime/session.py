@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """One run as people see it."""
+    """The side of a run that people see: its folder, display, report and scores."""
 
     def __init__(self, composed: Composed, directory: RunDirectory, prompts: dict[str, list[Prompt]]) -> None:
         self.config = composed.config

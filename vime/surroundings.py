@@ -82,7 +82,7 @@ def settle() -> None:
 
 
 def restart_in_utf8() -> None:
-    """Starts this program again in Python's UTF-8 mode if the locale is another: files are UTF-8 whatever the terminal shows."""
+    """Starts this program again in Python's UTF-8 mode if the locale is another: files are UTF-8 regardless of the terminal."""
     if sys.flags.utf8_mode or not sys.executable or codecs.lookup(locale.getpreferredencoding(False)).name == "utf-8":
         return
     shown = getattr(sys.stdout, "encoding", None) or "ascii"
@@ -91,7 +91,7 @@ def restart_in_utf8() -> None:
 
 
 def no_proxy(*hosts: str) -> dict[str, str]:
-    """The variables by which HTTP clients reach this machine and other `hosts` of the run directly, whatever proxy there is."""
+    """The variables with which HTTP clients reach this machine and other `hosts` of the run directly, without any proxy."""
     found: Iterable[str] = (entry.strip() for name in ("NO_PROXY", "no_proxy") for entry in os.environ.get(name, "").split(","))
     direct = ",".join(dict.fromkeys(entry for entry in (*found, *LOCAL_HOSTS, *hosts) if entry))
     return {"NO_PROXY": direct, "no_proxy": direct}
@@ -130,7 +130,7 @@ def short_folder() -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder of this user alone, the same for all processes; of the same name another user may have taken one before.
+    """A folder of this user alone, the same for all processes; another user may have taken a folder of the first name before.
 
     Raises PermissionError if others have taken all its names.
     """

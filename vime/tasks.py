@@ -23,10 +23,10 @@ async def together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
 
 
 async def cancel(tasks: Iterable["asyncio.Future[Any]"]) -> None:
-    """Cancels what is not done yet and waits for its end; how it ends is of no interest any more.
+    """Cancels unfinished tasks and waits for their end; their results and errors are ignored.
 
-    Again and again: in Python 3.11 `asyncio.wait_for` forgets a cancellation that comes just as what it waits for is there, and a
-    loop around it would go on for ever.
+    The cancellation is repeated, because in Python 3.11 `asyncio.wait_for` forgets a cancellation that arrives together with its
+    result, and a loop around it would never end.
     """
     tasks = list(tasks)
     pending = {task for task in tasks if not task.done()}

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Threads of one purpose; those of asyncio itself (`to_thread`) stay free for what is quick.
+    """Threads for one purpose; those of asyncio itself (`to_thread`) stay free for quick work.
 
     Example: `await Threads("tau2", num_threads=64).run(orchestrator.step)`.
     """

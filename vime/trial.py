@@ -34,7 +34,7 @@ from vime.workers.served import MakeClient
 from vime.workers.worker import RolloutWorker
 
 PATIENT_SECONDS = 24 * 3600.0
-"""In a debugger a hook blocks the event loop for as long as a person thinks."""
+"""Time for which a hook may block the event loop; in a debugger it does so for as long as a person thinks."""
 
 
 def try_once(composed: Composed) -> bool:
@@ -135,7 +135,7 @@ class HeardClient:
 
 
 def heard_clients(tell: Callable[[ShownCall], None], make_client: MakeClient = make_client) -> MakeClient:
-    """The maker of clients of endpoints for `ServedModels`, each with somebody who listens."""
+    """The maker of clients of endpoints for `ServedModels`, each with a listener."""
 
     def make(endpoint: Endpoint, config: ServingConfig) -> HeardClient:
         tokenizer = load_tokenizer(endpoint.tokenizer) if endpoint.chat is None else None

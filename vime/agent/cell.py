@@ -3,10 +3,10 @@
     python -c "$(cat cell.py)" < piece.py
 
 The first one leaves a process behind that waits for pieces. For each piece this process makes a copy of itself, which runs it. If
-the piece comes to its end, also by an exception, a copy of that copy takes the place of the process that waits. A piece that is
-ended before (at a time limit, by lack of memory, by a crash) leaves that process as it was. So names stay, while the process of a
-piece ends with it, and so do its threads, timers and children. What else belongs to a program is put back before the next piece:
-streams, builtins, `sys`, `__main__`, environment, working folder, signal handlers.
+the piece comes to its end, even by an exception, a copy of that copy takes the place of the waiting process. A piece that is
+ended before (at a time limit, by lack of memory, by a crash) leaves the waiting process as it was. So names stay, while the
+process of a piece ends with it, and so do its threads, timers and children. What else belongs to a program is put back before the
+next piece: streams, builtins, `sys`, `__main__`, environment, working folder, signal handlers.
 
 The value of an expression in the last line is printed. Exit status: 0, 1 for an exception, 2 if the copy was ended.
 """
@@ -32,7 +32,7 @@ from typing import Any
 # a function when it starts.
 
 _ADDRESS = "\0interpreter"
-"""In the network of the workspace; no file is needed."""
+"""Address of the socket in the workspace's own network; it needs no file."""
 _LENGTH_BYTES, _FILE_BYTES, _PIECE_BYTES = 8, 4, 1 << 16
 _RAISED, _ENDED = 1, 2
 _PIECE = "<code>"
@@ -146,7 +146,7 @@ class _Program:
         sys.__dict__.update(self._system)
 
     def open_streams(self, output: int, errors: int) -> None:
-        """Makes streams on these files, whatever has become of earlier ones."""
+        """Makes streams on these files, regardless of the state of earlier ones."""
         wanted = (
             ("stdin", self._nothing, "r", self._errors),
             ("stdout", output, "w", self._errors),
@@ -226,7 +226,7 @@ def _succeed(program: _Program, end: _socket.socket, before: int) -> None:
 
 
 def _fork() -> int:
-    """A fork in which the module `random` goes on where it was; by itself it begins anew in each process."""
+    """A fork in which the module `random` continues its sequence; by default it is seeded anew in each process."""
     random: Any = sys.modules.get("random")
     try:
         state = random.getstate()

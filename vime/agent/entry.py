@@ -60,7 +60,7 @@ def filled(words: list[str], fields: Mapping[str, Any]) -> list[str]:
 
 
 def entry_problems(path: str) -> list[Problem]:
-    """Problems of what `method.generate` names."""
+    """Problems of the function or program that `method.generate` names."""
     try:
         words = words_of(path)
     except ValueError as error:

@@ -21,7 +21,7 @@ from vime.types.column import ADVANTAGE, WEIGHT
 
 
 def sequences_of(groups: list[Group]) -> list[Sample]:
-    """The samples of a batch that can be trained: of rollouts that count for it, not removed, with a trained token."""
+    """The samples of a batch that can be trained: not removed, with a trained token, of rollouts that count for training."""
     rollouts = [rollout for group in groups for rollout in group.rollouts if _counts(rollout)]
     return [sequence for rollout in rollouts for sequence in _sequences(rollout)]
 

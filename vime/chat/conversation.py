@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FORKS = "conversation_forks"
 """Counts per rollout how often the chat template rewrote earlier messages (dropped earlier thinking, say)."""
 KEPT = "conversation_kept"
-"""Counts per rollout how often the held ids were kept all the same, because of `fork=False`."""
+"""Name of a count per rollout: the number of times that held ids were kept because of `fork=False`."""
 
 
 class Conversation:

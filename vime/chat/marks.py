@@ -1,7 +1,7 @@
 """The marks that divide a reply: where its reasoning ends, and where a tool call may begin.
 
-vLLM's parsers say what they are. What they divide can be said while the tokens arrive; what may be a call is held back until the
-reply is whole. So a stream and a whole answer show the same, however the tokens were cut into pieces.
+vLLM's parsers define the marks. Reasoning and text can be sent while their tokens arrive; text that may be a call is held back
+until the reply is whole. So a stream and a whole answer show the same, no matter how the tokens were cut into pieces.
 """
 
 import json
@@ -30,7 +30,7 @@ class Marks:
     end: str = ""
     """Ends the reasoning with which replies begin; empty if they begin with their text."""
     openings: tuple[str, ...] = ()
-    """With these a call may begin. Empty if that is not known: then the text waits until it is whole."""
+    """Marks with which a call may begin. Empty if they are unknown: then the text waits until it is whole."""
     implicit: tuple[str, ...] = ()
     """The marks of calls that end reasoning by themselves, if it has no other end."""
 
@@ -82,14 +82,14 @@ class Divided:
         """`thinks` says whether the reply begins with reasoning, `calls` whether it may call tools."""
         self.phase = Phase.REASONING if thinks else Phase.TEXT
         self.rest = ""
-        """The text that is not said yet."""
+        """The text that has not been sent yet."""
         self.content = ""
-        """The text that was said."""
+        """The text that has been sent."""
         self._marks, self._may_call = marks, calls
         self._is_first = True
 
     def add(self, text: str) -> list[Delta]:
-        """Returns what arrived text adds to reasoning and text."""
+        """Returns the reasoning and the text that newly arrived text adds."""
         self.rest += text
         found: list[Delta] = []
         if self.phase is Phase.REASONING:
@@ -144,7 +144,7 @@ class Divided:
 
 
 def plain_calls(text: str, openings: tuple[str, ...], *, mask: bool = False) -> str:
-    """A text with the JSON of its calls in a form that parsers read: a tag in a string is no tag, no arguments are empty ones.
+    """A text with its calls' JSON in a form that parsers read: strings without tags, and empty arguments for missing ones.
 
     With `mask` the text has the same length, and no tags in the JSON.
     """

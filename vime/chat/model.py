@@ -25,7 +25,7 @@ from vime.trajectory.trajectory import Call, Prompt, Trajectory, call_key
 from vime.types import Column, Integers, Message, Sampling, Turn
 
 HEARD_TOKENS = 4
-"""Number of tokens that a server sends at a time if somebody follows the reply."""
+"""Number of tokens that a server sends at a time if a listener follows the reply."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,7 +79,7 @@ class ServedModel:
 
     @property
     def untrained(self) -> "ServedModel":
-        """The same model, whose calls are not part of the rollout's samples: the trained model in the role of a judge, say."""
+        """The same model, whose calls are not part of the rollout's samples, for example the trained model as a judge."""
         return replace(self, trained=False)
 
     async def chat(

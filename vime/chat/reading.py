@@ -95,7 +95,7 @@ class Reader:
         return begun.rfind(marks.end) <= begun.rfind(marks.start)
 
     def _find_marks(self) -> Marks | None:
-        """The marks that divide replies; None if only vLLM's parser knows, and then nothing is said before their end."""
+        """The marks that divide replies; None if only vLLM's parser knows them, and then nothing is sent before a reply's end."""
         if self._parser_class is None:
             return Marks()
         asked = self._asked_for(self._parser_class, ChatRequest(messages=[]))
@@ -161,7 +161,7 @@ class Reading:
         return self._add(self._text.add(arrived[: len(arrived) - len(self._waiting)]))
 
     def finish(self, ids: Integers, *, stopped: bool) -> list[Delta]:
-        """The pieces that the last tokens add. The end of a reply that the model `stopped` by itself is no part of its text."""
+        """The pieces that the last tokens add. If the model `stopped` the reply itself, the end mark is not part of the text."""
         rest = [*self._waiting, *ids]
         text = self._text.add(self._without_end(rest) if stopped else rest) + self._text.end()
         return [*self._add(text), *self._end()]
@@ -275,7 +275,7 @@ def parser_key(name: str) -> str:
 
 
 class ArrivingText:
-    """Decodes the tokens of one reply; what has been said is never taken back.
+    """Decodes the tokens of one reply; text that has been sent is never taken back.
 
     Example: `text.add([9, 7])` returns "He", `text.end()` returns what was left over of an unfinished character.
     """

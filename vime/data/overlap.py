@@ -1,7 +1,7 @@
 """Refuses a run that would be scored on items that it trains on.
 
-What makes two items the same is the method's to say (`MethodConfig.identities`): the words of a question, whatever document comes
-with it, or the number of a task.
+The method decides what makes two items the same (`MethodConfig.identities`): the words of a question, regardless of its document,
+or the number of a task.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ from vime.errors import ConfigError, Problem, written
 from vime.types import Prompt
 
 REMEDY = "resume with what it has, or begin a new run from its weights (model.checkpoint=RUN/model)"
-"""For a run that cannot be resumed with other prompts."""
+"""Remedy for a run that cannot be resumed with other prompts."""
 
 
 class RowSource:

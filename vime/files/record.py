@@ -18,7 +18,7 @@ TRAINER = "trainer_log_probs"
 
 
 class Recorder:
-    """Makes the rows of samples, in as much detail as `logger.rollouts` asks for."""
+    """Makes the rows of samples, in the detail that `logger.rollouts` asks for."""
 
     def __init__(self, detail: RolloutDetail, text: Callable[[Integers], str] | None = None) -> None:
         """`text` decodes tokens; without it, turns have no text."""

@@ -15,9 +15,9 @@ OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def to_json(data: Any, *, compact: bool = False) -> bytes:
-    """One line of JSON without its line break; what JSON does not know becomes its `str`, a number that is not finite null.
+    """One line of JSON without its line break; other types become their `str`, numbers that are not finite become null.
 
-    Columns are lists in it, or if it is to be `compact` the text that `Column.from_text` reads.
+    Columns become lists, or with `compact` the text that `Column.from_text` reads.
     """
     default = _compact if compact else readable
     try:

@@ -80,7 +80,7 @@ class AnthropicMessages:
         return {**_head(request), "content": content, **_reason(answer), "usage": _usage(answer.usage)}
 
     def stream(self, request: ChatRequest) -> "MessageStream":
-        """Its events."""
+        """The answer as a stream of events."""
         return MessageStream(request, self)
 
     def counted(self, num_tokens: int) -> dict[str, Any]:

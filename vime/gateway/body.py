@@ -1,4 +1,4 @@
-"""Reads the body of a request, whatever its protocol: fields of a given type, texts, tools, and calls with their results."""
+"""Reads the body of a request of any protocol: fields of a given type, texts, tools, and calls with their results."""
 
 from collections.abc import Collection
 from typing import Any
@@ -45,7 +45,7 @@ def wanted(body: dict[str, Any], key: str, kind: type | tuple[type, ...], defaul
 
 
 def count_of(body: dict[str, Any], *keys: str) -> int | None:
-    """The first of these fields that is set. Raises Refused if it is no positive number."""
+    """The first of these fields that is set. Raises Refused if it is not a positive number."""
     for key in keys:
         found = wanted(body, key, int)
         if found is not None and found < 1:

@@ -1,4 +1,4 @@
-"""Tools that a provider's models know and that a client runs by itself: offered to the model here as functions.
+"""Tools that a provider's models know and that a client runs itself; here they are offered to the model as functions.
 
 The schemas are those that Anthropic and OpenAI document for them (bash, text editor, memory, computer; shell and patches).
 """
@@ -106,7 +106,7 @@ def openai_function(tool: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def call_item(kind: str, arguments: str) -> dict[str, Any] | None:
-    """The fields proper to an item of a call of such a tool; None if the arguments are not those of the tool."""
+    """The fields of an item for a call of such a tool; None if the arguments do not fit the tool."""
     found = parsed(arguments)
     if not isinstance(found, dict):
         return None

@@ -65,7 +65,7 @@ class Tools:
     namespaces: dict[str, str] = field(default_factory=dict)
     """The namespace of a tool by the tool's name, for those that have one."""
     notes: list[str] = field(default_factory=list)
-    """On each tool that cannot be offered to the model, because OpenAI's servers would run it."""
+    """Notes on tools that cannot be offered to the model, because OpenAI's servers would run them."""
 
 
 def tools_of(given: list[Any], found: Tools | None = None) -> Tools:

@@ -86,7 +86,7 @@ class Responses:
         return [self.item(request, part) for part in Parts.of(answer.message)]
 
     def stream(self, request: ChatRequest) -> "ResponseStream":
-        """Its events."""
+        """The answer as a stream of events."""
         return ResponseStream(request, self)
 
     def counted(self, num_tokens: int) -> dict[str, Any]:

@@ -220,7 +220,7 @@ async def _models(_: Dialect, session: AgentSession, http: web.Request) -> web.R
 
 
 async def _not_served(dialect: Dialect, session: AgentSession, http: web.Request) -> web.Response:
-    """Raises Refused with what is served in its place."""
+    """Raises Refused for a request that is not served, with the alternative."""
     asked = f"{http.method} /{http.match_info['rest']}"
     path = http.match_info["rest"].removeprefix(VERSION[1:]).strip("/")
     if http.headers.get("Upgrade", "").lower() == "websocket":  # at this status Codex takes HTTP
@@ -316,7 +316,7 @@ def _json(body: dict[str, Any], *, status: int = 200) -> web.Response:
 
 
 def _dumped(body: dict[str, Any]) -> bytes:
-    """JSON of whatever a model wrote, with integers beyond 64 bits and halves of surrogate pairs."""
+    """JSON of any text that a model wrote, including integers beyond 64 bits and halves of surrogate pairs."""
     try:
         return orjson.dumps(body)
     except TypeError:

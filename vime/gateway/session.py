@@ -62,14 +62,14 @@ class AgentSession:
     reader: Reader | None = None
     """Reads the replies of a model whose tokens are known."""
     fork: bool = True
-    """False keeps what was sampled as it is where the chat template renders earlier messages differently."""
+    """If false, sampled tokens are kept as they are where the chat template renders earlier messages differently."""
     dialogue: Dialogue = field(init=False)
     """The conversations of the agent; there are none with a model whose tokens are not known."""
     url: str = ""
     limits: Limits = field(default_factory=Limits)
     constrains: bool = False
-    """True if the model is held to what a client asks for: structured output, and calls that must be made. The logprobs are then
-    not those of the trainer. Otherwise it samples freely, and the client gets what comes."""
+    """True if a client's constraints are enforced: structured output, and calls that must be made. The logprobs are then not
+    those of the trainer. Otherwise the model samples freely, and the client gets the reply as it is."""
     refuses: bool = False
     """True if such requests are refused."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
@@ -188,7 +188,7 @@ class AgentSession:
         return self.counts + found
 
     async def idle(self, seconds: float) -> None:
-        """Waits until no call is under way, at most so long."""
+        """Waits until no call is under way, at most `seconds`."""
         if works := [call.work for call in self._under_way if call.work is not None]:
             await asyncio.wait(works, timeout=seconds)
 
@@ -202,7 +202,7 @@ class AgentSession:
         """Trainable sequences that contain every sampled token that a client received exactly once.
 
         Raises SampleError if the agent never called its model: its base URL is wrong, or it broke before. Raises the error of a
-        call that could not be answered, ServerError for one, whatever the agent made of it: the rollout is then tried again.
+        call that could not be answered, such as ServerError, even if the agent handled it: the rollout is then tried again.
         Raises ContextFullError if nothing was sampled because the first prompt fills the context.
         """
         if self.failure is not None:

@@ -28,11 +28,11 @@ Point = Mapping[str, Number]
 mp = MPContext()
 mp.dps = DIGITS
 _NOTHING = mp.mpf(10) ** (20 - DIGITS)
-"""Relative size of what rounding leaves of a zero."""
+"""Relative size of the remainder that rounding leaves of a zero."""
 
 
 class Unread(ValueError):
-    """A text, or a part of it, that is no formula."""
+    """A text, or a part of it, that is not a formula."""
 
 
 class Undefined(ValueError):

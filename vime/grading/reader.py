@@ -57,7 +57,7 @@ _HALF = constant(Fraction(1, 2))
 
 
 def read(text: str) -> Answer:
-    """The reading of a whole answer; words if it is made of nothing else. Raises Unread for everything that is neither."""
+    """The reading of a whole answer: a formula, or words if it has nothing else. Raises Unread for everything that is neither."""
     bare = _unquoted(text.strip())
     if numeral := _numeral(bare.strip("$")):
         return numeral
@@ -474,7 +474,7 @@ class Reader:
         return found
 
     def _argument(self) -> Expression:
-        """An argument of a command: braces, or one sign; of a number without braces its first digit."""
+        """An argument of a command: braces or one sign; a number without braces gives only its first digit."""
         token = self._peek()
         if token and token.kind == "number" and len(token.text) > 1:
             if not token.text.isdigit():

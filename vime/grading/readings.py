@@ -8,7 +8,7 @@ from vime.grading.units import Unit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Words:
-    """A text that is no formula; only one of the same words equals it."""
+    """A text that is not a formula; it equals only a text of the same words."""
 
     words: tuple[str, ...]
 

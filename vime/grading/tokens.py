@@ -130,7 +130,7 @@ _OPENING, _CLOSING = ("(", "[", "\\{"), (")", "]", "\\}")
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of a formula. Raises Unread for what belongs to none."""
+    """The tokens of a formula. Raises Unread for characters that belong to no token."""
     text = text.strip()
     if len(text) > 1 and text.startswith("$") and text.endswith("$") and not text.endswith("\\$"):
         text = text.strip("$")

@@ -14,7 +14,8 @@ SIGN_OF_LIFE_SECONDS = 5.0
 def enrich_streams() -> None:
     """Makes vLLM's API server in this process add both to every stream of token ids.
 
-    A dead engine then costs one line of the log per stream, not a trace: of hundreds, the traces would take seconds.
+    A dead engine then costs one line of the log per stream instead of a trace; the traces of hundreds of streams would take
+    seconds.
     """
     from vllm.entrypoints.scale_out.token_in_token_out.serving import ServingTokens
     from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive

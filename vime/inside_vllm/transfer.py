@@ -56,9 +56,9 @@ class Arrival:
     mapped: dict[str, list[tuple[str, torch.Tensor]]] = field(default_factory=dict)
     """The tensors of each bucket that is not loaded yet."""
     shadow: Shadow | None = None
-    """Until its weights are exchanged."""
+    """The shadow of the layers, until its weights are exchanged."""
     is_loaded: bool = False
-    """Beside the old weights."""
+    """True if the new weights are loaded beside the old ones."""
     whole: Future[None] | None = None
     """Done once all of it is hashed, and loaded into the shadow if there is one."""
 
@@ -92,7 +92,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self._products_seconds = 0.0
 
     def init_transfer_engine(self, init_info: FileInitInfo) -> None:
-        """Nothing to set up."""
+        """Does nothing, because files need no set-up."""
 
     def expect_files(self, files: list[str]) -> None:
         """Begins to take in these buckets, and returns at once; without any, it drops those that were expected.
@@ -149,7 +149,7 @@ class FileEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         return {"pending": False, "is_loaded": arrival.is_loaded, **report}
 
     def prove(self) -> dict[str, Any]:
-        """See `Proof.check`; of a shadow `{"pending": True}` while it is compared, before the exchange and beside the generation.
+        """See `Proof.check`; `{"pending": True}` while a shadow is compared, before the exchange and beside the generation.
 
         `products_seconds` is the time for which a server that is not paused has computed nothing else.
         """

@@ -19,11 +19,11 @@ from vime.inside_vllm.token_stream import enrich_streams
 from vime.processes.secret import VARIABLE, RequireSecret
 
 NOT_ON_CPU = ("sklearn", "scipy", "triton")
-"""Packages that vLLM and transformers import where they are installed, for what no text model on a CPU needs."""
+"""Packages that vLLM and transformers import where they are installed, and that text models on a CPU do not need."""
 
 
 def leave_out_on_cpu() -> None:
-    """Without a GPU, makes these packages look as if they were not installed: a fifth of what a server computes to start."""
+    """Hides these packages on a machine without a GPU; this saves a fifth of the computation of a server's start."""
     import torch
 
     if not torch.cuda.is_available():

@@ -29,5 +29,5 @@ def object_store_bytes(config: RunConfig) -> int:
 
 
 def driver_bytes(config: RunConfig) -> int:
-    """Bytes of finished groups in the driver: of the batch in training, and of the batches that `max_staleness` lets wait."""
+    """Bytes of finished groups in the driver: the batch in training, and the batches that may wait by `max_staleness`."""
     return batch_bytes(config) * (config.rollout.max_staleness + 1)

@@ -69,7 +69,7 @@ def checkpoint_folder(checkpoint: str) -> Path:
 def read_architecture(folder: Path, *, rope_parameters: dict[str, Any] | None = None) -> Architecture:
     """Reads `config.json` as transformers 4 or 5 wrote it; `rope_parameters`, if there are any, replace the checkpoint's.
 
-    Raises `ConfigError` for what has no Megatron counterpart here.
+    Raises `ConfigError` for settings without a Megatron counterpart here.
     """
     raw = json.loads((folder / "config.json").read_text())
     own = raw.get("rope_parameters") or {ROPE_THETA: raw.get(ROPE_THETA, 10000.0), **(raw.get("rope_scaling") or {})}

@@ -32,7 +32,7 @@ class Tally:
         self._at_work: set[tuple[int, int]] = set()
         self._causes: Counter[str] = Counter()
         self._tracebacks: dict[str, str] = {}
-        """One for each cause that a hook raised."""
+        """A traceback for each cause that a hook raised."""
         self._failed_groups: deque[Group] = deque(maxlen=MAX_KEPT)
         self._filter_error = ""
         self._given_up = ""

@@ -107,7 +107,7 @@ def fast_precision() -> str:
 
 
 def package_folder(package: str, folder: str) -> str:
-    """Absolute path of a folder inside an installed package, wherever the program is started.
+    """Absolute path of a folder inside an installed package, for a program that is started in any folder.
 
     Raises `ModuleNotFoundError` if there is no such package.
     """
@@ -120,8 +120,8 @@ def package_folder(package: str, folder: str) -> str:
 def compose_run(overrides: list[str], *, check: Callable[[RunConfig], list[Problem]] | None = None) -> Composed:
     """Composes the configuration of one run.
 
-    Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with what `check`
-    finds in the rest of them.
+    Raises `ConfigError` with every unknown key, wrong type and unknown choice among the overrides, and with the problems that
+    `check` finds in the rest of them.
     """
     words = with_search_path(overrides)
     register_schemas()

@@ -34,7 +34,7 @@ class Setting:
 
     key: str
     default: str | None
-    """None for a group of settings."""
+    """The default value; None for a group of settings."""
     values: str
     text: str
 
@@ -47,7 +47,7 @@ def help_topics(words: list[str]) -> list[str]:
 def show_documentation(topics: list[str]) -> str:
     """Key, default, allowed values and documentation of every setting under the topics, which are keys or groups of keys.
 
-    Raises `ConfigError` for a topic that is no key.
+    Raises `ConfigError` for a topic that is not a key.
     """
     every = list(settings())
     chosen = {topic: [setting for setting in every if _is_under(setting.key, topic)] for topic in topics}

@@ -1,7 +1,7 @@
 """Composes `conf/` word by word, so that one wrong override does not hide the others.
 
-Hydra's own `compose` raises at the first mistake. Here choices of groups are checked against the files that exist, the
-tree is composed from those that do, and every other override is applied by itself; what fails becomes a `Problem`.
+Hydra's own `compose` raises at the first mistake. Here choices of groups are checked against the files that exist, the tree is
+composed from those that do, and every other override is applied separately; each failure becomes a `Problem`.
 """
 
 import dataclasses

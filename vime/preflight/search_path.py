@@ -116,7 +116,7 @@ def _is_search_path(word: str) -> bool:
 
 
 def _entries(word: str, problems: list[Problem]) -> list[str]:
-    """The folders and packages that a word names; a word that is no list of them is a problem."""
+    """The folders and packages that a word names; a word that is not a list of them is a problem."""
     try:
         value: Any = OverridesParser.create().parse_override(word).value()
     except HydraException:

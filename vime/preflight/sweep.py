@@ -136,7 +136,7 @@ def _without_globs(words: list[str]) -> list[str]:
 
 
 def scores_of(run: Path) -> dict[str, str]:
-    """For each data set of a finished run the score of its last row, which is the trained agent's where there is one."""
+    """The score of the last row for each data set of a finished run; this is the trained agent's row if there is one."""
     summary = read_summary(run)
     if summary is None:
         return {}

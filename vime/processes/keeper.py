@@ -32,7 +32,7 @@ class State(Enum):
     down = auto()
     starting = auto()
     healthy = auto()
-    """Its health check answers, but `prepare` is not done."""
+    """The program's health check answers, but `prepare` is not done."""
     ready = auto()
     given_up = auto()
 
@@ -105,7 +105,7 @@ class Keeper:
         return self._events.take()
 
     async def pid(self) -> int | None:
-        """Process id of what was launched: the supervisor's parent, the program's grandparent."""
+        """Id of the launched process: the supervisor's parent, the program's grandparent."""
         return self.process.pid()
 
     async def set_command(self, command: list[str], *, restart: bool) -> None:
@@ -133,7 +133,7 @@ class Keeper:
             raise ServerError(self._failure)
 
     def hold_launches(self) -> None:
-        """From now on a program that is down is not launched."""
+        """Stops launches: from now on, a program that is down is not launched."""
         self._may_launch.clear()
 
     def allow_launches(self) -> None:

@@ -1,7 +1,7 @@
-"""Sends what a process of Ray writes to a file of the run folder: its stdout, its stderr and its log records.
+"""Sends the output of a Ray process to a file of the run folder: its stdout, its stderr and its log records.
 
-Ray keeps them in a temporary folder that is removed with the run. The file has a limit: what grew beyond it is moved to a second
-file, which holds the last of what stood before.
+Ray keeps them in a temporary folder that is removed with the run. The file has a size limit: when it is exceeded, the last part
+of the file is moved to a second file.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Makes sure that no process of a run outlives its driver, also after a kill -9, which Ray's own agents do not always notice.
+"""Makes sure that no process of a run outlives its driver, even after a kill -9, which Ray's own agents do not always notice.
 
     python -m vime.processes.reaper --owner PID --remove FOLDER...
 

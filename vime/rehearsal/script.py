@@ -37,7 +37,7 @@ class Asked:
     model: str
     """Name of the served model that is asked."""
     prompt: str
-    """All of its prompt, with control tokens."""
+    """The whole prompt of the call, with control tokens."""
     session: str
     """The attempt at a rollout that asks."""
     turn: int
@@ -58,7 +58,7 @@ class Reply:
     cut: bool = False
     """True if the reply is cut off at its end, as if it had reached its token limit."""
     seconds: float = 0.0
-    """Seconds that the reply is said to have taken, which the agent's clock counts."""
+    """Simulated seconds of the reply, which the agent's clock counts."""
     error: str = ""
     """The error with which the call fails, in place of a reply."""
 

@@ -10,7 +10,7 @@ LEFT, RIGHT, TOP, BOTTOM = 50, 10, 20, 30
 LONG = 20
 """Span of an x axis, as a factor, from which on it may be logarithmic."""
 FLAT = 1e-3
-"""Share of its size by which a metric changes at least; an axis spans no less, so that noise in the last digit is no mountain."""
+"""Smallest range of an axis as a share of the metric's size, so that noise in the last digit does not look like a mountain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Ending:
     error: str
     """The class of the error, or `interrupted`."""
     text: str
-    """The error's message; of an error that vime did not raise on purpose, its traceback."""
+    """The error's message; the traceback of an error that vime did not raise on purpose."""
     step: int
     """Steps that had been trained."""
     num_steps: int

@@ -1,4 +1,4 @@
-"""Writes `report.html` from the files in a run folder alone: one page without network, also for an unfinished run.
+"""Writes `report.html` from the files in a run folder alone: one page that needs no network, for unfinished runs as well.
 
 python -m vime.report.html outputs/latest
 """

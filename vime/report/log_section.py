@@ -9,7 +9,7 @@ from vime.report.charts import Series, line_chart, number_text
 from vime.report.sections import chart_grid
 
 Logs = Mapping[str, Mapping[str, Any]]
-"""By the name of their file: data set, row, and the label of an evaluation during training."""
+"""Logs by the name of their file: data set, row, and the label of an evaluation during training."""
 LINES = 8
 """Most lines of a chart."""
 
@@ -36,7 +36,7 @@ def _by_dataset(logs: Logs, datasets: Sequence[str]) -> dict[str, dict[str, Mapp
 
 
 def _table(dataset: str, logs: Logs) -> str:
-    """One line for each metric, so that many metrics make a long table and not a wide one."""
+    """A table with one line for each metric, so that many metrics make it long and not wide."""
     metrics = list(dict.fromkeys(metric for log in logs.values() for metric in log.get("metrics", {})))
     if not metrics:
         return ""

@@ -20,7 +20,7 @@ from vime.report.summary import read_summary, summarize_runs
 
 NOT_RUN = "not run"
 OF_ONE_START = ("output_dir=", "logger.group=")
-"""Words of a run that another run of the same command need not have."""
+"""Words of a run that may differ in another run of the same command."""
 CURVE_POINTS = 9
 """Points of the training curve in the page; the run folder has them all."""
 

@@ -91,7 +91,7 @@ class RunDirectory:
         return directory
 
     def withdraw(self) -> None:
-        """Removes the configuration, without which the folder is no run: the corrected command may use it again."""
+        """Removes the configuration, so that the folder is not a run any more and the corrected command may use it again."""
         (self.path / CONFIG).unlink(missing_ok=True)
 
     def write_rollouts(
@@ -173,7 +173,7 @@ class RunDirectory:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keeps other runs from writing into a run folder, also from other nodes if the file system supports such locks.
+    """Keeps other runs from writing into a run folder, even from other nodes if the file system supports such locks.
 
     Raises `ConfigError`, naming the process, if another run holds it.
     """

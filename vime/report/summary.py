@@ -119,7 +119,7 @@ def append_scores(path: Path, scores: list[RunScore]) -> None:
 
 
 def read_scores(path: Path) -> list[RunScore]:
-    """Scores that `append_scores` kept; of runs that were scored again, the last."""
+    """Scores that `append_scores` kept; the last score of runs that were scored again."""
     rows = [RunScore(**row) for row in read_lines(path / SCORES)]
     return list({(s.dataset, s.row, s.run, s.temperature): s for s in rows}.values())
 

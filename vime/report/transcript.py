@@ -22,7 +22,7 @@ from vime.types import Group, Prompt, Rollout, Turn
 SHOWN_CHARACTERS = 2000
 """Characters shown of one text; the middle of a longer one is left out."""
 SAID_ANYWAY = ("vime.workers.isolation", "vime.workers.group_hooks")
-"""Loggers of what the end of the transcript says."""
+"""Loggers whose messages the end of the transcript repeats anyway."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class ShownCall:
     reply: str
     turn: Turn
     num_prompt_tokens: int | None
-    """None behind a chat API, whose tokens are not known."""
+    """Number of prompt tokens; None behind a chat API, whose tokens are not known."""
     num_known_tokens: int = 0
     """Tokens at the beginning of the prompt that were those of the call before."""
 

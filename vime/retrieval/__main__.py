@@ -35,7 +35,7 @@ OPTIONS = (
 )
 """Settings of `RetrievalConfig` that are options here, with the same defaults."""
 LOG_SECONDS = 5.0
-"""Interval of the lines about the progress where there is no terminal for a bar."""
+"""Interval of progress lines without a terminal, which would show a bar."""
 
 logger = logging.getLogger("vime.retrieval")
 

@@ -55,9 +55,10 @@ class Context:
     """Closed with the worker: for connections that its rollouts share."""
 
     def samples(self, sample: Sample, /, **metadata: Any) -> list[Sample]:
-        """Trainable sequences with every token of the trained model exactly once, whatever agents and sub-agents did.
+        """Trainable sequences with every token of the trained model exactly once, for any agents and sub-agents.
 
-        The same sequences are made of what was sampled before a time limit or an error. Raises SampleError if there are none.
+        The same sequences are made of the tokens that were sampled before a time limit or an error. Raises SampleError if there
+        are none.
         """
         if not (found := self.trajectory.samples(sample, metadata)):
             raise SampleError("nothing was sampled from the trained model: did the agent call context.models['actor']?")

@@ -121,6 +121,6 @@ def _program(words: list[str]) -> Generate:
 
 
 def _printed(end: CommandEnd) -> str:
-    """The end of what a program printed, which says best why it ended."""
+    """The end of a program's output, which says best why it ended."""
     texts = [text[-ERROR_CHARACTERS:].strip() for text in (end.stdout, end.stderr)]
     return "\n".join(filter(None, texts)) or "nothing"

@@ -216,7 +216,7 @@ async def _events(response: aiohttp.ClientResponse, silence: Silence) -> AsyncIt
 
 
 def _open_session(secret: str | None) -> aiohttp.ClientSession:
-    """No limit on connections (the default of 100 would throttle) nor on the time of a request."""
+    """A session without limits on connections (the default of 100 would throttle) and on the time of a request."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60),
         headers=headers(secret),

@@ -42,8 +42,8 @@ DUMMY = "dummy"
 SMALL_VOCABULARY = 16384
 """Largest vocabulary at which ranks of sampled tokens are cheap without a compiled kernel (150,000: 37 ms a step against 1)."""
 LARGE_MODEL = 10_000_000
-"""Parameters from which a server that has a CPU to itself computes on all cores. By default vLLM leaves one of them to its other
-processes, which small models need as much (`results/generation.md`)."""
+"""Number of parameters from which a server that has a CPU to itself computes on all cores. By default vLLM leaves one core to its
+other processes, which small models need just as much (`results/generation.md`)."""
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[str]:

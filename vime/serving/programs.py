@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 SERVER = "servers"
 """The kind of these parts among those that an ended run leaves (`vime.processes.spare`)."""
 RENEW_SECONDS = 10.0
-"""For a server to forget the run that it served."""
+"""Time limit for a server to forget the run that it served."""
 
 
 class ServerProgram(KeptProgram):
@@ -79,7 +79,7 @@ class ServerProgram(KeptProgram):
         return spare.put(SERVER, self._key(), self, end=self.stop)
 
     def _key(self) -> str:
-        """The server's identity: the files of its checkpoint, and its specification but for what each run has of its own.
+        """The server's identity: the files of its checkpoint, and its specification without the parts that differ for each run.
 
         The seed of a server that awaits weights only says which random numbers it begins with: calls of a run that is to be
         repeated exactly (`deterministic=true`) bring seeds of their own.
@@ -122,7 +122,7 @@ class Planner:
     ) -> None:
         """Servers of an ended run are in `spare`.
 
-        With `awaits_weights` a trainer brings the trained model's weights before anybody asks its servers."""
+        With `awaits_weights` a trainer brings the trained model's weights before its servers get any request."""
         self._config, self._nodes, self._run_id = config, nodes, run_id
         self._policy, self._awaits_weights = policy, awaits_weights
         self._spare = spare or Spare()

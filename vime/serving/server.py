@@ -216,7 +216,7 @@ class Server:
                     return "hung", f"its engine gave no answer for {limit:.0f} s"
 
     async def _take_weights(self) -> Fault | None:
-        """Waits until the server holds the weights that it should; asks for them if there are no files of them."""
+        """Waits until the server holds the weights that it should; asks for them if there are no files with these weights."""
         while True:
             async with self._lock:  # a sync that comes meanwhile waits, then brings its own payload
                 if self._policy.is_at_hand(starts_random=self._starts_random):

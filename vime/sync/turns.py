@@ -6,7 +6,7 @@
               weights; what the export has cached leaves; the KV cache returns; the probe compares; the trainer's weights leave;
               servers that are down start again
 
-Where they share nothing (GPUs apart, or none), every call but the one that sends returns at once.
+If they share no GPUs, every call but the one that sends returns at once.
 """
 
 import asyncio

@@ -127,7 +127,7 @@ def _shifted(logits_CV: torch.Tensor, offset_C: torch.Tensor, temperature: float
 
 
 def _few_passes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of elementwise operations and sums over rows; on CUDA compiled to as few passes over memory as it can be."""
+    """A function of elementwise operations and sums over rows; on CUDA compiled to as few passes over memory as possible."""
     return torch.compile(function) if torch.cuda.is_available() else function
 
 

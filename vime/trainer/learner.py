@@ -23,7 +23,7 @@ class Learner:
     """The trainer and its checkpoints. Alone it is the system of supervised training, in which no server waits for weights."""
 
     usage: Callable[[], Awaitable[Any]] | None = None
-    """Asks for what the servers did (`vime.chat.traffic.ModelUsage`), where there are servers."""
+    """Asks the servers for their usage (`vime.chat.traffic.ModelUsage`), if there are servers."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Fields of Megatron-core's configuration that `trainer.megatron_args` may not set, each with what to do instead."""
+"""Fields of Megatron-core's configuration that `trainer.megatron_args` may not set, each with the alternative."""
 
 _SETTINGS = {
     "num_layers": "model.num_layers",

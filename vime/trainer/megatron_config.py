@@ -23,7 +23,7 @@ def torch_dtype(precision: Precision) -> torch.dtype:
 def transformer_config(architecture: Architecture, trainer: TrainerConfig) -> TransformerConfig:
     """Megatron's configuration. `trainer.megatron_args` overrides any field but those of `REFUSED_ARGS`.
 
-    Raises `ConfigError` for those, and on a CUDA device for what `vime.trainer.cuda_limits` refuses.
+    Raises `ConfigError` for those, and on a CUDA device for settings that `vime.trainer.cuda_limits` refuses.
     """
     _refuse(trainer)
     return TransformerConfig(**(_shape(architecture) | _training(trainer) | _layout(trainer) | trainer.megatron_args))

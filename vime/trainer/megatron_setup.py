@@ -19,8 +19,8 @@ import torch
 logger = logging.getLogger(__name__)
 
 HIDDEN = ("transformer_engine", "apex", "flashinfer")
-"""Packages that Megatron imports wherever it finds them, also half installed, where they raise more than an ImportError. With
-them it would choose other layers and another Adam than those that were tested."""
+"""Packages that Megatron imports if it finds them. Half-installed ones raise errors other than ImportError. With these packages
+it would choose other layers and another Adam than those that were tested."""
 
 
 def set_up() -> bool:

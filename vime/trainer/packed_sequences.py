@@ -34,7 +34,7 @@ class PackedSequences(PackedSeqParams):
     lengths: list[int] = field(default_factory=list)
     """Lengths of the whole sequences."""
     chunks: list[tuple[int, CausalBias]] = field(default_factory=list)
-    """With context parallelism this rank's chunks in its order: the number of the sequence, and which of its keys are seen."""
+    """This rank's chunks in order, with context parallelism: the number of the sequence, and which of its keys are seen."""
     gathered_R: torch.Tensor | None = None
     """The place of each token of the whole row in the context-parallel ranks' rows, one after another; None for one rank."""
     pad_index_P: torch.Tensor | None = None

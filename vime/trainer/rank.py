@@ -152,8 +152,8 @@ def import_megatron() -> None:
     """Imports the engine, made to run on this device.
 
     Megatron imports wandb where it is installed, for timers that nothing here uses, and wandb makes two folders in the directory
-    for temporary files, which stay behind when Ray kills the process. So it finds none; and no Triton where there is no GPU.
-    `megatron_setup.HIDDEN` has those that it never finds.
+    for temporary files, which stay behind when Ray kills the process. So wandb is hidden from it, and so is Triton if there is no
+    GPU. `megatron_setup.HIDDEN` has those that it never finds.
     """
     import torch
 

@@ -73,7 +73,7 @@ class PackedRows:
     Example of two rows, of sequences 2 and 0 of the update and of sequence 1: `indices=[2, 0, 1], row_sizes=[2, 1]`. Example of
     one row with sequence 3, `tokens=[1, 5, 9, 2], loss_mask=[1, 0]`: `indices=[3], row_sizes=[1], num_tokens=[4],
     num_response_tokens=[2], columns={"token": [1, 5, 9, 2], "mask": [1, 0], …}, numbers={"advantage": [0.5], …}`. A row has its
-    longest sequence first; it may be empty, since all ranks have equally many.
+    longest sequence first; it may be empty, since all ranks have the same number of rows.
     """
 
     row_sizes: list[int]
@@ -140,7 +140,7 @@ class Shard:
     """Tokens of the update, on all ranks."""
 
     def with_known(self, columns: list[Any] | None) -> "Shard":
-        """This shard with what a forward pass returned; None where this rank knows nothing of it."""
+        """This shard with the columns that a forward pass returned; `columns` is None on a rank that knows none of them."""
         return self if columns is None else replace(self, known=(*self.known, columns))
 
     def fetched(self, fetch: Callable[[list[Any]], list[Any]]) -> "Shard":
@@ -148,7 +148,7 @@ class Shard:
         return replace(self, blocks=fetch(self.blocks), known=tuple(fetch(columns) for columns in self.known))
 
     def rows(self) -> list[PackedRows]:
-        """The rows of all blocks, each by itself, with all columns."""
+        """The rows of all blocks, one by one, with all columns."""
         blocks = self.blocks
         for known in self.known:
             blocks = [block.with_columns(columns) for block, columns in zip(blocks, known, strict=True)]

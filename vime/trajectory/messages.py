@@ -20,11 +20,11 @@ from vime.types import Message
 ASSISTANT, TOOL = "assistant", "tool"
 DIGEST_BYTES = 16
 LONG_ARGUMENTS = 1000
-"""In characters. Longer arguments that come back at less than half their length were left out to save room."""
+"""Number of characters; longer arguments that come back at less than half their length were left out to save room."""
 _LONG_NUMBER = re.compile(r"\d{19}")
 """orjson reads an integer beyond 64 bits as a float."""
 UNCHECKED = 400
-"""In characters or bytes. orjson writes 254 levels, and a shorter text has fewer."""
+"""Number of characters or bytes; orjson writes 254 levels, and a shorter text has fewer."""
 
 
 def chain(before: bytes, message: Message) -> bytes:
@@ -92,7 +92,7 @@ def parsed(arguments: Any) -> Any:
 
 
 def _read(text: str | bytes) -> Any:
-    """A text as JSON, by the standard library. Raises ValueError also for thousands of digits, and if it is too deep."""
+    """A text as JSON, by the standard library. Raises ValueError for thousands of digits and for too deep a text as well."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -127,7 +127,7 @@ def _arguments(call: dict[str, Any]) -> Any:
 
 
 def in_call_order(messages: list[Message]) -> list[Message]:
-    """The messages with the results of parallel tool calls in the order of the calls, whichever result came first."""
+    """The messages with the results of parallel tool calls in the order of the calls."""
     ordered: list[Message] = []
     start = 0
     while start < len(messages):

@@ -214,7 +214,7 @@ SAMPLES = (
 
 
 def fast_encoder(tokenizer: Any) -> Encode | None:
-    """A function from a text to its ids, with nothing added at its ends; None if `tokenizer` has to encode by itself.
+    """A function from a text to its ids, with nothing added at its ends; None if only `tokenizer` itself can encode.
 
     To make it takes seconds if the vocabulary is large. It is None, too, unless `SAMPLES` and the tokenizer's control tokens have
     the same ids either way.

@@ -126,7 +126,7 @@ class ChatTemplate:
         return self._late_system
 
     def _find_change(self, shape: Shape) -> str:
-        """Renders a short conversation of this shape, with marks in place of texts, and looks what became of them."""
+        """Renders a short conversation of this shape, with marks in place of texts, and checks what happened to the marks."""
         first, second, content = _mark(), _mark(), _mark()
         before: list[Message] = [
             {"role": "user", "content": "question"},

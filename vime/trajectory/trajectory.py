@@ -25,7 +25,7 @@ KEY_CHARACTERS = 32
 
 
 class Call:
-    """One model call and its reply: a node of the tree, whose parent is the call behind whose reply its prompt goes on.
+    """One model call and its reply: a node of the tree. Its prompt continues the reply of its parent.
 
     Example of a second turn: its `parent` is the first call, its `environment` the tokens of a tool's result, and its `turn` has
     the sampled tokens.
@@ -171,7 +171,7 @@ class Trajectory:
 
     A restarted agent runs from its beginning. A call to the same model with the same prompt and limit gets the kept reply, once;
     every other call is sampled. This is sound for every agent, because a reply is only used for exactly the prompt that it was
-    sampled for, in whatever order the calls come. Tools are called again: their sandboxes are gone.
+    sampled for, in any order of calls. Tools are called again: their sandboxes are gone.
     """
 
     __slots__ = ("_kept", "_num_asked", "attempt", "calls", "seed_of")

@@ -65,7 +65,7 @@ class Rollout:
 
     @property
     def member(self) -> int:
-        """Its place in the group, from 0."""
+        """The rollout's place in the group, from 0."""
         return member_of(self.rollout_id)
 
     @property
@@ -119,7 +119,7 @@ class Group:
     """The rollouts of one prompt. `weight_version` is the servers' version when its generation began."""
 
     index: int = -1
-    """The number of the group in the run: the `group_index` of its rollouts and samples, given by whatever runs it."""
+    """The number of the group in the run: the `group_index` of its rollouts and samples, set by the code that runs the group."""
     prompt: Prompt
     rollouts: list[Rollout] = field(default_factory=list)
     weight_version: int = 0

@@ -142,7 +142,7 @@ class Sample:
         return array
 
     def _own(self, kind: ColumnType) -> Any:
-        """A column that a field holds, else the fill; of versions that are all the same, as they usually are, one number."""
+        """A column that a field holds, else the fill; a single number for versions that are all the same, as they usually are."""
         if kind.name in IDENTITY:
             return getattr(self, kind.name)
         held = getattr(self, FIELD_OF[kind.name]) if kind.name in FIELD_OF else None

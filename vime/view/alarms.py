@@ -1,4 +1,4 @@
-"""Alarms: what in the curves of a run deserves a look, each with a sentence of what it may mean."""
+"""Alarms: observations in the curves of a run that deserve a look, each with a sentence on its possible meaning."""
 
 import math
 from collections.abc import Callable
@@ -100,7 +100,7 @@ def failures(curves: dict[str, Curve]) -> Alarm | None:
 
 
 def signal(curves: dict[str, Curve]) -> Alarm | None:
-    """In more than half of the last groups all rewards are equal."""
+    """All rewards are equal in more than half of the last groups."""
     metric = "train/groups_without_signal_share"
     values = _values(curves, metric)[-WINDOW:]
     if not values or fmean(values) <= 0.5:

@@ -23,7 +23,7 @@ class Entry:
 
     kind: str
     step: int
-    """The step that trained it; of an evaluation, the steps that its weights had been trained."""
+    """The step that trained it; for an evaluation, the number of steps that its weights had been trained."""
     dataset: str
     condition: str
     """The row of the table of scores (`scaffold`, `trained`, …); empty in training."""
@@ -35,7 +35,7 @@ class Entry:
     group_index: int | None
     rollout_id: int | None
     reward: float
-    """The reward; of an evaluation, the strict score, 0 to 1."""
+    """The reward; for an evaluation, the strict score, 0 to 1."""
     advantage: float | None
     stop_reason: str
     failed: bool

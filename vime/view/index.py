@@ -191,14 +191,14 @@ class Index:
 
 
 def rollout_files(run: Path) -> list[Path]:
-    """The files of rollouts and items in a resolved run folder; whatever a link leads to outside of it is left out."""
+    """The files of rollouts and items in a resolved run folder; links that lead outside of it are left out."""
     folders = [pattern.partition("/") for pattern in PATTERNS]
     found = [(run / folder, name) for folder, _, name in folders if (run / folder).resolve().is_relative_to(run)]
     return [path for folder, name in found for path in sorted(folder.glob(name))]
 
 
 def _state(path: Path) -> State | None:
-    """None for a file that was removed since it was listed, and for what is no plain file."""
+    """The state of a file; None if it was removed since it was listed, or is not a plain file."""
     try:
         found = path.lstat()
     except FileNotFoundError:

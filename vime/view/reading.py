@@ -52,7 +52,7 @@ def line_of(run: Run, rollout: int) -> dict[str, Any]:
 
 
 def read_tokens(run: Run, rollout: int, sample: int) -> dict[str, Any]:
-    """Texts and numbers of the tokens of one sample; of what is not recorded there is None.
+    """Texts and numbers of the tokens of one sample; None for values that are not recorded.
 
     `num_prompt` tokens come first; each list of numbers is of those after them. Raises FileNotFoundError if the rollout has no
     such sample.
@@ -74,7 +74,7 @@ def read_tokens(run: Run, rollout: int, sample: int) -> dict[str, Any]:
 
 
 def branches(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each sample the earlier one that it shares most of its beginning with, and how much of it.
+    """The earlier sample with which each sample shares the longest beginning, and the length of this beginning.
 
     Example: `[{"parent": None, "shared": 0, "unit": "tokens"}, {"parent": 0, "shared": 512, "unit": "tokens"}]`: the second
     continues the first after 512 tokens. Sequences that share less than a whole prompt are not branches of one another. Without

@@ -1,7 +1,7 @@
 """The viewer's server: read-only routes over run folders for one user on this machine.
 
 Every request needs the token, which is in the address that is printed at the start and then in a cookie. Only GET is answered,
-with pages of this package and with what the routes read from the given runs; nothing of a run is ever sent as markup.
+with pages of this package and with data that the routes read from the given runs; nothing of a run is ever sent as markup.
 """
 
 import secrets
@@ -48,7 +48,7 @@ def application(runs: Runs, *, token: str, port: int) -> Starlette:
 
 
 class Guard:
-    """Refuses what has no token, what is no GET, and other host names; adds the headers that keep pages harmless."""
+    """Refuses requests without a token, other than GET, or for other host names; adds headers that keep pages harmless."""
 
     def __init__(self, app: ASGIApp, *, token: str, cookie: str) -> None:
         self._app, self._token, self._cookie = app, token, cookie

@@ -19,7 +19,7 @@ from vime.warm.wire import Request, receive_answer, send_request
 
 COMMAND = [sys.executable, "-m", "vime.warm.host", "--run", "vime.run.run"]
 END_SECONDS = 90.0
-"""For a host to end what its last run has left."""
+"""Time limit for a host to end what its last run has left."""
 FAILED = 1
 KEEP_WARM = "cluster.keep_warm"
 POLL_SECONDS = 0.1

@@ -4,7 +4,7 @@ vLLM's trainer-side engines take a `WeightSource`, open the transport and drive 
 export to them. Imports vLLM only when it is used.
 
 NCCL does not notice that the other side is gone: the sender waits, and so do the servers that are left. Therefore the servers'
-health endpoints are polled meanwhile, and the transfer is broken off when a server is lost.
+health endpoints are polled meanwhile, and the transfer is aborted when a server is lost.
 """
 
 import threading
@@ -26,7 +26,7 @@ from vime.weights.payload import SYNC_TIMEOUT_SECONDS, WeightDigest, WeightPaylo
 GLOO_POLL_SECONDS = 0.0002
 """Far below what a tensor takes."""
 WATCH_SECONDS = 0.2
-"""Between two looks at the servers' health while weights are sent."""
+"""Interval between checks of the servers' health while weights are sent."""
 
 Export = Callable[[], Iterator[tuple[str, torch.Tensor]]]
 Shapes = list[tuple[str, torch.dtype, tuple[int, ...]]]
@@ -120,7 +120,7 @@ class ExportSource:
             yield name, tensor
 
     def finish_pass(self) -> None:
-        """Finishes a pass that was broken off, because the other ranks do so too and wait in its collectives."""
+        """Finishes an aborted pass, because the other ranks do so too and wait in its collectives."""
         for _ in self._passing:
             pass
 

@@ -15,7 +15,7 @@ from vime.weights.policy import Policy
 from vime.workers.pool import WorkerPool
 
 STOP_SECONDS = 30.0
-"""For each part."""
+"""Time limit for each part to stop."""
 
 
 class Agents:

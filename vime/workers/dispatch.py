@@ -105,7 +105,7 @@ class Company:
 
     @property
     def station(self) -> Station | None:
-        """Its worker's station, None while there is no worker."""
+        """The station of the company's worker, None while there is no worker."""
         done = self.opening is not None and self.opening.done() and not self.opening.cancelled()
         return self.opening.result() if self.opening is not None and done and self.opening.exception() is None else None
 

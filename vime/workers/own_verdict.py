@@ -80,7 +80,7 @@ def _number(value: Any, position: int) -> float:
 
 
 def to_reward(value: Any) -> Reward:
-    """A `Reward` of plain floats from what a hook returned or set.
+    """A `Reward` of plain floats from the value that a hook returned or set.
 
     Raises TypeError if it is neither a number nor a Reward of numbers, ValueError if one of them is not finite.
     """

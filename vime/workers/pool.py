@@ -168,7 +168,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def expecting_weights(self) -> AsyncIterator[None]:
-        """Within the block busy servers receive weights: their silence is no loss and does not count as an agent's time."""
+        """Marks a block in which servers receive weights: their silence is not a loss and does not count as an agent's time."""
         try:
             await self._ask("expect_weights", True)
             yield

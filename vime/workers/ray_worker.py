@@ -58,7 +58,7 @@ class RayWorker:
         return True
 
     async def started(self) -> None:
-        """Waits until it answers; raises WorkerLost if it dies, and ConfigError for what it cannot work with."""
+        """Waits until it answers; raises WorkerLost if it dies, and ConfigError for settings that it cannot work with."""
         try:
             await self.actor.ready.remote()
         except RayTaskError as error:

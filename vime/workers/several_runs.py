@@ -13,7 +13,7 @@ from vime.hooks import HOOKS
 from vime.processes.users_code import Untouched
 
 END_SECONDS = 2.0
-"""For what a run has cancelled to end."""
+"""Time limit for the cancelled tasks of a run to end."""
 LOOK_AGAIN_SECONDS = 0.01
 THREAD = "asyncio"
 """Beginning of the names of asyncio's threads."""

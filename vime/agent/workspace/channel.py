@@ -56,7 +56,7 @@ class Channel:
         await self._answered(self._first)
 
     async def settled(self, seconds: float) -> None:
-        """Waits, at most so long, until it is known whether the first process starts."""
+        """Waits, at most `seconds`, until it is known whether the first process starts."""
         if self.other.fileno() < 0:  # a sandbox was asked for
             await asyncio.wait({self._first}, timeout=seconds)
 

@@ -21,7 +21,7 @@ class CommandResult:
     """The output and the end of a command.
 
     Example: `CommandResult(exit_code=1, stdout="1 failed", stderr="", reason="finished", seconds=0.8)`; an exit code of 128 + n
-    means signal n. Of a long output, the beginning and the end are kept.
+    means signal n. The beginning and the end of a long output are kept.
     """
 
     exit_code: int

@@ -7,7 +7,7 @@ from vime.errors import Problem
 from vime.serving.known_flags import known_flags
 
 SHIPPED = {"block_size"}
-"""Arguments of the options in `conf/`, for which the parser need not be asked."""
+"""Arguments of the options in `conf/`; they need no check by the parser."""
 
 
 def arguments(config: RunConfig) -> list[Problem]:

@@ -234,8 +234,8 @@ def shared_memory(config: RunConfig) -> list[Problem]:
 
 
 def host_memory(config: RunConfig) -> list[Problem]:
-    """Without GPUs, the caches of the servers that the run starts fit together into the memory that is free; a server whose own
-    does not ends at its start."""
+    """Without GPUs, the caches of all servers that the run starts fit into the free memory; a server whose own cache does not fit
+    ends at its start."""
     cluster = config.cluster
     if cluster.gpus_per_node or cluster.ray_address is not None:
         return []

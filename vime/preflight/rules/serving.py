@@ -170,10 +170,10 @@ def load_format(config: RunConfig) -> list[Problem]:
 
 
 def speculation(config: RunConfig) -> list[Problem]:
-    """On a CPU a model that speculates is asked greedily only.
+    """A model with speculative decoding on a CPU is only sampled greedily.
 
     At temperature 1 the CPU build of vLLM 0.32.0 returns tokens and logprobs that are not the model's: a token of logprob -0.6
-    comes with 0 or -9999 (`results/generation.md`). Greedy ones are right.
+    comes with 0 or -9999 (`results/generation.md`). Greedy tokens are right.
     """
     if config.cluster.gpus_per_node > 0:
         return []

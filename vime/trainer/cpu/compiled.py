@@ -1,4 +1,4 @@
-"""Compiles the kernels of this folder by g++ when they are first wanted, in about a second, and loads them.
+"""Compiles the kernels of this folder with g++ when they are first needed, in about a second, and loads them.
 
 They are kept in `~/.cache/vime/kernels` (`vime.surroundings.cache_folder`). Where there is no compiler, or another OpenMP than
 PyTorch's own libraries have, there are no kernels, and callers compute with PyTorch.
@@ -26,7 +26,7 @@ FLAGS = "-O3 -std=c++17 -fPIC -fopenmp -fno-math-errno -mavx512f -mavx512bw -mav
 AVX512 = ("avx512_f", "avx512_bw", "avx512_vl")
 """Features of a processor that `FLAGS` ask for, by PyTorch's names."""
 BFLOAT16 = "-mavx512bf16"
-"""For kernels that round to bfloat16, or multiply it."""
+"""Compiler option for kernels that round to bfloat16, or multiply it."""
 COMPILE_SECONDS = 120.0
 """Time limit of each of the compiler's two steps; a trainer goes on without kernels after it."""
 TYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "n": ctypes.c_int}

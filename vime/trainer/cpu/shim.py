@@ -26,14 +26,14 @@ class _CpuStream:
         pass
 
     def wait_stream(self, _: "_CpuStream") -> None:
-        """Nothing to wait for: operations on the CPU are done when they return."""
+        """Does nothing: operations on the CPU are done when they return."""
 
     def record_event(self, *_: Any) -> "_CpuStream":
         """An event that has happened already."""
         return self
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing, because nothing is pending."""
 
 
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "eye")

@@ -1,10 +1,10 @@
-"""The first process of a workspace: it starts commands, reads and writes files, and ends whatever a command leaves behind.
+"""The first process of a workspace: it starts commands, reads and writes files, and ends all that a command leaves behind.
 
 The owner sends requests over a socket, one packet each: a key, a verb and fields, separated by zero bytes, with file descriptors
 attached. Each request but `kill` and `end` gets one reply with its key. When the owner is gone the process ends, and the kernel
-ends all others with it. Arguments: the socket's number, and the most processes at one time.
+ends all others with it. Arguments: the socket's number, and the maximum number of processes at one time.
 
-Neither it nor its modules import `os` or anything else that is written in Python, as this would take as long again to start.
+Neither it nor its modules import `os` or anything else that is written in Python, because this would double the time to start.
 """
 
 import _signal  # pyright: ignore[reportMissingImports]
