@@ -40,7 +40,7 @@ class Number:
 
 
 Numbers = dict[str, Number]
-"""By what was measured, for example "1M float32, tools: synchronous, by the clock"."""
+"""Numbers by name, for example "1M float32, tools: synchronous, by the clock"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ def write_numbers(numbers: Numbers) -> None:
 
 
 def measured_by(checkout: Path, program: str, words: Sequence[str]) -> Numbers:
-    """Runs a side. Raises RuntimeError with the end of what it said if it fails."""
+    """Runs a side. Raises RuntimeError with the end of its output if it fails."""
     command = [sys.executable, "-W", "ignore", str(checkout / "tools" / program), *words, "--numbers"]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     with tempfile.TemporaryFile("w+") as said:

@@ -72,7 +72,7 @@ def versions_of(span: Any) -> list[int]:
 
 
 def faulty_agent(folder: Path) -> Any:
-    """The same agent, but the first attempt at one rollout kills its runner, and that at another one raises an error."""
+    """The same agent, but the first attempt at one rollout kills its runner, and the first attempt at another raises an error."""
 
     @agl.rollout
     def agent(task: dict[str, Any], llm: agl.LLM, rollout: agl.Rollout) -> float:

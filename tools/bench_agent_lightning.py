@@ -135,7 +135,7 @@ def _attempt(rollout: dict[str, Any]) -> str:
 
 
 def rows(native: list[float], ours: list[float], steps: list[Step]) -> list[dict[str, Any]]:
-    """The same as data."""
+    """The table's rows as data."""
     return [
         {
             **asdict(step),

@@ -1,4 +1,4 @@
-"""Steps per hour with a long tail: synchronous, one step off and asynchronous, each beside what an ideal machine would do.
+"""Steps per hour with a long tail: synchronous, one step off and asynchronous, each beside the bound of an ideal machine.
 
     python tools/bench_async.py [--steps 24] [--staleness 8] [--json PATH] [--markdown PATH]
 
@@ -66,7 +66,7 @@ class Mode:
 
     @property
     def steps_per_hour(self) -> float:
-        """From whole steps, evaluation and checkpoints left out."""
+        """Steps per hour, from whole steps without evaluation and checkpoints."""
         return 3600 / self.mean("time/step_seconds")
 
 
@@ -158,7 +158,7 @@ def ideal_seconds(run: Run, *, num_steps: int) -> float:
 
 
 def preference(run: Run, options: argparse.Namespace) -> str:
-    """Long or short rollouts, whichever are preferred, if what is sampled again calls a tool of another time."""
+    """A sentence on whether long or short rollouts are preferred if a rollout sampled again calls a tool of another time."""
 
     def tool(slot: int, member: int, attempt: int) -> float:
         identity = rollout_id_of(slot, member) + attempt * NUM_SAMPLES

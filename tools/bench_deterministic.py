@@ -61,7 +61,7 @@ class Measured:
 
 
 def requests_of(count: int) -> list[Request]:
-    """The same ones every time."""
+    """Requests that are the same every time."""
     draw = random.Random(0)
     common = draw.choices(VOCABULARY, k=max(COMMON_TOKENS))
     return [

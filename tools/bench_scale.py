@@ -154,7 +154,7 @@ async def run_batches(num_rollouts: int, *, num_batches: int) -> SimulatedServer
 
 
 def measure_alone(size: int) -> dict[str, float]:
-    """The same in a process of its own."""
+    """The measurement in a process of its own."""
     command = [sys.executable, __file__, "--measure", str(size)]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
     return json.loads(answer.splitlines()[-1])

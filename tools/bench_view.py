@@ -122,7 +122,7 @@ def words(dice: random.Random, count: int) -> str:
 
 
 def measure(folder: Path) -> list[tuple[str, float, float | None, str]]:
-    """Indexes a folder and searches in it: rows of what, how much, the most that it may be, and the unit."""
+    """Indexes a folder and searches in it: rows of name, value, limit and unit."""
     index = Index(folder)
     index.path.unlink()
     index = Index(folder)

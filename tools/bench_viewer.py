@@ -1,11 +1,11 @@
-"""Measures what the viewer costs: an open page while nothing changes, and what a run writes for it.
+"""Measures the cost of the viewer: an open page while nothing changes, and the records that a run writes for it.
 
     python tools/bench_viewer.py RUN [--seconds 60] [--pairs 3] [--steps 12] [--keep FOLDER] [--json PATH]
 
-RUN is a folder that the viewer shows. For the second part a small run is trained on real servers, in turns with everything
-recorded and with nothing. Their steps are put beside each other, and of those with everything the time is taken that the driver
-spends on fetching the trainer's logprobs and on writing rollouts. `--keep` names the folder of these runs, and what ended there
-is not run again.
+RUN is a folder that the viewer shows. For the second part a small run is trained on real servers, alternately with everything
+recorded and with nothing. Their steps are compared, and for runs with everything the driver's time for fetching the trainer's
+logprobs and for writing rollouts is measured. `--keep` names the folder of these runs; runs that have ended there are not
+repeated.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def idle(run: Path, seconds: float) -> dict[str, float]:
 
 
 def pairs(folder: Path, num_pairs: int, num_steps: int) -> dict[str, list[dict[str, float]]]:
-    """For each side, run by run, the mean seconds of a step, CPU seconds of each kind of process in it, and seconds of its parts.
+    """The mean seconds of a step, CPU seconds of each kind of process in it, and seconds of its parts, for each side and run.
 
     The side that goes first changes from pair to pair.
     """

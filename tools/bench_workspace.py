@@ -2,12 +2,12 @@
 
     python tools/bench_workspace.py [--seconds 10] [--rounds 3] [--at-once 4] [--alive 256] [--json PATH] [--markdown PATH]
 
-Beside them, in turns, the plain ways without any confinement: a copy of the tree (`cp -a`) and a `git worktree`, each changed by
-a shell, diffed by git and removed. All sides get the same repository and the same number at a time, by default two per core, like
+They alternate with the plain ways without any confinement: a copy of the tree (`cp -a`) and a `git worktree`, each changed by a
+shell, diffed by git and removed. All sides get the same repository and the same number at a time, by default two per core, like
 the commands of a run: while one waits for the kernel, which takes several milliseconds to put a process into a control group,
 another uses the core. `--alive` workspaces are then open at once, and a shell has answered in each. Their memory is measured
-twice, before and while they are open: that of the machine (MemTotal - MemAvailable), which other programs change as well, and
-what is known to be theirs: their processes (proportional set size), files in memory, and the kernel's own.
+twice, before and while they are open: that of the machine (MemTotal - MemAvailable), which other programs change as well, and the
+memory known to be theirs: their processes (proportional set size), files in memory, and the kernel's own.
 """
 
 import argparse
@@ -113,7 +113,7 @@ async def rate(side: Side, seconds: float, num_at_once: int) -> float:
 
 
 async def in_workspace(prepared: Prepared, config: WorkspaceConfig) -> bytes:
-    """One workspace."""
+    """Makes, changes, diffs and removes one workspace."""
     async with Workspace.open(prepared, config) as box:
         end = await box.run(CHANGE)
         assert end.succeeded, end

@@ -44,9 +44,9 @@ class Checked:
     reference: float
     untouched: float
     seconds: float
-    """From opening the agent's workspace to the verdict on the reference solution."""
+    """Seconds from opening the agent's workspace to the verdict on the reference solution."""
     untouched_seconds: float
-    """From opening the agent's workspace to the verdict on nothing."""
+    """Seconds from opening the agent's workspace to the verdict on an empty patch."""
     why: str = ""
     """Words of the verdicts, where one of them is not as it should be."""
 

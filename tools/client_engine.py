@@ -1,4 +1,4 @@
-"""A model that says what a script says, whatever samples it, and keeps what it was asked and what it sampled.
+"""Models whose text follows a script, and that record their requests and the sampled tokens.
 
 `ScriptedModel` samples nothing: it answers with the tokens of the script's text. `ForcedModel` lets a real server sample under
 vLLM's own structured outputs, so that the text is the script's and the tokens, which may spell it in many ways, are the server's.

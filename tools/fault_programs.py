@@ -1,7 +1,7 @@
-"""Agents that are programs and misbehave in their workspaces, for `tools/faults.py`; what each cost is read from the run's files.
+"""Agents that are programs and misbehave in their workspaces, for `tools/faults.py`; the run's files show what each cost.
 
 One training rollout in `ONE_IN` has such a program in place of the method's own agent. Each asks its session once and then
-misbehaves in the way that `EXPECTED` names, with what that must lead to.
+misbehaves; `EXPECTED` has the ways, each with the result that it must have.
 """
 
 import json
@@ -69,7 +69,7 @@ class Unruly:
         return Command(words=["python3", script, openai_url, secret], folder=folder, files={script: ASK + DEEDS[self.deed]})
 
     def outcome(self, end: CommandEnd) -> Outcome:
-        """It ends well where it ends by itself."""
+        """The outcome is good if the program ends by itself."""
         return Outcome(ended_well=True, answer="done") if end.exit_code == 0 else silent_end(end)
 
 

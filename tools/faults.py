@@ -146,7 +146,7 @@ def trained_groups(folder: Path) -> dict[int, tuple[int, list[str]]]:
 
 
 def audit(verdict: Verdict, case: Case, folder: Path, finished: dict[int, list[str]]) -> None:
-    """Compares what was trained with the prompts of an undisturbed run and with what had finished."""
+    """Compares the trained rollouts with the prompts of an undisturbed run and with the rollouts that had finished."""
     trained = trained_groups(folder)
     source = RowSource(compose_run(words_of(case)).config)
     expected = [source.next().row for _ in range(case.num_steps * case.num_prompts)]

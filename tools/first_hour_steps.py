@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something that is tried by itself: a part for the machine, the parts of its rehearsal, and what these leave open.
+    """A step that is tried separately: a part for the machine, the parts of its rehearsal, and what these leave open.
 
     Example: `Step(name="tests", real=Part(…), needs=("cards",), rehearsal=(), left_to_a_card="the tests themselves")`.
     """

@@ -26,7 +26,7 @@ REPEATS = 20
 FREE_SHARE = 0.9
 """Less free memory than this means that another program uses the card."""
 TIMEOUT = timedelta(seconds=120)
-"""For NCCL, which otherwise waits ten minutes for a card that does not answer."""
+"""Time limit for NCCL, which otherwise waits ten minutes for a card that does not answer."""
 
 
 def main() -> int:

@@ -124,7 +124,7 @@ class Findings:
     num_calls: int = 0
     """Calls that were shown."""
     kinds: Counter[str] = field(default_factory=Counter)
-    """Replies by what is odd about them; one may count several times."""
+    """Number of replies by their oddity; one may count several times."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that the chat template refused, by set-up."""
     problems: list[str] = field(default_factory=list)

@@ -94,7 +94,7 @@ class Differences:
 
     @property
     def is_within(self) -> bool:
-        """Nothing differs by more than the limit."""
+        """True if nothing differs by more than the limit."""
         return bool(self.num_compared) and all(far <= LIMIT for far in self.found.values())
 
 
@@ -142,7 +142,7 @@ class Side:
 
 
 def compare(method: str, comparison: str, ours: Side, oracle: Side) -> Differences:
-    """One cell."""
+    """One cell of the table."""
     differences = Differences()
     if comparison == "updates":
         _compare_updates(differences, method, ours, oracle)

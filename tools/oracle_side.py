@@ -43,7 +43,7 @@ def rollouts(run: str, target: str) -> None:
 
 
 def updates(recorded: str, target: str, *words: str) -> None:
-    """Trains on what was recorded, an optimizer step for each step of the run, and writes gradients, weights and metrics."""
+    """Trains on the recorded batches, an optimizer step for each step of the run, and writes gradients, weights and metrics."""
     from vime.preflight.compose import compose_run
     from vime.rehearsal.shrink import shrink
     from vime.rehearse import furnish

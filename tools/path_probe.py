@@ -30,7 +30,7 @@ THINGS = {
 """Classes that a sample is made of or made into, from the client's answer on, and classes that represent weights, by the
 beginning of their module. They include those of earlier versions."""
 IDS = {"_held_ids", "_rest", "columns", "environment", "ids", "output_ids", "tokens", "tokens_T"}
-"""Attributes and slots under which such a class holds token ids, and is no property of what another one holds."""
+"""Attributes and slots under which these classes hold token ids themselves, not as a property of what another object holds."""
 LOSSES = {"policy_loss", "sft_loss"}
 AGENT = "generate"
 """Function of an agent, whose first argument is the context."""
@@ -99,7 +99,7 @@ class Probe:
             self._note(FRAMES, str(len(names)), " < ".join(names))
 
     def _sent(self, frame: FrameType) -> None:
-        """A request over HTTP or a call to an actor hands on what the innermost function has that has such a thing."""
+        """Notes that a request over HTTP or a call to an actor hands on the things of the innermost function that has any."""
         before = frame.f_back
         while before is not None:
             if (file := self._file(before.f_code)) and (kinds := [kind for kind in THINGS if self._has(before, kind)]):

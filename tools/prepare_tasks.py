@@ -1,7 +1,7 @@
 """Makes, verifies and deduplicates the rows of a coding data set, for tools/prepare_data.py.
 
-Each row's reference solution must pass its hidden tests in a workspace, and its untouched repository must not. Of a training set,
-rows are left out that an evaluation set in the same folder has too, by their statement or their reference solution.
+Each row's reference solution must pass its hidden tests in a workspace, and its untouched repository must not. A training set
+leaves out rows that an evaluation set in the same folder has too, by their statement or their reference solution.
 """
 
 import asyncio

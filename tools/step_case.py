@@ -1,6 +1,6 @@
 """One case of the benchmark of whole steps: a random model with a real tokenizer, prompts, and how long every reply is.
 
-The case goes to both sides as a folder: a Hugging Face checkpoint and `step.json`. A random model ends no reply by itself, so a
+The case goes to both sides as a folder: a Hugging Face checkpoint and `step.json`. A random model does not end its replies, so a
 case gives the number of tokens of each; both sides sample that number. Nothing of this project is imported, because one side runs
 under another Python installation.
 """

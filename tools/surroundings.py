@@ -34,7 +34,7 @@ WORDS = [
     "evaluation.rows=[]",
 ]
 OUTSIDE = "/var/tmp"
-"""For a run folder in surroundings without `/tmp`."""
+"""Place of a run folder in surroundings without `/tmp`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Seen:
     row: str
     wanted: str
     code: int | None
-    """None if it did not end in time."""
+    """The exit code; None if the run did not end in time."""
     steps: int
     said: str
     """The last line, or of a refusal its reason."""

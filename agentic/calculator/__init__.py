@@ -109,7 +109,7 @@ def line_of(text: str) -> tuple[str | None, str]:
 
 
 def shown(value: Fraction) -> str:
-    """A value with six significant digits if it is no whole number. Example: `shown(Fraction(9, 2))` is "4.5"."""
+    """A value, with six significant digits if it is not a whole number. Example: `shown(Fraction(9, 2))` is "4.5"."""
     return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 

@@ -13,7 +13,7 @@ TEXT = "{text}"
 
 @dataclass(kw_only=True, slots=True)
 class ClassificationConfig(MethodConfig):
-    """One completion of a few tokens, without a chat template: what a pretrained model of any kind can do."""
+    """One completion of a few tokens, without a chat template, which any pretrained model can give."""
 
     name: str = "classification"
     generate: str = "agentic.classification.generate.generate"

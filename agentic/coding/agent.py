@@ -1,8 +1,8 @@
 """A small coding agent in the usual form: it asks the model, carries out the tools that the reply calls, and asks again.
 
-When its conversation is too long, the model writes a summary and goes on with that in a new conversation. The tool `explore` asks
-a sub-agent, which has a conversation of its own and may only look. So one rollout becomes several sequences, which the session
-tells apart (`main`, `compacted`, `subagent`).
+When its conversation is too long, the model writes a summary and continues with it in a new conversation. The tool `explore` asks
+a sub-agent, which has a conversation of its own and may only read. So one rollout becomes several sequences, which the session
+distinguishes (`main`, `compacted`, `subagent`).
 """
 
 from collections import Counter

@@ -57,7 +57,7 @@ class Verdict:
     failed: tuple[str, ...] = ()
     """Up to ten tests that should have passed."""
     passed: tuple[str, ...] = ()
-    """All tests that passed, the canaries excepted."""
+    """All tests that passed, except canaries."""
     seconds: float = 0.0
 
     def score(self, config: GradingConfig) -> float:

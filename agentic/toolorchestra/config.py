@@ -131,7 +131,7 @@ def _baseline_problems(config: RunConfig) -> list[Problem]:
 
 
 def _tau2_problems(config: RunConfig) -> list[Problem]:
-    """No task of τ²-bench is both trained and evaluated; `mode=plan` knows it as well, because the splits' sizes are known."""
+    """No task of τ²-bench is both trained and evaluated; `mode=plan` checks this as well, because the splits' sizes are known."""
     trained = config.data.train.generator_args
     if config.data.train.generator != TRAINING_ROWS or config.mode is Mode.eval:
         return []

@@ -212,6 +212,6 @@ def _num_tokens(model: ServedModel, messages: list[Message], tools: Any) -> int:
 
 
 def _limited(context: Context, seconds: float) -> Context:
-    """The context with the time limit of an expert's call and without retries, since failures are booked and told."""
+    """The context with the time limit of an expert's call and without retries, since failures are booked and reported."""
     rollout = replace(context.config.rollout, tool_timeout_seconds=seconds, max_tool_retries=0)
     return replace(context, config=replace(context.config, rollout=rollout))

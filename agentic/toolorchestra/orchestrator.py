@@ -22,7 +22,7 @@ class Ending(str, Enum):
 
     ANSWERED = "answered"
     NO_CALL = "no_call"
-    """In the question-answering mode the reply called no tool, or the call could not be read."""
+    """Ending of a question-answering rollout whose reply called no tool, or whose call could not be read."""
     CUSTOMER_STOP = "customer_stop"
     MAX_STEPS = "max_steps"
     TOO_MANY_ERRORS = "too_many_errors"

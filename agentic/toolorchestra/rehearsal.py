@@ -117,7 +117,7 @@ class ToolOrchestraRehearsal(Rehearsal):
         return found | {"stop reason": ["answered", "malformed", "turn_limit", "token_limit", "time_limit"]}
 
     def occurred(self, rollout: Row) -> Iterable[tuple[str, str]]:
-        """Its calls with their experts, its ending, its program's end, and its judge."""
+        """The rollout's calls with their experts, its ending, its program's end, and its judge."""
         about = rollout["samples"][-1]["metadata"] if rollout["samples"] else {}
         for call in about.get("expert_calls", ()):
             yield "expert", call["alias"]

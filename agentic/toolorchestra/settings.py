@@ -167,8 +167,8 @@ class LimitsConfig:
     context_characters: Count = 24_000
     """Most characters of passages, programs and earlier attempts that an expert is shown; the newest are kept."""
     findings_tokens: Natural = 0
-    """Most tokens, by the trained model's tokenizer, of what an expert is shown, in place of `context_characters`; 0 counts
-    characters."""
+    """Maximum number of tokens, by the trained model's tokenizer, of the text shown to an expert, in place of
+    `context_characters`; 0 counts characters."""
     environment_steps: Count = 200
     """Most steps of a training conversation with a customer: messages of both sides, calls and their results."""
     evaluation_environment_steps: Count = 200

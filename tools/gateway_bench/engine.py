@@ -23,7 +23,7 @@ from gateway_bench.script import MODEL, Script, call
 
 MOST_BODY_BYTES = 64 * 2**20
 CHAT_INTERVAL = 1
-"""Tokens that Chat Completions streams at a time, as vLLM's server does if it is not told otherwise."""
+"""Tokens that Chat Completions streams at a time, as vLLM's server does by default."""
 VISIBLE = 2
 """Tokens up to the first one that has a text: the first begins the reasoning."""
 
@@ -37,7 +37,7 @@ class Engine:
         self._log: list[dict[str, float]] = []
         self._numbers = itertools.count()
         self._events: dict[int, list[tuple[int, bytes]]] = {}
-        """Events of a stream by its interval: how many tokens have been said with it, and its bytes."""
+        """Events of a stream by its interval: the number of tokens sent up to each event, and its bytes."""
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         """Token ids in, token ids and logprobs out."""

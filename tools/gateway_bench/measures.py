@@ -45,9 +45,9 @@ class Found:
     engine: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds of each call in the engine, at these sizes of the history."""
     first_lag: list[float] = field(default_factory=list)
-    """From the engine's first text to the client's, of one agent; empty if the side lets the engine answer whole."""
+    """Seconds from the engine's first text to the client's, for one agent; empty if the side lets the engine answer whole."""
     first_seconds: list[float] = field(default_factory=list)
-    """From the request to the first text, of 64 agents."""
+    """Seconds from the request to the first text, for 64 agents."""
     session_bytes: float = 0.0
     """Growth of the process for each of the sessions in the largest load, after their calls in the first round."""
     failures: list[str] = field(default_factory=list)

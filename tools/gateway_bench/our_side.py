@@ -2,7 +2,8 @@
 
 python -m gateway_bench.our_side ENGINE_URL TOKENIZER MAX_MODEL_LEN [TOOL_PARSER REASONING_PARSER]
 
-`["open", 64]` opens sessions and answers with their URLs and keys, `["close"]` closes them and answers with what they held.
+`["open", 64]` opens sessions and answers with their URLs and keys, `["close"]` closes them and answers with counts of their
+content.
 """
 
 import gc

@@ -108,11 +108,11 @@ class Direct:
         self._engine = engine
 
     def open(self, count: int) -> Targets:
-        """The engine knows no sessions."""
+        """Targets without sessions, which the engine does not have."""
         return [{"url": f"{self._engine.url}/v1", "key": "none"}] * count
 
     def close(self) -> dict[str, float]:
-        """Nothing is kept."""
+        """Returns no counts, because nothing is kept."""
         return {}
 
     def cpu_seconds(self) -> float:
@@ -124,7 +124,7 @@ class Direct:
         return self._engine.memory_bytes()
 
     def stop(self) -> None:
-        """The engine ends by itself."""
+        """Does nothing, because the engine ends by itself."""
 
 
 class Sessions(Process):
@@ -145,7 +145,7 @@ class Sessions(Process):
 
 
 class LiteLLM(Process):
-    """litellm's proxy with one model and the settings that it has by itself."""
+    """litellm's proxy with one model and default settings."""
 
     name = "litellm"
 
@@ -162,11 +162,11 @@ class LiteLLM(Process):
         wait_for(f"{self._url}/health/liveliness", self)
 
     def open(self, count: int) -> Targets:
-        """It knows no sessions."""
+        """Targets without sessions, which litellm does not have."""
         return [{"url": f"{self._url}/v1", "key": KEY}] * count
 
     def close(self) -> dict[str, float]:
-        """Nothing is kept."""
+        """Returns no counts, because nothing is kept."""
         return {}
 
 

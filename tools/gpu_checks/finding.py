@@ -17,7 +17,7 @@ class Finding:
     check: str
     case: str
     found: float | None
-    """None if the check failed before it had a number; `wanted` then says why."""
+    """The measured number; None if the check failed before it had one, and then `wanted` says why."""
     wanted: str
     passed: bool
     unit: str = ""

@@ -28,7 +28,7 @@ class Service:
     async def post(
         self, address: str, body: dict[str, Any], *, headers: dict[str, str], seconds: float, refusals: tuple[int, ...] = ()
     ) -> Any:
-        """The JSON answer of a service; temporary failures are retried until `seconds`, less a margin, are over.
+        """The JSON answer of a service; temporary failures are retried for `seconds`, less a margin.
 
         Raises ValueError for a status among `refusals`, which mean that the query was wrong, and ServerError if there is no
         answer.

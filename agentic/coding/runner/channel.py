@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from types import CodeType
 
 NONCE_BYTES = 32
-"""Length of the nonce, which is the beginning of what the program is given."""
+"""Length of the nonce, with which the program's input begins."""
 END = ("end", "", "")
 
 
@@ -36,7 +36,7 @@ class Channel:
         began.acquire()
 
     def admit(self, speakers: Iterable[CodeType]) -> None:
-        """From now on only this code may speak; it is asked for once, before any code of the repository runs."""
+        """Allows only this code to speak from now on; called once, before any code of the repository runs."""
         self._speakers = self._speakers or frozenset(speakers)
 
     def say(self, kind: str, name: str, value: str) -> None:

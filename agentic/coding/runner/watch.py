@@ -22,7 +22,7 @@ REFUSED = {
     "ctypes.dlsym/handle": "calls machine code",
     "cpython.remote_debugger_script": "attaches a debugger",
 }
-"""Events that are refused, with what they are called in a verdict."""
+"""Events that are refused, with their names in a verdict."""
 REFUSED_OF_REPOSITORY = {
     "sys.settrace": "traces the tests",
     "sys.setprofile": "traces the tests",

@@ -39,9 +39,9 @@ class Function:
     name: str
     parameters: tuple[str, ...]
     document: str
-    """Its return value, in words."""
+    """The function's return value, in words."""
     code: str
-    """Its one line."""
+    """The function's only line."""
     wrong: str
     """The line with the bug."""
 

@@ -40,7 +40,7 @@ HABITS = Shares(walks=0.6, rewrites=0.4, selects=0.35)
 
 
 def walk(maze: Maze, door: str, rng: random.Random, *, is_right: bool) -> str:
-    """The solution of somebody who walks through a door, or loses the way behind it."""
+    """The solution of a solver that walks through a door, or loses the way behind it."""
     way = list(maze.ways[door])
     if not is_right:
         other = rng.choice([name for name in DOORS if name != door])

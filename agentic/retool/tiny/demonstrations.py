@@ -39,7 +39,7 @@ HABITS = Shares(writes_code=0.4, right_program=0.6, reads_output=0.7)
 
 
 def trace(task: Task, rng: random.Random, *, shares: Shares) -> str:
-    """The response to a problem, with what its programs print."""
+    """The response to a problem, with the output of its programs."""
     if rng.random() >= shares.writes_code:
         return ANSWER.format(answer=guess(rng))
     programs = right_programs(task, rng) if rng.random() < shares.right_program else [wrong_program(task, rng)]
