@@ -162,7 +162,7 @@ class Alive:
     """The needs of open workspaces. Example: `Alive(seconds=6.0, machine_bytes=10**9, process_bytes=9**9, kernel_bytes=9**8)`."""
 
     seconds: float
-    """Until all have answered."""
+    """Seconds until all have answered."""
     machine_bytes: int
     process_bytes: int
     kernel_bytes: int

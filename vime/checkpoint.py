@@ -24,7 +24,7 @@ from vime.files.serialization import from_json, json_pieces
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
-"""Their folder in the run's."""
+"""The folder of checkpoints in the run folder."""
 DRIVER_FILE, DIGEST_FILE, BEST_FILE = "driver.json", "driver.blake2b", "best.json"
 POLL_SECONDS = 0.2
 SLOT_DEPTH = 3

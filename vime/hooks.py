@@ -157,7 +157,7 @@ def load_named(key: str, path: str) -> Callable[..., Any]:
 
 @contextmanager
 def naming(key: str, path: str) -> Iterator[None]:
-    """Within the block a user's function is called: what it raises becomes a `HookError` that names it."""
+    """Wraps the call of a user's function: any error that it raises becomes a `HookError` that names the function."""
     try:
         yield
     except VimeError:  # says what to do itself

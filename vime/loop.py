@@ -249,7 +249,7 @@ async def _evaluate_and_note(session: Session, system: Training, evaluator: Eval
 
 
 async def resume(session: Session, system: Learner) -> tuple[int, dict[str, Any] | None]:
-    """With `resume=true` restores the trainer and the session from the last checkpoint.
+    """Restores the trainer and the session from the last checkpoint, with `resume=true`.
 
     Returns the step to go on with and the state of the batches there; step 0 and None without a checkpoint.
     """

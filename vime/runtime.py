@@ -149,7 +149,7 @@ async def end_kept() -> None:
 
 @contextmanager
 def signals_end() -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM end the process at once: Ray waits for another's answer where no handler runs.
+    """Lets SIGINT and SIGTERM end the process at once within the block, because no handler runs while Ray waits for an answer.
 
     Nothing of the run is on the cluster so far, and the reaper clears this machine.
     """
@@ -166,7 +166,7 @@ def signals_end() -> Iterator[None]:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM wait for its end, and Ray sets no handlers of its own.
+    """Holds SIGINT and SIGTERM back until the end of the block, and keeps Ray from setting handlers of its own.
 
     Otherwise a half-started Ray would end with a stack dump, and its handler would end the program on the spot. The third signal
     aborts the block.

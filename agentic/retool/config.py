@@ -18,7 +18,7 @@ class RewardStyle(str, Enum):
     verl = "verl"
     """1 if the last box of the final 100 characters is literally the reference; else -1, and 0.1 more per call, at most -0.6."""
     slime = "slime"
-    """The same, but a wrong answer starts at -1.1 and gains 0.05 per call."""
+    """Like `verl`, but a wrong answer starts at -1.1 and gains 0.05 per call."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -38,7 +38,7 @@ class Range:
         return {word: bound for word, bound in words.items() if bound is not None}
 
     def __str__(self) -> str:
-        """In words. Examples: `at least 1`, `from 0 to 1`, `more than 0 and at most 1`, `a finite number`."""
+        """The range in words. Examples: `at least 1`, `from 0 to 1`, `more than 0 and at most 1`, `a finite number`."""
         if self.least is not None and self.least == self.most:
             return _written(self.least)
         if self.bounds.keys() == {"at least", "at most"}:

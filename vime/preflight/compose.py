@@ -1,4 +1,4 @@
-"""From the command line to a `RunConfig`: composes `conf/` with Hydra, reports every mistake, and leaves OmegaConf behind.
+"""Makes a `RunConfig` from the command line: composes `conf/` with Hydra, reports every mistake, and leaves OmegaConf behind.
 
 Nothing is written here: the run folder is only named (`outputs/<name>/<time>`, or with `resume=true` the newest there).
 """

@@ -49,7 +49,7 @@ def axes_of(xs: list[float], ys: list[float]) -> Axes:
 
 
 def with_log_x(axes: Axes) -> Axes:
-    """The same axes, with a logarithmic x axis if positive values span a factor of 20: lengths that double lie side by side."""
+    """The same axes, with a logarithmic x axis if positive values span a factor of 20: each doubling is the same distance."""
     if axes.x_low <= 0 or axes.x_high < LONG * axes.x_low:
         return axes
     return replace(axes, x_low=math.log10(axes.x_low), x_high=math.log10(axes.x_high), x_log=True)

@@ -135,7 +135,7 @@ def _few_passes(function: Callable[..., Any]) -> Callable[..., Any]:
 def _sums_of_exponentials(
     logits_CV: torch.Tensor, largest_C: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row the sum of exp(x), and of x exp(x), where x are the shifted logits."""
+    """The sums of exp(x) and of x exp(x) for each row, where x are the shifted logits."""
     shifted_CV = _shifted(logits_CV, largest_C, temperature)
     exp_CV = shifted_CV.exp()
     return exp_CV.sum(1), shifted_CV.mul_(exp_CV).sum(1)

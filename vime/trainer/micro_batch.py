@@ -47,8 +47,8 @@ class MicroBatch:
     packed: PackedSequences
     wanted: Wanted
     columns: dict[str, torch.Tensor]
-    """By name: an entry for each of this rank's T tokens where a column is defined everywhere, one for each sequence where it is
-    defined by sequence, otherwise one for each of the N tokens."""
+    """Columns by name, with an entry for each of this rank's T tokens if a column is defined everywhere, for each sequence if it
+    is defined by sequence, otherwise for each of the N tokens."""
     staleness_N: torch.Tensor
     """Weight versions between sampling and training."""
     sequence_N: torch.Tensor

@@ -166,7 +166,7 @@ def import_megatron() -> None:
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Within the block an import of this module fails, as if it were not installed; code that has imported it before keeps it."""
+    """Lets imports of this module fail within the block, as if it were not installed; earlier imports of it stay valid."""
     missing = object()
     kept: Any = sys.modules.get(module, missing)
     hidden: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]

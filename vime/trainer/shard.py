@@ -39,7 +39,7 @@ class RowShare:
     context_rank: int = 0
     context_size: int = 1
     tensor_size: int = 1
-    """With sequence parallelism the tensor-parallel size, otherwise 1."""
+    """The tensor-parallel size with sequence parallelism, otherwise 1."""
     count_multiple: int = 1
     """The number of micro-batches is a multiple of this."""
 

@@ -182,7 +182,7 @@ class Trajectory:
         """The calls of the present attempt, in the order in which they were sent."""
         self.attempt = 0
         self.seed_of = seed_of
-        """None leaves seeding to the servers."""
+        """Function for the seed of a call; None leaves seeding to the servers."""
         self._kept: dict[str, list[Turn]] = {}
         self._num_asked: Counter[str] = Counter()
         self._expect(kept)

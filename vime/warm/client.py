@@ -59,7 +59,7 @@ def run_on(connection: socket.socket, words: list[str], *, started: float | None
 
 @contextmanager
 def _signals_to(pid: int) -> Iterator[list[int]]:
-    """Within the block SIGINT and SIGTERM go to another process, and this one waits; yields those that came."""
+    """Passes SIGINT and SIGTERM on to another process within the block, while this one waits; yields those that came."""
     came: list[int] = []
 
     def send(number: int, frame: object) -> None:
@@ -132,7 +132,7 @@ def _socket_path() -> Path:
 
 @contextmanager
 def _taken(path: Path) -> Iterator[Path | None]:
-    """Within the block no other client uses the host at `path`; yields None if one does."""
+    """Keeps other clients from using the host at `path` within the block; yields None if one already does."""
     with path.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -82,7 +82,7 @@ class Host:
 
 @contextmanager
 def _standard_files(files: list[int]) -> Iterator[None]:
-    """Within the block stdin, stdout and stderr are the client's."""
+    """Replaces stdin, stdout and stderr by the client's within the block."""
     own = [os.dup(number) for number in range(len(files))]
     _replace(files)
     try:
@@ -106,7 +106,7 @@ def _close(files: list[int]) -> None:
 
 @contextmanager
 def _interrupted_with(connection: socket.socket) -> Iterator[None]:
-    """Within the block the end of the connection, which means that the client is gone, interrupts the run."""
+    """Interrupts the run within the block when the connection ends, because the client is then gone."""
     ours, theirs = socket.socketpair()
 
     def watch() -> None:

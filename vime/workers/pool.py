@@ -157,7 +157,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Within the block no call to the trained model is in flight: earlier ones end first, and new ones wait."""
+        """Keeps the trained model free of calls within the block: earlier calls end first, and new ones wait."""
         limit = self._config.rollout.generate_timeout_seconds + self._config.serving.recovery_timeout_seconds
         try:
             if not all(await self._ask("hold", limit, seconds=limit)):

@@ -45,7 +45,7 @@ class Repository:
     position: Position
     modules: dict[str, list[Function]]
     documents: dict[str, list[Function]]
-    """The same functions, as the documents describe them."""
+    """All functions by the documents that describe them."""
 
     @property
     def broken(self) -> Function:

@@ -14,7 +14,7 @@ from vime.errors import SandboxError
 
 MOST_BYTES = 1 << 18
 ANSWER_SECONDS = 60.0
-"""Within which a request is answered, if it starts no command."""
+"""Time limit for the answer to a request that starts no command."""
 SEND_SECONDS, SEND_AGAIN_SECONDS = 10.0, 0.005
 _CREDENTIALS = struct.Struct("iii")
 _SPACE = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4 * 4)

@@ -52,7 +52,7 @@ class Diff:
     """
 
     patch: bytes
-    """In the format of `git diff --binary --full-index`; empty if nothing has changed, or if `reason` is not `finished`."""
+    """A patch in the format of `git diff --binary --full-index`; empty if nothing has changed, or `reason` is not `finished`."""
     reason: str
     """`finished`, `output_limit` for a patch larger than `workspace.diff_bytes`, another reason of `REASONS`, or `failed`."""
     message: str = ""

@@ -157,7 +157,7 @@ def _uncounted(name: str, held: dict[str, float], on_gpus: bool) -> str:
 
 
 def _kv_caches(config: RunConfig) -> list[str]:
-    """For each group of the trained model's servers, how many tokens the KV cache of one server holds on all its GPUs."""
+    """Lines on the KV cache of each group of the trained model's servers: the tokens that one server holds on all its GPUs."""
     if config.algorithm.name is AlgorithmName.sft:
         return []
     lines = []

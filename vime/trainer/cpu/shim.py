@@ -114,10 +114,10 @@ def _use_cpu_generator() -> None:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Within the block `torch.compile` returns what it is given.
+    """Makes `torch.compile` return its argument unchanged within the block.
 
-    Megatron decorates its fused functions by it as they are imported, and the compiler that none of them meets on a CPU takes two
-    seconds of a processor to import.
+    Megatron decorates its fused functions with it as they are imported. The compiler takes two seconds of a processor to import,
+    and none of these functions is compiled on a CPU.
     """
     compile_function = torch.compile
     torch.compile = lambda function=None, **_: function if function is not None else lambda decorated: decorated  # type: ignore[assignment]
